@@ -35,7 +35,7 @@ def test_times_that_are_proportional_to_size_go_on_so():
     times = learned(measured(8, start_s=1e-9))
     found = times.predict([reduce_of(8 * 2**23)])
     assert pytest.approx(ring_s(8 * 2**23, 8, start_s=1e-9), rel=0.01) == found.point[0]
-    assert found.beyond[0] > 0
+    assert found.extrapolation[0] > 0
 
 
 def test_a_bandwidth_that_still_rises_is_drawn_to_that_of_the_wire():

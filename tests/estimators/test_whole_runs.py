@@ -61,14 +61,14 @@ def test_an_accelerator_that_nobody_ran_is_told_by_its_figures_and_doubted(times
     assert told.point[0] < told.point[1]
     assert 0.5 < relative(times, new)[0] < 2
     assert told.spread[1] < told.spread[0]
-    assert [np.inf, 0.0] == told.beyond.tolist()
+    assert [np.inf, 0.0] == told.extrapolation.tolist()
 
 
 def test_a_million_devices_may_help_no_more_than_the_most_that_were_run(times):
     """Whether the time falls with the number or has its least already, the interval holds both."""
     most, far = run(devices=16, when=2.0), run(devices=10**6, when=2.0)
     told = times.predict([most, far])
-    assert told.beyond[0] == 0 < told.beyond[1]
+    assert told.extrapolation[0] == 0 < told.extrapolation[1]
     assert told.point[1] * np.exp(1.645 * told.spread[1]) > told.point[0] / 2
     assert told.point[1] * np.exp(-1.645 * told.spread[1]) < told.point[0] * 16 / 10**6
 

@@ -1,4 +1,4 @@
-"""Measured times of one link and layout by message size: followed where measured, carried on beyond, and doubted."""
+"""Measured times of one link and layout by message size, with extrapolation and spread."""
 
 import math
 from collections.abc import Iterable
@@ -9,28 +9,29 @@ import numpy as np
 from leadline.estimators.parallelism.collectives import LINK_EFFICIENCY
 from leadline.estimators.ports import Array
 
+# Measured sizes that differ by less than this share of an octave become one point of the curve.
 BIN = 1 / 64
-"""Measured sizes that differ by less than this share of an octave become one point of the curve."""
+# The largest sizes of a curve, whose slope is carried beyond them.
 TOP_OCTAVES = 2.0
-"""The largest sizes of a curve, whose slope is carried beyond them."""
+# Difference of the logarithm of a size within which times are evened out, where they tell of other layouts.
 SMOOTH = 0.1
-"""Difference of the logarithm of a size within which times are evened out, where they tell of other layouts."""
+# Deviation of the logarithm of a time that is doubted at least: clocks tick in microseconds.
 LEAST_NOISE = 0.002
-"""Deviation of the logarithm of a time that is doubted at least: clocks tick in microseconds."""
+# Difference of the logarithm of a size within which single times scatter alike.
 NEARBY = math.log(2)
-"""Difference of the logarithm of a size within which single times scatter alike."""
+# How many times shorter a curve is made, to see how far off it would have been beyond.
 SHORTENED = (2.0, 4.0, 8.0)
-"""How many times shorter a curve is made, to see how far off it would have been beyond."""
+# Points that a shortened curve needs, to be tried.
 LEAST_POINTS = 8
-"""Points that a shortened curve needs, to be tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCurve:
-    """Logarithms of sizes in bytes, ascending, and of seconds, each (m,); the wire's bytes a second, or NaN.
+    """Measured log sizes (bytes, ascending) and log seconds of one layout, each (m,).
 
-    ``even`` (m,) are the seconds as a larger message never takes less (isotonic regression). ``noise`` (m,) is the
-    variance of a single time, ``roughness`` (m,) the one that a step of one in the logarithm of the size adds.
+    ``wire_bytes_per_s`` is NaN where unknown. ``even`` (m,) is the isotonic regression of the seconds: a larger message
+    never takes less. ``noise`` (m,) is the variance of a single time. ``roughness`` (m,) is the variance added by each
+    unit of log size.
     """
 
     sizes: Array
@@ -56,12 +57,12 @@ class CollectiveCurve:
         """Return the logarithm of seconds as ``at`` does, jumps of single times evened out within the curve."""
         away = (np.clip(sizes, self.sizes[0], self.sizes[-1])[:, None] - self.sizes) / SMOOTH
         weights = np.exp(-0.5 * away**2)
-        found: Array = np.where(
+        evened: Array = np.where(
             sizes > self.sizes[-1], self.at(sizes, passes), weights @ self.even / weights.sum(axis=1)
         )
-        return found
+        return evened
 
-    def doubt(self, sizes: Array, growth: "SpreadGrowth") -> Array:
+    def spread(self, sizes: Array, growth: "SpreadGrowth") -> Array:
         """Return the deviation of the logarithm of a measured time from ``at`` (n,).
 
         Between points it is that of a Wiener process seen through noise, for which a straight line is the best guess.
@@ -71,7 +72,7 @@ class CollectiveCurve:
         low = self.sizes[place - 1]
         gap = np.maximum(self.sizes[np.minimum(place, len(self.sizes) - 1)] - low, 1e-9)
         share = np.clip((sizes - low) / gap, 0.0, 1.0)
-        noise, rough = (np.interp(sizes, self.sizes, one) for one in (self.noise, self.roughness))
+        noise, rough = (np.interp(sizes, self.sizes, values) for values in (self.noise, self.roughness))
         below = np.maximum(self.sizes[0] - sizes, 0.0)
         inside = noise * (1 + share**2 + (1 - share) ** 2) + rough * (gap * share * (1 - share) + below)
         beyond = growth.variance(np.maximum(sizes - self.sizes[-1], 0.0), self.start_share)
@@ -83,11 +84,11 @@ class CollectiveCurve:
         return make_curve(self.sizes[kept], self.seconds[kept], self.wire_bytes_per_s)
 
     def _beyond(self, passes: float) -> tuple[float, float]:
-        """Return the seconds at the largest size, and the slope beyond it.
+        """Return the seconds at the largest size, and the slope for larger sizes.
 
-        The slope is that of the last octaves where time is already proportional to size. As far as it is not, the
-        bandwidth is still rising, and the slope is drawn to that of the wire. It is never below the wire's, unless
-        what was measured is.
+        The slope comes from the last octaves, where time is proportional to size. As far as it is not proportional
+        there, bandwidth is still rising and the slope is drawn to that of the wire. It is never below the wire's slope,
+        unless the measurements are.
         """
         chosen = self.sizes >= self.sizes[-1] - TOP_OCTAVES * math.log(2)
         x, y = np.exp(self.sizes[chosen]), np.exp(self.seconds[chosen])
@@ -105,12 +106,12 @@ class CollectiveCurve:
 
 @dataclass(frozen=True, slots=True)
 class SpreadGrowth:
-    """How a time is doubted beyond its curve; ``further`` is the logarithm of how many times larger a message is.
+    """Growth of the spread past the end of a curve; ``further`` is the log ratio of sizes.
 
-    ``joint`` is the deviation of where the line beyond begins. ``steady`` is what every curve gains in the first unit:
-    libraries change their algorithm here and there, so that variance grows in proportion to the distance.
-    ``starting`` is what it gains in each unit where all of its time is start-up. Beforehand 3 % and a change of a tenth
-    are believed, and the start-up to grow with the size or not, all between being alike: 1/√12.
+    ``joint`` is the deviation at the start of the extrapolated line. ``steady`` is the deviation gained in the first
+    unit: libraries change algorithms now and then, so variance grows in proportion to the distance. ``starting`` is the
+    gain for each unit where all time is start-up. The priors are 3 %, 0.1, and 1/√12: the start-up may grow with the
+    size or not, and all cases between are equally likely.
     """
 
     joint: float = 0.03
@@ -118,18 +119,18 @@ class SpreadGrowth:
     starting: float = 12**-0.5
 
     def variance(self, further: Array, start_share: float | Array) -> Array:
-        """Return the variance at logarithms (n,) beyond the curve's end."""
+        """Return the variance at log distances (n,) past the end of the curve."""
         started = self.joint**2 * (further > 0)
         return np.asarray(started + self.steady**2 * further + (self.starting * start_share * further) ** 2, np.float64)
 
 
 def make_curve(sizes: Array, seconds: Array, wire_bytes_per_s: float) -> CollectiveCurve:
-    """Return the curve through points, logarithms of sizes, ascending, and of seconds, each (m,).
+    """Return the curve through points of log size (ascending) and log seconds, each (m,).
 
-    Noise and roughness are told apart by how far points lie from the line between their neighbours, and between the
-    next ones.
+    Noise and roughness follow from the distances of points to the line between their neighbours, and between their
+    second neighbours.
     """
-    near, far = (_apart(sizes, seconds, reach) for reach in (1, 2))
+    near, far = (_interpolation_errors(sizes, seconds, reach) for reach in (1, 2))
     gap = float(np.median(np.diff(sizes))) if len(sizes) > 1 else 1.0
     rough = np.maximum(2 * (far - near) / gap, 0.0)
     noise = np.maximum(near - rough * gap / 2, 0.0) / 1.5
@@ -147,28 +148,28 @@ def fit_curve(octaves: Array, log_s: Array, wire_bytes_per_s: float) -> Collecti
 
 
 def fit_spread_growth(curves: Iterable[tuple[CollectiveCurve, float]]) -> SpreadGrowth:
-    """Return the growth of doubt under which shortened curves are likeliest to have met their own larger sizes.
+    """Return the most likely growth, from shortened curves compared with their own larger sizes.
 
-    ``curves`` come with how often the data pass a link. Errors are taken as Laplace's, those of one shortened curve
-    count as one, and the belief as much.
+    ``curves`` come with the number of passes over a link. Errors are Laplace distributed. The errors of one shortened
+    curve weigh as much as one error, and so does the prior.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - needed to fit alone
 
-    tried = [one for curve, passes in curves for one in _tried(curve, passes)]
-    if not tried:
+    errors = [parameter for curve, passes in curves for parameter in _extrapolation_errors(curve, passes)]
+    if not errors:
         return SpreadGrowth()
     believed = np.log(astuple(SpreadGrowth()))
 
     def badness(theta: Array) -> float:
         growth = SpreadGrowth(*np.exp(theta))
         total = float(np.sum((theta - believed) ** 2)) / 2
-        for error, further, noise, share in tried:
+        for error, further, noise, share in errors:
             scale = np.sqrt(noise + growth.variance(further, share))
             total += float(np.mean(np.log(scale) + np.abs(error) / scale))
         return total
 
     answer = minimize(badness, believed, method="Nelder-Mead", options={"maxiter": 400})
-    return SpreadGrowth(*(float(one) for one in np.exp(answer.x)))
+    return SpreadGrowth(*(float(parameter) for parameter in np.exp(answer.x)))
 
 
 def isotonic(values: Array) -> Array:
@@ -185,22 +186,22 @@ def isotonic(values: Array) -> Array:
     return np.repeat(np.asarray(means, np.float64), counts)
 
 
-def _tried(curve: CollectiveCurve, passes: float) -> list[tuple[Array, Array, float, float]]:
-    """Return errors beyond the curve's shortened forms, how far beyond, their variance and start-up share there."""
-    found = []
+def _extrapolation_errors(curve: CollectiveCurve, passes: float) -> list[tuple[Array, Array, float, float]]:
+    """Return errors of shortened curves at larger sizes, with distance, variance and start-up share."""
+    errors = []
     for times in SHORTENED:
         short = curve.until(curve.sizes[-1] - math.log(times))
         if LEAST_POINTS <= len(short.sizes) < len(curve.sizes):
             out = curve.sizes > short.sizes[-1]
             error = curve.seconds[out] - short.at(curve.sizes[out], passes)
-            found.append((error, curve.sizes[out] - short.sizes[-1], 2 * short.noise[-1], short.start_share))
-    return found
+            errors.append((error, curve.sizes[out] - short.sizes[-1], 2 * short.noise[-1], short.start_share))
+    return errors
 
 
-def _apart(sizes: Array, seconds: Array, reach: int) -> Array:
-    """Return the mean square (m,), around each size, of how far points lie from the line between others.
+def _interpolation_errors(sizes: Array, seconds: Array, reach: int) -> Array:
+    """Return the mean squared distance (m,) of points near each size to the line between others.
 
-    These are ``reach`` places before and after them.
+    The others are ``reach`` places before and after each point.
     """
     if len(sizes) <= 2 * reach:
         return np.zeros(len(sizes))

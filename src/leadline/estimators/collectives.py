@@ -1,7 +1,7 @@
-"""Times of collectives learned from a sweep of message sizes: one curve for each link and layout that was measured.
+"""Times of collectives fitted to a sweep of message sizes: one curve for each link and layout.
 
-Between measured sizes the curve is followed. Beyond them, and for other numbers of devices in a node, laws carry it on;
-another link, or another layout over several nodes, is refused: such guesses were wrong by 40 to 160 %.
+Between measured sizes the model follows the curve. For larger messages and other numbers of devices in a node it
+extrapolates. It refuses another link, or another layout over several nodes: such guesses were wrong by 40 to 160 %.
 """
 
 import math
@@ -21,8 +21,8 @@ from leadline.estimators.collective_curves import (
 from leadline.estimators.ports import Array, Predictions, State, floats, strings, text_array
 
 ALL_REDUCE, SEND = "all-reduce", "send"
+# Numbers of devices that must have been measured in a node before another number is answered.
 LEAST_COUNTS = 2
-"""Numbers of devices that must have been measured in a node before another number is answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, order=True)
 class CollectiveLayout:
-    """Who takes part, and over what."""
+    """Participants of a collective, and the link between them."""
 
     kind: str
     link: str
@@ -57,7 +57,7 @@ class CollectiveLayout:
 
     @property
     def inside(self) -> bool:
-        """Whether all devices are in one node."""
+        """True if all devices are in one node."""
         return self.devices == self.per_node
 
     @property
@@ -68,27 +68,27 @@ class CollectiveLayout:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """The curves of all layouts that were measured; ``inside`` and ``between`` nodes doubt grows beyond them."""
+    """Curves of all measured layouts, with the growth of their spread ``inside`` and ``between`` nodes."""
 
     curves: Mapping[CollectiveLayout, CollectiveCurve]
     inside: SpreadGrowth = field(default_factory=SpreadGrowth)
     between: SpreadGrowth = field(default_factory=SpreadGrowth)
 
-    def predict(self, asked: Sequence[Collective]) -> Predictions:
-        """Return the seconds of each collective; ``beyond`` tells how far its size lies outside the curve.
+    def predict(self, collectives: Sequence[Collective]) -> Predictions:
+        """Return the seconds of each collective; ``extrapolation`` is the distance of its size to the curve.
 
-        The spread is that of single times around the curve, growing beyond it by what shortened curves missed; where
-        the layout itself was not measured, how far apart the laws lie that could tell it comes on top.
+        The spread is that of single times around the curve. Past the curve it grows by the errors of shortened curves.
+        For an unmeasured layout the disagreement of the extrapolation rules is added.
 
         Raises:
-            InvalidInput: a link or layout was not measured, and cannot be told from those that were.
+            InvalidInput: a link or layout was not measured and cannot be extrapolated.
         """
-        point, spread, beyond = (np.empty(len(asked)) for _ in range(3))
+        point, spread, beyond = (np.empty(len(collectives)) for _ in range(3))
         rows: dict[CollectiveLayout, list[int]] = {}
-        for row, one in enumerate(asked):
-            rows.setdefault(one.layout, []).append(row)
+        for row, collective in enumerate(collectives):
+            rows.setdefault(collective.layout, []).append(row)
         for layout, chosen in rows.items():
-            sizes = np.log([max(asked[row].size_bytes, 1.0) for row in chosen])
+            sizes = np.log([max(collectives[row].size_bytes, 1.0) for row in chosen])
             log_s, spread[chosen] = self._log_s(layout, sizes)
             point[chosen] = np.exp(log_s)
             beyond[chosen] = self._outside(layout, sizes)
@@ -99,76 +99,93 @@ class CollectiveTimes:
         layouts = list(self.curves)
         curves = list(self.curves.values())
         return {
-            "kinds": text_array([one.kind for one in layouts]),
-            "links": text_array([one.link for one in layouts]),
-            "counts": np.array([[one.devices, one.per_node] for one in layouts], float).reshape(-1, 2),
-            "wires": np.array([one.wire_bytes_per_s for one in curves]),
-            "growth": np.array([astuple(one) for one in (self.inside, self.between)]),
-            "lengths": np.array([len(one.sizes) for one in curves], float),
-            "sizes": np.concatenate([np.empty(0), *(one.sizes for one in curves)]),
-            "seconds": np.concatenate([np.empty(0), *(one.seconds for one in curves)]),
+            "kinds": text_array([entry.kind for entry in layouts]),
+            "links": text_array([entry.link for entry in layouts]),
+            "counts": np.array([[entry.devices, entry.per_node] for entry in layouts], float).reshape(-1, 2),
+            "wires": np.array([entry.wire_bytes_per_s for entry in curves]),
+            "growth": np.array([astuple(entry) for entry in (self.inside, self.between)]),
+            "lengths": np.array([len(entry.sizes) for entry in curves], float),
+            "sizes": np.concatenate([np.empty(0), *(entry.sizes for entry in curves)]),
+            "seconds": np.concatenate([np.empty(0), *(entry.seconds for entry in curves)]),
         }
 
     def _log_s(self, layout: CollectiveLayout, sizes: Array) -> tuple[Array, Array]:
         """Return the logarithm of seconds, and its deviation."""
         if layout in self.curves:
             curve, growth = self.curves[layout], self.inside if layout.inside else self.between
-            return curve.at(sizes, layout.passes), curve.doubt(sizes, growth)
-        known = self._counts(layout)
-        if len(known) < LEAST_COUNTS:
+            return curve.at(sizes, layout.passes), curve.spread(sizes, growth)
+        measured = self._counts(layout)
+        if len(measured) < LEAST_COUNTS:
             raise InvalidInput(
                 f"no {layout.kind} of {layout.devices} devices, {layout.per_node} on each node, was measured over "
                 f"{layout.link}, and links and layouts do not tell of each other: measure a few sizes there first"
             )
-        laws = self._other_count(layout, known, sizes)
+        laws = self._extrapolate_count(layout, measured, sizes)
         means = [np.mean(laws, axis=0)]
-        if (alike := self._as_elsewhere(layout, known, sizes)) is not None:
+        if (alike := self._scale_like_other_link(layout, measured, sizes)) is not None:
             laws, means = [*laws, alike], [*means, alike]
-        single = np.mean([self.curves[one].doubt(sizes, self.inside) for one in known], axis=0)
+        single = np.mean([self.curves[count_layout].spread(sizes, self.inside) for count_layout in measured], axis=0)
         return np.mean(means, axis=0), np.hypot(np.std(laws, axis=0), single)
 
     def _counts(self, layout: CollectiveLayout) -> list[CollectiveLayout]:
         """Return the measured layouts that differ only in how many devices of one node take part."""
         if not layout.inside:
             return []
-        return sorted(one for one in self.curves if one.inside and (one.kind, one.link) == (layout.kind, layout.link))
+        return sorted(
+            candidate
+            for candidate in self.curves
+            if candidate.inside and (candidate.kind, candidate.link) == (layout.kind, layout.link)
+        )
 
-    def _other_count(self, layout: CollectiveLayout, known: list[CollectiveLayout], sizes: Array) -> list[Array]:
-        """Return what three laws in the number of devices n say at each size.
+    def _extrapolate_count(
+        self, layout: CollectiveLayout, measured: list[CollectiveLayout], sizes: Array
+    ) -> list[Array]:
+        """Return log seconds at each size by three rules in the number of devices n.
 
-        Time is a power of n; it follows the bytes that pass each link; it is a constant and a part that follows them.
+        Time is a power of n, or proportional to the bytes that pass each link, or a constant plus such a part.
         """
-        times = {one: self.curves[one].smooth(sizes, one.passes) for one in known}
-        first, second = sorted(sorted(known, key=lambda one: abs(math.log(one.devices / layout.devices)))[:2])
+        times = {
+            count_layout: self.curves[count_layout].smooth(sizes, count_layout.passes) for count_layout in measured
+        }
+        first, second = sorted(
+            sorted(measured, key=lambda count_layout: abs(math.log(count_layout.devices / layout.devices)))[:2]
+        )
         steep = (times[second] - times[first]) / math.log(second.devices / first.devices)
         power = times[first] + steep * math.log(layout.devices / first.devices)
         between = first.devices < layout.devices < second.devices
-        near = min(known, key=lambda one: abs(math.log(one.devices / layout.devices)))
-        alike = [times[one] + math.log(layout.passes / one.passes) for one in ((first, second) if between else (near,))]
+        near = min(measured, key=lambda count_layout: abs(math.log(count_layout.devices / layout.devices)))
+        alike = [
+            times[count_layout] + math.log(layout.passes / count_layout.passes)
+            for count_layout in ((first, second) if between else (near,))
+        ]
         low, high = np.exp(times[first]), np.exp(times[second])
         most = np.minimum(low / first.passes, high / second.passes)
         share = np.clip((high - low) / (second.passes - first.passes), 0.0, most)
         start = (low + high - share * (first.passes + second.passes)) / 2
         return [power, np.mean(alike, axis=0), np.log(start + share * layout.passes)]
 
-    def _as_elsewhere(self, layout: CollectiveLayout, known: list[CollectiveLayout], sizes: Array) -> Array | None:
-        """Return the times if they change with the number of devices as over another link, where all were measured."""
-        found = []
-        for link in sorted({one.link for one in self.curves} - {layout.link}):
-            there = {
-                one.devices: one for one in self.curves if one.inside and (one.kind, one.link) == (layout.kind, link)
+    def _scale_like_other_link(
+        self, layout: CollectiveLayout, measured: list[CollectiveLayout], sizes: Array
+    ) -> Array | None:
+        """Return log seconds that change with the device count as they do over another link."""
+        estimates = []
+        for link in sorted({count_layout.link for count_layout in self.curves} - {layout.link}):
+            by_count = {
+                count_layout.devices: count_layout
+                for count_layout in self.curves
+                if count_layout.inside and (count_layout.kind, count_layout.link) == (layout.kind, link)
             }
-            if not {layout.devices, *(one.devices for one in known)} <= set(there):
+            if not {layout.devices, *(count_layout.devices for count_layout in measured)} <= set(by_count):
                 continue
-            asked = self.curves[there[layout.devices]].smooth(sizes, layout.passes)
-            for one in known:
-                change = asked - self.curves[there[one.devices]].smooth(sizes, one.passes)
-                found.append(self.curves[one].smooth(sizes, one.passes) + change)
-        return np.asarray(np.mean(found, axis=0), np.float64) if found else None
+            target_log_s = self.curves[by_count[layout.devices]].smooth(sizes, layout.passes)
+            for count_layout in measured:
+                change = target_log_s - self.curves[by_count[count_layout.devices]].smooth(sizes, count_layout.passes)
+                estimates.append(self.curves[count_layout].smooth(sizes, count_layout.passes) + change)
+        return np.asarray(np.mean(estimates, axis=0), np.float64) if estimates else None
 
     def _outside(self, layout: CollectiveLayout, sizes: Array) -> Array:
-        curves = [self.curves[one] for one in ([layout] if layout in self.curves else self._counts(layout))]
-        low, high = max(one.sizes[0] for one in curves), min(one.sizes[-1] for one in curves)
+        curves = [self.curves[curve] for curve in ([layout] if layout in self.curves else self._counts(layout))]
+        low, high = max(curve.sizes[0] for curve in curves), min(curve.sizes[-1] for curve in curves)
         excess = np.maximum(np.maximum(sizes - high, low - sizes), 0.0) / max(high - low, 1.0)
         return np.asarray(excess if layout in self.curves else np.maximum(excess, 1.0), np.float64)
 
@@ -180,12 +197,12 @@ def fit_collective_times(measured: Sequence[Collective], elapsed_s: Sequence[flo
         InvalidInput: a size or a time is not above zero.
     """
     rows: dict[CollectiveLayout, list[int]] = {}
-    for row, (one, seconds) in enumerate(zip(measured, elapsed_s, strict=True)):
-        if not (one.size_bytes > 0 and seconds > 0):
+    for row, (collective, seconds) in enumerate(zip(measured, elapsed_s, strict=True)):
+        if not (collective.size_bytes > 0 and seconds > 0):
             raise InvalidInput(
-                f"a collective of {one.size_bytes:g} bytes took {seconds:g} s: leave out what is not above zero"
+                f"a collective of {collective.size_bytes:g} bytes took {seconds:g} s: leave out what is not above zero"
             )
-        rows.setdefault(one.layout, []).append(row)
+        rows.setdefault(collective.layout, []).append(row)
     times = np.asarray(elapsed_s, np.float64)
     curves = {}
     for layout, chosen in sorted(rows.items()):
@@ -202,12 +219,12 @@ def load_collective_times(state: State) -> CollectiveTimes:
     sizes, seconds = (np.split(floats(state[name]), ends[:-1]) for name in ("sizes", "seconds"))
     return CollectiveTimes(
         {
-            CollectiveLayout(kinds[i], links[i], *(int(one) for one in counts[i])): make_curve(
+            CollectiveLayout(kinds[i], links[i], *(int(number) for number in counts[i])): make_curve(
                 sizes[i], seconds[i], wire
             )
             for i, wire in enumerate(floats(state["wires"]).tolist())
         },
-        *(SpreadGrowth(*one) for one in floats(state["growth"]).tolist()),
+        *(SpreadGrowth(*number) for number in floats(state["growth"]).tolist()),
     )
 
 

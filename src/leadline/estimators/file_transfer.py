@@ -1,4 +1,4 @@
-"""How long copying a folder between two systems takes, learned from the copies that were made between them."""
+"""Time of copying a folder between two systems, fitted to earlier copies."""
 
 import math
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from statistics import geometric_mean
 from leadline.core.estimate import Interval
 from leadline.estimators.student_t import student_90
 
+# Sizes must differ by this factor before what a copy takes at least is told from what its bytes take.
 SPREAD = 4.0
-"""Sizes must differ by this factor before what a copy takes at least is told from what its bytes take."""
+# A copy this many times larger than every measured one is beyond what they tell.
 REACH = 10.0
-"""A copy this many times larger than every measured one is beyond what they tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class MeasuredCopy:
 
 @dataclass(frozen=True, slots=True)
 class TransferModel:
-    """``elapsed_s = latency_s + bytes / bandwidth``: the α–β model, of one pair of systems in one direction.
+    """The α–β model ``elapsed_s = latency_s + bytes / bandwidth`` of one direction between two systems.
 
-    ``scatter`` is the standard deviation of the logarithm of a measured time around the fitted one, with ``freedom``
-    degrees; sizes from ``least_bytes`` to ``most_bytes`` were measured, ``count`` of them.
+    ``scatter`` is the standard deviation of log time around the fit, with ``freedom`` degrees of freedom. ``count``
+    sizes from ``least_bytes`` to ``most_bytes`` were measured.
     """
 
     latency_s: float
@@ -39,10 +39,10 @@ class TransferModel:
     most_bytes: float
 
     def expected_s(self, size_bytes: float) -> Interval | None:
-        """Return what a copy of that size takes, at 90 %; ``None`` for one that is beyond what was measured.
+        """Return the 90 % interval of a copy of that size; ``None`` far above the measured sizes.
 
-        The interval is Student's, on logarithms, as scatter and fit come of the same few copies. One that is smaller
-        than any that was measured takes no longer than the smallest may.
+        The interval is Student's t on logarithms, since scatter and fit come from the same few copies. A copy below all
+        measured sizes takes no longer than the smallest one may.
         """
         if size_bytes > REACH * self.most_bytes:
             return None
@@ -56,27 +56,27 @@ class TransferModel:
 
 
 def fit_transfer(copies: Sequence[MeasuredCopy]) -> TransferModel | None:
-    """Fit the copies of one pair of systems; ``None`` where they are too few to say how much copies scatter.
+    """Fit the copies of one pair of systems; ``None`` if there are too few to estimate the scatter.
 
-    Errors count relative to the time, as they grow with it; neither latency nor time per byte is below zero.
+    Errors are relative, since they grow with the time. Neither latency nor time per byte is negative.
     """
-    known = [one for one in copies if one.moved_bytes > 0 and one.elapsed_s > 0]
-    if len(known) < 2:
+    usable = [copy for copy in copies if copy.moved_bytes > 0 and copy.elapsed_s > 0]
+    if len(usable) < 2:
         return None
-    sizes = [one.moved_bytes for one in known]
-    both = len(known) >= 3 and max(sizes) >= SPREAD * min(sizes)
-    rate = geometric_mean(one.elapsed_s / one.moved_bytes for one in known)
-    latency_s, per_byte = _line(known) if both else (0.0, rate)
-    freedom = len(known) - (2 if both else 1)
-    off = [math.log(one.elapsed_s / (latency_s + per_byte * one.moved_bytes)) for one in known]
-    scatter = math.sqrt(sum(one**2 for one in off) / freedom)
-    return TransferModel(latency_s, per_byte, scatter, freedom, len(known), min(sizes), max(sizes))
+    sizes = [copy.moved_bytes for copy in usable]
+    fits_latency = len(usable) >= 3 and max(sizes) >= SPREAD * min(sizes)
+    rate = geometric_mean(copy.elapsed_s / copy.moved_bytes for copy in usable)
+    latency_s, per_byte = _line(usable) if fits_latency else (0.0, rate)
+    freedom = len(usable) - (2 if fits_latency else 1)
+    errors = [math.log(copy.elapsed_s / (latency_s + per_byte * copy.moved_bytes)) for copy in usable]
+    scatter = math.sqrt(sum(copy**2 for copy in errors) / freedom)
+    return TransferModel(latency_s, per_byte, scatter, freedom, len(usable), min(sizes), max(sizes))
 
 
 def _line(copies: Sequence[MeasuredCopy]) -> tuple[float, float]:
     """Return latency and seconds per byte by least squares of the relative error, neither below zero."""
     # (latency + rate x - t) / t: columns 1/t and x/t against 1.
-    rows = [(1 / one.elapsed_s, one.moved_bytes / one.elapsed_s) for one in copies]
+    rows = [(1 / copy.elapsed_s, copy.moved_bytes / copy.elapsed_s) for copy in copies]
     aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))
     a, b = sum(r[0] for r in rows), sum(r[1] for r in rows)
     determinant = aa * bb - ab * ab

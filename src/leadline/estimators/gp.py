@@ -1,7 +1,7 @@
-"""Gaussian-process regression: a linear trend and a rough part with a length for each column.
+"""Gaussian-process regression: a linear trend and a rough part with one length per column.
 
-The linear part in logarithms makes it a power law far from the samples, with the uncertainty of its slopes (Rasmussen
-and Williams 2006, chapters 2, 4 and 5; Matérn's covariance with smoothness 5/2).
+The trend in logarithms makes it a power law far from the samples, including the uncertainty of its slopes. The rough
+part has Matérn's covariance with smoothness 5/2. Source: Rasmussen and Williams 2006, chapters 2, 4 and 5.
 """
 
 import math
@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from leadline.estimators.ports import Array, State, floats
 
+# Lengths and amplitudes are found on at most so many rows …
 TUNED_ON = 250
-"""Lengths and amplitudes are found on at most so many rows …"""
+# … and at most so many stand for all rows in prediction.
 KEPT = 350
-"""… and at most so many stand for all rows in prediction."""
 ROUNDS = 40
 ROOT5 = math.sqrt(5)
+# Shares of the mean variance that are added to all where rounding has made a covariance indefinite.
 RESCUES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
-"""Shares of the mean variance that are added to all where rounding has made a covariance indefinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Process:
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return the mean and the deviation of the function (not of a new measurement) at each row."""
         covariance = _linear(x, self.points, self.slopes) + self.rough * _matern(x, self.points, self.lengths)
-        own = self.slopes[0] + x**2 @ self.slopes[1:] + self.rough
-        told = np.sum((covariance @ self.root) ** 2, axis=1)
-        return self.mean + covariance @ self.alpha, np.sqrt(np.maximum(own - told, 0.0))
+        prior = self.slopes[0] + x**2 @ self.slopes[1:] + self.rough
+        explained = np.sum((covariance @ self.root) ** 2, axis=1)
+        return self.mean + covariance @ self.alpha, np.sqrt(np.maximum(prior - explained, 0.0))
 
     def dump(self) -> State:
         """Return the process as arrays."""
@@ -84,10 +84,10 @@ class GaussianProcess:
             alpha, root = _solve(among + np.diag(noise[kept]) + jitter, y[kept] - mean)
             return Process(mean, points, alpha, root, slopes, rough, lengths)
         between = _linear(x, points, slopes) + rough * _matern(x, points, lengths)
-        seen = among + jitter + (between / noise[:, None]).T @ between
-        alpha, _ = _solve(seen, between.T @ ((y - mean) / noise))
-        told = np.linalg.inv(among + jitter) - np.linalg.inv(seen)
-        values, vectors = np.linalg.eigh((told + told.T) / 2)
+        posterior = among + jitter + (between / noise[:, None]).T @ between
+        alpha, _ = _solve(posterior, between.T @ ((y - mean) / noise))
+        reduction = np.linalg.inv(among + jitter) - np.linalg.inv(posterior)
+        values, vectors = np.linalg.eigh((reduction + reduction.T) / 2)
         return Process(mean, points, alpha, vectors * np.sqrt(np.maximum(values, 0)), slopes, rough, lengths)
 
     def load(self, state: State) -> Process:
@@ -100,7 +100,7 @@ class GaussianProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Variances of the linear part (1 + columns), of the rough part and of the noise; the rough part's lengths."""
+    """Variances of the linear part (1 + columns), rough part and noise, and the rough part's lengths."""
 
     slopes: Array
     rough: float
@@ -109,7 +109,10 @@ class ProcessSettings:
 
 
 def farthest_points(x: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return at most ``most`` rows, each the farthest from those before it (Gonzalez 1985), in ascending order."""
+    """Return at most ``most`` rows in ascending order, each farthest from those chosen before.
+
+    The greedy selection is Gonzalez's (1985).
+    """
     if len(x) <= most:
         return np.arange(len(x))
     chosen = [int(np.random.default_rng(seed).integers(len(x)))]
@@ -119,8 +122,8 @@ def farthest_points(x: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
         if away.max() <= 0:  # the others repeat those chosen
             break
         chosen.append(int(away.argmax()))
-    rest = np.setdiff1d(np.arange(len(x)), chosen)
-    return np.sort(np.array([*chosen, *rest[: most - len(chosen)]], np.int64))
+    remaining = np.setdiff1d(np.arange(len(x)), chosen)
+    return np.sort(np.array([*chosen, *remaining[: most - len(chosen)]], np.int64))
 
 
 def _linear(x: Array, points: Array, slopes: Array) -> Array:

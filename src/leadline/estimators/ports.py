@@ -1,4 +1,4 @@
-"""What every tabular estimator is: fitted on samples, asked about rows, and kept as plain arrays."""
+"""Protocols of tabular estimators, and their state as plain arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +10,19 @@ import numpy.typing as npt
 from leadline.core.runs import Sample, Value
 
 Array = npt.NDArray[np.float64]
+# A fitted estimator as named arrays without objects: numbers, and texts as `<U` arrays. Kept without pickle.
 State = dict[str, npt.NDArray[np.generic]]
-"""A fitted estimator as named arrays without objects: numbers, and texts as ``<U`` arrays. Kept without pickle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """Figures for n rows, each of shape (n,).
+    """Predictions of n rows, each array of shape (n,).
 
-    ``point`` is above zero, in the target's unit. ``spread`` is the standard deviation of ln(true ÷ point) that the
-    estimator itself believes, and NaN where it believes none. ``extrapolation`` is how far a row lies outside what was
-    fitted: 0 within, else the largest excess of a feature in units of the fitted range (its logarithm for features
-    above zero), infinity for a category never seen.
+    Attributes:
+        point: above zero, in the target's unit.
+        spread: standard deviation of ln(true ÷ point) by the estimator itself; NaN if it has none.
+        extrapolation: distance of a row to the fitted range. 0 inside, else the largest excess of a feature in units
+            of its fitted range (of its logarithm if positive), infinity for an unknown category.
     """
 
     point: Array
@@ -30,16 +31,16 @@ class Predictions:
 
 
 class FittedEstimator(Protocol):
-    """Answers for rows it may never have seen; needs numpy alone, so that asking starts fast."""
+    """A fitted estimator; needs numpy only, so that prediction starts fast."""
 
     @property
     def name(self) -> str: ...  # noqa: D102 - a field
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
-        """Predict each row; a feature that is missing or unknown is answered with a wide spread, never an error."""
+        """Predict each row; a missing or unknown feature gives a wide spread, never an error."""
 
     def dump(self) -> State:
-        """Return all that ``predict`` needs; the module's ``load`` makes the same estimator of it."""
+        """Return all that ``predict`` needs; the module's ``load`` restores the estimator."""
 
 
 class TabularEstimator(Protocol):
@@ -57,7 +58,7 @@ class TabularEstimator(Protocol):
 
 
 class StorableEstimator(TabularEstimator, Protocol):
-    """An estimator that can be made again of its state."""
+    """An estimator that can be restored from its state."""
 
     def load(self, state: State) -> FittedEstimator:
         """Return the fitted estimator that ``dump`` gave."""
@@ -108,13 +109,13 @@ def integers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     return array.astype(np.int64)
 
 
+# Stands behind a text that ends with a NUL, since arrays of texts fill up with NULs.
 END = "\x01"
-"""Stands behind a text that ends with a NUL, since arrays of texts fill up with NULs."""
 
 
 def text_array(values: Sequence[str]) -> npt.NDArray[np.generic]:
     """Return texts as an array that needs no pickle."""
-    kept = [f"{one}{END}" if one.endswith(("\x00", END)) else one for one in values]
+    kept = [f"{text}{END}" if text.endswith(("\x00", END)) else text for text in values]
     return np.array(kept, dtype=np.str_) if kept else np.zeros(0, dtype="<U1")
 
 

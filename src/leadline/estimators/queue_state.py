@@ -1,7 +1,8 @@
-"""Jobs that compete for the same cores, as accounting told of them up to one moment: who waits, who runs, what is free.
+"""The state of a queue when a job is submitted, as one row of metrics.
 
-A pool is a whole site, one of its partitions, or one user under a limit of his own. What it can hold is nowhere said;
-it is taken to be the most that it was ever seen to hold at once.
+Rows use only what was known at that moment. A pool is a set of jobs that compete for the same cores: a whole site, one
+of its partitions, or one user under a personal limit. Its capacity is unknown and taken as the most it was ever seen to
+hold.
 """
 
 from collections import deque
@@ -19,12 +20,12 @@ from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 
+# Starts over which a median wait is taken.
 RECENT = 20
-"""Starts over which a median wait is taken."""
+# Jobs ahead that are planned one by one; the work of the others is spread over all cores.
 MOST_PLANNED = 400
-"""Jobs ahead that are planned one by one; the work of the others is spread over all cores."""
+# What a job that asked for no walltime is planned with.
 UNLIMITED_S = 7.0 * DAY_S
-"""What a job that asked for no walltime is planned with."""
 UNKNOWN_VALUE = -1.0
 
 POOL_METRICS = (
@@ -35,7 +36,7 @@ POOL_METRICS = (
 
 @dataclass(slots=True)
 class QueuePool:
-    """The jobs that wait and run at one moment, in the order in which they came, and what was seen before."""
+    """Pending and running jobs at one moment in order of arrival, and earlier observations."""
 
     pending: dict[int, AccountedJob] = field(default_factory=dict)
     running: dict[int, AccountedJob] = field(default_factory=dict)
@@ -50,20 +51,20 @@ class QueuePool:
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def enter(self, key: int, job: AccountedJob) -> None:
-        """Let a job wait."""
+        """Add a pending job."""
         self.pending[key] = job
         self.pending_cores += job.cores
         self.pending_work += job.cores * walltime_limit_s(job)
 
     def withdraw(self, key: int) -> None:
-        """Let a job wait no more, as it started or was cancelled."""
+        """Remove a pending job that started or was cancelled."""
         job = self.pending.pop(key)
         self.pending_cores -= job.cores
         # an empty queue has no work, whatever was lost to rounding
         self.pending_work = self.pending_work - job.cores * walltime_limit_s(job) if self.pending else 0.0
 
     def start(self, key: int, job: AccountedJob, now_s: float) -> None:
-        """Let a job run that waited."""
+        """Start a pending job."""
         self.withdraw(key)
         self.running[key] = job
         self.used_cores += job.cores
@@ -73,17 +74,17 @@ class QueuePool:
         self.recent.append(self.last_wait_s)
 
     def end(self, key: int) -> None:
-        """Let a job that ran be gone."""
+        """Remove a running job."""
         job = self.running.pop(key)
         self.used_cores -= job.cores
         self.used_gpus -= job.gpus
 
-    def figures(self, asked: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> list[float]:
-        """Return ``POOL_METRICS`` as they are for a job that comes now, before it has entered.
+    def metrics(self, request: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> list[float]:
+        """Return ``POOL_METRICS`` for a job that arrives now, before it has entered.
 
-        ``share`` says how much of its walltime a job is expected to use.
+        ``share`` gives the expected share of its walltime that a job uses.
         """
-        cores = max(self.peak_cores, asked.cores)
+        cores = max(self.peak_cores, request.cores)
         oldest = next(iter(self.pending.values()), None)
         return [
             len(self.pending),
@@ -91,44 +92,44 @@ class QueuePool:
             self.pending_work / cores,
             len(self.running),
             cores - self.used_cores,
-            self.planned_s(asked, now_s, _whole),
-            self.planned_s(asked, now_s, share),
+            self.planned_s(request, now_s, _whole),
+            self.planned_s(request, now_s, share),
             UNKNOWN_VALUE if oldest is None else now_s - eligible_at_s(oldest),
             self.last_wait_s,
             UNKNOWN_VALUE if self.last_start_s is None else now_s - self.last_start_s,
             median(self.recent) if self.recent else UNKNOWN_VALUE,
         ]
 
-    def planned_s(self, asked: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> float:
-        """Return when ``asked`` would start, in seconds from now, were all to start in turn and none to pass another.
+    def planned_s(self, request: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> float:
+        """Return the seconds until ``request`` would start if all jobs started in order.
 
-        Each job holds its cores for the ``share`` of its walltime, one that runs for that share of what is left of it.
-        A job that asks for more than the pool ever held starts when the pool is empty.
+        Each job holds its cores for the ``share`` of its walltime, a running one for that share of its remaining time.
+        A job that needs more than the pool ever held starts when the pool is empty.
         """
-        cores = max(self.peak_cores, asked.cores) - self.used_cores
-        gpus = max(self.peak_gpus, asked.gpus) - self.used_gpus
-        if not self.pending and cores >= asked.cores and gpus >= asked.gpus:
+        cores = max(self.peak_cores, request.cores) - self.used_cores
+        gpus = max(self.peak_gpus, request.gpus) - self.used_gpus
+        if not self.pending and cores >= request.cores and gpus >= request.gpus:
             return 0.0
         releases = [(share(job) * remaining_s(job, now_s), job.cores, job.gpus) for job in self.running.values()]
         heapify(releases)
-        start, rest = 0.0, self.pending_work
-        for job in (*islice(self.pending.values(), MOST_PLANNED), asked):
+        start, unplanned = 0.0, self.pending_work
+        for job in (*islice(self.pending.values(), MOST_PLANNED), request):
             while (cores < job.cores or gpus < job.gpus) and releases:
                 end, more_cores, more_gpus = heappop(releases)
                 start, cores, gpus = max(start, end), cores + more_cores, gpus + more_gpus
             cores, gpus = cores - job.cores, gpus - job.gpus
             heappush(releases, (start + share(job) * walltime_limit_s(job), job.cores, job.gpus))
-            rest -= job.cores * walltime_limit_s(job)
-        beyond = rest + asked.cores * walltime_limit_s(asked) if len(self.pending) > MOST_PLANNED else 0.0
-        return start + share(asked) * beyond / max(self.peak_cores, asked.cores, 1)
+            unplanned -= job.cores * walltime_limit_s(job)
+        beyond = unplanned + request.cores * walltime_limit_s(request) if len(self.pending) > MOST_PLANNED else 0.0
+        return start + share(request) * beyond / max(self.peak_cores, request.cores, 1)
 
-    def hole(self, asked: AccountedJob, now_s: float) -> tuple[float, float]:
-        """Return how long the cores that are free now stay so (s), and how many the first that waits leaves over.
+    def backfill_window(self, request: AccountedJob, now_s: float) -> tuple[float, float]:
+        """Return how long the free cores stay free (s), and how many the first pending job leaves over.
 
-        That is the room for backfilling (Lifka 1995): a job may pass the first one if it ends before that one's turn,
-        or takes no core that it needs then. ``UNLIMITED_S`` and all free cores where nobody waits.
+        A job may be backfilled (Lifka 1995) if it ends before the first job's turn, or uses no core that it needs then.
+        Without pending jobs the window is ``UNLIMITED_S`` and all free cores.
         """
-        free = max(self.peak_cores, asked.cores) - self.used_cores
+        free = max(self.peak_cores, request.cores) - self.used_cores
         first = next(iter(self.pending.values()), None)
         if first is None:
             return UNLIMITED_S, float(free)
@@ -141,7 +142,7 @@ class QueuePool:
 
 
 def walltime_limit_s(job: AccountedJob) -> float:
-    """Return the walltime that a job asked for."""
+    """Return the walltime that a job requested."""
     return UNLIMITED_S if job.walltime_s is None else job.walltime_s
 
 
@@ -151,7 +152,7 @@ def remaining_s(job: AccountedJob, now_s: float) -> float:
 
 
 def eligible_at_s(job: AccountedJob) -> float:
-    """Return since when a job could have started."""
+    """Return the time from which a job could have started."""
     return job.submitted_s if job.eligible_s is None else max(job.eligible_s, job.submitted_s)
 
 
@@ -161,8 +162,8 @@ def _whole(_: AccountedJob) -> float:
 
 Array = npt.NDArray[np.float64]
 
+# The share of a walltime that is taken to be used before any job ended, and how many ended jobs that weighs.
 PRIOR_SHARE, PRIOR_ENDED = 0.5, 5.0
-"""The share of a walltime that is taken to be used before any job ended, and how many ended jobs that weighs."""
 POOLS = ("site", "partition", "user")
 QUEUE_FEATURES = (
     "walltime_s", "gpus", "share_of_site", "share_of_partition", "hour", "weekday",
@@ -193,7 +194,7 @@ _NOTHING = _Used()
 
 @dataclass(slots=True)
 class _Site:
-    everybody: QueuePool = field(default_factory=QueuePool)
+    site: QueuePool = field(default_factory=QueuePool)
     partitions: dict[str, QueuePool] = field(default_factory=dict)
     users: dict[str, QueuePool] = field(default_factory=dict)
     used: dict[str, _Used] = field(default_factory=dict)
@@ -201,16 +202,16 @@ class _Site:
     shapes: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
 
     def pools(self, job: AccountedJob) -> tuple[QueuePool, QueuePool, QueuePool]:
-        return (self.everybody, self.partitions.setdefault(job.partition, QueuePool()),
+        return (self.site, self.partitions.setdefault(job.partition, QueuePool()),
                 self.users.setdefault(job.user, QueuePool()))  # fmt: skip
 
-    def take_in(self, kind: int, key: int, job: AccountedJob, at_s: float) -> None:
-        """Let what happened to a job at ``at_s`` be so: it came, or ended, or was cancelled, or started."""
+    def apply_event(self, kind: int, key: int, job: AccountedJob, at_s: float) -> None:
+        """Apply an event of a job at ``at_s``: it arrived, started, ended or was cancelled."""
         pools = self.pools(job)
         if kind == _ENTER:
             for pool in pools:
                 pool.enter(key, job)
-        elif key in self.everybody.running:
+        elif key in self.site.running:
             for pool in pools:
                 pool.end(key)
             self.used.setdefault(job.user, _Used()).add(job)
@@ -224,15 +225,15 @@ class _Site:
             self.shapes[_shape(job)] = (job.wait_s or 0.0, at_s)
 
     def row(self, job: AccountedJob, now_s: float, forecast_s: float | None) -> list[float]:
-        """Return ``QUEUE_FEATURES`` of a job that comes now."""
-        everybody = self.total.mean(PRIOR_SHARE)
+        """Return ``QUEUE_FEATURES`` of a job that arrives now."""
+        usual_share = self.total.mean(PRIOR_SHARE)
 
-        def share(one: AccountedJob) -> float:
-            """Return how much of its walltime a job uses: its user's mean, drawn to everybody's."""
-            return self.used.get(one.user, _NOTHING).mean(everybody)
+        def share(queued: AccountedJob) -> float:
+            """Return the expected share of its walltime: the user's mean, drawn to the site's."""
+            return self.used.get(queued.user, _NOTHING).mean(usual_share)
 
         site, partition, _ = pools = self.pools(job)
-        hole_s, spare = site.hole(job, now_s)
+        hole_s, spare = site.backfill_window(job, now_s)
         wait_s, at_s = self.shapes.get(_shape(job), (UNKNOWN_VALUE, None))
         return [
             walltime_limit_s(job),
@@ -241,7 +242,7 @@ class _Site:
             job.cores / max(partition.peak_cores, 1),
             now_s % DAY_S // HOUR_S,
             now_s // DAY_S % 7,
-            *(figure for pool in pools for figure in pool.figures(job, now_s, share)),
+            *(figure for pool in pools for figure in pool.metrics(job, now_s, share)),
             hole_s,
             hole_s - walltime_limit_s(job),
             spare - job.cores,
@@ -254,40 +255,40 @@ class _Site:
 def queue_rows(
     jobs: Sequence[AccountedJob], positions: Sequence[int] | None = None, forecasts: Mapping[str, float] | None = None
 ) -> Array:
-    """Return what was known of the queue when each job could first start, shape (n, len(FEATURES)).
+    """Return the queue state when each job could first start, shape (n, len(QUEUE_FEATURES)).
 
-    ``jobs`` is the accounting of a site, in the order of submission; ``positions`` are places in it (all of them);
-    ``forecasts`` are the waits in seconds that the scheduler itself foretold at submission, by the jobs' ids. A row
-    says what was to be seen before its moment: an earlier job that had not ended shows its requested end, one that had
-    not started shows no wait, and a later one nothing. Rows of jobs that never could start are ``UNKNOWN_VALUE``.
+    ``jobs`` is the accounting of a site in order of submission. ``positions`` are places in it (default: all).
+    ``forecasts`` are the scheduler's own wait predictions in seconds by job id. A row uses only earlier events: an
+    unfinished job shows its requested end, an unstarted one no wait, a later one nothing. Rows of jobs that could never
+    start are ``UNKNOWN_VALUE``.
     """
     places = {place: number for number, place in enumerate(range(len(jobs)) if positions is None else positions)}
-    found = np.full((len(places), len(QUEUE_FEATURES)), UNKNOWN_VALUE)
-    foretold, site = forecasts or {}, _Site()
+    rows = np.full((len(places), len(QUEUE_FEATURES)), UNKNOWN_VALUE)
+    waits, site = forecasts or {}, _Site()
     for at_s, kind, place in sorted(_events(jobs)):
         if kind == _ENTER and place in places:
             job = jobs[place]
-            found[places[place]] = site.row(job, at_s, foretold.get(job.id))
-        site.take_in(kind, place, jobs[place], at_s)
-    return found
+            rows[places[place]] = site.row(job, at_s, waits.get(job.id))
+        site.apply_event(kind, place, jobs[place], at_s)
+    return rows
 
 
 def current_queue_rows(
-    jobs: Sequence[AccountedJob], asked: Sequence[AccountedJob], forecasts: Mapping[str, float] | None = None
+    jobs: Sequence[AccountedJob], requests: Sequence[AccountedJob], forecasts: Mapping[str, float] | None = None
 ) -> Array:
-    """Return the rows of jobs each of which would come next after all that the accounting tells.
+    """Return the rows of jobs that would arrive after all accounted events.
 
-    They are in the form of ``queue_rows``, and know nothing of one another.
+    They have the form of ``queue_rows`` and ignore one another.
     """
-    foretold, site = forecasts or {}, _Site()
+    waits, site = forecasts or {}, _Site()
     for at_s, kind, place in sorted(_events(jobs)):
-        site.take_in(kind, place, jobs[place], at_s)
-    rows = [site.row(job, eligible_at_s(job), foretold.get(job.id)) for job in asked]
+        site.apply_event(kind, place, jobs[place], at_s)
+    rows = [site.row(job, eligible_at_s(job), waits.get(job.id)) for job in requests]
     return np.array(rows).reshape(len(rows), len(QUEUE_FEATURES))
 
 
 def accounting_at(jobs: Sequence[AccountedJob], now_s: float) -> list[AccountedJob]:
-    """Return the accounting as it stood just before ``now_s``: what happened from then on is not known yet."""
+    """Return the accounting as known just before ``now_s``, without later events."""
     return [_as_of(job, now_s) for job in jobs if job.submitted_s <= now_s]
 
 
@@ -305,7 +306,7 @@ def _as_of(job: AccountedJob, now_s: float) -> AccountedJob:
 
 
 def _events(jobs: Sequence[AccountedJob]) -> Iterator[tuple[float, int, int]]:
-    """Yield (when, kind, place); what changes at one moment is seen by those alone who come after it."""
+    """Yield (when, kind, place); only later arrivals see the changes of one moment."""
     for place, job in enumerate(jobs):
         ready = eligible_at_s(job)
         if ready == inf:
@@ -318,6 +319,6 @@ def _events(jobs: Sequence[AccountedJob]) -> Iterator[tuple[float, int, int]]:
 
 
 def _shape(job: AccountedJob) -> tuple[object, ...]:
-    """Return what jobs have in common that a scheduler treats alike: sizes count by their powers of two."""
+    """Return the key of jobs that a scheduler treats alike; sizes count by powers of two."""
     return (job.partition, round(log2(max(1, job.cores))), round(log2(job.gpus + 1)),
             round(log2(max(1.0, walltime_limit_s(job)))))  # fmt: skip

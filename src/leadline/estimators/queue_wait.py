@@ -1,4 +1,4 @@
-"""How long a job waits, as a distribution: a forest whose leaves hold how many jobs had started after how long."""
+"""Distribution of queue waits: a forest whose leaves hold the share of jobs started by each time."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ from leadline.estimators.tabular.trees import Trees, load_trees
 
 
 def wait_grid(longest_s: float) -> Array:
-    """Return the waits (K,) at which distributions are kept: doubling from a minute to beyond the longest."""
+    """Return the waits (K,) of the distributions: doubling from a minute past the longest one."""
     doublings = max(1, int(np.ceil(np.log2(max(longest_s, IMMEDIATE_START_S) / IMMEDIATE_START_S))))
     return np.array([5.0, 15.0, *(IMMEDIATE_START_S * 2.0**k for k in range(doublings + 1))])
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForest:
-    """Trees over the figures of a queue; a leaf's value is its row in ``shares``.
+    """Trees over queue metrics; a leaf's value is its row in ``shares``.
 
-    ``grid_s`` (K,) are waits, and ``shares`` (leaves, K) which share of a leaf's jobs waited no longer.
+    ``grid_s`` (K,) are waits. ``shares`` (leaves, K) is the share of a leaf's jobs that waited no longer.
     """
 
     trees: Trees
@@ -38,12 +38,12 @@ class WaitForest:
 
 
 def load_wait_forest(state: State) -> WaitForest:
-    """Return the forest that ``dump`` gave."""
-    return WaitForest(load_trees(unnest("trees", state)), *(floats(state[one]) for one in ("grid_s", "shares")))
+    """Return the forest that ``dump`` wrote."""
+    return WaitForest(load_trees(unnest("trees", state)), *(floats(state[name]) for name in ("grid_s", "shares")))
 
 
 def wait_quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
-    """Return the waits (n,) that stay at or below with probability ``level`` (n,), each in its row's distribution.
+    """Return the wait (n,) at probability ``level`` (n,) in each row's distribution.
 
     Between two waits of the grid the logarithm is interpolated, below the first the wait itself.
     """
@@ -52,8 +52,8 @@ def wait_quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
     high, below = distribution[rows, place], np.where(place > 0, distribution[rows, place - 1], 0.0)
     part = np.clip((level - below) / np.maximum(high - below, 1e-12), 0.0, 1.0)
     longer, shorter = grid_s[place], grid_s[np.maximum(place - 1, 0)]
-    found: Array = np.where(place > 0, shorter * (longer / shorter) ** part, longer * part)
-    return found
+    waits: Array = np.where(place > 0, shorter * (longer / shorter) ** part, longer * part)
+    return waits
 
 
 def wait_probability(grid_s: Array, distribution: Array, wait_s: Array) -> Array:
@@ -64,5 +64,5 @@ def wait_probability(grid_s: Array, distribution: Array, wait_s: Array) -> Array
     longer, shorter = grid_s[inside], grid_s[np.maximum(inside - 1, 0)]
     along = np.log(np.maximum(wait_s, 1e-9) / shorter) / np.log(np.where(inside > 0, longer / shorter, 2.0))
     part = np.clip(np.where(inside > 0, along, wait_s / longer), 0.0, 1.0)
-    found: Array = np.where(place >= len(grid_s), 1.0, np.clip(below + part * (high - below), 0.0, 1.0))
-    return found
+    probabilities: Array = np.where(place >= len(grid_s), 1.0, np.clip(below + part * (high - below), 0.0, 1.0))
+    return probabilities

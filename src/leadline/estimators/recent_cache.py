@@ -1,27 +1,27 @@
-"""Remember what was made of the last few things asked about: one graph is priced on all devices of a catalog."""
+"""A cache of recent results by identity: one graph is laid out once for all devices."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-Asked = TypeVar("Asked")
-Made = TypeVar("Made")
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
 
+# How many are remembered: of lists of ops a step, an evaluation pass, the ops of an update, and one more.
 KEPT = 4
-"""How many are remembered: of lists of ops a step, an evaluation pass, the ops of an update, and one more."""
 
 
-class RecentCache(Generic[Asked, Made]):
-    """``make``, called once for each thing; a thing is known by being the very same object."""
+class RecentCache(Generic[Key, Entry]):
+    """Calls ``make`` once for each of the last few keys; keys compare by identity."""
 
-    def __init__(self, make: Callable[[Asked], Made]) -> None:
+    def __init__(self, make: Callable[[Key], Entry]) -> None:
         self._make = make
-        self._kept: list[tuple[Asked, Made]] = []
+        self._kept: list[tuple[Key, Entry]] = []
 
-    def __call__(self, asked: Asked) -> Made:
-        """Return what ``make`` makes of ``asked``."""
-        for known, made in self._kept:
-            if known is asked:
-                return made
-        made = self._make(asked)
-        self._kept[:] = [(asked, made), *self._kept[: KEPT - 1]]
-        return made
+    def __call__(self, key: Key) -> Entry:
+        """Return the cached entry of ``key``, made on first use."""
+        for cached, entry in self._kept:
+            if cached is key:
+                return entry
+        entry = self._make(key)
+        self._kept[:] = [(key, entry), *self._kept[: KEPT - 1]]
+        return entry

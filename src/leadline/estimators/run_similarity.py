@@ -1,7 +1,7 @@
-"""How alike two whole training runs are: the covariance of the logarithms of their times, as a sum of simple parts.
+"""Covariance of the log times of two whole training runs, as a sum of simple parts.
 
-Each part is a product of what the runs share (the same workload, the same accelerator …), of how near their sizes are,
-and of a slope in one of their figures; its variance is learned (Rasmussen and Williams 2006, section 4.2.4).
+Each part is a product of shared names (same workload, same accelerator …), similar sizes, and a slope in one metric.
+Its variance is fitted (Rasmussen and Williams 2006, section 4.2.4).
 """
 
 import math
@@ -18,11 +18,11 @@ Codes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class WholeRun:
-    """One training run to a target quality, as it is known before it starts.
+    """One training run to a target quality, as known before it starts.
 
-    ``form`` is how the device is built in (``SXM``, ``PCIe``). ``when`` the run is made counts generations of software:
-    the rounds of a benchmark, or releases of the stack, half a year or so apart. ``peak_flops_per_s`` and
-    ``memory_bytes_per_s`` are the maker's figures of one device; what is not known is ``None`` or empty.
+    ``form`` is the device's form factor (``SXM``, ``PCIe``). ``when`` counts generations of software: benchmark rounds
+    or releases, about half a year apart. ``peak_flops_per_s`` and ``memory_bytes_per_s`` are one device's vendor
+    specifications. Unknown values are ``None`` or empty.
     """
 
     workload: str
@@ -43,8 +43,8 @@ class WholeRun:
 class CovariancePart:
     """One part of the covariance.
 
-    ``same`` names texts that must be equal, ``near`` sizes that should be, ``slope`` a figure it grows with, and
-    ``variance`` is what is believed of it beforehand.
+    ``same`` names texts that must be equal, ``near`` sizes that should be close, ``slope`` a metric it grows with.
+    ``variance`` is its prior variance.
     """
 
     name: str
@@ -54,8 +54,8 @@ class CovariancePart:
     slope: str = ""
 
 
+# Size → the difference of its logarithm at which two runs are no longer alike.
 LENGTHS = {"devices": 1.0, "per_node": 0.5, "batch_each": 0.7}
-"""Size → the difference of its logarithm at which two runs are no longer alike."""
 
 PARTS = (
     CovariancePart("workload", 9.0, ("workload",)),
@@ -81,6 +81,7 @@ PARTS = (
     CovariancePart("workload, system", 0.01, ("workload", "system"), ("devices",)),
     CovariancePart("system", 0.005, ("system",)),
 )
+# Software gets faster, ever more slowly, after a workload or a device first appears: a slope in ln(1 + age).
 AGEING = (
     CovariancePart("age of workload", 0.01, slope="workload_age"),
     CovariancePart("age of device", 0.01, slope="device_age"),
@@ -88,10 +89,9 @@ AGEING = (
     CovariancePart("device, its age", 0.005, ("device",), slope="device_age"),
     CovariancePart("workload, device, age", 0.005, ("workload", "device"), slope="both_age"),
 )
-"""Software gets faster, ever more slowly, after a workload or a device first appears: a slope in ln(1 + age)."""
+# Or its speed wanders: what was seen last is the best forecast (a Wiener process).
 WALKING = (CovariancePart("workload, walk", 0.003, ("workload",), slope="walk"),
            CovariancePart("workload, device, walk", 0.003, ("workload", "device"), slope="walk"))  # fmt: skip
-"""Or its speed wanders: what was seen last is the best forecast (a Wiener process)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class EncodedRuns:
     def at(self, chosen: npt.NDArray[np.int64]) -> "EncodedRuns":
         """Return the runs at these positions."""
         return EncodedRuns(
-            {name: one[chosen] for name, one in self.codes.items()},
-            {name: one[chosen] for name, one in self.figures.items()},
+            {name: column[chosen] for name, column in self.codes.items()},
+            {name: column[chosen] for name, column in self.figures.items()},
         )
 
 
@@ -156,22 +156,22 @@ def encode_runs(runs: Sequence[WholeRun], ages: FirstAppearances, words: dict[st
     return EncodedRuns(codes, figures)
 
 
-def covariance(part: CovariancePart, left: EncodedRuns, right: EncodedRuns) -> Array:
+def covariance(part: CovariancePart, rows: EncodedRuns, columns: EncodedRuns) -> Array:
     """Return the covariance of a part of unit variance between n and m runs (n, m)."""
-    shape = (len(left.figures["devices"]), len(right.figures["devices"]))
-    found = np.ones(shape)
+    shape = (len(rows.figures["devices"]), len(columns.figures["devices"]))
+    product = np.ones(shape)
     for name in part.same:
-        found *= left.codes[name][:, None] == right.codes[name]
+        product *= rows.codes[name][:, None] == columns.codes[name]
     for name in part.near:
-        away = left.figures[name][:, None] - right.figures[name]
-        found *= np.exp(-0.5 * (away / LENGTHS[name]) ** 2)
-    return found * _slope(part.slope, left, right)
+        away = rows.figures[name][:, None] - columns.figures[name]
+        product *= np.exp(-0.5 * (away / LENGTHS[name]) ** 2)
+    return product * _slope(part.slope, rows, columns)
 
 
-def _slope(name: str, left: EncodedRuns, right: EncodedRuns) -> Array | float:
+def _slope(name: str, rows: EncodedRuns, columns: EncodedRuns) -> Array | float:
     if not name:
         return 1.0
-    a, b = left.figures[name], right.figures[name]
+    a, b = rows.figures[name], columns.figures[name]
     if name == "walk":
         return np.minimum(a[:, None], b)
     middle = 2.0 if name == "devices" else 0.0
@@ -186,7 +186,7 @@ def _texts(run: WholeRun) -> dict[str, str]:
 
 
 def _speed(run: WholeRun) -> tuple[float, float]:
-    """Return how fast a device is against an A100, and how much more of that is bandwidth, in logarithms; 0 unknown."""
+    """Return the log speed of a device over an A100 and its log bandwidth surplus; 0 if unknown."""
     if not (run.peak_flops_per_s and run.memory_bytes_per_s):
         return 0.0, 0.0
     peak, bandwidth = math.log(run.peak_flops_per_s / 312e12), math.log(run.memory_bytes_per_s / 2e12)
@@ -194,8 +194,8 @@ def _speed(run: WholeRun) -> tuple[float, float]:
 
 
 def _typical_batches(runs: Sequence[WholeRun]) -> dict[str, float]:
-    known: dict[str, list[float]] = {}
+    by_workload: dict[str, list[float]] = {}
     for run in runs:
         if run.batch:
-            known.setdefault(run.workload, []).append(run.batch)
-    return {name: float(np.median(batches)) for name, batches in known.items()}
+            by_workload.setdefault(run.workload, []).append(run.batch)
+    return {name: float(np.median(batches)) for name, batches in by_workload.items()}

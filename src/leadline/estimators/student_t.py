@@ -2,12 +2,15 @@
 
 from leadline.core.estimate import NORMAL_90
 
+# For 1 to 10 degrees of freedom.
 _T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
-"""For 1 to 10 degrees of freedom."""
 
 
 def student_90(freedom: int) -> float:
-    """Return Student's t that holds 90 % on both sides (Cornish and Fisher's expansion from 11 degrees on)."""
+    """Return the two-sided 90 % quantile of Student's t.
+
+    From 11 degrees of freedom on it is Cornish and Fisher's expansion.
+    """
     if freedom <= len(_T_90):
         return _T_90[freedom - 1]
     z = NORMAL_90

@@ -1,4 +1,4 @@
-"""A language model's answers out of the times of few passes: the prompt's, and decode steps of a few lengths."""
+"""Times of a language model's answers from few passes: the prefill and some decode steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from leadline.estimators.parallelism.division import cache_share_bytes
 
 @dataclass(frozen=True, slots=True)
 class GraphTime:
-    """The time of a graph, the seconds of its parts (which overlap), and sentences about them."""
+    """Time of a graph, the seconds of its parts (which overlap), and sentences about them."""
 
     interval: Interval
     parts: dict[str, float]
@@ -23,7 +23,7 @@ class GraphTime:
 
 @dataclass(frozen=True, slots=True)
 class AnswerTimes:
-    """One batch of whole answers: its prefill, all its decode steps together, the first and the last of them."""
+    """One batch of whole answers: total, prefill, all decode steps, and the first and last of them."""
 
     whole: GraphTime
     prefill: Interval
@@ -34,7 +34,7 @@ class AnswerTimes:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedKernels:
-    """A ``KernelModel`` of the same kernels, captured and replayed: the device alone decides."""
+    """A ``KernelModel`` of captured and replayed kernels: only the device takes time."""
 
     kernels: KernelModel
 
@@ -50,7 +50,7 @@ class ReplayedKernels:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why the kernels' method was taken."""
+        """Reasons of the kernels' method."""
         return self.kernels.reasons
 
     @property
@@ -76,18 +76,18 @@ class ReplayedKernels:
 
 
 def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> AnswerTimes:
-    """Return the time of whole answers; ``price`` is asked for the prefill and for three steps of each stretch.
+    """Return the time of whole answers; ``price`` predicts the prefill and three steps per stretch.
 
-    The errors of a device's price list are common to all steps, so that the ends of their intervals are added up.
+    A device model's errors are common to all steps, so the interval bounds are added.
     """
     prefill, generation = price(job.step), job.generation
     if generation is None or not generation.stretches:
         return AnswerTimes(prefill, prefill.interval)
-    known = {step.length: price(step.graph) for steps in generation.stretches for step in steps}
-    by_graph = {id(step.graph): known[step.length] for steps in generation.stretches for step in steps}
+    by_length = {step.length: price(step.graph) for steps in generation.stretches for step in steps}
+    by_graph = {id(step.graph): by_length[step.length] for steps in generation.stretches for step in steps}
     first, last = generation.stretches[0][0], generation.stretches[-1][-1]
     decode = _summed(generation, lambda graph: by_graph[id(graph)].interval)
-    kinds = dict.fromkeys((*prefill.parts, *(kind for one in by_graph.values() for kind in one.parts)))
+    kinds = dict.fromkeys((*prefill.parts, *(kind for graph_time in by_graph.values() for kind in graph_time.parts)))
     parts = {
         kind: prefill.parts.get(kind, 0.0)
         + generation.total(lambda graph, kind=kind: by_graph[id(graph)].parts.get(kind, 0.0))  # type: ignore[misc]
@@ -95,18 +95,20 @@ def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> Ans
     }
     sentences = (
         *(f"prompt: {text}" for text in prefill.sentences),
-        *(f"decoding token {last.length}: {text}" for text in known[last.length].sentences),
+        *(f"decoding token {last.length}: {text}" for text in by_length[last.length].sentences),
     )
     whole = GraphTime(_added(prefill.interval, decode), parts, sentences)
-    return AnswerTimes(whole, prefill.interval, decode, known[first.length].interval, known[last.length].interval)
+    return AnswerTimes(
+        whole, prefill.interval, decode, by_length[first.length].interval, by_length[last.length].interval
+    )
 
 
 def token_times(
     answer: AnswerTimes, replayed: AnswerTimes | None, workload: Workload, job: TracedJob
 ) -> TokenTimes | None:
-    """Return what users of language models ask of an answer; ``None`` where nothing is generated.
+    """Return prefill, per-token and throughput metrics; ``None`` if nothing is generated.
 
-    ``replayed`` is the same answer by kernels that are not launched one by one, where a device can do so.
+    ``replayed`` is the same answer by captured kernels, where the device supports them.
     """
     generation = job.generation
     if generation is None:
@@ -128,11 +130,11 @@ def token_times(
     )
 
 
-def sentences(told: TokenTimes, least_s: float) -> tuple[str, ...]:
-    """Return how much faster an engine may be that replays captured kernels, and what none can be faster than."""
-    if told.replayed_per_output_token_s is None or told.replayed_answer_s is None:
+def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, ...]:
+    """Return the speed of replayed kernels, and the limit that no engine can beat."""
+    if token_times.replayed_per_output_token_s is None or token_times.replayed_answer_s is None:
         return ()
-    per_token, answer = told.replayed_per_output_token_s.point, told.replayed_answer_s.point
+    per_token, answer = token_times.replayed_per_output_token_s.point, token_times.replayed_answer_s.point
     times = f"{format_duration(per_token)} a token and {format_duration(answer)} an answer"
     return (
         f"captured and replayed, as serving engines do, the kernels take {times}",
@@ -141,9 +143,9 @@ def sentences(told: TokenTimes, least_s: float) -> tuple[str, ...]:
 
 
 def least_decode_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds to read the weights and the cache of the last decode step once: no engine is faster.
+    """Return the seconds to read weights and cache once in the last decode step, a lower bound.
 
-    Weights are those of the products (experts that no token chose are not read), as many bytes an element as they have.
+    Weights are those of the products in their own width. Experts that no token chose are not read.
     """
     generation, plan = job.generation, workload.parallelism
     if generation is None or generation.last is None or not device.memory_bytes_per_s:
@@ -164,5 +166,5 @@ def _summed(generation: Generation, interval: Callable[[OpGraph], Interval]) -> 
     )
 
 
-def _added(one: Interval, other: Interval) -> Interval:
-    return Interval(one.point + other.point, one.low + other.low, one.high + other.high, one.level)
+def _added(first: Interval, second: Interval) -> Interval:
+    return Interval(first.point + second.point, first.low + second.low, first.high + second.high, first.level)

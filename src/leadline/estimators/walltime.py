@@ -8,27 +8,27 @@ from leadline.core.graph import LoopFacts, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Workload
 
+# Interpreter, imports, device context, model set-up and first-call tuning, where nothing was measured.
 START_S = {
     DeviceKind.GPU: Interval(15.0, 5.0, 45.0),
     DeviceKind.CPU: Interval(6.0, 2.0, 20.0),
     DeviceKind.TPU: Interval(45.0, 15.0, 120.0),
     DeviceKind.ACCELERATOR: Interval(30.0, 10.0, 90.0),
 }
-"""Interpreter, imports, device context, model set-up and first-call tuning, where nothing was measured."""
 
+# What one loader process reads and decodes, where nothing was measured.
 LOAD_BYTES_PER_S = 150e6
-"""What one loader process reads and decodes, where nothing was measured."""
 
+# Cost of one sample in the loader beside its bytes: indexing, transforms, collation; where nothing was measured.
 LOAD_SAMPLE_S = 2e-5
-"""Cost of one sample in the loader beside its bytes: indexing, transforms, collation; where nothing was measured."""
 
+# Import of torch from a cluster's shared file system, where nothing was measured; an assumption.
 FRAMEWORK_IMPORT_S = 3.0
-"""Import of torch from a cluster's shared file system, where nothing was measured; an assumption."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLength:
-    """How many steps and evaluation batches a job has, and the sentences that say where the figures came from."""
+    """Number of steps and evaluation batches of a job, and the sentences that explain them."""
 
     steps: int
     epochs: float
@@ -37,7 +37,7 @@ class JobLength:
 
 
 def job_length(workload: Workload, job: TracedJob) -> JobLength:
-    """Return the length of the job; what the user said wins over what the script says.
+    """Return the length of the job; the user's options take precedence over the script.
 
     Without epochs, steps or samples the job is one step, and the reason says so.
     """
@@ -64,10 +64,10 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
 
 
 def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds the input pipeline needs for the samples of one step, by all its worker processes.
+    """Return the seconds that the input pipeline needs for one step's samples, by all workers.
 
-    What a traced script's loader took here is taken for what it takes elsewhere; else it costs what a calibration
-    measured of DataLoader, and the reading of the samples.
+    A traced loader is assumed to take the same time elsewhere. Otherwise the calibration of DataLoader and the reading
+    of the samples count.
     """
     loop = job.loop
     batch = (workload.batch or loop.batch or 0) * max(workload.accumulation, loop.accumulation)
@@ -82,7 +82,7 @@ def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
 
 
 def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Interval:
-    """Return the step with its input: overlapped where workers load ahead, one after the other where none do."""
+    """Return the step with its input: overlapped with workers, sequential without."""
     if workers:
         return Interval(
             max(compute.point, loading_s),
@@ -94,18 +94,18 @@ def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Inte
 
 
 def startup_interval(device: Device, loop: LoopFacts) -> Interval:
-    """Return the seconds of a process beside its settled steps, by the device's calibration where there is one.
+    """Return the start-up seconds of a process, by the device's calibration where there is one.
 
-    A traced script's own imports and reading are known as a multiple of the framework's import in the same process:
-    a slow machine lengthens both.
+    A traced script's own imports and reading are a multiple of the framework's import in the same process, because a
+    slow machine lengthens both.
     """
     figures = device.calibration.figures if device.calibration else {}
     import_s = figures.get("framework_import_s")
-    own = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0
+    script_share = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0
     if import_s is None:
-        begin, own_s = START_S[device.kind], own * FRAMEWORK_IMPORT_S
+        begin, own_s = START_S[device.kind], script_share * FRAMEWORK_IMPORT_S
         return Interval(begin.point + own_s, begin.low + own_s / 3, begin.high + own_s * 3, begin.level)
-    point = import_s * (1.0 + own) + figures.get("first_step_s", 0.2 * import_s)
+    point = import_s * (1.0 + script_share) + figures.get("first_step_s", 0.2 * import_s)
     return Interval(point, point * 0.7, point * 1.7)
 
 

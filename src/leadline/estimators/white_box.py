@@ -1,4 +1,4 @@
-"""The white-box estimator: price every op, simulate the memory, and add what surrounds the step."""
+"""The white-box estimator: time every op, simulate the memory, and add the rest of the job."""
 
 import math
 from collections.abc import Callable
@@ -31,27 +31,27 @@ from leadline.estimators.step_time.selection import Domain, find_domain
 from leadline.estimators.token_times import (
     GraphTime,
     ReplayedKernels,
+    describe_token_times,
     least_decode_s,
     predict_answer,
-    sentences,
     token_times,
 )
 from leadline.estimators.walltime import job_length, load_s, startup_interval, step_with_loading
 
 LEVEL = 0.9
 
+# Deviation of the logarithm of an exchange's time over links that were not measured, an assumption.
 UNMEASURED_LINK = 0.5
-"""Deviation of the logarithm of an exchange's time over links that were not measured, an assumption."""
+# The same where they were: links of other nodes of the same kind differ a little.
 MEASURED_LINK = 0.1
-"""The same where they were: links of other nodes of the same kind differ a little."""
 
+# Predicts the peak memory of the job's process on the host, in bytes.
 HostMemory = Callable[[Workload, TracedJob, Device], Interval]
-"""Predicts the peak memory of the job's process on the host, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeStep:
-    """A step that some law knows as a whole: its name, the time over all GPUs, the seconds of its parts, and why."""
+    """A step predicted as a whole: method, time over all GPUs, seconds of its parts, and reasons."""
 
     name: str
     step_s: Interval
@@ -59,15 +59,16 @@ class WholeStep:
     reasons: tuple[str, ...]
 
 
+# Prices a step as a whole, on so many nodes joined by an interconnect; `None` where kernels must be priced.
 WholeStepPredictor = Callable[[Workload, TracedJob, Device, int, str | None], WholeStep | None]
-"""Prices a step as a whole, on so many nodes joined by an interconnect; ``None`` where kernels must be priced."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhiteBox:
-    """An ``Estimator`` over op graphs; ``kernels`` prices a device's ops, ``host_memory`` predicts the host's part.
+    """An ``Estimator`` over op graphs.
 
-    ``predict_whole_step`` is asked first, and answers in place of the kernels where it can.
+    ``kernels`` gives the kernel model of a device, ``host_memory`` the host's part. ``predict_whole_step`` comes first
+    and replaces the kernels where it can.
     """
 
     host_memory: HostMemory
@@ -109,13 +110,13 @@ class WhiteBox:
                 interval, parts = whole.step_s, whole.parts_s
                 reasons = [*whole.reasons, *reasons]
             else:
-                priced, tokens = _whole_step(model, workload, job, device, nodes, interconnect)
+                priced, tokens = _predict_step(model, workload, job, device, nodes, interconnect)
                 interval, parts = priced.interval, priced.parts
                 reasons = [*model.reasons, *priced.sentences, *reasons]
         except InvalidInput as error:
             unknown["step_s"] = unknown["elapsed_s"] = str(error)
         if interval is not None:
-            elapsed, interval, more = _whole_job(workload, job, device, interval, model)
+            elapsed, interval, more = _predict_job(workload, job, device, interval, model)
             reasons += more
         return Estimate(
             target=Target(device.name, gpus=workload.gpus, nodes=nodes),
@@ -131,55 +132,55 @@ class WhiteBox:
         )
 
     def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
-        """Return the peak of the step, of the largest batch where they differ, or of the longest decode step.
+        """Return the peak of the step, of the largest batch, or of the longest decode step.
 
-        It is played once for all devices of a catalog whose workspaces are alike (a few are remembered).
+        Devices with the same workspaces share one simulation (the last few are cached).
         """
         scratch = workspace_settings(device)
-        for known, alike, peak in self._peaks:
-            if known is job and alike == scratch:
+        for cached, alike, peak in self._peaks:
+            if cached is job and alike == scratch:
                 return peak
         peaks = (apply_xla_plan(graph, peak_memory(graph)) for graph in device_memory_graphs(job, device))
-        peak = max(peaks, key=lambda one: one.allocated_bytes)
+        peak = max(peaks, key=lambda candidate: candidate.allocated_bytes)
         self._peaks[:] = [(job, scratch, peak), *self._peaks[:7]]
         return peak
 
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
-        """Return the host's memory; devices of one kind on which nothing was measured share the answer."""
+        """Return the host's memory; uncalibrated devices of one kind share the prediction."""
         if device.calibration is not None:
             return self.host_memory(workload, job, device)
-        for known, traced, kind, memory in self._hosts:
-            if known is workload and traced is job and kind is device.kind:
+        for cached, traced, kind, memory in self._hosts:
+            if cached is workload and traced is job and kind is device.kind:
                 return memory
         memory = self.host_memory(workload, job, device)
         self._hosts[:] = [(workload, job, device.kind, memory), *self._hosts[:7]]
         return memory
 
 
-def _whole_step(
+def _predict_step(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> tuple[GraphTime, TokenTimes | None]:
-    """Return the step as the job repeats it, whole answers where tokens are generated, and the times of those."""
+    """Return the step as the job repeats it or whole answers, and the token times."""
 
     def price(graph: OpGraph, kernels: KernelModel = model) -> GraphTime:
-        return _priced(kernels, workload, replace(job, step=graph), device, nodes, interconnect)
+        return _predict_graph(kernels, workload, replace(job, step=graph), device, nodes, interconnect)
 
     if job.generation is None:
         return price(job.step), None
     answer = predict_answer(job, price)
     captures = device.kind is not DeviceKind.CPU
     replayed = predict_answer(job, partial(price, kernels=ReplayedKernels(model))) if captures else None
-    told = token_times(answer, replayed, workload, job)
-    more = sentences(told, least_decode_s(workload, job, device)) if told else ()
-    return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), told
+    tokens = token_times(answer, replayed, workload, job)
+    more = describe_token_times(tokens, least_decode_s(workload, job, device)) if tokens else ()
+    return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), tokens
 
 
-def _priced(
+def _predict_graph(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> GraphTime:
-    """Return the time of one graph over the job's GPUs, the seconds of each kind, and the sentences about them."""
+    """Return the time of one graph over the job's GPUs, the seconds by kind, and sentences."""
     step_s = model.step_s(job.step)
-    parts = _by_kind(model, job)
+    parts = _seconds_by_kind(model, job)
     kernels_s = sum(parts.values())
     launches_s = sum(model.launch_s(op) * op.count for op in job.step.ops)
     spread = _spread(model, job.step, kernels_s / workload.parallelism.tensor, launches_s) * (
@@ -189,16 +190,16 @@ def _priced(
     if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
         reasons.append(f"the host is the limit: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
     parts["launch"] = launches_s
-    divided = _divided(model, workload, job, device, step_s, launches_s, nodes, interconnect)
+    divided = _divide(model, workload, job, device, step_s, launches_s, nodes, interconnect)
     if divided is not None:
-        step_s, spread = divided.step_s, math.hypot(spread, _link_doubt(divided))
+        step_s, spread = divided.step_s, math.hypot(spread, _link_spread(divided))
         parts |= {"communication": sum(divided.sent_s.values())}
         reasons += divided.sentences
     return GraphTime(_log_normal(step_s, spread), parts, tuple(reasons))
 
 
 def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: float) -> float:
-    """Return how unsure a step is: no surer than of the host, the slowest launches of which lie within the interval.
+    """Return the spread of a step: that of the kernels, or of the host where launches decide.
 
     ``kernels_s`` are those of one GPU.
     """
@@ -208,11 +209,11 @@ def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: fl
     return max(model.spread_of(graph), host if launches_s else 0.0)
 
 
-def _divided(
+def _divide(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, whole_s: float, launches_s: float,
     nodes: int, interconnect: str | None,
 ) -> DividedStep | None:  # fmt: skip
-    """Return the step divided over the job's GPUs; ``None`` where there is one, or copies that do not meet."""
+    """Return the step divided over the GPUs; ``None`` for one GPU or independent copies."""
     plan = workload.parallelism
     apart = workload.phase is Phase.INFERENCE and plan.tensor * plan.pipeline == 1
     if workload.gpus < 2 or apart:
@@ -229,12 +230,12 @@ def _divided(
     )  # fmt: skip
 
 
-def _link_doubt(divided: DividedStep) -> float:
-    """Return how unsure the step is for its links, as the deviation of a logarithm: little where they were measured."""
+def _link_spread(divided: DividedStep) -> float:
+    """Return the spread (log deviation) of the step due to its links; small if measured."""
     return (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
 
 
-def _by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:
+def _seconds_by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:
     parts: dict[str, float] = {}
     for op, seconds in zip(job.step.ops, model.ops_s(job.step.ops), strict=True):
         parts[op.kind.value] = parts.get(op.kind.value, 0.0) + seconds * op.count
@@ -273,11 +274,11 @@ def _main_dtype(ops: list[Op]) -> str:
 
 def _memory_reason(memory: Interval, peak: PeakMemory, device: Device, usable: int | None) -> str:
     largest = sorted(peak.by_category.items(), key=lambda part: -part[1])[:3]
-    held = ", ".join(f"{format_bytes(size)} {_CATEGORY_WORDS[category]}" for category, size in largest if size)
+    contents = ", ".join(f"{format_bytes(size)} {_CATEGORY_WORDS[category]}" for category, size in largest if size)
     if usable is None:
-        return f"memory at the peak: {held}; the memory of {device.name} is not known"
+        return f"memory at the peak: {contents}; the memory of {device.name} is not known"
     verdict = "does not fit" if memory.low > usable else "may not fit" if memory.high > usable else "fits"
-    return f"memory at the peak: {held}; {verdict} in {format_bytes(usable)}"
+    return f"memory at the peak: {contents}; {verdict} in {format_bytes(usable)}"
 
 
 _CATEGORY_WORDS = {
@@ -298,10 +299,10 @@ def _log_normal(point: float, spread: float) -> Interval:
     return Interval(point, point / factor, point * factor, LEVEL)
 
 
-def _whole_job(
+def _predict_job(
     workload: Workload, job: TracedJob, device: Device, step: Interval, model: KernelModel
 ) -> tuple[Interval, Interval, list[str]]:
-    """Return the elapsed time, the step with its input, and the sentences about the length of the job."""
+    """Return the elapsed time, the step with its input, and sentences about the job's length."""
     length = job_length(workload, job)
     loading_s = load_s(workload, job, device)
     fed = step_with_loading(step, loading_s, workload.dataset.workers or job.loop.loader_workers)

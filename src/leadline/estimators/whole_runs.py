@@ -1,9 +1,8 @@
 """Times of whole training runs from earlier runs of the same workloads, by Gaussian processes.
 
-They tell how a run departs from a constant work for each device of its speed. Two differ in how software gets faster,
-and the answer is their geometric mean. What is known of a run before it starts (workload, device, how many, batch,
-system, when) makes it more or less like each earlier one (``run_similarity.py``). Variances of the parts are those of
-most evidence; wild runs weigh less.
+They model the deviation from a constant work per device at its speed. Two processes differ in how software gets faster,
+and the prediction is their geometric mean. The similarity to earlier runs comes from ``run_similarity.py``. Variances
+of the parts maximise the evidence. Outliers weigh less.
 """
 
 from collections.abc import Sequence
@@ -29,15 +28,15 @@ from leadline.estimators.run_similarity import (
 
 Positions = npt.NDArray[np.int64]
 
+# Variance of the logarithm of a repeated run's time, believed beforehand.
 NOISE = 0.003
-"""Variance of the logarithm of a repeated run's time, believed beforehand."""
+# Deviation of the logarithm of a part's variance from what is believed.
 BELIEF = 2.0
-"""Deviation of the logarithm of a part's variance from what is believed."""
 TUNED_ON, ROUNDS = 450, 25
 WILD = 2.5
+# Doubt for each unit of the logarithm by which there are more or fewer devices than any run of the workload had: the
+# time may fall as the devices grow in number, or not at all. The root mean square of what is alike between 0 and 1.
 SATURATING = 3**-0.5
-"""Doubt for each unit of the logarithm by which there are more or fewer devices than any run of the workload had: the
-time may fall as the devices grow in number, or not at all. The root mean square of what is alike between 0 and 1."""
 LEAST = 10
 
 
@@ -45,8 +44,8 @@ LEAST = 10
 class RunTimeProcess:
     """One process: its parts, and their variances with that of the noise last (k + 1,).
 
-    ``mean`` is that of the logarithms, ``alpha`` (n,) what each learned run weighs, and ``inverse`` (n, n) that of
-    their covariance.
+    ``mean`` is that of the logarithms, ``alpha`` (n,) the weight of each run, and ``inverse`` (n, n) that of the
+    covariance.
     """
 
     parts: tuple[CovariancePart, ...]
@@ -55,22 +54,24 @@ class RunTimeProcess:
     alpha: Array
     inverse: Array
 
-    def predict(self, asked: EncodedRuns, learned: EncodedRuns) -> tuple[Array, Array]:
+    def predict(self, runs: EncodedRuns, learned: EncodedRuns) -> tuple[Array, Array]:
         """Return the logarithm of each time (m,) and its variance, noise included."""
-        between, own = (
-            np.zeros((len(asked.figures["devices"]), len(self.alpha))),
-            np.zeros(len(asked.figures["devices"])),
+        between, prior = (
+            np.zeros((len(runs.figures["devices"]), len(self.alpha))),
+            np.zeros(len(runs.figures["devices"])),
         )
         for part, variance in zip(self.parts, self.variances, strict=False):
-            between += variance * covariance(part, asked, learned)
-            own += variance * _own(part, asked)
-        told = np.einsum("ij,jk,ik->i", between, self.inverse, between)
-        return expected(asked) + self.mean + between @ self.alpha, np.maximum(own - told, 0.0) + self.variances[-1]
+            between += variance * covariance(part, runs, learned)
+            prior += variance * _prior_variance(part, runs)
+        explained = np.einsum("ij,jk,ik->i", between, self.inverse, between)
+        return expected(runs) + self.mean + between @ self.alpha, np.maximum(prior - explained, 0.0) + self.variances[
+            -1
+        ]
 
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
-    """The learned runs with the forecasts made of them."""
+    """The training runs with the processes fitted to them."""
 
     learned: EncodedRuns
     ages: FirstAppearances
@@ -81,46 +82,58 @@ class RunTimes:
     def predict(self, runs: Sequence[WholeRun]) -> Predictions:
         """Return the seconds of each run.
 
-        ``beyond`` is the logarithm of how many times the devices are more, or fewer, than any run of the workload had;
-        infinite for a device that no learned run had.
+        ``extrapolation`` is the log ratio of the device count to the counts of the workload's runs; infinite for a new
+        device.
 
         Raises:
-            InvalidInput: no run of a workload was learned from.
+            InvalidInput: a workload has no run in the training data.
         """
         if new := sorted({run.workload for run in runs} - self.workloads):
             raise InvalidInput(
                 f"no run of {', '.join(new)} was learned from, and other workloads do not tell of it: run it once first"
             )
         words = {name: dict(codes) for name, codes in self.words.items()}
-        asked = encode_runs(runs, self.ages, words)
-        told = [forecast.predict(asked, self.learned) for forecast in self.forecasts]
-        log_s = np.mean([one for one, _ in told], axis=0)
-        apart = np.var([one for one, _ in told], axis=0)
-        beyond = self._beyond(asked)
-        spread = np.sqrt(np.mean([variance for _, variance in told], axis=0) + apart + (SATURATING * beyond) ** 2)
+        encoded = encode_runs(runs, self.ages, words)
+        predictions = [forecast.predict(encoded, self.learned) for forecast in self.forecasts]
+        log_s = np.mean([log_mean for log_mean, _ in predictions], axis=0)
+        disagreement = np.var([log_mean for log_mean, _ in predictions], axis=0)
+        beyond = self._beyond(encoded)
+        spread = np.sqrt(
+            np.mean([variance for _, variance in predictions], axis=0) + disagreement + (SATURATING * beyond) ** 2
+        )
         unseen = np.array([run.device not in self.ages.device for run in runs])
         return Predictions(np.exp(log_s), spread, np.where(unseen, np.inf, beyond))
 
-    def _beyond(self, asked: EncodedRuns) -> Array:
-        """Return by how much the logarithm of the count lies outside those of the learned runs of its workload (m,)."""
-        counts, found = self.learned.figures["devices"], np.zeros(len(asked.figures["devices"]))
-        for place, (workload, count) in enumerate(zip(asked.codes["workload"], asked.figures["devices"], strict=True)):
-            known = counts[self.learned.codes["workload"] == workload]
-            found[place] = max(count - known.max(), known.min() - count, 0.0)
-        return found
+    def _beyond(self, encoded: EncodedRuns) -> Array:
+        """Return the distance (m,) of the log device count to the counts of the workload's runs."""
+        counts, distance = self.learned.figures["devices"], np.zeros(len(encoded.figures["devices"]))
+        for place, (workload, count) in enumerate(
+            zip(encoded.codes["workload"], encoded.figures["devices"], strict=True)
+        ):
+            counts_seen = counts[self.learned.codes["workload"] == workload]
+            distance[place] = max(count - counts_seen.max(), counts_seen.min() - count, 0.0)
+        return distance
 
     def dump(self) -> State:
         """Return all that ``predict`` needs."""
         state: State = {"start": np.array([self.ages.start]), "workloads": text_array(sorted(self.workloads))}
-        for name, known in (("workload", self.ages.workload), ("device", self.ages.device)):
-            state |= {f"ages.{name}": text_array(list(known)), f"ages.{name}.at": np.array(list(known.values()))}
+        for name, appearances in (("workload", self.ages.workload), ("device", self.ages.device)):
+            state |= {
+                f"ages.{name}": text_array(list(appearances)),
+                f"ages.{name}.at": np.array(list(appearances.values())),
+            }
         for name, codes in self.words.items():
             state[f"words.{name}"] = text_array(list(codes))
             state[f"codes.{name}"] = self.learned.codes[name].astype(np.float64)
-        state |= {f"figures.{name}": one for name, one in self.learned.figures.items()}
-        for number, one in enumerate(self.forecasts):
-            own = {"variances": one.variances, "mean": np.array([one.mean]), "alpha": one.alpha, "inverse": one.inverse}
-            state |= nest(f"forecast{number}", own)
+        state |= {f"figures.{name}": array for name, array in self.learned.figures.items()}
+        for number, array in enumerate(self.forecasts):
+            arrays = {
+                "variances": array.variances,
+                "mean": np.array([array.mean]),
+                "alpha": array.alpha,
+                "inverse": array.inverse,
+            }
+            state |= nest(f"forecast{number}", arrays)
         return state
 
 
@@ -140,12 +153,12 @@ def fit_run_times(runs: Sequence[WholeRun], elapsed_s: Sequence[float], *, seed:
     some: Positions = np.arange(len(times))
     if len(times) > TUNED_ON:
         some = np.sort(np.random.default_rng(seed).choice(len(times), TUNED_ON, replace=False))
-    forecasts = tuple(_forecast(parts, learned, np.log(times) - expected(learned), some) for parts in _kinds())
+    forecasts = tuple(_forecast(parts, learned, np.log(times) - expected(learned), some) for parts in _process_parts())
     return RunTimes(learned, ages, words, forecasts, frozenset(run.workload for run in runs))
 
 
 def expected(runs: EncodedRuns) -> Array:
-    """Return the logarithm of the time that one unit of work takes if devices share it and none waits (n,)."""
+    """Return the ideal log time (n,) of one unit of work that the devices share without waiting."""
     return np.asarray(-runs.figures["devices"] - runs.figures["speed"], np.float64)
 
 
@@ -158,23 +171,25 @@ def load_run_times(state: State) -> RunTimes:
     names = [name.removeprefix("words.") for name in state if name.startswith("words.")]
     words = {name: {text: code for code, text in enumerate(strings(state[f"words.{name}"]))} for name in names}
     codes = {name: floats(state[f"codes.{name}"]).astype(np.int64) for name in names}
-    figures = {name: floats(one) for name, one in unnest("figures", state).items()}
+    figures = {name: floats(array) for name, array in unnest("figures", state).items()}
     forecasts = []
-    for number, parts in enumerate(_kinds()):
-        own = {name: floats(one) for name, one in unnest(f"forecast{number}", state).items()}
-        forecasts.append(RunTimeProcess(parts, own["variances"], float(own["mean"][0]), own["alpha"], own["inverse"]))
+    for number, parts in enumerate(_process_parts()):
+        arrays = {name: floats(array) for name, array in unnest(f"forecast{number}", state).items()}
+        forecasts.append(
+            RunTimeProcess(parts, arrays["variances"], float(arrays["mean"][0]), arrays["alpha"], arrays["inverse"])
+        )
     ages = FirstAppearances(float(floats(state["start"])[0]), first["workload"], first["device"])
     return RunTimes(EncodedRuns(codes, figures), ages, words, tuple(forecasts), frozenset(strings(state["workloads"])))
 
 
-def _kinds() -> tuple[tuple[CovariancePart, ...], ...]:
+def _process_parts() -> tuple[tuple[CovariancePart, ...], ...]:
     """Return the parts of each forecast: speed-up that slows down with age, and speed that wanders."""
     return (*PARTS, *AGEING, *WALKING), (*PARTS, *WALKING)
 
 
 def _forecast(parts: tuple[CovariancePart, ...], learned: EncodedRuns, logs: Array, some: Positions) -> RunTimeProcess:
-    """Return the process of ``parts``, tuned on ``some`` runs and conditioned on all, wild ones weighing less."""
-    variances = _tuned(parts, learned.at(some), logs[some])
+    """Return the process of ``parts``, tuned on ``some`` runs, conditioned on all, robust to outliers."""
+    variances = _tune_variances(parts, learned.at(some), logs[some])
     whole = np.zeros((len(logs), len(logs)))
     for part, variance in zip(parts, variances, strict=False):
         whole += variance * covariance(part, learned, learned)
@@ -188,7 +203,7 @@ def _forecast(parts: tuple[CovariancePart, ...], learned: EncodedRuns, logs: Arr
     return RunTimeProcess(parts, variances, mean, alpha, np.asarray(inverse, np.float64))
 
 
-def _tuned(parts: tuple[CovariancePart, ...], learned: EncodedRuns, logs: Array) -> Array:
+def _tune_variances(parts: tuple[CovariancePart, ...], learned: EncodedRuns, logs: Array) -> Array:
     """Return the variances of most evidence times belief, the noise's last."""
     from scipy.optimize import minimize  # noqa: PLC0415 - needed to fit alone
 
@@ -214,12 +229,12 @@ def _tuned(parts: tuple[CovariancePart, ...], learned: EncodedRuns, logs: Array)
         value = float(target @ alpha) / 2 + float(np.log(np.diag(factor)).sum()) + float(off @ off) / 2
         return value, np.array(gradient) + off / BELIEF
 
-    bounds = [(one - 5 * BELIEF, one + 3 * BELIEF) for one in believed]
+    bounds = [(centre - 5 * BELIEF, centre + 3 * BELIEF) for centre in believed]
     answer = minimize(badness, believed, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": ROUNDS})
     return np.asarray(np.exp(answer.x), np.float64)
 
 
-def _own(part: CovariancePart, runs: EncodedRuns) -> Array:
+def _prior_variance(part: CovariancePart, runs: EncodedRuns) -> Array:
     """Return the variance of a part of unit variance at each run."""
     if not part.slope:
         return np.ones(len(runs.figures["devices"]))

@@ -23,7 +23,7 @@ def estimate(step_s=0.5, parts=PARTS):
 
 
 def test_activations_that_go_to_the_host_and_back_take_what_the_bus_takes():
-    kept = {one.what.split(" of ")[1].split(" on ")[0]: one for one in list_offloads(estimate(), DEVICE, WORK)}
+    kept = {one.description.split(" of ")[1].split(" on ")[0]: one for one in list_offloads(estimate(), DEVICE, WORK)}
     swapped = kept["activations"]
     assert pytest.approx(30 * GIB - (1 - STAYS) * 20 * GIB) == swapped.memory_bytes.point
     assert pytest.approx(2 * 20 * GIB / PCIE_BYTES_PER_S[4]) == swapped.step_s.point
@@ -32,11 +32,11 @@ def test_activations_that_go_to_the_host_and_back_take_what_the_bus_takes():
 
 def test_a_transfer_that_hides_behind_the_kernels_takes_no_longer():
     kept = list_offloads(estimate(step_s=60.0), DEVICE, WORK)
-    assert next(one for one in kept if "activations" in one.what).step_s.point == 60.0
+    assert next(one for one in kept if "activations" in one.description).step_s.point == 60.0
 
 
 def test_the_update_on_the_host_comes_on_top():
-    kept = next(one for one in list_offloads(estimate(), DEVICE, WORK) if "optimizer state" in one.what)
+    kept = next(one for one in list_offloads(estimate(), DEVICE, WORK) if "optimizer state" in one.description)
     assert kept.step_s.point > 0.5 + 2 * 2 * GIB / PCIE_BYTES_PER_S[4]
     assert kept.step_s.low < kept.step_s.point < kept.step_s.high
 
@@ -45,13 +45,13 @@ def test_a_neighbour_s_memory_is_proposed_where_there_is_a_link():
     assert not any(one.gpus > 1 for one in list_offloads(estimate(), DEVICE, WORK))
     beside = next(one for one in list_offloads(estimate(), LINKED, WORK) if one.gpus == 2)
     assert pytest.approx(0.5) == beside.step_s.point  # 40 GiB at 300 GB/s hide behind half a second
-    assert "a GPU beside it (300 GB/s a direction)" in beside.what
+    assert "a GPU beside it (300 GB/s a direction)" in beside.description
 
 
 def test_inference_keeps_its_weights_on_the_host():
     work = Workload(WORK.model, phase=Phase.INFERENCE)
     (kept,) = list_offloads(estimate(step_s=0.01), DEVICE, work)
-    assert "weights" in kept.what
+    assert "weights" in kept.description
     assert pytest.approx(2 * GIB / PCIE_BYTES_PER_S[4]) == kept.step_s.point
 
 

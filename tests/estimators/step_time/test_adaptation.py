@@ -37,10 +37,10 @@ def test_a_factor_is_found_and_its_error_is_that_of_models_left_out():
     said = np.array([RooflineKernels(KNOWN).step_s(one) for one in graphs(12)])
     found = adapt_by_factor("specs", said, runs_of(said, 1.8))
     assert pytest.approx(1.8, rel=0.02) == found.factor
-    assert pytest.approx(1 - 1 / 1.8, abs=0.01) == found.before
+    assert pytest.approx(1 - 1 / 1.8, abs=0.01) == found.error_before
     assert found.error < 0.03
     assert found.runs == 12
-    assert found.laws is None
+    assert found.models is None
 
 
 def test_a_factor_of_noisy_steps_has_the_spread_of_the_noise():
@@ -63,10 +63,10 @@ def test_the_law_learns_what_no_factor_can(laws):
             for one in graphs(12)]  # fmt: skip
     runs = MeasuredSteps(graphs(12), np.array(slow), [f"model {n % 6}" for n in range(12)])
     found = adapt_op_utilization(laws, NEW, runs, {"Known": KNOWN}.get)
-    assert found.error < 0.08 < found.before
-    assert found.laws is not None
-    assert {NEW.name} == {one.device for one in found.laws.laws}
-    own = OpUtilizationKernels(found.laws, NEW, graphs(1)[0], devices={"Known": KNOWN}.get, spread=found.spread)
+    assert found.error < 0.08 < found.error_before
+    assert found.models is not None
+    assert {NEW.name} == {one.device for one in found.models.models}
+    own = OpUtilizationKernels(found.models, NEW, graphs(1)[0], devices={"Known": KNOWN}.get, spread=found.spread)
     assert pytest.approx(slow[3], rel=0.1) == own.step_s(graphs(12)[3])
 
 

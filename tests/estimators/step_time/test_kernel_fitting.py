@@ -73,7 +73,7 @@ def test_a_sweep_tells_what_no_factor_can_and_the_law_that_others_taught_does_no
     assert np.mean(np.abs(found / truth - 1)) < 0.15
     assert np.mean(np.abs(without / truth - 1)) > 0.3
     depth = PRODUCT_MODEL.names.index("depth")
-    assert known.near[UNSEEN.name, 0].at[depth] > fitted.groups[0].at[depth] + 0.5
+    assert known.sweeps[UNSEEN.name, 0].at[depth] > fitted.groups[0].at[depth] + 0.5
 
 
 def test_a_sweep_of_two_devices_is_refused(fitted):
@@ -129,8 +129,8 @@ def test_what_is_typical_slows_new_devices_and_leaves_known_ones(fitted):
 
 def test_a_kernel_behind_others_does_not_wait_for_the_device(fitted):
     table = tabulate_kernels(timings_on(DEVICES[1]), NAMES)
-    alone_s, launch_s = fitted.price(table.kernels, table.boards, table.device)
-    queued_s, same_s = fitted.price(table.kernels, table.boards, table.device, queued=True)
+    alone_s, launch_s = fitted.predict(table.kernels, table.boards, table.device)
+    queued_s, same_s = fitted.predict(table.kernels, table.boards, table.device, queued=True)
     assert (queued_s <= alone_s).all()
     assert (queued_s < alone_s).any()
     assert launch_s.tolist() == same_s.tolist()
@@ -153,13 +153,13 @@ def test_an_operator_whose_calls_take_longer_on_all_hosts_does_so_on_a_new_one()
 
     known = fit_kernels([one for device in DEVICES[:3] for one in on(device)], ("aten.add.Tensor", "aten.relu"))
     asked = tabulate_kernels([short(UNSEEN)[0], on(UNSEEN)[len(short(UNSEEN))]], known.names)
-    add_s, relu_s = known.price(asked.kernels, asked.boards, asked.device)[1]
+    add_s, relu_s = known.predict(asked.kernels, asked.boards, asked.device)[1]
     assert pytest.approx(1.3, rel=0.05) == relu_s / add_s
 
 
 def test_the_launch_expected_of_a_new_host_is_the_one_that_is_least_off_in_percent():
     effects = {(str(i), 3): np.array([math.log(launch), launch, 0.0]) for i, launch in enumerate((1, 1.1, 2, 4))}
-    launch, arithmetic, _ = FittedKernels({}, effects=effects).middle(3)
+    launch, arithmetic, _ = FittedKernels({}, effects=effects).typical_effects(3)
     assert pytest.approx(1.1) == math.exp(launch)
     assert pytest.approx(1.55) == arithmetic
 
@@ -186,5 +186,5 @@ def test_a_norm_reads_rows_again_that_the_last_cache_loses():
 
 
 def test_a_clock_that_the_catalog_lacks_follows_from_the_peak():
-    assert DeviceFeatures.of([replace(DEVICES[0], lanes_per_unit=64)]).clock_hz == pytest.approx(5e12 / (2 * 64 * 20))
-    assert DeviceFeatures.of([replace(DEVICES[0], boost_hz=1.4e9)]).clock_hz == 1.4e9
+    assert DeviceFeatures.for_device([replace(DEVICES[0], lanes_per_unit=64)]).clock_hz == pytest.approx(5e12 / (2 * 64 * 20))
+    assert DeviceFeatures.for_device([replace(DEVICES[0], boost_hz=1.4e9)]).clock_hz == 1.4e9

@@ -70,7 +70,7 @@ def test_a_surface_is_kept_as_arrays():
     grown = grown_of(points, points[:, 0])
     surface = fit_kernel_gp(points[:, :2], points[:, 2], grown)
     again = KernelGP.load(surface.dump())
-    asked = (points[:, :2], grown.told, grown.leaves)
+    asked = (points[:, :2], grown.predicted, grown.leaves)
     assert np.abs(surface.at(*asked) - again.at(*asked)).max() < 1e-6
     assert surface.error == again.error
 

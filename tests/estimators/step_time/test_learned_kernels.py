@@ -70,14 +70,14 @@ def test_many_configurations_are_priced_like_each_by_itself(fitted):
 
 def test_a_batch_between_two_is_made_of_their_sizes():
     two, eight, four = (tabulate_ops((gemm(b * 128, 512, 256), add(b * 128, 256))) for b in (2, 8, 4))
-    made = two.toward(eight, 1 / 3)
+    made = two.interpolate(eight, 1 / 3)
     for name in ("m", "n", "k", "moved", "flops", "rows", "columns"):
         assert pytest.approx(getattr(four, name)) == getattr(made, name)
 
 
 def test_tables_of_two_graphs_do_not_mix():
     with pytest.raises(InvalidInput, match="1 and 2 kernels of two graphs do not pair"):
-        tabulate_ops([VIEW]).toward(tabulate_ops([VIEW, VIEW]), 0.5)
+        tabulate_ops([VIEW]).interpolate(tabulate_ops([VIEW, VIEW]), 0.5)
 
 
 def test_a_step_of_views_takes_its_launches(fitted):

@@ -62,7 +62,7 @@ def test_no_edge_joins_two_graphs():
 
 def test_a_batch_has_the_shapes_that_the_network_reads():
     table, edges = connect_graphs([[add(100), add(200, (0,))], [add(300)]])
-    inputs = GraphBatch.of(OpBasis.of(table, DEVICE), edges, DEVICE, SETTING_OF).inputs()
+    inputs = GraphBatch.from_basis(OpBasis.from_table(table, DEVICE), edges, DEVICE, SETTING_OF).inputs()
     assert set(NETWORK_INPUTS) == set(inputs)
     assert inputs["node"].shape == (3, NODE_WIDTH)
     assert inputs["setting"].shape == (2, SETTING_WIDTH)
@@ -75,7 +75,7 @@ def test_a_batch_has_the_shapes_that_the_network_reads():
 def test_a_faster_device_shortens_the_roofline_that_the_network_scales():
     table, edges = connect_graphs([[add(10_000_000)]])
     twice = Device("Twice", "nobody", DeviceKind.GPU, peak_flops_per_s=PEAKS, **{**FIGURES, "memory_bytes_per_s": 2e12})
-    slow, fast = (GraphBatch.of(OpBasis.of(table, one), edges, one, SETTING_OF) for one in (DEVICE, twice))
+    slow, fast = (GraphBatch.from_basis(OpBasis.from_table(table, one), edges, one, SETTING_OF) for one in (DEVICE, twice))
     assert pytest.approx(0.5, rel=0.02) == (fast.roofline_us / slow.roofline_us)[0]
     assert (fast.setting != slow.setting).any()
 
@@ -84,7 +84,7 @@ def test_the_session_s_microseconds_become_seconds():
     def session(inputs):
         return np.bincount(inputs["owner"], inputs["roofline_us"] * inputs["count"]).astype(np.float32)
 
-    told = GraphNetwork(session).price([[add(1_000_000, count=2)], [add(1_000_000)]], DEVICE, SETTING_OF)
+    told = GraphNetwork(session).predict([[add(1_000_000, count=2)], [add(1_000_000)]], DEVICE, SETTING_OF)
     assert pytest.approx(12e6 / 1e12, rel=0.15) == told[1]
     assert pytest.approx(2.0) == told[0] / told[1]
 
@@ -97,9 +97,9 @@ def test_an_unknown_layout_is_named():
 def test_a_device_without_a_figure_is_named():
     bare = Device("Bare", "nobody", DeviceKind.GPU, memory_bytes_per_s=1e12, peak_flops_per_s=PEAKS)
     with pytest.raises(InvalidInput, match="Bare has no L2 size in the catalog"):
-        GraphNetwork(lambda _: np.zeros(1)).price([[add(100)]], bare, SETTING_OF)
+        GraphNetwork(lambda _: np.zeros(1)).predict([[add(100)]], bare, SETTING_OF)
 
 
 def test_a_graph_of_views_alone_is_refused():
     with pytest.raises(InvalidInput, match="graph 1 has no op that moves data"):
-        GraphNetwork(lambda _: np.zeros(2)).price([[add(100)], [view(())]], DEVICE, SETTING_OF)
+        GraphNetwork(lambda _: np.zeros(2)).predict([[add(100)], [view(())]], DEVICE, SETTING_OF)

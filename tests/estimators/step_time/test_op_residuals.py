@@ -5,7 +5,7 @@ import pytest
 
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.step_time.op_fitting import departed, fit_op_utilization
+from leadline.estimators.step_time.op_fitting import add_op_residuals, fit_op_utilization
 from leadline.estimators.step_time.op_residuals import FARTHEST, OpResiduals, OpShares, fit_op_residuals
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis, OpUtilization, op_s, predict_graphs
@@ -41,50 +41,50 @@ def models(groups, seed):
 @pytest.fixture
 def slow_where_groups_are_few():
     """Steps in which a kernel that no weight of the law names takes twice as long."""
-    table = OpTable.of([*models(4, 0), *models(64, 1)])
-    basis = OpBasis.of(table, DEVICE)
+    table = OpTable.from_graphs([*models(4, 0), *models(64, 1)])
+    basis = OpBasis.from_table(table, DEVICE)
     slow = table.matrix & (table.sizes[:, 2] == 2)
     return ObservedSteps(basis, np.arange(24), table.summed(basis.roofline_s * np.where(slow, 3.0, 1.2) * table.count))
 
 
 def test_a_step_of_ops_like_slow_ones_is_slow(slow_where_groups_are_few):
-    law = departed(slow_where_groups_are_few, OpUtilization.believed())
-    basis = OpBasis.of(OpTable.of([[grouped(16, 4)], [grouped(16, 64)]]), DEVICE)
-    few, many = op_s(basis, law) / op_s(basis, OpUtilization.believed())
+    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
+    basis = OpBasis.from_table(OpTable.from_graphs([[grouped(16, 4)], [grouped(16, 64)]]), DEVICE)
+    few, many = op_s(basis, law) / op_s(basis, OpUtilization.prior())
     assert few > 1.5 * many
 
 
 def test_an_op_like_none_that_was_measured_keeps_to_the_law(slow_where_groups_are_few):
-    law = departed(slow_where_groups_are_few, OpUtilization.believed())
-    basis = OpBasis.of(OpTable.of([[grouped(512, 4, pixels=7)]]), DEVICE)
-    assert pytest.approx(op_s(basis, OpUtilization.believed())[0], rel=0.02) == op_s(basis, law)[0]
+    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
+    basis = OpBasis.from_table(OpTable.from_graphs([[grouped(512, 4, pixels=7)]]), DEVICE)
+    assert pytest.approx(op_s(basis, OpUtilization.prior())[0], rel=0.02) == op_s(basis, law)[0]
 
 
 def test_departures_explain_what_the_fitted_law_leaves(slow_where_groups_are_few):
-    law = fit_op_utilization([slow_where_groups_are_few], OpUtilization.believed(), ridge=100.0)[0]
+    law = fit_op_utilization([slow_where_groups_are_few], OpUtilization.prior(), ridge=100.0)[0]
 
     def error(weights):
         steps = predict_graphs(slow_where_groups_are_few.basis, weights).step_s
         return np.abs(np.log(slow_where_groups_are_few.step_s / steps)).mean()
 
-    assert error(departed(slow_where_groups_are_few, law)) < 0.5 * error(law)
+    assert error(add_op_residuals(slow_where_groups_are_few, law)) < 0.5 * error(law)
 
 
 def test_further_departures_are_added_to_those_known(slow_where_groups_are_few):
-    once = departed(slow_where_groups_are_few, OpUtilization.believed())
+    once = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
     table = slow_where_groups_are_few.basis.table
-    twice = once.departures.with_more(once.departures).of(table)
-    assert np.allclose(np.clip(2 * once.departures.of(table), -FARTHEST, FARTHEST), twice, atol=1e-5)
+    twice = once.departures.merge(once.departures).predict(table)
+    assert np.allclose(np.clip(2 * once.departures.predict(table), -FARTHEST, FARTHEST), twice, atol=1e-5)
 
 
 def test_they_are_kept_as_arrays(slow_where_groups_are_few):
-    law = departed(slow_where_groups_are_few, OpUtilization.believed())
+    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
     again = OpUtilization.load(law.dump())
     assert np.allclose(op_s(slow_where_groups_are_few.basis, law), op_s(slow_where_groups_are_few.basis, again))
 
 
 def test_steps_of_small_ops_alone_tell_nothing():
-    table = OpTable.of([[add(8, 8)]])
+    table = OpTable.from_graphs([[add(8, 8)]])
     entries = np.zeros(1, np.int64)
     found = fit_op_residuals(OpShares(table, entries, entries, np.array([0.001])), np.array([0.5]))
     assert len(found.weight) == 0

@@ -43,7 +43,7 @@ def test_a_kernel_is_told_by_kind_name_and_stage(expected, given):
 
 def test_views_are_left_out_and_equal_ops_counted():
     view = op("aten.view", OpKind.OTHER, bytes_read=0.0, bytes_written=0.0)
-    table = OpTable.of([[op(), view, op(count=3)], [view], [op(shape=(4, 4))]])
+    table = OpTable.from_graphs([[op(), view, op(count=3)], [view], [op(shape=(4, 4))]])
     assert table.count.tolist() == [4.0, 1.0]
     assert table.first.tolist() == [0, 1, 1, 2]
     assert table.launches.tolist() == [4.0, 0.0, 1.0]
@@ -51,25 +51,25 @@ def test_views_are_left_out_and_equal_ops_counted():
 
 
 def test_graphs_are_taken_in_the_order_asked():
-    table = OpTable.of([[op(shape=(size, 2))] for size in (2, 4, 8)])
+    table = OpTable.from_graphs([[op(shape=(size, 2))] for size in (2, 4, 8)])
     picked = table.taken([2, 0])
     assert picked.graphs == 2
     assert table.sizes[[2, 0]].tolist() == picked.sizes.tolist()
 
 
 def test_what_picks_another_kernel_is_marked():
-    odd_width, even_width = (OpTable.of([[convolution(c, c, 4)]]).sizes[0] for c in (4 * 72, 4 * 64))
+    odd_width, even_width = (OpTable.from_graphs([[convolution(c, c, 4)]]).sizes[0] for c in (4 * 72, 4 * 64))
     assert (odd_width[15], even_width[15]) == (1.0, 0.0)
-    odd_channels, even_channels = (OpTable.of([[convolution(c, c, c)]]).sizes[0] for c in (36, 32))
+    odd_channels, even_channels = (OpTable.from_graphs([[convolution(c, c, c)]]).sizes[0] for c in (36, 32))
     assert (odd_channels[6], even_channels[6]) == (1.0, 0.0)
-    long = OpTable.of([[op(shape=(LARGEST_INDEX // 4, 4))]]).sizes[0]
+    long = OpTable.from_graphs([[op(shape=(LARGEST_INDEX // 4, 4))]]).sizes[0]
     assert long[14] == 1.0
 
 
 def test_counted_graphs_are_the_same_table():
     ops = [op(shape=(2, 2)), op(shape=(4, 4))]
     counted = OpTable.counted(ops, [{0: 2.0, 1: 1.0}, {1: 5.0}])
-    written = OpTable.of([[ops[0], ops[0], ops[1]], [op(shape=(4, 4), count=5)]])
+    written = OpTable.from_graphs([[ops[0], ops[0], ops[1]], [op(shape=(4, 4), count=5)]])
     assert np.array_equal(counted.sizes, written.sizes)
     assert counted.count.tolist() == written.count.tolist()
     assert counted.first.tolist() == written.first.tolist()

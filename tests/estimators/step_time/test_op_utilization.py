@@ -56,47 +56,47 @@ def truth(basis):
 
 
 def observed(count, seed):
-    basis = OpBasis.of(OpTable.of(graphs(count, seed)), DEVICE)
+    basis = OpBasis.from_table(OpTable.from_graphs(graphs(count, seed)), DEVICE)
     return ObservedSteps(basis, np.arange(count), truth(basis))
 
 
 def test_the_times_of_steps_tell_how_far_each_class_is_from_its_roofline():
-    law = fit_op_utilization([observed(150, 0)], OpUtilization.believed(), ridge=1.0)[0]
+    law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
     unseen = observed(40, 1)
     assert np.abs(predict_graphs(unseen.basis, law).step_s / unseen.step_s - 1).max() < 0.03
 
 
 def test_what_was_not_seen_keeps_what_was_believed():
-    law = fit_op_utilization([observed(50, 0)], OpUtilization.believed(), ridge=10.0)[0]
+    law = fit_op_utilization([observed(50, 0)], OpUtilization.prior(), ridge=10.0)[0]
     spec = TensorSpec((8, 64, 32, 32), "float16")
     norm = Op("aten.native_batch_norm", OpKind.NORM, Stage.FORWARD, "float16", 0.0, 1e6, 1e6, (spec,), (spec,))
-    basis = OpBasis.of(OpTable.of([[norm]]), DEVICE)
+    basis = OpBasis.from_table(OpTable.from_graphs([[norm]]), DEVICE)
     multiple = op_s(basis, law)[0] / basis.roofline_s[0]
     assert LEAST_MULTIPLE < multiple < 3.0
 
 
 def test_no_op_is_faster_than_the_floor_of_its_roofline():
-    basis = OpBasis.of(OpTable.of(graphs(20, 3)), DEVICE)
-    eager = OpUtilization(OpUtilization.believed().f - 50.0)
+    basis = OpBasis.from_table(OpTable.from_graphs(graphs(20, 3)), DEVICE)
+    eager = OpUtilization(OpUtilization.prior().f - 50.0)
     assert (op_s(basis, eager) >= LEAST_MULTIPLE * basis.roofline_s).all()
 
 
 def test_many_small_kernels_wait_for_the_host():
-    law = OpUtilization(OpUtilization.believed().f, launch_s=1e-5)
-    small = OpBasis.of(OpTable.of([[add(8, 8)] * 1000]), DEVICE)
+    law = OpUtilization(OpUtilization.prior().f, launch_s=1e-5)
+    small = OpBasis.from_table(OpTable.from_graphs([[add(8, 8)] * 1000]), DEVICE)
     assert pytest.approx(1e-2, rel=0.05) == predict_graphs(small, law).step_s[0]
 
 
 def test_settings_share_a_law_and_differ_by_their_offset():
     first = observed(80, 0)
     second = ObservedSteps(first.basis, first.graph, first.step_s * 1.3)
-    laws = fit_op_utilization([first, second], OpUtilization.believed(), ridge=1.0)
+    laws = fit_op_utilization([first, second], OpUtilization.prior(), ridge=1.0)
     ratio = predict_graphs(first.basis, laws[1]).step_s / predict_graphs(first.basis, laws[0]).step_s
     assert np.abs(ratio / 1.3 - 1).max() < 0.05
 
 
 def test_a_few_steps_of_a_slower_device_move_the_whole_law():
-    law = fit_op_utilization([observed(150, 0)], OpUtilization.believed(), ridge=1.0)[0]
+    law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
     few, unseen = observed(10, 5), observed(40, 6)
     adapted = op_fitting.fit_few_steps(law, ObservedSteps(few.basis, few.graph, few.step_s * 1.5))
     before = np.abs(predict_graphs(unseen.basis, law).step_s / (1.5 * unseen.step_s) - 1).mean()
@@ -116,7 +116,7 @@ def test_laws_are_kept_as_arrays():
 
 
 def test_what_is_odd_about_models_is_not_taken_for_the_device():
-    law = fit_op_utilization([observed(150, 0)], OpUtilization.believed(), ridge=1.0)[0]
+    law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
     few, unseen = observed(12, 5), observed(40, 6)
     odd = op_fitting.expected_errors(np.random.default_rng(0).normal(0.0, 0.5, 12))
     measured = ObservedSteps(few.basis, few.graph, few.step_s * 1.5 * np.exp(odd))
@@ -136,16 +136,16 @@ def test_an_unknown_error_elsewhere_shifts_nothing():
 def test_a_device_without_a_peak_is_refused_by_name():
     bare = Device("Bare", "nobody", DeviceKind.GPU, memory_bytes_per_s=1e12, peak_flops_per_s={"float32": 1e13})
     with pytest.raises(InvalidInput, match="Bare has no float16 peak"):
-        OpBasis.of(OpTable.of([[gemm(64, 64, 64)]]), bare)
+        OpBasis.from_table(OpTable.from_graphs([[gemm(64, 64, 64)]]), bare)
     with pytest.raises(InvalidInput, match="no memory bandwidth"):
-        OpBasis.of(OpTable.of([[gemm(64, 64, 64)]]), Device("Empty", "nobody", DeviceKind.GPU))
+        OpBasis.from_table(OpTable.from_graphs([[gemm(64, 64, 64)]]), Device("Empty", "nobody", DeviceKind.GPU))
 
 
 def test_how_unsure_a_price_is_grows_with_what_was_not_seen():
-    law = fit_op_utilization([observed(60, 0)], OpUtilization.believed(), ridge=10.0)[0]
+    law = fit_op_utilization([observed(60, 0)], OpUtilization.prior(), ridge=10.0)[0]
     spec = TensorSpec((8, 64, 32, 32), "float16")
     odd = Op("aten.native_batch_norm", OpKind.NORM, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
-    basis = OpBasis.of(OpTable.of([*graphs(1, 7), [odd]]), DEVICE)
+    basis = OpBasis.from_table(OpTable.from_graphs([*graphs(1, 7), [odd]]), DEVICE)
     known, unknown = predict_graphs(basis, law).spread
     assert unknown > 2 * known
 
@@ -157,25 +157,25 @@ def units(count):
 
 
 def test_what_is_beyond_the_roofline_shrinks_with_the_units_of_another_device():
-    table = OpTable.of([[add(4096, 4096)]])
-    slow = OpUtilization(OpUtilization.believed().f + np.log(10.0))
-    here, there = (OpBasis.of(table, units(count), learned_on=units(80)) for count in (80, 160))
+    table = OpTable.from_graphs([[add(4096, 4096)]])
+    slow = OpUtilization(OpUtilization.prior().f + np.log(10.0))
+    here, there = (OpBasis.from_table(table, units(count), learned_on=units(80)) for count in (80, 160))
     multiple = op_s(here, slow)[0] / here.roofline_s[0]
     assert multiple > 3
     assert pytest.approx(1 + (multiple - 1) / 2) == op_s(there, slow)[0] / there.roofline_s[0]
 
 
 def test_what_is_within_the_roofline_follows_the_roofline_alone():
-    table = OpTable.of([[add(4096, 4096)]])
-    cached = OpUtilization(OpUtilization.believed().f - 5.0)
-    here, there = (OpBasis.of(table, units(count), learned_on=units(80)) for count in (80, 160))
+    table = OpTable.from_graphs([[add(4096, 4096)]])
+    cached = OpUtilization(OpUtilization.prior().f - 5.0)
+    here, there = (OpBasis.from_table(table, units(count), learned_on=units(80)) for count in (80, 160))
     assert op_s(here, cached)[0] == op_s(there, cached)[0]
 
 
 def test_a_device_whose_units_are_not_known_keeps_its_multiples():
-    table = OpTable.of([[add(4096, 4096)]])
-    law = OpUtilization.believed()
-    assert op_s(OpBasis.of(table, DEVICE), law) == op_s(OpBasis.of(table, DEVICE, learned_on=units(80)), law)
+    table = OpTable.from_graphs([[add(4096, 4096)]])
+    law = OpUtilization.prior()
+    assert op_s(OpBasis.from_table(table, DEVICE), law) == op_s(OpBasis.from_table(table, DEVICE, learned_on=units(80)), law)
 
 
 def test_a_model_far_off_does_not_bend_a_class_that_it_alone_calls():
@@ -183,8 +183,8 @@ def test_a_model_far_off_does_not_bend_a_class_that_it_alone_calls():
     norm = Op("aten.native_batch_norm", OpKind.NORM, Stage.FORWARD, "float16", 0.0, 4e6, 4e6, (spec,), (spec,))
     known = graphs(60, 0)
     odd = [[*graph, norm] for graph in graphs(4, 5)]
-    basis = OpBasis.of(OpTable.of([*known, *odd]), DEVICE)
+    basis = OpBasis.from_table(OpTable.from_graphs([*known, *odd]), DEVICE)
     op_fitting = truth(basis) * np.where(np.arange(64) < 60, 1.0, 6.0)
-    law = fit_op_utilization([ObservedSteps(basis, np.arange(64), op_fitting)], OpUtilization.believed(), ridge=10.0)[0]
-    alone = OpBasis.of(OpTable.of([[norm]]), DEVICE)
-    assert op_s(alone, law)[0] < 4 * op_s(alone, OpUtilization.believed())[0]
+    law = fit_op_utilization([ObservedSteps(basis, np.arange(64), op_fitting)], OpUtilization.prior(), ridge=10.0)[0]
+    alone = OpBasis.from_table(OpTable.from_graphs([[norm]]), DEVICE)
+    assert op_s(alone, law)[0] < 4 * op_s(alone, OpUtilization.prior())[0]

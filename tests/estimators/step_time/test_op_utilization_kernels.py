@@ -55,7 +55,7 @@ GRAPH = OpGraph((conv(), add(), VIEW, replace(conv(), count=3), conv(128)))
 
 
 def law(offset, variance=0.01):
-    believed = OpUtilization.believed()
+    believed = OpUtilization.prior()
     return replace(believed, offset=offset, variance=np.full(len(believed.f), variance))
 
 
@@ -71,7 +71,7 @@ def laws():
 
 
 def under(weights, device, graph=GRAPH, learned_on=None):
-    return float(predict_graphs(OpBasis.of(OpTable.of([graph.ops]), device, learned_on=learned_on), weights).step_s[0])
+    return float(predict_graphs(OpBasis.from_table(OpTable.from_graphs([graph.ops]), device, learned_on=learned_on), weights).step_s[0])
 
 
 def test_a_known_device_has_the_law_of_its_newest_release(laws):
@@ -119,10 +119,10 @@ def test_a_phase_that_was_not_learned_is_refused(laws):
     assert backward.is_training
     with pytest.raises(InvalidInput, match="no training steps were learned"):
         OpUtilizationKernels(laws, KNOWN, backward, devices=DEVICES.get)
-    assert laws.knows(KNOWN, training=False)
-    assert not laws.knows(KNOWN, training=True)
-    assert not laws.knows(NEW, training=False)
-    assert [str(one) for one in sorted(laws.laws)][:2] == ["Known|inference|nchw|1.13", "Known|inference|nchw|2.4"]
+    assert laws.has_device(KNOWN, training=False)
+    assert not laws.has_device(KNOWN, training=True)
+    assert not laws.has_device(NEW, training=False)
+    assert [str(one) for one in sorted(laws.models)][:2] == ["Known|inference|nchw|1.13", "Known|inference|nchw|2.4"]
 
 
 def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws):
@@ -134,7 +134,7 @@ def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws
 
 
 def test_a_graph_farther_from_the_learned_ones_is_less_sure(laws):
-    unsure = OpUtilizationModels({one: law(0.2, 4.0) for one in laws.laws}, laws.usual, laws.seen)
+    unsure = OpUtilizationModels({one: law(0.2, 4.0) for one in laws.models}, laws.typical_spreads, laws.learned_classes)
     assert OpUtilizationKernels(laws, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) == 0.1
     assert OpUtilizationKernels(unsure, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) > 0.2
 
@@ -148,7 +148,7 @@ def test_a_state_makes_the_same_laws_again(laws, tmp_path):
     np.savez(tmp_path / "laws.npz", **laws.dump())
     with np.load(tmp_path / "laws.npz", allow_pickle=False) as state:
         again = OpUtilizationModels.load(dict(state))
-    assert list(laws.laws) == list(again.laws)
+    assert list(laws.models) == list(again.models)
     for device in (KNOWN, OTHER, NEW):
         one, other = (OpUtilizationKernels(each, device, GRAPH, devices=DEVICES.get) for each in (laws, again))
         assert pytest.approx(one.step_s(GRAPH), rel=1e-6) == other.step_s(GRAPH)
@@ -156,8 +156,8 @@ def test_a_state_makes_the_same_laws_again(laws, tmp_path):
 
 
 def test_a_class_is_seen_where_enough_graphs_spend_time_in_it():
-    many = OpBasis.of(OpTable.of([(conv(16 * (n + 1)), add()) for n in range(5)]), KNOWN)
-    found = find_learned_classes(many, OpUtilization.believed())
+    many = OpBasis.from_table(OpTable.from_graphs([(conv(16 * (n + 1)), add()) for n in range(5)]), KNOWN)
+    found = find_learned_classes(many, OpUtilization.prior())
     assert {"conv_dense", "add"} == {KERNEL_CLASSES[one] for one in np.flatnonzero(found)}
-    few = OpBasis.of(OpTable.of([(conv(16 * (n + 1)), add()) for n in range(4)]), KNOWN)
-    assert not find_learned_classes(few, OpUtilization.believed()).any()
+    few = OpBasis.from_table(OpTable.from_graphs([(conv(16 * (n + 1)), add()) for n in range(4)]), KNOWN)
+    assert not find_learned_classes(few, OpUtilization.prior()).any()

@@ -37,7 +37,7 @@ def addition(side):
 
 def test_a_step_stands_in_the_table_as_what_it_does_and_where():
     device = known("RTX 4090")
-    rows, ideal_s = step_features(OpTable.of([[product(1024), addition(1024)]]), [(0, device, SETTING)])
+    rows, ideal_s = step_features(OpTable.from_graphs([[product(1024), addition(1024)]]), [(0, device, SETTING)])
     flops, moved = 2.0 * 1024**3 + 1024**2, 12.0 * 1024**2
     expected_s = flops / device.peak_flops_per_s["float16"] + moved / device.memory_bytes_per_s + 2 * LAUNCH_S
     assert pytest.approx([expected_s]) == ideal_s
@@ -54,7 +54,7 @@ def test_a_step_stands_in_the_table_as_what_it_does_and_where():
 def test_a_device_without_a_bandwidth_is_refused_by_name():
     bare = replace(known("RTX 4090"), name="A new card", memory_bytes_per_s=None)
     with pytest.raises(InvalidInput, match="A new card's float16 peak or its bandwidth"):
-        step_features(OpTable.of([[product(64)]]), [(0, bare, SETTING)])
+        step_features(OpTable.from_graphs([[product(64)]]), [(0, bare, SETTING)])
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def taught():
     """A black box that learned that steps take three times the ideal, whatever they are."""
     device, samples = known("RTX 4090"), []
     for side in range(128, 128 * 40, 64):
-        rows, _ = step_features(OpTable.of([[product(side), addition(side)]]), [(0, device, SETTING)])
+        rows, _ = step_features(OpTable.from_graphs([[product(side), addition(side)]]), [(0, device, SETTING)])
         samples.append(Sample(rows[0], 3.0, Scale.FULL_SCALE))
     return ESTIMATORS["boosting"].fit(samples)
 
@@ -70,7 +70,7 @@ def taught():
 @pytest.mark.parametrize("name", ["RTX 4090", "T4"])
 def test_a_step_takes_what_was_learned_times_the_ideal_of_its_device(taught, name):
     device, graph = known(name), OpGraph((product(1000), addition(1000)))
-    _, ideal_s = step_features(OpTable.of([graph.ops]), [(0, device, SETTING)])
+    _, ideal_s = step_features(OpTable.from_graphs([graph.ops]), [(0, device, SETTING)])
     model = BlackBoxKernels(taught, device, SETTING)
     assert pytest.approx(3 * ideal_s[0]) == model.step_s(graph)
 

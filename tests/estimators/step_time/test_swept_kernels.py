@@ -87,7 +87,7 @@ def test_a_sweep_tells_that_the_device_is_slower_than_its_figures_say(fitted):
 
 
 def test_what_a_sweep_says_of_one_device_says_nothing_of_the_others(fitted):
-    known = fitted.with_more(fit_calibration(fitted, calibrated(SLOWER)).of(UNSEEN.name))
+    known = fitted.merge(fit_calibration(fitted, calibrated(SLOWER)).for_device(UNSEEN.name))
     ops = [gemm(700, 900, 300), add(2**14, 512)]
     assert LearnedKernels(fitted, DEVICES[0]).ops_s(ops) == LearnedKernels(known, DEVICES[0]).ops_s(ops)
     assert LearnedKernels(fitted, UNSEEN).ops_s(ops) != LearnedKernels(known, UNSEEN).ops_s(ops)

@@ -130,7 +130,7 @@ def test_a_hundred_times_beyond_what_was_learned_is_doubted_far_more(law, far):
     """100 times the layers and weights, a million GPUs, 512 times the tokens: nothing measured tells of these."""
     near, beyond = law.predict([step()]), law.predict([step(**far)])
     assert beyond.spread[0] > max(5 * near.spread[0], 0.2)
-    assert near.beyond[0] == 0 < np.log(32) < beyond.beyond[0]
+    assert near.extrapolation[0] == 0 < np.log(32) < beyond.extrapolation[0]
 
 
 def test_the_generation_alone_is_what_no_learned_step_can_test(law):

@@ -30,7 +30,7 @@ def test_it_answers_alike_after_dump_and_load(name, fitted, history):
     before, after = fitted[name].predict(rows), load_estimator(fitted[name].dump()).predict(rows)
     assert before.point.tobytes() == after.point.tobytes()
     assert before.spread.tobytes() == after.spread.tobytes()
-    assert before.beyond.tobytes() == after.beyond.tobytes()
+    assert before.extrapolation.tobytes() == after.extrapolation.tobytes()
     assert name == fitted[name].name
 
 

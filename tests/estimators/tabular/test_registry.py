@@ -17,7 +17,7 @@ def test_a_member_that_goes_astray_moves_the_spread_and_not_the_point():
     together = median_prediction([said(10.0), said(11.0), said(1000.0, beyond=2.0)])
     assert pytest.approx(together.point[0]) == 11.0
     assert together.spread[0] > 2.0
-    assert together.beyond[0] == 2.0
+    assert together.extrapolation[0] == 2.0
 
 
 def test_members_that_agree_are_as_sure_as_they_say():

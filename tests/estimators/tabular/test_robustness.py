@@ -50,12 +50,12 @@ QUESTIONS = [
 
 
 def sound(predicted, count):
-    assert (count,) == predicted.point.shape == predicted.spread.shape == predicted.beyond.shape
+    assert (count,) == predicted.point.shape == predicted.spread.shape == predicted.extrapolation.shape
     assert np.all(np.isfinite(predicted.point))
     assert np.all(predicted.point > 0)
     assert np.all(np.isfinite(predicted.spread))
     assert np.all(predicted.spread >= 0)
-    assert np.all(predicted.beyond >= 0)
+    assert np.all(predicted.extrapolation >= 0)
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -17,7 +17,7 @@ def rows():
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr("leadline.estimators.tabular.trees.ROUNDS", 80)
+    monkeypatch.setattr("leadline.estimators.tabular.trees.LEAFWISE_ROUNDS", 80)
 
 
 def test_the_trees_say_what_lightgbm_says(rows, short):

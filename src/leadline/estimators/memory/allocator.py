@@ -1,4 +1,9 @@
-"""Free pieces of memory, the smallest that suffices first: what both allocators choose from."""
+"""PyTorch's CUDA caching allocator, as far as it decides the memory of a sequence of tensors.
+
+Constants and rules are those of c10/cuda/CUDACachingAllocator.cpp, as PyTorch documents them ("CUDA semantics, memory
+management"): sizes rounded to 512 bytes, two pools, best fit, blocks split and merged, segments kept until memory is
+short.
+"""
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
@@ -6,16 +11,16 @@ from heapq import heappop, heappush
 
 from leadline.core.units import MIB
 
+# No piece: no name is negative.
 NOWHERE = -1
-"""No piece: no name is negative."""
 
 
 class FreeBlocks:
-    """Free pieces by name (a number from 0: an address, or how old a piece is) and size in bytes.
+    """Free blocks by name (an address, or a creation number) and size in bytes.
 
-    A piece that is taken out is only counted off: its name is dropped when it comes first among those of its size. Each
-    change is thus logarithmic in the number of pieces, and a move within the list of distinct sizes; D bytes of memory
-    in pieces of whole units of u bytes have √(2·D ÷ u) of these at most, however long a step is.
+    A removed block is only counted off. Its name leaves the heap when it comes first among those of its size. Each
+    change is logarithmic in the number of blocks. D bytes in blocks of u-byte units have at most √(2·D ÷ u) distinct
+    sizes.
     """
 
     __slots__ = ("_by_size", "_counts", "_distinct", "sizes")
@@ -35,14 +40,14 @@ class FreeBlocks:
         place = bisect_left(self._distinct, size)
         if place == len(self._distinct):
             return NOWHERE
-        found = self._distinct[place]
-        alike, sizes = self._by_size[found], self.sizes
-        while sizes.get(alike[0]) != found:
+        smallest = self._distinct[place]
+        alike, sizes = self._by_size[smallest], self.sizes
+        while sizes.get(alike[0]) != smallest:
             heappop(alike)
         return alike[0]
 
     def add(self, name: int, size: int) -> None:
-        """Take in a piece."""
+        """Add a block."""
         self.sizes[name] = size
         if size in self._counts:
             self._counts[size] += 1
@@ -53,11 +58,11 @@ class FreeBlocks:
             insort(self._distinct, size)
 
     def remove(self, name: int) -> int:
-        """Take out a piece and return its size."""
+        """Remove a block and return its size."""
         size = self.sizes.pop(name)
-        left = self._counts[size] - 1
-        if left:
-            self._counts[size] = left
+        remaining = self._counts[size] - 1
+        if remaining:
+            self._counts[size] = remaining
         else:
             del self._counts[size], self._by_size[size]
             self._distinct.pop(bisect_left(self._distinct, size))
@@ -78,10 +83,10 @@ class OutOfMemory(Exception):
 
 @dataclass(slots=True)
 class _Blocks:
-    """All pieces of segments there ever were, by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools.
+    """Segment blocks by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools.
 
-    Columns of plain numbers rather than objects: those the interpreter's collector watches, and the more of them live,
-    the more often it walks through them and through the graph beside them.
+    The columns hold plain numbers, not objects. The garbage collector tracks objects, and the more of them live the
+    more often it walks through them and the graph.
     """
 
     size: list[int] = field(default_factory=list)
@@ -132,12 +137,12 @@ class CachingAllocator:
         if block != NOWHERE:
             pool.remove(block)
         else:
-            block = self._grown(size, large=large) if self.expandable else self._new_segment(size, large=large)
-        rest = self._blocks.size[block] - size
-        if rest > SMALL_BYTES or (rest >= ROUNDING_BYTES and (self.expandable or not large)):
-            self._split(block, size, rest, large=large)
+            block = self._grow(size, large=large) if self.expandable else self._new_segment(size, large=large)
+        excess = self._blocks.size[block] - size
+        if excess > SMALL_BYTES or (excess >= ROUNDING_BYTES and (self.expandable or not large)):
+            self._split(block, size, excess, large=large)
         else:
-            size += rest
+            size += excess
         self.allocated_bytes += size
         return block
 
@@ -169,16 +174,16 @@ class CachingAllocator:
             segment = LARGE_SEGMENT_BYTES
         else:
             segment = -(-size // LARGE_ROUNDING_BYTES) * LARGE_ROUNDING_BYTES
-        if self._short_of(segment):
+        if self._exceeds_limit(segment):
             self._flush()
         self._reserve(segment)
         return self._blocks.make(segment, NOWHERE, NOWHERE, large=large)
 
-    def _grown(self, size: int, *, large: bool) -> int:
+    def _grow(self, size: int, *, large: bool) -> int:
         """Return a block at the end of a pool's one segment, grown by what the free end lacks."""
-        if self._short_of(self._lacking(size, large=large)):
+        if self._exceeds_limit(self._missing_bytes(size, large=large)):
             self._flush()
-        more = self._lacking(size, large=large)
+        more = self._missing_bytes(size, large=large)
         self._reserve(more)
         blocks, end = self._blocks, self._ends.get(large, NOWHERE)
         if end in self._pools[large]:
@@ -190,23 +195,23 @@ class CachingAllocator:
         self._ends[large] = block
         return block
 
-    def _lacking(self, size: int, *, large: bool) -> int:
+    def _missing_bytes(self, size: int, *, large: bool) -> int:
         """Return by how many bytes of whole pages a pool's one segment must grow to end in ``size`` free ones."""
         page = LARGE_SEGMENT_BYTES if large else SMALL_SEGMENT_BYTES
         end = self._ends.get(large, NOWHERE)
         return -(-(size - self._pools[large].sizes.get(end, 0)) // page) * page
 
-    def _short_of(self, size: int) -> bool:
+    def _exceeds_limit(self, size: int) -> bool:
         return self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes
 
     def _reserve(self, size: int) -> None:
-        if self._short_of(size):
+        if self._exceeds_limit(size):
             raise OutOfMemory
         self.reserved_bytes += size
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
 
     def _flush(self) -> None:
-        """Give back to the device what no tensor lies in: whole segments, or the free end of one that grows."""
+        """Return unused memory to the device: free segments, or the free end of a growing one."""
         self.flushes += 1
         blocks = self._blocks
         for pool, page in zip(self._pools, (SMALL_SEGMENT_BYTES, LARGE_SEGMENT_BYTES), strict=True):
@@ -223,9 +228,9 @@ class CachingAllocator:
                     if size > back:
                         pool.add(block, size - back)
                     else:
-                        self._cut_off(block)
+                        self._trim_segment(block)
 
-    def _cut_off(self, block: int) -> None:
+    def _trim_segment(self, block: int) -> None:
         """Take the empty last block off a segment that grows."""
         blocks = self._blocks
         del self._ends[blocks.large[block]]
@@ -233,15 +238,18 @@ class CachingAllocator:
             blocks.after[before] = NOWHERE
             self._ends[blocks.large[block]] = before
 
-    def _split(self, block: int, size: int, rest: int, *, large: bool) -> None:
-        """Cut ``rest`` bytes off the block; less than 512 bytes, in the large pool 1 MiB, are left where they are."""
+    def _split(self, block: int, size: int, excess: int, *, large: bool) -> None:
+        """Split ``excess`` bytes off the block.
+
+        Less than 512 bytes, or 1 MiB in the large pool, stay with the block.
+        """
         blocks = self._blocks
         after = blocks.after[block]
-        remainder = blocks.make(rest, block, after, large=large)
+        remainder = blocks.make(excess, block, after, large=large)
         blocks.size[block] = size
         blocks.after[block] = remainder
         if after != NOWHERE:
             blocks.before[after] = remainder
         elif self.expandable:
             self._ends[large] = remainder
-        self._pools[large].add(remainder, rest)
+        self._pools[large].add(remainder, excess)

@@ -1,4 +1,9 @@
-"""Peak device memory of one step: its storage events through a model of PyTorch's caching allocator."""
+"""Peak device memory of one step, by PyTorch's caching allocator or XLA's buffer plan.
+
+PyTorch: the step's storage events run through a model of the allocator. XLA assigns all buffers of a program before it
+runs, temporary ones within one block. JAX preallocates three quarters of a GPU at its start and no more later ("GPU
+memory allocation" in its documentation). A TPU's memory belongs to the program alone.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,17 +16,17 @@ from leadline.core.workload import ModelKind, Workload
 from leadline.estimators.memory.allocator import CachingAllocator, OutOfMemory
 from leadline.estimators.memory.workspaces import add_workspaces
 
+# With the last of these that is taken before the first op a step begins.
 PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
-"""With the last of these that is taken before the first op a step begins."""
+# How closely the least memory is found, as a share of it.
 CLOSE = 0.01
-"""How closely the least memory is found, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
-    """Peak of one step in bytes: what tensors hold, what the allocator has taken, and the peak by category.
+    """Peak of one step in bytes: allocated by tensors, reserved by the allocator, and by category.
 
-    ``by_stage`` is the fullest moment of each stage: where a model is divided, another one may be the peak.
+    ``by_stage`` is the fullest moment of each stage. In a divided model another stage may be the peak.
     """
 
     allocated_bytes: int
@@ -32,21 +37,21 @@ class PeakMemory:
 
 def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     """Play the storage events of ``graph`` through the allocator; time is n·log n in the number of events."""
-    moves, allocator = _moves(graph), CachingAllocator(expandable=expandable)
-    for _ in _played(moves, allocator):
+    moves, allocator = _allocation_moves(graph), CachingAllocator(expandable=expandable)
+    for _ in _replay(moves, allocator):
         pass
-    fullest = _fullest(graph, moves)
-    held = _held(graph, moves, {number for _, number in fullest.values()})
+    fullest = _fullest_moments(graph, moves)
+    by_category = _category_breakdowns(graph, moves, {number for _, number in fullest.values()})
     peak, at = max(fullest.values(), key=lambda moment: moment[0], default=(0, 0))
-    by_stage = {stage: held[number] for stage, (_, number) in fullest.items()}
-    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), held.get(at, {}), by_stage)
+    by_stage = {stage: by_category[number] for stage, (_, number) in fullest.items()}
+    return PeakMemory(peak, max(allocator.peak_reserved_bytes, peak), by_category.get(at, {}), by_stage)
 
 
 def device_memory_graphs(job: TracedJob, device: Device) -> list[OpGraph]:
-    """Return what fills a device in turn: the steps, of all sizes of batches, and the longest decode step.
+    """Return the graphs that fill a device: steps of all batch sizes, and the longest decode step.
 
-    Steps of different sizes follow one another as in an epoch whose batches are each a record, the worst order: the
-    blocks that a smaller batch left are too small for the next one, so that both stay reserved.
+    Steps of different sizes follow in the worst order, each larger than all before. The blocks of a smaller batch are
+    too small for the next one, so both stay reserved.
     """
     last = job.generation.last if job.generation else None
     graphs = (concatenate_steps((job.step, *job.longer)), *([last] if last else []))
@@ -54,97 +59,97 @@ def device_memory_graphs(job: TracedJob, device: Device) -> list[OpGraph]:
 
 
 def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
-    """Return steps that follow one another as one graph.
+    """Return consecutive steps as one graph.
 
-    What a step finds held that the one before left (weights, optimizer state: by the name of the storage) is not taken
-    again, and what it does not find is given back between them.
+    Storages that persist from the step before (weights, optimizer state, matched by name) are not allocated again. All
+    others are freed between the steps.
     """
     first, *later = steps
     if not later:
         return first
     ops, events = list(first.ops), list(first.events)
     for step in later:
-        left = _left(events)
-        found = {event.storage for event in step.events if event.size_bytes > 0}
+        live = _live_storages(events)
+        stored = {event.storage for event in step.events if event.size_bytes > 0}
         place = len(ops)
-        events += [StorageEvent(place, one.storage, -one.size_bytes, one.category) for name, one in left.items()
-                   if name not in found]  # fmt: skip
+        events += [StorageEvent(place, taken_event.storage, -taken_event.size_bytes, taken_event.category) for name, taken_event in live.items()
+                   if name not in stored]  # fmt: skip
         events += [
             replace(event, op=event.op + place)
             for event in step.events
-            if event.size_bytes < 0 or event.storage not in left
+            if event.size_bytes < 0 or event.storage not in live
         ]
         ops += step.ops
     return replace(first, ops=tuple(ops), events=tuple(events))
 
 
-def _left(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
-    """Return what was taken and not given back, by name."""
-    left: dict[int, StorageEvent] = {}
+def _live_storages(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
+    """Return the storages that are allocated and not freed, by name."""
+    live: dict[int, StorageEvent] = {}
     for event in events:
         if event.size_bytes > 0:
-            left[event.storage] = event
+            live[event.storage] = event
         else:
-            left.pop(event.storage, None)
-    return left
+            live.pop(event.storage, None)
+    return live
 
 
 def find_least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:
-    """Return the least memory in which the step runs, in bytes, to a hundredth.
+    """Return the least memory in bytes in which the step runs, to 1 %.
 
-    Short of memory, the allocator gives back what no tensor lies in, so that a step may run in less than it reserves
-    where there is plenty; what it needs then is what its tensors hold, and the gaps between them.
+    Short of memory, the allocator frees unused segments. A step may then run in less than it would reserve: its tensors
+    and the gaps between them.
     """
-    moves = _moves(graph)
+    moves = _allocation_moves(graph)
     low, high = peak.allocated_bytes, peak.reserved_bytes
     while high - low > CLOSE * high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _runs_in(moves, middle, expandable=expandable) else (middle, high)
+        low, high = (low, middle) if _fits_in(moves, middle, expandable=expandable) else (middle, high)
     return high
 
 
 def memory_timeline(graph: OpGraph, moments: int = 200) -> list[MemorySnapshot]:
-    """Return what is held at ``moments`` points of a step, evenly over what it takes: the fullest of each part.
+    """Return the fullest moments of ``moments`` equal parts of a step's storage events.
 
-    Not evenly over its ops, as layers that are alike are one op with a count.
+    The parts are not equal in ops, because identical layers are one op with a count.
     """
     first = max(
         (n for n, event in enumerate(graph.events) if not event.op and event.category in PERSISTENT_CATEGORIES),
         default=0,
     )
-    moves, parts = _moves(graph), dict[int, tuple[int, int]]()
-    reserved = dict(_played(moves, CachingAllocator()))
-    for number, total in _levels(moves):
+    moves, parts = _allocation_moves(graph), dict[int, tuple[int, int]]()
+    reserved = dict(_replay(moves, CachingAllocator()))
+    for number, total in _tensor_levels(moves):
         part = int((number - first) / (len(moves) - first) * moments)
         if number >= first and (part not in parts or total > parts[part][0]):
             parts[part] = total, number
-    held, found = _held(graph, moves, {number for _, number in parts.values()}), []
+    by_category, moments_of_step = _category_breakdowns(graph, moves, {number for _, number in parts.values()}), []
     for _, (_, number) in sorted(parts.items()):
-        kept = {kind.value: size for kind, size in held[number].items() if size}
+        kept = {kind.value: size for kind, size in by_category[number].items() if size}
         share = (number - first) / (len(moves) - first)
-        found.append(MemorySnapshot(share, _stage_at(graph, number).value, kept, reserved[number]))
-    return found
+        moments_of_step.append(MemorySnapshot(share, _stage_at(graph, number).value, kept, reserved[number]))
+    return moments_of_step
 
 
 def _stage_at(graph: OpGraph, event: int) -> Stage:
-    """Return the stage of the op at which an event stands; what is taken after the last op is the last op's."""
+    """Return the stage of the op of an event; events after the last op belong to that op."""
     op = graph.events[event].op
     return graph.ops[min(op, len(graph.ops) - 1)].stage if graph.ops else Stage.FORWARD
 
 
-def _runs_in(moves: Sequence[int], limit_bytes: int, *, expandable: bool) -> bool:
+def _fits_in(moves: Sequence[int], limit_bytes: int, *, expandable: bool) -> bool:
     try:
-        for _ in _played(moves, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)):
+        for _ in _replay(moves, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)):
             pass
     except OutOfMemory:
         return False
     return True
 
 
-def _moves(graph: OpGraph) -> list[int]:
-    """Return for each storage event the bytes that it takes, or the number of the event that it undoes, inverted (~).
+def _allocation_moves(graph: OpGraph) -> list[int]:
+    """Return the bytes each event allocates, or the inverted number (~) of the event it frees.
 
-    What nobody took is given back without effect: 0.
+    Freeing an unknown storage is 0, which has no effect.
     """
     moves, open_at = list[int](), dict[int, int]()
     for number, event in enumerate(graph.events):
@@ -152,13 +157,13 @@ def _moves(graph: OpGraph) -> list[int]:
             open_at[event.storage] = number
             moves.append(event.size_bytes)
         else:
-            taken = open_at.pop(event.storage, None)
-            moves.append(0 if taken is None else ~taken)
+            opened = open_at.pop(event.storage, None)
+            moves.append(0 if opened is None else ~opened)
     return moves
 
 
-def _played(moves: Sequence[int], allocator: CachingAllocator) -> Iterator[tuple[int, int]]:
-    """Yield the number of each move that takes memory, and the bytes that the allocator has reserved after it."""
+def _replay(moves: Sequence[int], allocator: CachingAllocator) -> Iterator[tuple[int, int]]:
+    """Yield each allocating move's number and the reserved bytes after it."""
     blocks = [0] * len(moves)
     for number, move in enumerate(moves):
         if move > 0:
@@ -168,7 +173,7 @@ def _played(moves: Sequence[int], allocator: CachingAllocator) -> Iterator[tuple
             allocator.release(blocks[~move])
 
 
-def _levels(moves: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _tensor_levels(moves: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the number of each move that takes memory, and the bytes of all tensors after it."""
     total = 0
     for number, move in enumerate(moves):
@@ -179,11 +184,11 @@ def _levels(moves: Sequence[int]) -> Iterator[tuple[int, int]]:
             total -= moves[~move]
 
 
-def _fullest(graph: OpGraph, moves: Sequence[int]) -> dict[Stage, tuple[int, int]]:
-    """Return the most bytes that tensors hold in each stage, and the number of the move after which they do."""
+def _fullest_moments(graph: OpGraph, moves: Sequence[int]) -> dict[Stage, tuple[int, int]]:
+    """Return the most tensor bytes in each stage, and the number of the move that reaches them."""
     fullest = dict[Stage, tuple[int, int]]()
     op, stage, most = -1, Stage.FORWARD, 0
-    for number, total in _levels(moves):
+    for number, total in _tensor_levels(moves):
         if graph.events[number].op != op:
             op, stage = graph.events[number].op, _stage_at(graph, number)
             most = fullest[stage][0] if stage in fullest else 0
@@ -193,31 +198,33 @@ def _fullest(graph: OpGraph, moves: Sequence[int]) -> dict[Stage, tuple[int, int
     return fullest
 
 
-def _held(graph: OpGraph, moves: Sequence[int], wanted: Collection[int]) -> dict[int, dict[StorageCategory, int]]:
-    """Return the bytes of each category that are held after each of the ``wanted`` moves."""
-    found = dict[int, dict[StorageCategory, int]]()
-    held = dict[StorageCategory, int]()
-    for number, move in enumerate(moves[: max(wanted, default=-1) + 1]):
+def _category_breakdowns(
+    graph: OpGraph, moves: Sequence[int], numbers: Collection[int]
+) -> dict[int, dict[StorageCategory, int]]:
+    """Return the bytes of each category that are held after each of the ``numbers`` moves."""
+    breakdowns = dict[int, dict[StorageCategory, int]]()
+    level = dict[StorageCategory, int]()
+    for number, move in enumerate(moves[: max(numbers, default=-1) + 1]):
         if not move:
             continue
         category = graph.events[number if move > 0 else ~move].category
-        held[category] = held.get(category, 0) + (move if move > 0 else -moves[~move])
-        if number in wanted:
-            found[number] = dict(held)
-    return found
+        level[category] = level.get(category, 0) + (move if move > 0 else -moves[~move])
+        if number in numbers:
+            breakdowns[number] = dict(level)
+    return breakdowns
 
 
+# Share of a GPU that JAX takes (`XLA_PYTHON_CLIENT_MEM_FRACTION`, `XLA_CLIENT_MEM_FRACTION` in newer releases).
 TAKEN = 0.75
-"""Share of a GPU that JAX takes (``XLA_PYTHON_CLIENT_MEM_FRACTION``, ``XLA_CLIENT_MEM_FRACTION`` in newer releases)."""
+# Sources of graphs that XLA runs.
 DIALECTS = ("stablehlo", "hlo")
-"""Sources of graphs that XLA runs."""
 XLA_PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE, StorageCategory.INPUT)
 
 
 def apply_xla_plan(graph: OpGraph, peak: PeakMemory) -> PeakMemory:
-    """Return the peak of a graph as XLA has it: what its compiler planned or what is alive, with nothing beside.
+    """Return the peak as XLA has it: the compiler's plan, or else the live bytes.
 
-    The plan's temporary memory is told by category as what was alive of it was.
+    The plan's temporary memory is divided among categories in the proportions of the live bytes.
     """
     if graph.source not in DIALECTS:
         return peak
@@ -225,10 +232,12 @@ def apply_xla_plan(graph: OpGraph, peak: PeakMemory) -> PeakMemory:
         return PeakMemory(peak.allocated_bytes, peak.allocated_bytes, peak.by_category, peak.by_stage)
     standing = {kind: size for kind, size in peak.by_category.items() if kind in XLA_PERSISTENT_CATEGORIES and size}
     passing = {kind: size for kind, size in peak.by_category.items() if kind not in XLA_PERSISTENT_CATEGORIES and size}
-    left = max(graph.planned_bytes - sum(standing.values()), 0)
+    planned = max(graph.planned_bytes - sum(standing.values()), 0)
     alive = sum(passing.values())
-    told = {kind: int(size * left / alive) for kind, size in passing.items()} or {StorageCategory.TEMPORARY: left}
-    return PeakMemory(graph.planned_bytes, graph.planned_bytes, {**standing, **told}, peak.by_stage)
+    temporary = {kind: int(size * planned / alive) for kind, size in passing.items()} or {
+        StorageCategory.TEMPORARY: planned
+    }
+    return PeakMemory(graph.planned_bytes, graph.planned_bytes, {**standing, **temporary}, peak.by_stage)
 
 
 def usable_bytes(workload: Workload, device: Device) -> int | None:

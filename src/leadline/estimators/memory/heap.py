@@ -1,8 +1,8 @@
-"""glibc's heap under a step's allocations: what stays resident, and what is fetched afresh from the kernel.
+"""glibc's heap during a step: resident memory, and pages faulted in from the kernel.
 
-The laws are those of ptmalloc as its manual pages and parameters state them (``man 3 mallopt``): best fit among freed
-blocks, which merge with their neighbours; a top that grows and is given back; large blocks mapped on their own only
-when neither serves, and a threshold for them that rises with each one freed.
+The rules are those of ptmalloc's manual page (``man 3 mallopt``). Freed blocks are reused by best fit and merge with
+their neighbours. The top of the heap grows and is trimmed. Large blocks are mapped only when neither serves. The
+mapping threshold rises with each mapped block that is freed.
 """
 
 from array import array
@@ -18,65 +18,60 @@ from leadline.estimators.memory.onednn import Processor, operand_copies
 
 PAGE = 4096
 TOP_PAD = 128 * 1024
+# Defaults of a 64-bit glibc.
 MMAP_THRESHOLD_MAX = 32 * 2**20
-"""Defaults of a 64-bit glibc."""
 
+# Where importing PyTorch 2.13 leaves the threshold that starts at 128 KiB, found as the smallest block then mapped
+# (glibc 2.36). The top is given back at twice the threshold.
 MMAP_THRESHOLD = 944 * 1024
-"""Where importing PyTorch 2.13 leaves the threshold that starts at 128 KiB, found as the smallest block then mapped
-(glibc 2.36). The top is given back at twice the threshold.
-"""
 
+# A freed piece smaller than this, merged, never gives the top back (`FASTBIN_CONSOLIDATION_THRESHOLD`).
 TRIM_MINIMUM = 64 * 1024
-"""A freed piece smaller than this, merged, never gives the top back (``FASTBIN_CONSOLIDATION_THRESHOLD``)."""
 
+# What a block aligned to 64 bytes takes beside its size: header, alignment, the least remainder.
 ALIGNMENT_BYTES = 112
-"""What a block aligned to 64 bytes takes beside its size: header, alignment, the least remainder."""
 
+# Kinds of ops that oneDNN copies operands of.
 COPYING = (OpKind.CONV, OpKind.RNN)
-"""Kinds of ops that oneDNN copies operands of."""
 
+# What an op is apart from the next one, in places of the blocks that it takes.
 OP_PLACES = 2.0**20
-"""What an op is apart from the next one, in places of the blocks that it takes."""
 
+# Smaller blocks are served from caches of their own and move nothing.
 SMALLEST = 1024
-"""Smaller blocks are served from caches of their own and move nothing."""
 
+# In place of the address of a block that is not taken: no address is odd.
 NOT_HELD = 1
-"""In place of the address of a block that is not taken: no address is odd."""
 
 USUAL = Processor()
 
+# Steps to run until thresholds and the heap's shape have settled; the last one is reported.
 STEPS = 6
-"""Steps to run until thresholds and the heap's shape have settled; the last one is reported."""
 
+# Steps after which the small objects of a step lie where those of the one before lay.
 SETTLING = 3
-"""Steps after which the small objects of a step lie where those of the one before lay."""
 
 HISTORIES = 4
+# So many moves of blocks, over all histories, are enough for chance to even out: a longer step needs fewer histories.
+# With four of them steps of 5,000 moves are foretold within a hundredth or so of what 16 give.
 MOVES = 80_000
-"""So many moves of blocks, over all histories, are enough for chance to even out: a longer step needs fewer histories.
 
-With four of them steps of 5,000 moves are foretold within a hundredth or so of what 16 give."""
-
+# Share of freed blocks behind which some small object has come to lie, in the steps before they settle. What an
+# aligned block takes beside its size is left as small pieces beside it, and small objects are put there. They outlive
+# it, and what is left is too small for the next block of its own size. The same blocks, taken and given back in a
+# process of their own with one object beside each, make the heap grow as much as real steps do, and without them no
+# more than is foretold for none. The share is the best of 0.03, 0.04, 0.05 on the 97 points of `leadline bench
+# memory`.
 STOLEN = 0.05
-"""Share of freed blocks behind which some small object has come to lie, in the steps before they settle.
-
-What an aligned block takes beside its size is left as small pieces beside it, and small objects are put there. They
-outlive it, and what is left is too small for the next block of its own size. The same blocks, taken and given back in
-a process of their own with one object beside each, make the heap grow as much as real steps do, and without them no
-more than is foretold for none. The share is the best of 0.03, 0.04, 0.05 on the 97 points of ``leadline bench memory``.
-"""
+# Share of a first step's blocks behind which some small object of the program comes to lie for good. It keeps the top
+# from going back. Which blocks nobody can know, so several histories are run and their mean is reported; the share was
+# chosen on page faults counted in real steps of 17 models.
 PINNED = 0.05
-"""Share of a first step's blocks behind which some small object of the program comes to lie for good.
-
-It keeps the top from going back. Which blocks nobody can know, so several histories are run and their mean is reported;
-the share was chosen on page faults counted in real steps of 17 models.
-"""
 
 
 @dataclass(slots=True)
 class _Heap:
-    """Addresses and sizes of one arena: freed blocks by address and by size, a top, and mapped blocks beside it."""
+    """One arena: freed blocks by address and size, the top, and mapped blocks."""
 
     threshold: int = MMAP_THRESHOLD
     trim: int = 2 * MMAP_THRESHOLD
@@ -93,12 +88,12 @@ class _Heap:
     chance: Random = field(default_factory=Random)
 
     def take(self, size: int) -> int:
-        """Take a block of ``size`` bytes (``_block_bytes``), write it all, and return its address; mapped: negative."""
+        """Allocate and touch ``size`` bytes (``_block_bytes``); return the address, negative if mapped."""
         if (address := self.free.best(size)) != NOWHERE:
-            found = self._forget(address)
-            if found > size:
-                self._keep(address + size, found - size)
-            return self._use(address, size)
+            available = self._remove_free(address)
+            if available > size:
+                self._add_free(address + size, available - size)
+            return self._touch(address, size)
         if self.end - self.top < size + 32:
             if size >= self.threshold:
                 size = _pages(size + PAGE)
@@ -107,14 +102,17 @@ class _Heap:
                 self.peak = max(self.peak, self.touched + self.mapped)
                 return -size
             self.end = self.top + _pages(size + TOP_PAD + 32)
-        address = self._use(self.top, size)
+        address = self._touch(self.top, size)
         self.top += size
         if self.pinned and self.chance.random() < self.pinned:
-            self.top = self._use(self.top, ALIGNMENT_BYTES) + ALIGNMENT_BYTES
+            self.top = self._touch(self.top, ALIGNMENT_BYTES) + ALIGNMENT_BYTES
         return address
 
     def give(self, address: int, size: int) -> None:
-        """Free a block: a mapped one raises the thresholds; others merge, and a large top goes back to the kernel."""
+        """Free a block.
+
+        A mapped block raises the thresholds. Others merge with neighbours, and a large top returns to the kernel.
+        """
         if address < 0:
             self.mapped += address
             if self.threshold < -address <= MMAP_THRESHOLD_MAX:
@@ -124,23 +122,23 @@ class _Heap:
             size -= ALIGNMENT_BYTES
         if address in self.free_by_end:
             before = self.free_by_end[address]
-            size += self._forget(before)
+            size += self._remove_free(before)
             address = before
         if address + size in self.free:
-            size += self._forget(address + size)
+            size += self._remove_free(address + size)
         if address + size == self.top:
             self.top = address
         else:
-            self._keep(address, size)
+            self._add_free(address, size)
         if size >= TRIM_MINIMUM and self.end - self.top >= self.trim:
             self.end -= max(self.end - self.top - TOP_PAD - 33, 0) // PAGE * PAGE
             self.touched = min(self.touched, self.end)
 
     def shape(self) -> tuple[object, ...]:
-        """Return all that decides what happens from here on."""
+        """Return all state that decides the future of the heap."""
         return self.threshold, self.trim, self.top, self.end, self.touched, self.mapped, dict(self.free.sizes)
 
-    def _use(self, address: int, size: int) -> int:
+    def _touch(self, address: int, size: int) -> int:
         end = address + size
         if end > self.touched:
             self.fresh += end - max(self.touched, address)
@@ -148,11 +146,11 @@ class _Heap:
             self.peak = max(self.peak, end + self.mapped)
         return address
 
-    def _keep(self, address: int, size: int) -> None:
+    def _add_free(self, address: int, size: int) -> None:
         self.free.add(address, size)
         self.free_by_end[address + size] = address
 
-    def _forget(self, address: int) -> int:
+    def _remove_free(self, address: int) -> int:
         size = self.free.remove(address)
         del self.free_by_end[address + size]
         return size
@@ -164,9 +162,9 @@ def _block_bytes(size: int) -> int:
 
 
 def fresh_bytes(graph: OpGraph, processor: Processor = USUAL) -> float:
-    """Return the bytes that one settled step takes fresh from the kernel, each page of them faulted in.
+    """Return the bytes that one settled step faults in from the kernel.
 
-    Its small objects lie where those of the step before lay (``SETTLING``).
+    Its small objects reuse the places of the step before (``SETTLING``).
     """
     return fmean(fresh for _, fresh in _histories(graph, processor, stolen=0.0))
 
@@ -185,9 +183,9 @@ def _histories(graph: OpGraph, processor: Processor, *, stolen: float) -> list[t
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """One step's blocks, each a number from 0 to ``len(sizes) - 1``: ``moves`` takes block n (n) or gives it back (~n).
+    """One step's moves over numbered blocks: ``n`` allocates block n, ``~n`` frees it.
 
-    ``left_behind`` are those that a step makes and keeps, such as gradients: they go when the next one begins.
+    ``left_behind`` are blocks that outlive the step, such as gradients. They are freed when the next step begins.
     """
 
     sizes: "array[int]"
@@ -201,25 +199,25 @@ def _run(script: _Script, heap: _Heap) -> tuple[int, int]:
     Optimizer state appears at the end of the first step. Where chance has no part in it, a step that finds the heap as
     the one before it did goes like that one, and so do all that follow.
     """
-    sizes, held = script.sizes, array("q", [NOT_HELD]) * len(script.sizes)
+    sizes, addresses = script.sizes, array("q", [NOT_HELD]) * len(script.sizes)
     before: tuple[object, ...] = ()
     for number in range(STEPS):
         heap.fresh = 0
         if number == SETTLING:
             heap.stolen = 0.0
         for block in script.left_behind:
-            if (address := held[block]) != NOT_HELD:
+            if (address := addresses[block]) != NOT_HELD:
                 heap.give(address, sizes[block])
-                held[block] = NOT_HELD
+                addresses[block] = NOT_HELD
         for move in script.moves:
             if move >= 0:
-                if held[move] == NOT_HELD:
-                    held[move] = heap.take(sizes[move])
-            elif (address := held[~move]) != NOT_HELD:
+                if addresses[move] == NOT_HELD:
+                    addresses[move] = heap.take(sizes[move])
+            elif (address := addresses[~move]) != NOT_HELD:
                 heap.give(address, sizes[~move])
-                held[~move] = NOT_HELD
+                addresses[~move] = NOT_HELD
         heap.pinned = 0.0
-        after = (*heap.shape(), held[:])
+        after = (*heap.shape(), addresses[:])
         if after == before and not heap.stolen:
             break
         before = after
@@ -234,33 +232,32 @@ def live_peak_bytes(graph: OpGraph, processor: Processor = USUAL) -> int:
 def _script(graph: OpGraph, processor: Processor) -> _Script:
     """Return the moves in the order of a job's first step, in which the optimizer's state comes last."""
     state = {e.storage for e in graph.events if e.op == 0 and e.category is StorageCategory.OPTIMIZER_STATE}
-    sizes, moves, held = array("q"), array("q"), dict[int, int]()
+    sizes, moves, blocks = array("q"), array("q"), dict[int, int]()
     for storage, size in zip(*_timeline(graph, processor, late=state), strict=True):
-        if size >= SMALLEST and storage not in held:
-            held[storage] = len(sizes)
+        if size >= SMALLEST and storage not in blocks:
+            blocks[storage] = len(sizes)
             moves.append(len(sizes))
             sizes.append(_block_bytes(size))
-        elif size <= -SMALLEST and storage in held:
-            moves.append(~held.pop(storage))
+        elif size <= -SMALLEST and storage in blocks:
+            moves.append(~blocks.pop(storage))
     standing = {e.storage for e in graph.events if e.op == 0 and e.size_bytes > 0}
-    return _Script(sizes, moves, array("q", (block for storage, block in held.items() if storage not in standing)))
+    return _Script(sizes, moves, array("q", (block for storage, block in blocks.items() if storage not in standing)))
 
 
 def _timeline(
     graph: OpGraph, processor: Processor, *, late: Collection[int] = ()
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return storages and their bytes in order, negative where given back: the traced events, and oneDNN's copies.
+    """Return storages and bytes in order, negative when freed: traced events and oneDNN's copies.
 
-    An op's own results come at place 1, 2 and so on within it, what it gives back after them; ``late`` storages come
-    with the first update in place of the step's begin. Storages of copies are negative numbers, which no traced storage
-    has.
+    An op's own results come at place 1, 2 and so on within it, frees after them. ``late`` storages appear with the
+    first optimizer update instead of at the start. Copies have negative storage numbers, which no traced storage has.
     """
     update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
     times, storages, sizes = list[float](), list[int](), list[int]()
-    taken = dict[int, int]()
+    results = dict[int, int]()
     for event in graph.events:
         at, size = event.op, event.size_bytes
-        place = taken[at] = taken.get(at, 0) + (at > 0 and size > 0)
+        place = results[at] = results.get(at, 0) + (at > 0 and size > 0)
         times.append(update * OP_PLACES + 1 if not at and event.storage in late else at * OP_PLACES + place)
         storages.append(event.storage)
         sizes.append(size)
@@ -271,7 +268,7 @@ def _timeline(
                 storages.append(name - 8 * (number + 1))
                 sizes.append(size)
     order = sorted(range(len(times)), key=times.__getitem__)
-    return [storages[one] for one in order], [sizes[one] for one in order]
+    return [storages[position] for position in order], [sizes[position] for position in order]
 
 
 def _pages(size: int) -> int:

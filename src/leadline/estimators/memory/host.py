@@ -1,11 +1,10 @@
-"""What feeding a step and saving it takes of the host's memory, beside the process itself.
+"""Peak host memory of a job's processes: libraries, tensors on a CPU, data loading, checkpoints.
 
-PyTorch's own rules: each worker of ``DataLoader`` has ``prefetch_factor`` batches made ahead (2 by default), which a
-thread of the main process copies into page-locked memory where ``pin_memory`` asks for it; the allocator of such memory
-rounds each tensor up to a power of two and never gives it back (``ATen/core/CachingHostAllocator.h``). Workers are
-forked: a page they share with their parent is copied when something on it is written to, and reading a Python object
-writes its count of references ("copy-on-read" in the documentation of ``torch.utils.data``); arrays and tensors have
-one such count for all of their elements.
+The data loader follows PyTorch. Each worker of ``DataLoader`` keeps ``prefetch_factor`` batches ready (2 by default).
+With ``pin_memory`` a thread copies them into page-locked memory, whose allocator rounds each tensor up to a power of
+two and never frees it (``ATen/core/CachingHostAllocator.h``). Workers are forked, so a shared page is copied when it is
+written. Reading a Python object writes its reference count ("copy-on-read" in the documentation of
+``torch.utils.data``). An array or tensor has one such count for all its elements.
 """
 
 from dataclasses import replace
@@ -17,23 +16,23 @@ from leadline.core.workload import ModelKind, Phase, Precision, Sharding, Worklo
 from leadline.estimators.memory.heap import resident_peak_bytes
 from leadline.estimators.memory.onednn import Processor
 
+# Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers.
 WORKER_BYTES = 30e6
-"""Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers."""
 
+# Batches each worker keeps ahead (`prefetch_factor` of DataLoader).
 PREFETCH = 2
-"""Batches each worker keeps ahead (``prefetch_factor`` of DataLoader)."""
 
+# Names of the parts.
 WORKERS, AHEAD, COPIED, PINNED_PART, DATASET_PART, CHECKPOINT_PART = (
     "loader workers", "batches ahead", "objects of the data set, copied by workers", "pinned batches",
     "data set", "checkpoint staging",
 )  # fmt: skip
-"""Names of the parts."""
 
 
 def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str, float]:
-    """Return the bytes of workers, of the batches they keep ahead, of pinned ones and of a data set held in memory.
+    """Return the bytes of loader workers, prefetched and pinned batches, and an in-memory data set.
 
-    Batches are pinned for a GPU, unless the script does not: frameworks do so by default (Hugging Face's Trainer).
+    Batches count as pinned on a GPU unless the script disables it, as in Hugging Face's Trainer.
     """
     dataset, loop = workload.dataset, job.loop
     sample = float(dataset.bytes_per_sample or loop.bytes_per_sample or 0)
@@ -70,7 +69,7 @@ def staging_bytes(workload: Workload, job: TracedJob) -> float:
 
 
 def describe_pinning_assumption(job: TracedJob, parts: dict[str, float]) -> str:
-    """Return what was taken of a loader that says nothing of itself, where it counts for a hundredth of the parts."""
+    """Return a sentence if pinning is assumed and matters for at least 1 % of the bytes."""
     if job.loop.pinned is not None or parts.get(PINNED_PART, 0.0) < 0.01 * sum(parts.values()):
         return ""
     return "batches are taken to be pinned for the GPU, as Hugging Face's Trainer does"
@@ -85,51 +84,51 @@ def _tensors(job: TracedJob) -> tuple[int, ...]:
     """Return the bytes of each tensor of one batch: of the loader's, else of what a step takes as input."""
     if job.loop.batch_tensor_bytes:
         return job.loop.batch_tensor_bytes
-    taken = [
+    inputs = [
         event for event in job.largest_step.events if event.category is StorageCategory.INPUT and event.size_bytes > 0
     ]
     played = min(max(job.loop.accumulation, 1), 2)  # of further micro-steps no events are written
-    return tuple(event.size_bytes for event in taken[: len(taken) // played])
+    return tuple(event.size_bytes for event in inputs[: len(inputs) // played])
 
 
+# Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build), of a first inference and a first training
+# step, by `VmHWM` on x86-64 Linux; `leadline calibrate` measures them anew.
 DEFAULT_HOST_BYTES = {
     "interpreter_bytes": 10e6,
     "framework_bytes": 220e6,
     "first_pass_bytes": 15e6,
     "first_step_bytes": 90e6,
 }
-"""Peak resident bytes of CPython 3.11, of importing torch 2.13 (CPU build), of a first inference and a first training
-step, by ``VmHWM`` on x86-64 Linux; ``leadline calibrate`` measures them anew."""
 
+# Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval.
 CUDA_HOST_BYTES = 1.2e9
-"""Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval."""
 
+# Ends of the 90 % interval on a CPU over the point: conformal quantiles of what 97 real processes of 15 families of
+# models took over what was foretold; with each family left out in turn, 4.1 % exceed the upper end (`bench/memory`).
 CPU_LOW_FACTOR, CPU_HIGH_FACTOR = 0.940, 1.114
-"""Ends of the 90 % interval on a CPU over the point: conformal quantiles of what 97 real processes of 15 families of
-models took over what was foretold; with each family left out in turn, 4.1 % exceed the upper end (``bench/memory``)."""
 
+# Half-width of the interval of a GPU's host side as a share of the point; an assumption.
 GPU_SLACK = 0.36
-"""Half-width of the interval of a GPU's host side as a share of the point; an assumption."""
 
 
 def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
-    """Return the peak memory in bytes that the job's processes hold on one host, for each device they feed."""
+    """Return the peak host memory in bytes of the process that feeds one device."""
     return host_interval(sum(host_parts(workload, job, device).values()), device)
 
 
 def host_interval(point: float, device: Device) -> Interval:
-    """Return the interval around the memory that was foretold of a process beside ``device``."""
+    """Return the interval around a point prediction for a process beside ``device``."""
     if device.kind is DeviceKind.CPU:
         return Interval(point, point * CPU_LOW_FACTOR, point * CPU_HIGH_FACTOR)
     return Interval(point, point * (1 - GPU_SLACK), point * (1 + GPU_SLACK))
 
 
 def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, float]:
-    """Return what the process of one device holds at its peak with what its loaders hold: bytes by name.
+    """Return the bytes by name of one device's process and its loaders at the peak.
 
-    What the script itself imports and reads is known where it was traced. On a CPU the tensors themselves live there,
-    in glibc's heap. On a GPU the host holds the CUDA libraries, and first the weights while they are built, later what
-    a loader keeps ahead and what saving a checkpoint takes: the fuller of these two moments.
+    A traced script's own imports and data are known. On a CPU the tensors live in glibc's heap. On a GPU the host holds
+    the CUDA libraries and the larger of two moments: the weights while they are built, or later prefetched batches and
+    checkpoint staging.
     """
     figures = {**DEFAULT_HOST_BYTES, **(device.calibration.figures if device.calibration else {})}
     parts = {
@@ -156,22 +155,25 @@ def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, 
 
 
 def _is_cast(workload: Workload) -> bool:
-    """Tell whether the weights are built in float32, as a function of the user does, and cast to two bytes then."""
+    """Return whether weights are built in float32 and then cast to two bytes."""
     precision = workload.precision or Precision.FP32
     return workload.model.kind is ModelKind.FUNCTION and precision.weights in ("float16", "bfloat16")
 
 
 def _cast_bytes(workload: Workload, job: TracedJob) -> int:
-    """Return the most bytes that tensors hold before the first step.
+    """Return the most tensor bytes before the first step.
 
-    That is what was seen while the model was built, and while one weight after another is cast, each beside its old
-    self.
+    That is the traced peak of building the model, or of casting one weight after another while its old copy lives.
     """
     built = job.loop.built_bytes or 0
     if not _is_cast(workload):
         return built
     first = (event for event in job.step.events if event.op == 0)
-    sizes = [one.size_bytes for one in first if one.category is StorageCategory.PARAMETER and one.size_bytes > 0]
+    sizes = [
+        taken_event.size_bytes
+        for taken_event in first
+        if taken_event.category is StorageCategory.PARAMETER and taken_event.size_bytes > 0
+    ]
     level = highest = 2 * sum(sizes)
     for size in sizes:
         highest = max(highest, level + size)
@@ -180,19 +182,19 @@ def _cast_bytes(workload: Workload, job: TracedJob) -> int:
 
 
 def _with_evaluation(job: TracedJob) -> OpGraph:
-    """Return the step followed by a batch of evaluation, whose tensors come on top of what the heap keeps.
+    """Return the step followed by one evaluation batch, whose tensors extend the heap.
 
-    What evaluation finds already held is the step's own, so only what it takes and gives back is added.
+    Storages that evaluation shares with the step are not counted again.
     """
     if job.evaluation is None:
         return job.step
     passing = {event.storage for event in job.evaluation.events if event.size_bytes < 0}
-    found = {event.storage for event in job.evaluation.events if event.op == 0} - passing
+    inherited = {event.storage for event in job.evaluation.events if event.op == 0} - passing
     after = max([len(job.step.ops), *(event.op for event in job.step.events)])
-    own = 1 + max((event.storage for event in job.step.events), default=0)
+    first_storage = 1 + max((event.storage for event in job.step.events), default=0)
     events = tuple(
-        StorageEvent(event.op + after, own + event.storage, event.size_bytes, event.category)
+        StorageEvent(event.op + after, first_storage + event.storage, event.size_bytes, event.category)
         for event in job.evaluation.events
-        if event.storage in passing and event.storage not in found
+        if event.storage in passing and event.storage not in inherited
     )
     return OpGraph((*job.step.ops, *job.evaluation.ops), (*job.step.events, *events))

@@ -1,7 +1,7 @@
-"""What it saves and costs to keep a part of a step's memory elsewhere: on the host, or on a GPU beside.
+"""Memory saved and time lost by keeping part of a step on the host or a neighbouring GPU.
 
-Optimizer states on the host as ZeRO-Offload keeps them (Ren et al. 2021), activations or weights on the host as FlexGen
-does (Sheng et al. 2023), activations on a neighbour over its link as MPress does (Zhou et al. 2023).
+Optimizer states go to the host as in ZeRO-Offload (Ren et al. 2021), activations or weights as in FlexGen (Sheng et al.
+2023). Activations go to a neighbour over its link as in MPress (Zhou et al. 2023).
 """
 
 import math
@@ -13,15 +13,15 @@ from leadline.core.hardware import Device
 from leadline.core.units import GB, format_bytes
 from leadline.core.workload import Phase, Workload
 
+# What pinned copies reach over 16 lanes in one direction: three quarters of the lanes' rate.
 PCIE_BYTES_PER_S = {3: 12 * GB, 4: 24 * GB, 5: 48 * GB, 6: 96 * GB}
-"""What pinned copies reach over 16 lanes in one direction: three quarters of the lanes' rate."""
 USUAL_PCIE = 4
+# Memory bandwidth that an optimizer step on the host's cores reaches; an assumption.
 HOST_BYTES_PER_S = 60 * GB
-"""Memory bandwidth that an optimizer step on the host's cores reaches; an assumption."""
+# Share of what is moved away that is on the device at any time: the layers at work and the next.
 STAYS = 0.1
-"""Share of what is moved away that is on the device at any time: the layers at work and the next."""
+# Standard deviation of the logarithm of a transfer's time, an assumption: nine in ten within a factor of two.
 DOUBT = math.log(2.0) / 1.645
-"""Standard deviation of the logarithm of a transfer's time, an assumption: nine in ten within a factor of two."""
 
 WORDS = {
     StorageCategory.OPTIMIZER_STATE: "optimizer state", StorageCategory.ACTIVATION: "activations",
@@ -31,7 +31,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class OffloadOption:
-    """What is kept elsewhere, how much memory is then needed, how long a step takes, and what it needs of the host."""
+    """One offload: its description, the memory then needed, the slower step, and the host bytes."""
 
     description: str
     memory_bytes: Interval
@@ -41,29 +41,29 @@ class OffloadOption:
 
 
 def list_offloads(estimate: Estimate, device: Device, workload: Workload) -> list[OffloadOption]:
-    """Return what could be kept elsewhere of a step that was estimated on ``device``, the least slow first."""
-    held = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
+    """Return the possible offloads of a step that was estimated on ``device``, fastest first."""
+    sizes = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
     host = f"on the host ({_rate(_pcie(device))} assumed)"
-    found = []
+    options = []
     if workload.phase is Phase.TRAINING:
-        states, weights = held[StorageCategory.OPTIMIZER_STATE], held[StorageCategory.PARAMETER]
+        states, weights = sizes[StorageCategory.OPTIMIZER_STATE], sizes[StorageCategory.PARAMETER]
         update_s = 2 * weights / _pcie(device) + 2 * (states + 2 * weights) / HOST_BYTES_PER_S
-        found.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
-    activations = held[StorageCategory.ACTIVATION]
+        options.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
+    activations = sizes[StorageCategory.ACTIVATION]
     if workload.phase is Phase.TRAINING:
         swap_s = 2 * activations / _pcie(device)
-        found.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
+        options.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
         if device.link_bytes_per_s:
             link = device.link_bytes_per_s / 2  # the figure counts both directions
             beside = f"on a GPU beside it ({_rate(link)} a direction)"
             swap_s = 2 * activations / link
             kept = _kept(estimate, StorageCategory.ACTIVATION, activations, beside, hidden_s=swap_s)
-            found.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))
+            options.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))
     else:
-        weights = held[StorageCategory.PARAMETER]
-        found.append(_kept(estimate, StorageCategory.PARAMETER, weights, host, hidden_s=weights / _pcie(device)))
-    kept_ones = [one for one in found if one is not None]
-    return sorted(kept_ones, key=lambda one: one.step_s.point if one.step_s else math.inf)
+        weights = sizes[StorageCategory.PARAMETER]
+        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, host, hidden_s=weights / _pcie(device)))
+    possible = [option for option in options if option is not None]
+    return sorted(possible, key=lambda option: option.step_s.point if option.step_s else math.inf)
 
 
 def _kept(
@@ -75,7 +75,7 @@ def _kept(
     if memory is None or not size:
         return None
     saved = min((1 - STAYS) * size, 0.95 * memory.low)
-    left = Interval(memory.point - saved, memory.low - saved, memory.high - saved, memory.level)
+    remaining = Interval(memory.point - saved, memory.low - saved, memory.high - saved, memory.level)
     slower = None
     if step is not None:
         factor = math.exp(1.645 * DOUBT)
@@ -84,7 +84,7 @@ def _kept(
             for end, by in ((step.point, 1.0), (step.low, 1 / factor), (step.high, factor))
         )
         slower = Interval(point, low, high, step.level)
-    return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", left, slower, saved)
+    return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", remaining, slower, saved)
 
 
 def _pcie(device: Device) -> float:

@@ -1,10 +1,10 @@
-"""What a convolution or an LSTM on a CPU takes beside its result: oneDNN copies operands into a layout of its own.
+"""Layout copies that oneDNN allocates for a convolution or an LSTM on a CPU.
 
-The order of taking and giving back was read off the CPU profiler's memory events for 60 convolutions of PyTorch 2.13
-(plain, strided, grouped, one- to three-dimensional, transposed; contiguous and channels-last; float32 and bfloat16).
-Channels are padded to the vector registers' width, and few channels are read as they lie. Some processors with AVX-512
-compute weight gradients of few channels with AVX2's width, which is not foretold. What a layer of an LSTM copies was
-read off the same events for six of them; what it keeps for the backward pass is the tracer's (``worker/rnn.py``).
+The order of allocations was read from the CPU profiler's memory events for 60 convolutions of PyTorch 2.13 (plain,
+strided, grouped, one- to three-dimensional, transposed; contiguous and channels-last; float32 and bfloat16). Channels
+are padded to the vector registers' width. Tensors of few channels keep their layout. Some AVX-512 processors compute
+weight gradients of few channels with AVX2's width, which is not modelled. LSTM copies come from the same events of six
+layers. The tracer accounts for what an LSTM keeps for the backward pass (``worker/rnn.py``).
 """
 
 import math
@@ -13,34 +13,34 @@ from dataclasses import dataclass
 
 from leadline.core.graph import Op, OpKind, TensorSpec
 
+# Dtypes whose convolutions were looked at.
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-"""Dtypes whose convolutions were looked at."""
 
+# Channels in a register of AVX-512, without which PyTorch hands no bfloat16 to oneDNN.
 AVX512_BLOCK = 16
-"""Channels in a register of AVX-512, without which PyTorch hands no bfloat16 to oneDNN."""
 
+# Up to here a tensor is read in the layout it has.
 FEW_CHANNELS = 4
-"""Up to here a tensor is read in the layout it has."""
 
+# From here on a single thread hands filters of one tap to oneDNN, too (`ConvParams::use_mkldnn` in ATen).
 SMALL_BATCH = 16
-"""From here on a single thread hands filters of one tap to oneDNN, too (``ConvParams::use_mkldnn`` in ATen)."""
 
+# One image of up to so many elements is convolved by PyTorch's own kernel (the same function of ATen).
 SMALL_IMAGE = 20480
-"""One image of up to so many elements is convolved by PyTorch's own kernel (the same function of ATen)."""
 
+# Depthwise filters of more taps have no kernel of their own for the gradient of their weights.
 JIT_TAPS = 9
-"""Depthwise filters of more taps have no kernel of their own for the gradient of their weights."""
 
+# When within the op (its own results come at 1, 2, …), which copy, and its bytes: negative when given back.
 Move = tuple[float, int, int]
-"""When within the op (its own results come at 1, 2, …), which copy, and its bytes: negative when given back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What decides how convolutions are carried out.
+    """Processor properties that decide how convolutions run.
 
-    ``channel_block`` channels lie together: a 64-byte register of AVX-512 in float32, half of it with AVX2. A single
-    thread multiplies the 1 × 1 filters of a small batch as they lie.
+    ``channel_block`` channels form one block: a 64-byte register of AVX-512 in float32, half of it with AVX2. A single
+    thread multiplies the 1 × 1 filters of a small batch without copies.
     """
 
     channel_block: int = 16
@@ -56,7 +56,7 @@ class Processor:
 
 @dataclass(frozen=True, slots=True)
 class _Convolution:
-    """Operands of one convolution, forward or backward, and how they lie."""
+    """Operands of one convolution, forward or backward, and their memory layout."""
 
     source: TensorSpec
     weight: TensorSpec
@@ -75,15 +75,15 @@ class _Convolution:
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel has filters of its own."""
+        """True if each channel has filters of its own."""
         return self.groups > 1 and self.groups == self.source.shape[1]
 
     def bytes_of(self, spec: TensorSpec) -> int:
-        """Return the bytes of a tensor as it lies."""
+        """Return the bytes of a tensor in its own layout."""
         return self.element * math.prod(spec.shape)
 
     def padded(self, spec: TensorSpec) -> int:
-        """Return the bytes of a tensor whose channels lie together in blocks."""
+        """Return the bytes of a tensor in blocked channels."""
         batch, channels, *spatial = spec.shape
         return self.element * batch * math.prod(spatial) * _blocks(channels, self.block)
 
@@ -105,12 +105,12 @@ class _Convolution:
         )
 
     def sums(self, weight: int) -> int:
-        """Return what the gradient of so many bytes of filters is summed up in: float32 beside narrower types."""
+        """Return the bytes of float32 sums for a gradient of ``weight`` bytes in a narrower type."""
         return 0 if self.element == 4 else 4 * weight // self.element
 
 
 def operand_copies(op: Op, processor: Processor) -> list[Move]:
-    """Return what a convolution or an LSTM takes and gives back around its own results, in order; else nothing."""
+    """Return the copies around a convolution's or an LSTM's own results, in order."""
     if op.kind is OpKind.RNN:
         return _recurrent(op)
     return _convolved(op, processor) if op.kind is OpKind.CONV else []
@@ -128,18 +128,18 @@ def _convolved(op: Op, processor: Processor) -> list[Move]:
         bool(op.dims.get("transposed")), bool(op.dims.get("channels_last")), ELEMENT_BYTES[op.dtype],
         processor.channel_block,
     )  # fmt: skip
-    wanted = tuple(any(one.shape == spec.shape for one in op.outputs) for spec in (source, weight))
+    gradients = tuple(any(output.shape == spec.shape for output in op.outputs) for spec in (source, weight))
     if _unfolds(conv, processor):
         return _unfolded(conv, len(op.outputs) if backward else 0)
     if conv.channels_last:
-        return _last_backward(conv, *wanted) if backward else _last_forward(conv)
-    return _backward(conv, *wanted) if backward else _forward(conv)
+        return _last_backward(conv, *gradients) if backward else _last_forward(conv)
+    return _backward(conv, *gradients) if backward else _forward(conv)
 
 
 def _recurrent(op: Op) -> list[Move]:
-    """Return the widest layer's weights in oneDNN's order, its gates, and in the backward pass the weights' gradients.
+    """Return the copies of the widest layer: reordered weights, gates and weight gradients.
 
-    A layer is carried out after the results of those before it, of which as many are counted.
+    A layer runs after the results of the layers before it.
     """
     if "lstm" not in op.name or op.dtype not in ELEMENT_BYTES or "layers" not in op.dims:
         return []
@@ -153,12 +153,12 @@ def _recurrent(op: Op) -> list[Move]:
         return [(after, 1, weights), (after, 2, gates), (after + 0.1, 2, -gates), (after + 0.1, 1, -weights)]
     gradients = 4 * hidden * (width + hidden) * (4 if element == 4 else 8)
     after = len(op.outputs) // layers + 0.1
-    taken = [(after, 1, weights), (after, 2, gradients), (after, 3, gates)]
-    return [*taken, (after + 0.1, 3, -gates), (after + 0.1, 2, -gradients), (after + 0.1, 1, -weights)]
+    moves = [(after, 1, weights), (after, 2, gradients), (after, 3, gates)]
+    return [*moves, (after + 0.1, 3, -gates), (after + 0.1, 2, -gradients), (after + 0.1, 1, -weights)]
 
 
 def _unfolds(conv: _Convolution, processor: Processor) -> bool:
-    """Tell whether PyTorch convolves by a matrix product of its own (``use_mkldnn`` in ATen's Convolution.cpp)."""
+    """Return whether PyTorch convolves by its own matrix product (``use_mkldnn`` in ATen)."""
     if conv.element != 4:
         return False
     batch, *_ = conv.source.shape
@@ -177,7 +177,7 @@ def _unfolded(conv: _Convolution, results: int) -> list[Move]:
 
 
 def _last_forward(conv: _Convolution) -> list[Move]:
-    """Images that lie channels-last are read so; filters are brought into that order, and then into blocks."""
+    """Return the copies of a channels-last forward pass: filters reordered, then blocked."""
     ordered = conv.bytes_of(conv.weight) if conv.taps > 1 else 0
     blocked = 0 if conv.depthwise else conv.padded_weight()
     return [(0, 1, ordered), (1.1, 2, blocked), (1.2, 2, -blocked), (1.3, 1, -ordered)]
@@ -191,10 +191,10 @@ def _last_backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -
         moves += [(1.1, 2, blocked), (1.2, 2, -blocked)]
     if wants_weight:
         own_kernel = conv.depthwise and conv.taps <= JIT_TAPS
-        made = blocked if own_kernel else conv.padded_groups()
-        moves += [(end + 0.5, 7, made), (end + 0.5, 0, conv.sums(made)), (end + 0.6, 0, -conv.sums(made))]
+        gradient = blocked if own_kernel else conv.padded_groups()
+        moves += [(end + 0.5, 7, gradient), (end + 0.5, 0, conv.sums(gradient)), (end + 0.6, 0, -conv.sums(gradient))]
         moves += [(end + 1.1, 3, conv.bytes_of(conv.weight)), (end + 1.2, 3, -conv.bytes_of(conv.weight))]
-        moves += [(end + 1.2, 7, -made)]
+        moves += [(end + 1.2, 7, -gradient)]
     return [*moves, (end + int(wants_weight) + 0.3, 1, -ordered)]
 
 
@@ -203,9 +203,9 @@ def _forward(conv: _Convolution) -> list[Move]:
     x, y, w = conv.padded(conv.source), conv.padded(conv.result), conv.padded_weight()
     if few_in and not conv.transposed:
         w = w // _blocks(1, conv.block) * conv.source.shape[1]
-    made = conv.bytes_of(conv.result) if few_out and conv.transposed else y
+    written = conv.bytes_of(conv.result) if few_out and conv.transposed else y
     spread = conv.bytes_of(conv.result) if conv.transposed and conv.stride > 1 else 0
-    return _through(0 if few_in else x, w, made, spread)
+    return _pass_moves(0 if few_in else x, w, written, spread)
 
 
 def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> list[Move]:
@@ -213,27 +213,27 @@ def _backward(conv: _Convolution, wants_source: bool, wants_weight: bool) -> lis
     moves = []
     if wants_source:
         spread = conv.bytes_of(conv.source) if conv.stride > 1 and not conv.transposed else 0
-        moves = _through(0 if _few(conv.result) else y, w, x, spread)
+        moves = _pass_moves(0 if _few(conv.result) else y, w, x, spread)
     if wants_weight:
         as_they_lie = conv.depthwise and conv.taps > JIT_TAPS
         x, y = (
-            0 if as_they_lie or (_few(one) and one.shape[1] > 1) else size
-            for one, size in ((conv.source, x), (conv.result, y))
+            0 if as_they_lie or (_few(operand) and operand.shape[1] > 1) else size
+            for operand, size in ((conv.source, x), (conv.result, y))
         )
         moves += _weight_gradient(x, w, y, conv.sums(w), after=int(wants_source))
     return moves
 
 
-def _through(read: int, weight: int, made: int, spread: int) -> list[Move]:
+def _pass_moves(read: int, weight: int, written: int, spread: int) -> list[Move]:
     """Return the moves of one pass: operands are given back before the result, its copy after it."""
-    taken = [(0, 1, read), (0, 2, weight), (0, 3, made), (0, 2, -weight), (0, 1, -read), (0, 4, spread)]
-    return [*taken, (1.2, 3, -made), (1.2, 4, -spread)]
+    moves = [(0, 1, read), (0, 2, weight), (0, 3, written), (0, 2, -weight), (0, 1, -read), (0, 4, spread)]
+    return [*moves, (1.2, 3, -written), (1.2, 4, -spread)]
 
 
 def _weight_gradient(x: int, w: int, y: int, sums: int, *, after: int) -> list[Move]:
     begin, end = after + 0.5, after + 1.5
-    taken = [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
-    return [*taken, (begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (end, 7, -w)]
+    moves = [(begin, 5, y), (begin, 6, x), (begin, 7, w), (begin, 0, sums)]
+    return [*moves, (begin, 0, -sums), (begin, 6, -x), (begin, 5, -y), (end, 7, -w)]
 
 
 def _few(spec: TensorSpec) -> bool:

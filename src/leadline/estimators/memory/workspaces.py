@@ -1,22 +1,29 @@
-"""What the backward pass of fused attention takes beside its tensors, read off PyTorch's sources.
+"""Scratch memory of GPU kernels that no trace of ops shows, read from PyTorch's sources.
 
-Flash attention (``mha_bwd`` in ATen/native/transformers/cuda/flash_attn/flash_api.cpp; the package flash-attn does the
-same) adds up the gradient of the queries in float32, ``dq_accum``, and holds ``softmax_d``, the sums over each row of
-gradient times result; both have whole tiles of 128 queries, the former head sizes rounded to 32, or to 64 beyond 128.
-Where heads share keys and values it makes the gradients of these for each head of the queries, and sums them after.
+**Products.** PyTorch gives each cuBLAS handle a workspace per stream: two parts of 4 MiB and eight of 16 KiB, or 32 MiB
+from Hopper on (``parseChosenWorkspaceSize`` in ATen/cuda/CublasHandlePool.cpp). hipBLAS has 32 MiB, and 128 MiB on
+CDNA3 and CDNA4. Handles belong to threads. The backward pass runs in its own thread, so training holds two. Older
+releases give cuBLASLt another 1 MiB during a call, which is ignored here.
 
-The memory-efficient kernel (``_efficient_attention_backward`` in ATen/native/transformers/cuda/attention_backward.cu,
-``workspace_size`` in mem_eff_attention/kernel_backward.h) holds ``delta``, the same sums, and the gradient of the
-queries in float32 in tiles, each with 16 bytes of locks; in 16 bits, beyond a head size of 128, also one tile of the
-gradients of keys and values for each part into which the keys are split. In float32 the product of gradient and result
-is there before, as ``delta`` is made by ops. Tiles are those that kernels/cutlassB.h lists for compute capability 8.0.
+**Convolutions and softmax.** In float32 without TF32, cuDNN transforms 3 × 3 convolutions of stride 1 by Winograd's
+algorithm ("WINOGRAD_NONFUSED" in its developer guide). Input, output and filter are held in tiles of 6 × 6 values for
+each 4 × 4 of the output (Lavin and Gray 2016, F(4 × 4, 3 × 3)). PyTorch's softmax backward first stores the product of
+gradient and result (``SoftMax.cu``). Measured peaks of segmenters are short by these sizes without them (``leadline
+bench detectors``).
 
-On AMD's GPUs (flash_attn/aot/mha_all_aot.hip) the same sums are all: twice for flash attention, of which one is unused.
+**Flash attention, backward** (``mha_bwd`` in ATen/native/transformers/cuda/flash_attn/flash_api.cpp). It holds
+``dq_accum``, the float32 gradient of the queries, and ``softmax_d``, row sums of gradient times result. Both have whole
+tiles of 128 queries. Head sizes are rounded to 32, or to 64 above 128. Where heads share keys and values, their
+gradients exist for each query head first.
 
-The forward pass takes nothing that a trace does not show, but where it splits the keys because there are too few tiles
-of queries for the GPU: some MiB, which are left out. So are nested tensors (no sizes are known of them), deterministic
-algorithms, and cuDNN's attention, whose workspace no source tells. Layers of an expanded configuration that are alike
-are one op: the last of them, which runs its backward pass first, is the one that takes the scratch.
+**Memory-efficient attention, backward** (``workspace_size`` in mem_eff_attention/kernel_backward.h). It holds ``delta``
+(the same sums) and the float32 gradient of the queries in tiles with 16 bytes of locks each. In 16 bits, above a head
+size of 128, it adds one tile of key and value gradients for each part of the keys. In float32 the product of gradient
+and result exists before. Tiles are those of kernels/cutlassB.h for compute capability 8.0.
+
+AMD (flash_attn/aot/mha_all_aot.hip) holds the sums only, twice for flash attention. Not modelled: forward passes that
+split the keys (some MiB), nested tensors, deterministic algorithms and cuDNN's attention. Identical layers are one op:
+the last one, whose backward pass runs first, takes the scratch.
 """
 
 import math
@@ -28,16 +35,16 @@ from leadline.core.units import KIB, MIB
 
 FLASH, EFFICIENT = "flash_attention_backward", "efficient_attention_backward"
 FLOAT32_BYTES = BYTES_PER_ELEMENT["float32"]
+# Queries of a tile of flash attention.
 QUERIES = 128
-"""Queries of a tile of flash attention."""
+# Words beside each tile of the memory-efficient kernel's workspace.
 LOCKS = 4
-"""Words beside each tile of the memory-efficient kernel's workspace."""
+# Parts of keys over all heads and samples that it splits into at most, where they need memory.
 PARTS = 200
-"""Parts of keys over all heads and samples that it splits into at most, where they need memory."""
 
 
 def attention_scratch_bytes(op: Op, vendor: str) -> int:
-    """Return the bytes that an op of attention takes while it runs: nothing but for the fused backward kernels."""
+    """Return the scratch bytes of an attention op; zero except for fused backward kernels."""
     name, sizes = op.name.rpartition(".")[2], op.dims
     if not name.endswith((FLASH, EFFICIENT)) or not sizes.keys() >= {"b", "h", "q", "kv", "d"}:
         return 0
@@ -49,10 +56,10 @@ def attention_scratch_bytes(op: Op, vendor: str) -> int:
 def _flash_bytes(op: Op) -> int:
     b, h, kv, d = (op.dims[name] for name in ("b", "h", "kv", "d"))
     queries = _rounded(op.dims["q"], QUERIES)
-    taken = FLOAT32_BYTES * b * h * queries * (1 + _rounded(d, 32 if d <= 128 else 64))
+    size = FLOAT32_BYTES * b * h * queries * (1 + _rounded(d, 32 if d <= 128 else 64))
     if _key_heads(op) != h:
-        taken += 2 * BYTES_PER_ELEMENT.get(op.dtype, 2) * b * h * kv * _rounded(d, 8)
-    return taken
+        size += 2 * BYTES_PER_ELEMENT.get(op.dtype, 2) * b * h * kv * _rounded(d, 8)
+    return size
 
 
 def _efficient_bytes(op: Op) -> int:
@@ -70,7 +77,7 @@ def _efficient_bytes(op: Op) -> int:
 
 
 def _key_heads(op: Op) -> int:
-    """Return how many heads the keys have; the third of what the op reads, as (b, h, kv, d) or (b, kv, h, d)."""
+    """Return the number of key heads from the op's third input, (b, h, kv, d) or (b, kv, h, d)."""
     if len(op.inputs) < 3 or len(op.inputs[2].shape) != 4:
         return op.dims["h"]
     scaled = "scaled_dot_product" in op.name
@@ -81,21 +88,21 @@ def _rounded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
+# Sides of a transformed tile, of the part of the output that it stands for, and of the filter.
 TILE, STEP, FILTER = 6, 4, 3
-"""Sides of a transformed tile, of the part of the output that it stands for, and of the filter."""
 SOFTMAX = "_softmax_backward_data"
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchKernels:
-    """Which kernels a GPU runs: whether convolutions in float32 are ``transformed``, and whose attention it has."""
+    """Kernels that a GPU runs: Winograd-transformed float32 convolutions, and the attention's vendor."""
 
     transformed: bool
     vendor: str = "nvidia"
 
 
 def scratch_kernels(device: Device) -> ScratchKernels:
-    """Return which kernels a device runs; a GPU of NVIDIA whose tensor cores know no TF32 transforms convolutions."""
+    """Return the kernels of a device; NVIDIA GPUs without TF32 transform convolutions."""
     peaks, vendor = device.peak_flops_per_s, device.vendor.lower()
     plain = device.kind is DeviceKind.GPU and "float32" in peaks and "tf32" not in peaks
     return ScratchKernels(plain and vendor == "nvidia", vendor)
@@ -111,9 +118,9 @@ def scratch_bytes(op: Op, kernels: ScratchKernels) -> int:
 
 
 def add_scratch(graph: OpGraph, kernels: ScratchKernels) -> OpGraph:
-    """Return the graph whose ops take their scratch just before they run, and give it back after.
+    """Return the graph with each op's scratch allocated just before it runs and freed after.
 
-    A graph without any is returned as it is.
+    A graph without scratch is returned unchanged.
     """
     events, place = list[StorageEvent](), 0
     name = max((event.storage for event in graph.events), default=0)
@@ -144,19 +151,19 @@ def _transforms_bytes(op: Op) -> int:
 
 USUAL_BYTES = 2 * 4 * MIB + 8 * 16 * KIB
 LARGE_BYTES = 32 * MIB
+# Where it is not the usual one.
 BY_ARCHITECTURE = {
     "Hopper": LARGE_BYTES, "Blackwell": LARGE_BYTES, "Blackwell Ultra": LARGE_BYTES,
     "CDNA": LARGE_BYTES, "CDNA2": LARGE_BYTES, "CDNA3": 4 * LARGE_BYTES, "CDNA4": 4 * LARGE_BYTES,
 }  # fmt: skip
-"""Where it is not the usual one."""
+# Front-ends whose graphs PyTorch runs: XLA and ONNX Runtime plan the scratch of their products themselves.
 RUN_BY_TORCH = ("torch", "config.json by formula")
-"""Front-ends whose graphs PyTorch runs: XLA and ONNX Runtime plan the scratch of their products themselves."""
 
 
 def add_workspaces(graph: OpGraph, device: Device) -> OpGraph:
-    """Return a graph that takes the workspaces of its kernels on ``device``.
+    """Return a graph with the workspaces of its kernels on ``device``.
 
-    Those of products are there from the start, as in later steps, those of other kernels while these run.
+    Those of products exist from the start, those of other kernels while they run.
     """
     size, kernels = workspace_settings(device)
     if not size or graph.source not in RUN_BY_TORCH:
@@ -166,14 +173,14 @@ def add_workspaces(graph: OpGraph, device: Device) -> OpGraph:
     if not stages:
         return graph
     first = max((event.storage for event in graph.events), default=0) + 1
-    taken = [StorageEvent(0, first + number, size, StorageCategory.WORKSPACE) for number in range(len(stages))]
-    return replace(graph, events=(*taken, *graph.events))
+    workspaces = [StorageEvent(0, first + number, size, StorageCategory.WORKSPACE) for number in range(len(stages))]
+    return replace(graph, events=(*workspaces, *graph.events))
 
 
 def workspace_settings(device: Device) -> tuple[int, ScratchKernels]:
-    """Return the bytes of one workspace of products on ``device``, and which kernels it runs.
+    """Return the bytes of one product workspace on ``device``, and the kernels it runs.
 
-    There is none where nothing is known of such a library.
+    The bytes are zero where the library is unknown.
     """
     if device.kind is not DeviceKind.GPU or device.vendor.lower() not in ("nvidia", "amd"):
         return 0, scratch_kernels(device)

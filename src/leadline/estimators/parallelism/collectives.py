@@ -1,9 +1,13 @@
-"""All-reduces that were measured inside nodes: seconds by size and number of devices.
+"""Time of collectives between the devices of a job: rings, trees and measured all-reduces.
 
-Knots of the curves that ``collectives.fit`` learns from the network profiles published with Vidur (MIT licence,
-data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs joined by NVSwitch. Straight lines between their
-logarithms meet the measured means above 1 MiB within 2.3 to 4.6 % (mean absolute); below it single times jump between
-two values, and the knots are their middle.
+The model is α–β: a hop costs its latency, a byte the time of the slowest link (Thakur, Rabenseifner and Gropp 2005). A
+gather passes (n−1)/n of the data in n−1 hops, an all-reduce twice that. Between nodes a tree of few hops is used where
+it is faster, as NCCL does.
+
+The measured all-reduces inside nodes are knots of curves that ``estimators/collectives.py`` fitted to the network
+profiles published with Vidur (MIT licence, data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs joined by
+NVSwitch. Straight lines between their logarithms meet the measured means above 1 MiB within 2.3 to 4.6 % (mean
+absolute). Below it single times jump between two values, and the knots are their middle.
 """
 
 import math
@@ -14,8 +18,8 @@ from dataclasses import dataclass, replace
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device
 
+# Points (size in bytes, seconds), both ascending; empty where nothing was measured.
 AllReduceCurve = tuple[tuple[float, float], ...]
-"""Points (size in bytes, seconds), both ascending; empty where nothing was measured."""
 
 _BYTES = (
     8192, 32768, 131072, 524288, 1048576, 1482910, 2097152, 2965820, 4194304, 5931641, 8388608, 11863283, 16777216,
@@ -29,12 +33,12 @@ _MICROSECONDS = {
     ("Hopper", 4): (35.3, 40.9, 40.9, 40.9, 40.9, 40.9, 40.9, 40.9, 48.2, 50.2, 62, 74.1, 93, 123, 168, 230, 308),
     ("Hopper", 8): (25.8, 30.9, 30.9, 32.2, 33, 35.2, 40.4, 45.5, 52, 60, 75.9, 92.8, 119, 152, 198, 261, 335),
 }
+# The link of the measured devices, both ways together: a bridge or another link of their generation is not theirs.
 _LINKS_BYTES_PER_S = {"Ampere": 600e9, "Hopper": 900e9}
-"""The link of the measured devices, both ways together: a bridge or another link of their generation is not theirs."""
 
 
 def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
-    """Return the measured all-reduces of ``devices`` such devices in one node, empty where there are none."""
+    """Return the measured all-reduces of ``devices`` devices in one node; empty if unmeasured."""
     architecture = device.architecture or ""
     if not (device.form_factor or "").startswith("SXM"):
         return ()
@@ -44,14 +48,14 @@ def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
     return tuple((float(size), time * 1e-6) for size, time in zip(_BYTES, times, strict=False))
 
 
+# What a ×16 slot moves one way, by generation, in practice (about three quarters of the wire rate).
 PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
-"""What a ×16 slot moves one way, by generation, in practice (about three quarters of the wire rate)."""
 
 NETWORK_EFFICIENCY = 0.8
 LINK_EFFICIENCY = 0.75
+# Latency of one hop of a ring over the devices' own link, over PCIe, and between nodes: the constants of NCCL's own
+# cost model for large messages (src/graph/tuning.cc, protocol Simple).
 LINK_HOP_S, SLOT_HOP_S, NETWORK_HOP_S = 3.4e-6, 5.7e-6, 14e-6
-"""Latency of one hop of a ring over the devices' own link, over PCIe, and between nodes: the constants of NCCL's own
-cost model for large messages (src/graph/tuning.cc, protocol Simple)."""
 
 _GIGABITS = re.compile(r"(?:(?P<count>\d+)\s*[x×]\s*)?(?:[A-Z]+\d*\s*)*?(?P<rate>\d+)\s*Gb/s", re.IGNORECASE)
 _NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100, "slingshot": 200, "opa": 100}
@@ -59,10 +63,10 @@ _NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring of ``devices`` over ``nodes``: bytes a second one way through its slowest link, and latencies in seconds.
+    """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies.
 
     ``latency_s`` is that of a hop inside a node, ``network_latency_s`` of one between nodes. ``curve`` holds measured
-    all-reduces of this very group, where there are any.
+    all-reduces of this group, if any.
     """
 
     devices: int
@@ -74,7 +78,7 @@ class Ring:
 
     @property
     def measured(self) -> bool:
-        """Whether collectives of this group were measured."""
+        """True if collectives of this group were measured."""
         return bool(self.curve)
 
     def all_reduce_s(self, size_bytes: float) -> float:
@@ -111,7 +115,7 @@ class Ring:
         return (self.devices - self.nodes) * self.latency_s + self.nodes * self.network_latency_s
 
     def _measured_s(self, size_bytes: float) -> float:
-        """Return the seconds of a measured all-reduce; what is larger than any goes on at the rate of the link."""
+        """Return the seconds of a measured all-reduce, extrapolated at the rate of the link."""
         largest, last_s = self.curve[-1]
         if size_bytes > largest:
             return last_s + 2 * self.transfer_s(size_bytes - largest)
@@ -124,7 +128,7 @@ class Ring:
 
 
 def interpolate_curve(curve: AllReduceCurve, size_bytes: float) -> float:
-    """Return the seconds at a size by straight lines between logarithms; outside the curve those at its end."""
+    """Return the seconds at a size by log-linear interpolation, constant outside the curve."""
     place = bisect_left(curve, (size_bytes, 0.0))
     if place in (0, len(curve)):
         return curve[min(place, len(curve) - 1)][1]
@@ -136,16 +140,16 @@ def interpolate_curve(curve: AllReduceCurve, size_bytes: float) -> float:
 def exchange_s(ring: Ring, graph: OpGraph) -> float:
     """Return the seconds that a step's collectives take on ``ring``.
 
-    They are the ones the trace saw: all-reduces, and what moves half as much (gathers, reduce-scatters, all-to-all).
-    A trace of a single process saw none: its gradients are then taken to be reduced once. Smaller groups keep their
-    size; the largest is the whole job, whatever number of devices was traced.
+    They are the traced ones: all-reduces, and those that move half as much (gathers, reduce-scatters, all-to-all). A
+    trace of one process has none, so its gradients count as reduced once. Smaller groups keep their size. The largest
+    one is the whole job, whatever number of devices was traced.
     """
     if not sees_collectives(graph):
         return ring.all_reduce_s(graph.parameter_bytes)
-    seen = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]
-    whole = max(op.dims["ranks"] for op in seen)
+    collectives = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]
+    whole = max(op.dims["ranks"] for op in collectives)
     total = 0.0
-    for op in seen:
+    for op in collectives:
         among = ring if op.dims["ranks"] == whole else _smaller(ring, op.dims["ranks"])
         reduced = op.name.rpartition(".")[2].startswith(("all_reduce", "allreduce"))
         seconds = among.all_reduce_s(op.dims["bytes"]) if reduced else among.all_gather_s(op.dims["bytes"])
@@ -176,7 +180,7 @@ def make_ring(
 
 
 def network_bytes_per_s(interconnect: str | None) -> float | None:
-    """Read the bandwidth of a node's network from its catalog text, such as ``4x IB HDR200``; ``None`` if not said."""
+    """Parse the bandwidth of a node's network from a catalog text such as ``4x IB HDR200``."""
     if not interconnect:
         return None
     if match := _GIGABITS.search(interconnect):

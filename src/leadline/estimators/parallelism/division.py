@@ -1,14 +1,18 @@
-"""What copies of a model hold beside it to exchange gradients and weights.
+"""A step divided over the GPUs of a job: computing, communication, exposed time and memory.
 
-DDP keeps all gradients once more in its buckets, unless they are views of these (``gradient_as_bucket_view``; PyTorch's
-documentation of DistributedDataParallel). DeepSpeed's ZeRO-1 and ZeRO-2 copy gradients into a contiguous bucket of
-``reduce_bucket_size`` elements, allocated whole for each backward pass (deepspeed/runtime/zero/stage_1_and_2.py,
-defaults ``contiguous_gradients``, 5e8 elements, no ``overlap_comm``); what it gathers of weights goes where they lie.
+The layout is Megatron-LM's: tensor-parallel GPUs are neighbours, then come the data-parallel copies, then the pipeline
+stages. Sources: sharding by Rajbhandari et al. 2020 (ZeRO); two all-reduces of activations per layer and pass by
+Shoeybi et al. 2019; activations left by tensor parallelism by Korthikanti et al. 2022; the pipeline bubble (p − 1)/m of
+p stages and m microbatches by Narayanan et al. 2021.
 
-FSDP wraps each layer: the weights of the one in use are whole, and those of the next, which is gathered meanwhile
-(``limit_all_gathers`` lets no more be on their way); in backward also the gradients of one layer that are made and of
-one that are reduced. What no layer holds, embedding and output layer, stays whole from its first use in forward to the
-end of backward (torch/distributed/fsdp does not reshard the root's parameters after forward), and so do its gradients.
+**Exchange buffers.** DDP keeps all gradients again in its buckets, unless they are views (``gradient_as_bucket_view``;
+PyTorch's documentation of DistributedDataParallel). DeepSpeed's ZeRO-1 and ZeRO-2 copy gradients into a bucket of
+``reduce_bucket_size`` elements, allocated for each backward pass (deepspeed/runtime/zero/stage_1_and_2.py, defaults
+``contiguous_gradients``, 5e8 elements, no ``overlap_comm``). Gathered weights go to their own storage.
+
+FSDP wraps each layer. The weights of the layer in use and of the next one are whole (``limit_all_gathers`` allows no
+more). In backward the gradients of two layers are whole as well. Embedding and output layer stay whole from their first
+use to the end of backward, since torch/distributed/fsdp does not reshard the root's parameters after forward.
 """
 
 from collections import Counter
@@ -21,18 +25,18 @@ from leadline.core.workload import ModelKind, Phase, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
 from leadline.estimators.parallelism.collectives import Ring, exchange_s, make_ring, sees_collectives
 
+# Elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`).
 BUCKET_ELEMENTS = 5 * 10**8
-"""Elements of a bucket of gradients (DeepSpeed's ``reduce_bucket_size``)."""
+# Layers that are whole at a time: one in use, one on its way.
 AT_ONCE = 2
-"""Layers that are whole at a time: one in use, one on its way."""
 
 CategoryBytes = dict[StorageCategory, int]
 
 
 def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> CategoryBytes:
-    """Return the bytes that one GPU holds in a stage of a step to exchange with the other copies, by category.
+    """Return the bytes by category that one GPU holds in a stage to exchange with other copies.
 
-    A script's own are in its trace, and XLA plans its own.
+    A script's own buffers are in its trace, and XLA plans its own.
     """
     plan = workload.parallelism
     copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
@@ -42,7 +46,7 @@ def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> Catego
     if plan.sharding is Sharding.NONE:
         return {StorageCategory.GRADIENT: trained // parts}
     if plan.sharding is Sharding.FULL:
-        return _of_units(graph, stage, workload.accumulation, copies, trained, plan.tensor)
+        return _unit_buffers(graph, stage, workload.accumulation, copies, trained, plan.tensor)
     if stage is not Stage.BACKWARD:
         return {}
     return {StorageCategory.GRADIENT: BUCKET_ELEMENTS * _gradient_width(graph)}
@@ -52,7 +56,7 @@ MODELLED = (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
 
 
 def describe_exchange_buffers(workload: Workload) -> str:
-    """Return what is taken of the buffers of an exchange, where a user may have chosen otherwise."""
+    """Return the assumption about exchange buffers, where a user may have chosen otherwise."""
     if workload.gpus < 2 or workload.phase is not Phase.TRAINING or workload.model.kind not in MODELLED:
         return ""
     if workload.parallelism.copies(workload.gpus) < 2:
@@ -65,8 +69,10 @@ def describe_exchange_buffers(workload: Workload) -> str:
     }[workload.parallelism.sharding]
 
 
-def _of_units(graph: OpGraph, stage: Stage, accumulation: int, copies: int, trained: int, tensor: int) -> CategoryBytes:
-    """Return what is whole of weights and gradients that are sharded by layers."""
+def _unit_buffers(
+    graph: OpGraph, stage: Stage, accumulation: int, copies: int, trained: int, tensor: int
+) -> CategoryBytes:
+    """Return the whole weights and gradients of a model sharded by layers."""
     if stage is Stage.OPTIMIZER:
         return {}
     layers = max(1, count_layers(graph) // max(accumulation, 1))
@@ -74,12 +80,12 @@ def _of_units(graph: OpGraph, stage: Stage, accumulation: int, copies: int, trai
     inside = (graph.parameter_bytes - outside) / layers
     share = 1 - 1 / copies  # the rest is a GPU's own
     gathered = min(outside + AT_ONCE * inside, graph.parameter_bytes) * share
-    held = {StorageCategory.PARAMETER: int(gathered / tensor)}
+    buffers = {StorageCategory.PARAMETER: int(gathered / tensor)}
     if stage is Stage.BACKWARD:
         of_all = graph.trained_bytes is None
-        made = (outside if of_all else 0) + AT_ONCE * (inside if of_all else trained / layers)
-        held[StorageCategory.GRADIENT] = int(min(made, trained) * share / tensor)
-    return held
+        gradients = (outside if of_all else 0) + AT_ONCE * (inside if of_all else trained / layers)
+        buffers[StorageCategory.GRADIENT] = int(min(gradients, trained) * share / tensor)
+    return buffers
 
 
 def _outside_bytes(graph: OpGraph, layers: int) -> int:
@@ -102,23 +108,23 @@ def count_layers(graph: OpGraph) -> int:
     return sum(op.count for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD)
 
 
+# Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
+# computing and exchanging come from llm-foundry's training steps (8 to 512 GPUs, sharded in full): 0.31 ± 0.08.
 UNHIDDEN = 0.31
-"""Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
-computing and exchanging come from llm-foundry's training steps (8 to 512 GPUs, sharded in full): 0.31 ± 0.08."""
+# More GPUs than this are taken to be on several nodes of the usual size, where nobody says on how many they are.
 MOST_IN_A_NODE, USUAL_NODE = 16, 8
-"""More GPUs than this are taken to be on several nodes of the usual size, where nobody says on how many they are."""
+# Time of the host to launch one collective, as Vidur takes it beside its profiles (nccl_cpu_launch_overhead).
 COLLECTIVE_LAUNCH_S = 20e-6
-"""Time of the host to launch one collective, as Vidur takes it beside its profiles (nccl_cpu_launch_overhead)."""
+# Share of a step in which gradients appear, behind which their reduction hides.
 BACKWARD = 2 / 3
-"""Share of a step in which gradients appear, behind which their reduction hides."""
 
 
 @dataclass(frozen=True, slots=True)
 class DividedStep:
-    """One step on each GPU: its seconds, the seconds of sending by purpose, what of these shows, and the idle ones.
+    """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time.
 
-    ``measured`` says whether every link that is used was measured; the others are taken at shares of their wire rate,
-    ``slowest_bytes_per_s`` the least of them. ``assumed`` says what was taken of the nodes, where nobody said it.
+    ``measured`` is true if every used link was measured. Otherwise links run at shares of their wire rate, the slowest
+    at ``slowest_bytes_per_s``. ``assumed`` is the assumption about nodes, if any.
     """
 
     step_s: float
@@ -131,7 +137,7 @@ class DividedStep:
 
     @property
     def sentences(self) -> list[str]:
-        """How much of the step is not computing, and what that rests on."""
+        """Sentences about exposed communication and what it rests on."""
         text = f"{self.exposed_s / self.step_s:.0%} of the step is exchange between GPUs not hidden behind computing"
         if self.idle_s:
             text += f", {self.idle_s / self.step_s:.0%} is waiting in the pipeline"
@@ -143,7 +149,7 @@ class DividedStep:
 
 @dataclass(frozen=True, slots=True)
 class _Rings:
-    """Who exchanges with whom: the copies, the tensor-parallel group, and neighbours in the pipeline."""
+    """The groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
 
     data: Ring
     tensor: Ring
@@ -163,9 +169,8 @@ def divide_step(
 ) -> DividedStep:
     """Divide a step that takes one GPU ``whole_s`` seconds, ``optimizer_s`` of them in the update.
 
-    In tensor parallelism ``whole_s`` is what the GPUs of a group take together (``tensor_share.py`` tells what each
-    runs). Its ops are as many on each of them, so that it never takes less than ``launches_s`` there, to which the
-    launches of collectives are added where there are any.
+    In tensor parallelism ``whole_s`` is the total of the group's GPUs (``tensor.py`` gives each share). Every GPU
+    launches all ops, so each takes at least ``launches_s`` plus the launches of collectives.
 
     Raises:
         InvalidInput: the GPUs cannot be divided so, or the graph has no attention layers to divide.
@@ -203,25 +208,25 @@ def divide_step(
 
 
 def divide_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakMemory:
-    """Return what one GPU holds where the whole model on one GPU holds ``peak``: the fullest of the divided stages."""
+    """Return one GPU's peak from the whole model's ``peak``: the fullest of the divided stages."""
     plan = workload.parallelism
     buffers = {stage: exchange_buffers(workload, graph, stage) for stage in Stage}
     if plan.tensor * plan.pipeline == 1 and plan.sharding is Sharding.NONE and not any(buffers.values()):
         return peak
     stages = peak.by_stage or {Stage.FORWARD: peak.by_category}
-    divided = {stage: _divided_moment(held, stage, workload, graph) for stage, held in stages.items()}
-    for stage, held in divided.items():
+    divided = {stage: _divide_moment(moment, stage, workload, graph) for stage, moment in stages.items()}
+    for stage, moment in divided.items():
         for category, size in buffers[stage].items():
-            held[category] = held.get(category, 0) + size
-    held = max(divided.values(), key=lambda one: sum(one.values()))
-    share = sum(held.values()) / max(sum(peak.by_category.values()), 1)
-    return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), held, divided)
+            moment[category] = moment.get(category, 0) + size
+    moment = max(divided.values(), key=lambda moment: sum(moment.values()))
+    share = sum(moment.values()) / max(sum(peak.by_category.values()), 1)
+    return PeakMemory(int(peak.allocated_bytes * share), int(peak.reserved_bytes * share), moment, divided)
 
 
-def _divided_moment(
+def _divide_moment(
     whole: dict[StorageCategory, int], stage: Stage, workload: Workload, graph: OpGraph
 ) -> dict[StorageCategory, int]:
-    """Return what one GPU holds of ``whole``, the fullest moment of a stage of the whole model."""
+    """Return one GPU's part of ``whole``, the fullest moment of a stage of the whole model."""
     plan = workload.parallelism
     copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
     sharded = {
@@ -231,18 +236,18 @@ def _divided_moment(
     }
     if stage is Stage.OPTIMIZER:  # an update works on the weights whose state is here
         sharded[StorageCategory.TEMPORARY] = plan.sharding is not Sharding.NONE
-    held = dict(whole)
+    divided = dict(whole)
     for category, shared in sharded.items():
-        held[category] = int(held.get(category, 0) / parts / (copies if shared else 1))
-    activations = held.get(StorageCategory.ACTIVATION, 0)
-    held[StorageCategory.ACTIVATION] = int(activations * (10 + 24 / plan.tensor) / 34)
-    if cache := held.get(StorageCategory.KV_CACHE, 0):
-        held[StorageCategory.KV_CACHE] = cache_share_bytes(cache, workload, graph)
-    return held
+        divided[category] = int(divided.get(category, 0) / parts / (copies if shared else 1))
+    activations = divided.get(StorageCategory.ACTIVATION, 0)
+    divided[StorageCategory.ACTIVATION] = int(activations * (10 + 24 / plan.tensor) / 34)
+    if cache := divided.get(StorageCategory.KV_CACHE, 0):
+        divided[StorageCategory.KV_CACHE] = cache_share_bytes(cache, workload, graph)
+    return divided
 
 
 def cache_share_bytes(cache_bytes: int, workload: Workload, graph: OpGraph) -> int:
-    """Return the bytes of a whole model's KV cache that one GPU holds: heads are shared out, but none is cut."""
+    """Return one GPU's bytes of a model's KV cache; heads are divided, but none is cut."""
     plan = workload.parallelism
     return cache_bytes // (plan.pipeline * min(plan.tensor, graph.cache_heads or plan.tensor))
 
@@ -301,7 +306,7 @@ def _tensor_s(ring: Ring, graph: OpGraph, stages: int, *, again: bool) -> float:
 
 
 def _launched_s(workload: Workload, graph: OpGraph, launches_s: float) -> float:
-    """Return the seconds of launching on each GPU of a group, the all-reduces of tensor parallelism included."""
+    """Return the launch seconds on each GPU of a group, including tensor-parallel all-reduces."""
     if workload.parallelism.tensor < 2 or launches_s <= 0:
         return launches_s
     return launches_s + _reduced(graph, again=workload.checkpointing) * count_layers(graph) * COLLECTIVE_LAUNCH_S

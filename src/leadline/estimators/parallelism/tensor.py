@@ -1,10 +1,10 @@
-"""What of a graph one GPU of a tensor-parallel group runs: every op, but not an even share of each.
+"""The part of a graph that one GPU of a tensor-parallel group runs.
 
-As Megatron-LM divides a layer (Shoeybi et al. 2019): products are cut along the side that is not the residual stream,
-attention by heads, and what lies between the two products of a block with them. Norms, residual additions and all else
-on the residual stream each GPU does whole. Half-precision layers that Vidur timed on 1, 2, 4 and 8 GPUs agree: norms
-and additions take the same time on all of them, and products, of which each is narrower and less efficient, a share
-that is larger than even by 6 to 20 % on 4 and by 16 to 54 % on 8 A100s and H100s, up to 256 tokens.
+A layer is divided as in Megatron-LM (Shoeybi et al. 2019). Products are cut along the side that is not the residual
+stream, attention by heads, and ops between the two products of a block with them. Each GPU does norms, residual
+additions and all else on the residual stream whole. Vidur's half-precision layers on 1, 2, 4 and 8 GPUs agree: norms
+and additions take the same time. Narrower products are less efficient, so their share is 6 to 20 % above even on 4 and
+16 to 54 % on 8 A100s and H100s, up to 256 tokens.
 """
 
 import math
@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 
+# Tensors of so many dimensions are (batch, heads, tokens, head size).
 HEADED = 4
-"""Tensors of so many dimensions are (batch, heads, tokens, head size)."""
 
 
 def tensor_share(graph: OpGraph, ways: int) -> OpGraph:
@@ -26,7 +26,7 @@ def tensor_share(graph: OpGraph, ways: int) -> OpGraph:
 
 
 def residual_width(graph: OpGraph) -> int:
-    """Return the width of the residual stream: the side that most products with weights have; 0 where none has."""
+    """Return the width of the residual stream: the side most weight products share; 0 if none."""
     sides: Counter[int] = Counter()
     for op in graph.ops:
         if _weighs(op):
@@ -51,12 +51,12 @@ def _shared(op: Op, ways: int, width: int) -> Op:
     if op.stage is Stage.OPTIMIZER:
         return _scaled(op, 1 / ways, op.dims, ways, width)
     before = _elements(op.outputs)
-    after = _elements(tuple(_cut(one, ways, width) for one in op.outputs))
+    after = _elements(tuple(_cut(output, ways, width) for output in op.outputs))
     return _scaled(op, after / before if before else 1.0, op.dims, ways, width)
 
 
 def _product(op: Op, ways: int, width: int) -> Op:
-    """Return a product of which the side that is not the residual stream is cut; batched ones are cut by heads."""
+    """Return a product cut along the side that is not the residual stream; batches are cut by heads."""
     b, m, n, k = op.dims.get("b", 1), op.dims["m"], op.dims["n"], op.dims["k"]
     if b > 1:
         fewer = {**op.dims, "b": max(1, b // ways)}
@@ -72,7 +72,7 @@ def _product(op: Op, ways: int, width: int) -> Op:
 
 
 def _scaled(op: Op, share: float, dims: dict[str, int], ways: int, width: int) -> Op:
-    inputs, outputs = (tuple(_cut(one, ways, width) for one in specs) for specs in (op.inputs, op.outputs))
+    inputs, outputs = (tuple(_cut(spec, ways, width) for spec in specs) for specs in (op.inputs, op.outputs))
     return replace(_plain(op, share), dims=dims, inputs=inputs, outputs=outputs)
 
 
@@ -83,7 +83,7 @@ def _plain(op: Op, share: float) -> Op:
 
 
 def _cut(spec: TensorSpec, ways: int, width: int) -> TensorSpec:
-    """Return the part of a tensor that one GPU holds: its heads (none is cut), or its columns beyond the stream's."""
+    """Return one GPU's part of a tensor: whole heads, or a share of columns wider than the stream."""
     shape = spec.shape
     if len(shape) >= HEADED:
         return replace(spec, shape=(shape[0], max(1, shape[1] // ways), *shape[2:]))
@@ -93,4 +93,4 @@ def _cut(spec: TensorSpec, ways: int, width: int) -> TensorSpec:
 
 
 def _elements(specs: tuple[TensorSpec, ...]) -> int:
-    return sum(math.prod(one.shape) for one in specs)
+    return sum(math.prod(spec.shape) for spec in specs)

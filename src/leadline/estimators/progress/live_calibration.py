@@ -1,4 +1,4 @@
-"""Learn from polls of finished runs how far live estimates are off, by the share of the job that was over."""
+"""Fit the errors of live estimates on polls of finished runs, by the share of the job done."""
 
 import math
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from leadline.estimators.progress.live_estimates import (
     remaining_by_progress,
 )
 
+# The share of errors that lie within a standard deviation.
 USUAL = 0.68
-"""The share of errors that lie within a standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressPoll:
     """One poll of a run that has ended since.
 
-    ``memory`` is what was seen of it up to then, as ``live_memory`` takes it. Both ``total_s`` and
-    ``peak_memory_bytes`` are of the whole run; ``before`` is what was estimated of the first.
+    ``memory`` holds the samples up to then, as ``live_memory`` takes them. ``total_s`` and ``peak_memory_bytes`` are of
+    the whole run. ``before`` is the estimate of ``total_s`` made before the start.
     """
 
     run: str
@@ -50,48 +50,50 @@ def calibrate_live(polls: Sequence[ProgressPoll]) -> LiveTable:
         InvalidInput: fewer than ``ENOUGH_ERRORS`` runs showed progress.
     """
     plain = LiveTable((0.0,) * len(SHARES), {"both": (), "seen": (), "memory": ()})
-    running = [one for one in polls if one.total_s > one.at_s]
+    running = [poll for poll in polls if poll.total_s > poll.at_s]
     excess = _excess(running, plain)
     table = LiveTable(excess, plain.scores)
-    found: dict[str, list[LiveError]] = {"both": [], "seen": [], "memory": []}
-    for one in running:
-        seen, _ = remaining_by_progress(one.progress, one.at_s, table)
-        if seen is None:
+    errors_by_kind: dict[str, list[LiveError]] = {"both": [], "seen": [], "memory": []}
+    for poll in running:
+        evidence, _ = remaining_by_progress(poll.progress, poll.at_s, table)
+        if evidence is None:
             continue
-        left = math.log(one.total_s - one.at_s)
-        for kind, before in (("seen", None), ("both", one.before)):
+        remaining_log = math.log(poll.total_s - poll.at_s)
+        for kind, before in (("seen", None), ("both", poll.before)):
             if kind == "both" and before is None:
                 continue
-            both, _ = combine_evidence(None if before is None else evidence_before(before, one.at_s), seen)
-            share = one.at_s / (one.at_s + math.exp(both.log))
-            found[kind].append(LiveError(share, (left - both.log) / both.spread, one.run))
-        found["memory"] += _memory(one, LiveEstimate(Interval(one.at_s + math.exp(both.log), 0.0, math.inf), share))
-    runs = {one.run for one in found["seen"]}
+            combined, _ = combine_evidence(None if before is None else evidence_before(before, poll.at_s), evidence)
+            share = poll.at_s / (poll.at_s + math.exp(combined.log))
+            errors_by_kind[kind].append(LiveError(share, (remaining_log - combined.log) / combined.spread, poll.run))
+        errors_by_kind["memory"] += _memory(
+            poll, LiveEstimate(Interval(poll.at_s + math.exp(combined.log), 0.0, math.inf), share)
+        )
+    runs = {poll.run for poll in errors_by_kind["seen"]}
     if len(runs) < ENOUGH_ERRORS:
         raise InvalidInput(f"only {len(runs)} runs showed progress, and {ENOUGH_ERRORS} are needed: watch more of them")
-    return LiveTable(excess, {kind: collect_errors(errors) for kind, errors in found.items()}, len(runs))
+    return LiveTable(excess, {kind: collect_errors(errors) for kind, errors in errors_by_kind.items()}, len(runs))
 
 
 def _excess(polls: Sequence[ProgressPoll], plain: LiveTable) -> tuple[float, ...]:
-    """Return the spread to add at each share so that USUAL of the errors lie within one."""
+    """Return the spread to add at each share so that 68 % of errors fall within one deviation."""
     squares: list[list[float]] = [[] for _ in SHARES]
-    for one in polls:
-        seen, _ = remaining_by_progress(one.progress, one.at_s, plain)
-        if seen is not None:
-            error = math.log(one.total_s - one.at_s) - seen.log
-            share = one.at_s / (one.at_s + math.exp(seen.log))
-            squares[nearest_share(share)].append(error**2 - seen.spread**2)
-    found = []
+    for poll in polls:
+        evidence, _ = remaining_by_progress(poll.progress, poll.at_s, plain)
+        if evidence is not None:
+            error = math.log(poll.total_s - poll.at_s) - evidence.log
+            share = poll.at_s / (poll.at_s + math.exp(evidence.log))
+            squares[nearest_share(share)].append(error**2 - evidence.spread**2)
+    excess = []
     for near in squares:
         ranked = sorted(near)
         usual = ranked[min(math.ceil(USUAL * len(ranked)), len(ranked)) - 1] if ranked else MOST_SPREAD**2
-        found.append(round(math.sqrt(max(usual, 0.0)), 4))
-    return tuple(found)
+        excess.append(round(math.sqrt(max(usual, 0.0)), 4))
+    return tuple(excess)
 
 
-def _memory(one: ProgressPoll, elapsed: LiveEstimate) -> list[LiveError]:
-    """Return the error of the peak by what was seen of it, where it was."""
-    told = memory_evidence(one.memory, one.progress.startup_s if one.progress else None, elapsed)
-    if told is None or one.peak_memory_bytes <= 0:
+def _memory(poll: ProgressPoll, elapsed: LiveEstimate) -> list[LiveError]:
+    """Return the error of the peak predicted from memory samples, if it was measured."""
+    evidence = memory_evidence(poll.memory, poll.progress.startup_s if poll.progress else None, elapsed)
+    if evidence is None or poll.peak_memory_bytes <= 0:
         return []
-    return [LiveError(elapsed.done, (math.log(one.peak_memory_bytes) - told.log) / told.spread, one.run)]
+    return [LiveError(elapsed.done, (math.log(poll.peak_memory_bytes) - evidence.log) / evidence.spread, poll.run)]

@@ -1,4 +1,10 @@
-"""How far off live estimates were, by the share of the job that was over: what their intervals are made of."""
+"""Time and memory of a running job, from the estimate before its start and its progress.
+
+Both sources describe the remaining time in logarithms, so a prediction is never in the past. The earlier estimate is
+conditioned on the job still running. The progress is extrapolated like a probe's (``loop_extrapolation``). Each source
+counts by its spread. The interval comes from the errors on polls of earlier runs, by the share done
+(``live_calibration``).
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,18 +14,18 @@ from leadline.core.estimate import NORMAL_90, Interval
 from leadline.core.progress import Progress
 from leadline.estimators.progress.loop_extrapolation import DRIFT, extrapolate_loops
 
+# The shares done around which errors are gathered; between them quantiles are interpolated.
 SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
-"""The shares done around which errors are gathered; between them quantiles are interpolated."""
+# Errors below which those of the neighbouring shares count too: so many have a 5 % tail.
 ENOUGH_ERRORS = 19
-"""Errors below which those of the neighbouring shares count too: so many have a 5 % tail."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveError:
-    """One error of a live estimate: the ``share`` that was over by its own reckoning, and its ``score``.
+    """One error of a live estimate at the ``share`` that it took as done.
 
-    The score is ln(what was left ÷ what was estimated to be left), in the estimate's own spreads; of memory that of
-    the peak. ``run`` is shared by the polls of one run.
+    The ``score`` is ln(remaining ÷ predicted remaining) in the estimate's own spreads; for memory that of the peak.
+    Polls of one run share ``run``.
     """
 
     share: float
@@ -29,11 +35,10 @@ class LiveError:
 
 @dataclass(frozen=True, slots=True)
 class LiveTable:
-    """Errors of live estimates by the share that was done, each figure for one of ``SHARES``.
+    """Errors of live estimates at each of ``SHARES``.
 
-    ``excess`` is the spread of forecasts from progress beyond what they say themselves, and ``scores`` has the sorted
-    scores of each kind of evidence: ``both`` are those of progress with an estimate from before, ``seen`` those
-    without, ``memory`` those of the peak.
+    ``excess`` is the spread of progress forecasts in addition to their own. ``scores`` has sorted scores by evidence:
+    ``both`` for progress with an earlier estimate, ``seen`` for progress alone, ``memory`` for the peak.
     """
 
     excess: tuple[float, ...]
@@ -41,42 +46,42 @@ class LiveTable:
     runs: int = 0
 
     def excess_at(self, share: float) -> float:
-        """Return how much a forecast is to be doubted beyond what it says itself when this share is done."""
-        return _between(self.excess, share)
+        """Return the spread to add to a forecast's own when this share is done."""
+        return _interpolate(self.excess, share)
 
     def bounds(self, kind: str, share: float, level: float) -> tuple[float, float]:
-        """Return the quantiles of the scores between which a new one lies with probability ``level`` (0 to 1).
+        """Return the quantiles of the scores that hold a new score with probability ``level`` (0 to 1).
 
-        They are conformal: of n scores the ends are those of rank (n + 1) tail, the extreme ones where n is too small.
+        They are conformal: rank (n + 1) tail of n scores, or the extreme ones where n is too small.
         """
         tail = (1 - level) / 2
         bands = [self._band(kind, place) for place in range(len(SHARES))]
-        low = [-_upper([-one for one in band], tail) for band in bands]
-        return _between(low, share), _between([_upper(band, tail) for band in bands], share)
+        low = [-_upper_quantile([-score for score in band], tail) for band in bands]
+        return _interpolate(low, share), _interpolate([_upper_quantile(band, tail) for band in bands], share)
 
     def _band(self, kind: str, place: int) -> list[float]:
         """Return the scores at a share, with those of its neighbours as far as are needed."""
         every = self.scores[kind]
         for reach in range(len(SHARES)):
-            band = [one for near in every[max(place - reach, 0) : place + reach + 1] for one in near]
+            band = [score for near in every[max(place - reach, 0) : place + reach + 1] for score in near]
             if len(band) >= ENOUGH_ERRORS:
                 return band
         return band
 
 
 def collect_errors(errors: Sequence[LiveError]) -> tuple[tuple[float, ...], ...]:
-    """Return the scores at each of ``SHARES``, sorted; of one run there is one at each, that of the nearest poll."""
-    found = []
+    """Return the sorted scores at each of ``SHARES``; each run adds its nearest poll."""
+    bands = []
     for place, share in enumerate(SHARES):
         nearest: dict[str, LiveError] = {}
-        for one in errors:
-            if nearest_share(one.share) != place:
+        for error in errors:
+            if nearest_share(error.share) != place:
                 continue
-            kept = nearest.get(one.run)
-            if kept is None or abs(one.share - share) < abs(kept.share - share):
-                nearest[one.run] = one
-        found.append(tuple(sorted(round(one.score, 4) for one in nearest.values())))
-    return tuple(found)
+            kept = nearest.get(error.run)
+            if kept is None or abs(error.share - share) < abs(kept.share - share):
+                nearest[error.run] = error
+        bands.append(tuple(sorted(round(error.score, 4) for error in nearest.values())))
+    return tuple(bands)
 
 
 def nearest_share(share: float) -> int:
@@ -84,17 +89,17 @@ def nearest_share(share: float) -> int:
     return min(range(len(SHARES)), key=lambda place: abs(_odds(SHARES[place]) - _odds(share)))
 
 
-def _upper(scores: Sequence[float], tail: float) -> float:
-    """Return what a new score exceeds with probability ``tail`` at most, as far as so few can tell."""
+def _upper_quantile(scores: Sequence[float], tail: float) -> float:
+    """Return the value that a new score exceeds with probability ``tail`` at most."""
     ranked = sorted(scores)
     rank = math.ceil((len(ranked) + 1) * (1 - tail))
     return ranked[min(rank, len(ranked)) - 1] if ranked else math.inf
 
 
-def _between(figures: Sequence[float], share: float) -> float:
+def _interpolate(figures: Sequence[float], share: float) -> float:
     """Return a figure between those of ``SHARES``, along log-odds."""
     at = _odds(share)
-    odds = [_odds(one) for one in SHARES]
+    odds = [_odds(known_share) for known_share in SHARES]
     if at <= odds[0]:
         return figures[0]
     for place in range(1, len(odds)):
@@ -110,22 +115,22 @@ def _odds(share: float) -> float:
 
 
 LEVEL = 0.9
+# This share of the work that was left is not taken to be done before it is seen done.
 UNSEEN = 0.2
-"""This share of the work that was left is not taken to be done before it is seen done."""
 LEAST_LEFT_S = 1e-3
+# Units of work done are seen so long after at the most; a job that shows none for longer has lost the time.
 REPORT_S = 20.0
-"""Units of work done are seen so long after at the most; a job that shows none for longer has lost the time."""
 MOST_SPREAD = 3.0
 LEAST_SPREAD = 0.01
+# The logarithm of the farthest that an end may lie from its point.
 FARTHEST = 10.0
-"""The logarithm of the farthest that an end may lie from its point."""
+# Peaks of two runs of one job differ by this share; growth below it is none.
 MEMORY_NOISE = 0.02
-"""Peaks of two runs of one job differ by this share; growth below it is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What one source says of a figure: ``log`` its natural logarithm, ``spread`` a standard deviation of that."""
+    """One source's estimate: the natural logarithm ``log`` and its standard deviation ``spread``."""
 
     log: float
     spread: float
@@ -133,10 +138,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class LiveEstimate:
-    """What a running job takes in all; ``None`` where nothing is known, and ``unknown`` says why.
+    """Total time or memory of a running job; ``None`` if unknown, with the reason in ``unknown``.
 
-    ``done`` is the estimated share of it that is over, 0 to 1, and ``seen_weight`` how much of the point rests on the
-    progress rather than on what was said before, 0 to 1.
+    ``done`` is the estimated share that is over, 0 to 1. ``seen_weight`` is the weight of the progress against the
+    earlier estimate, 0 to 1.
     """
 
     total: Interval | None
@@ -155,31 +160,32 @@ def live_elapsed(
     looked_s: float | None = None,
     level: float = LEVEL,
 ) -> LiveEstimate:
-    """Return the whole time of a job that has run for ``at_s`` seconds; its low end lies beyond them.
+    """Return the whole time of a job that has run for ``at_s`` seconds; its low bound exceeds them.
 
-    ``before`` is what was estimated of the whole job, ``units`` its number of units of work where the script does not
-    show it; ``looked_s`` is its age when its progress was looked at, if that was earlier. Without progress the range is
-    that of ``before`` for a job that still runs.
+    ``before`` is the estimate of the whole job. ``units`` is its number of units of work where the script does not show
+    it. ``looked_s`` is the job's age at the last look at its progress. Without progress the interval is that of
+    ``before`` for a job that still runs.
 
     Raises:
         ValueError: ``at_s`` is below zero.
     """
     if at_s < 0:
         raise ValueError(f"a job cannot have run for {at_s} s")
-    seen, why = remaining_by_progress(progress, at_s, table, units=units, looked_s=looked_s)
-    if seen is None:
+    evidence, why = remaining_by_progress(progress, at_s, table, units=units, looked_s=looked_s)
+    if evidence is None:
         if before is None:
             return LiveEstimate(None, unknown=why)
         point, low, high = (
-            at_s + remaining_by_estimate(before, at_s, one) for one in (0.5, (1 - level) / 2, (1 + level) / 2)
+            at_s + remaining_by_estimate(before, at_s, probability)
+            for probability in (0.5, (1 - level) / 2, (1 + level) / 2)
         )
         total = Interval(point, low, high, level)
         return LiveEstimate(total, done=at_s / total.point)
-    told = None if before is None else evidence_before(before, at_s)
-    both, weight = combine_evidence(told, seen)
-    done = at_s / (at_s + math.exp(both.log))
-    low, high = table.bounds("both" if told else "seen", done, level)
-    return LiveEstimate(_around(both, low, high, level, past=at_s), done, weight)
+    prior = None if before is None else evidence_before(before, at_s)
+    combined, weight = combine_evidence(prior, evidence)
+    done = at_s / (at_s + math.exp(combined.log))
+    low, high = table.bounds("both" if prior else "seen", done, level)
+    return LiveEstimate(_make_interval(combined, low, high, level, past=at_s), done, weight)
 
 
 def remaining_by_progress(
@@ -190,32 +196,32 @@ def remaining_by_progress(
     units: int | None = None,
     looked_s: float | None = None,
 ) -> tuple[Evidence | None, str]:
-    """Return the seconds that are left by the progress alone, or ``None`` and why that cannot be told.
+    """Return the remaining seconds by the progress alone, or ``None`` and the reason.
 
-    What is left is the work that was not seen done when it was looked at, less what was done since. A job that spent
-    most of its age outside the loop that was seen may not have come to its work yet, and is doubted by that much.
+    The remaining work is that not yet done at the last look, less what was done since. A job that spent most of its age
+    outside the loop may not have reached its work yet, which widens the spread.
     """
     scaled = extrapolate_loops(progress, units=units)
     if scaled.elapsed_s is None or progress is None:
         return None, scaled.unknown.get("elapsed_s", "")
     whole = scaled.elapsed_s
     work_s = whole.point - (scaled.startup_s or 0.0) - (scaled.warmup_s or 0.0)
-    count = next(one.count for one in progress.levels if one.name == scaled.unit)
+    count = next(loop.count for loop in progress.levels if loop.name == scaled.unit)
     looked = at_s if looked_s is None else min(looked_s, at_s)
     shown_s = looked if progress.last_s is None else min(progress.last_s, looked)
     since_s = at_s - looked + min(looked - shown_s, REPORT_S)
     left_s = (1 - min(count / scaled.units, 1.0)) * work_s if scaled.units else whole.point - at_s
     least_s = max(DRIFT * at_s, LEAST_LEFT_S)
-    left_s = max(_run_down(max(left_s, least_s), since_s), least_s)
-    own = math.log1p((whole.high - whole.point) / NORMAL_90 / left_s)
-    worked_s = max(one.total_s for one in progress.levels)
-    other = math.log(math.hypot(1.0, max(at_s - worked_s, 0.0) / max(worked_s, LEAST_LEFT_S)))
+    left_s = max(_remaining_after(max(left_s, least_s), since_s), least_s)
+    own_spread = math.log1p((whole.high - whole.point) / NORMAL_90 / left_s)
+    worked_s = max(loop.total_s for loop in progress.levels)
+    outside_spread = math.log(math.hypot(1.0, max(at_s - worked_s, 0.0) / max(worked_s, LEAST_LEFT_S)))
     excess = table.excess_at(at_s / (at_s + left_s))
-    return Evidence(math.log(left_s), min(math.hypot(own, other, excess), MOST_SPREAD)), ""
+    return Evidence(math.log(left_s), min(math.hypot(own_spread, outside_spread, excess), MOST_SPREAD)), ""
 
 
-def _run_down(left_s: float, since_s: float) -> float:
-    """Return what is left of ``left_s`` after ``since_s`` more seconds; the last part of it only fades, unseen."""
+def _remaining_after(left_s: float, since_s: float) -> float:
+    """Return the rest of ``left_s`` after ``since_s`` more seconds; its last part decays only."""
     tail_s = UNSEEN * left_s
     if since_s <= left_s - tail_s:
         return left_s - since_s
@@ -223,12 +229,12 @@ def _run_down(left_s: float, since_s: float) -> float:
 
 
 def remaining_by_estimate(before: Interval, at_s: float, share: float) -> float:
-    """Return the seconds left that a job exceeds with probability 1 - ``share`` if ``before`` held, given that it runs.
+    """Return the ``share`` quantile of remaining seconds by the earlier estimate, given survival.
 
-    The estimate is read as a log-logistic distribution, S(t) = 1 / (1 + (t ÷ point)^b): where a job outlasts it, the
-    time that is left grows with its age, as that of real jobs does.
+    The estimate is read as a log-logistic distribution, S(t) = 1 / (1 + (t ÷ point)^b). Where a job outlasts it, the
+    remaining time grows with its age, as that of real jobs does.
     """
-    shape = math.log((1 + before.level) / (1 - before.level)) / _half(before)
+    shape = math.log((1 + before.level) / (1 - before.level)) / _log_half_width(before)
     log_point = math.log(before.point)
     log_odds = shape * (math.log(at_s) - log_point) if at_s > 0 else -math.inf
     # T = point ((1 + odds) / (1 - share) - 1)^(1/b), in logarithms so that no power overflows
@@ -239,81 +245,83 @@ def remaining_by_estimate(before: Interval, at_s: float, share: float) -> float:
 
 
 def evidence_before(before: Interval, at_s: float) -> Evidence:
-    """Return the seconds left by the estimate from before, given that the job still runs."""
+    """Return the remaining seconds by the earlier estimate, given that the job still runs."""
     low, middle, high = (math.log(remaining_by_estimate(before, at_s, share)) for share in (0.16, 0.5, 0.84))
     return Evidence(middle, min(max((high - low) / 2, LEAST_SPREAD), MOST_SPREAD))
 
 
-def combine_evidence(before: Evidence | None, seen: Evidence) -> tuple[Evidence, float]:
-    """Return both together, each by its spread, and the weight of what was seen.
+def combine_evidence(before: Evidence | None, progress: Evidence) -> tuple[Evidence, float]:
+    """Return both sources combined by their spreads, and the weight of the progress.
 
-    Where the two contradict each other it is the estimate from before that is doubted: its spread grows to what their
-    difference shows (Birge's ratio).
+    Where they disagree, the spread of the earlier estimate grows to their difference (Birge's ratio).
     """
     if before is None:
-        return seen, 1.0
-    variance = before.spread**2 + seen.spread**2
-    doubt = max((before.log - seen.log) ** 2 / variance, 1.0)
-    by_before, by_seen = 1 / (before.spread**2 * doubt), 1 / seen.spread**2
+        return progress, 1.0
+    variance = before.spread**2 + progress.spread**2
+    doubt = max((before.log - progress.log) ** 2 / variance, 1.0)
+    by_before, by_seen = 1 / (before.spread**2 * doubt), 1 / progress.spread**2
     weight = by_seen / (by_before + by_seen)
-    log = weight * seen.log + (1 - weight) * before.log
+    log = weight * progress.log + (1 - weight) * before.log
     return Evidence(log, math.sqrt(1 / (by_before + by_seen))), weight
 
 
 def live_memory(
     before: Interval | None,
-    seen: Sequence[tuple[float, float]],
+    samples: Sequence[tuple[float, float]],
     began_s: float | None,
     elapsed: LiveEstimate,
     table: LiveTable,
     *,
     level: float = LEVEL,
 ) -> LiveEstimate:
-    """Return the peak memory (bytes) of a running job, of whose time ``elapsed`` tells; its low end is what was seen.
+    """Return the peak memory (bytes) of a running job; its low bound is the peak so far.
 
-    ``seen`` holds (seconds since the start, bytes), oldest first, and ``began_s`` is when the first unit of work began.
-    What the peak grew by in the later half of the work goes on as long as the job does; a peak that has stopped growing
-    is the last.
+    ``samples`` holds (seconds since the start, bytes), oldest first. ``began_s`` is the start of the first unit of
+    work. The growth in the later half of the work continues until the job ends. A peak that has stopped growing is
+    final.
     """
-    peak = max((held for _, held in seen), default=0.0)
-    shown = memory_evidence(seen, began_s, elapsed)
+    peak = max((memory for _, memory in samples), default=0.0)
+    shown = memory_evidence(samples, began_s, elapsed)
     if shown is None and before is None:
         return LiveEstimate(None, unknown="no unit of work was seen yet, and no memory was estimated before")
-    told = None if before is None else Evidence(math.log(before.point), _half(before) / NORMAL_90)
+    prior = None if before is None else Evidence(math.log(before.point), _log_half_width(before) / NORMAL_90)
     if shown is None:
-        both, weight, low, high = told or Evidence(0.0, 0.0), 0.0, -NORMAL_90, NORMAL_90
+        combined, weight, low, high = prior or Evidence(0.0, 0.0), 0.0, -NORMAL_90, NORMAL_90
     else:
-        both, weight = combine_evidence(told, shown)
+        combined, weight = combine_evidence(prior, shown)
         low, high = table.bounds("memory", elapsed.done, level)
-    around = _around(both, low, high, level)
+    around = _make_interval(combined, low, high, level)
     total = Interval(max(peak, around.point), max(peak, around.low), max(peak, around.high), level)
     return LiveEstimate(total, elapsed.done, weight)
 
 
 def memory_evidence(
-    seen: Sequence[tuple[float, float]], began_s: float | None, elapsed: LiveEstimate
+    samples: Sequence[tuple[float, float]], began_s: float | None, elapsed: LiveEstimate
 ) -> Evidence | None:
-    """Return the peak by what was seen alone; ``None`` before two looks at the work. Arguments of ``live_memory``."""
-    working = [] if began_s is None else [one for one in seen if one[0] >= began_s]
+    """Return the peak by memory samples alone; ``None`` before two samples of the work.
+
+    The arguments are those of ``live_memory``.
+    """
+    working = [] if began_s is None else [sample for sample in samples if sample[0] >= began_s]
     if len(working) < 2 or elapsed.total is None or working[-1][1] <= 0:
         return None
-    peak = max(held for _, held in seen)
+    peak = max(memory for _, memory in samples)
     at_s, middle_s = working[-1][0], (working[0][0] + working[-1][0]) / 2
-    half_s = max(when for when, _ in seen if when <= middle_s)
-    half = max(held for when, held in seen if when <= half_s)
+    half_s = max(when for when, _ in samples if when <= middle_s)
+    half = max(memory for when, memory in samples if when <= half_s)
     per_s = (peak - half) / (at_s - half_s)
     growth = math.log1p(per_s * max(elapsed.total.point - at_s, 0.0) / peak)
     return Evidence(math.log(peak) + growth, math.hypot(growth, MEMORY_NOISE))
 
 
-def _around(both: Evidence, low: float, high: float, level: float, *, past: float = 0.0) -> Interval:
+def _make_interval(evidence: Evidence, low: float, high: float, level: float, *, past: float = 0.0) -> Interval:
     """Return the interval of ``past`` and what is to come; ``low`` and ``high`` are quantiles in spreads."""
-    ends = (min(max(score * both.spread, -FARTHEST), FARTHEST) for score in (0.0, min(low, 0.0), max(high, 0.0)))
-    point, bottom, top = (past + math.exp(both.log + one) for one in ends)
+    ends = (min(max(score * evidence.spread, -FARTHEST), FARTHEST) for score in (0.0, min(low, 0.0), max(high, 0.0)))
+    point, bottom, top = (past + math.exp(evidence.log + shift) for shift in ends)
     return Interval(point, bottom, top, level)
 
 
-def _half(told: Interval) -> float:
-    """Return the logarithmic half-width of an interval; the upper one where the lower end is zero."""
-    ends = [told.high / told.point, *([told.point / told.low] if told.low > 0 else [])]
-    return max(sum(math.log(one) for one in ends) / len(ends), LEAST_SPREAD)
+def _log_half_width(interval: Interval) -> float:
+    """Return the log half-width of an interval; the upper one where the low bound is zero."""
+    ends = [interval.high / interval.point, *([interval.point / interval.low] if interval.low > 0 else [])]
+    return max(sum(math.log(ratio) for ratio in ends) / len(ends), LEAST_SPREAD)

@@ -1,4 +1,4 @@
-"""Scale the loops that were seen of a job to the whole job: ``start-up + warm-up + units × unit time + between``."""
+"""Extrapolate watched loops to the whole job: ``start-up + warm-up + units × unit time + between``."""
 
 import math
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from leadline.core.progress import LoopProgress, ProbeForecast, Progress
 from leadline.estimators.student_t import student_90
 
 LEVEL = 0.9
+# So many finished iterations of an outer loop say more than the units within them.
 ENOUGH = 8
-"""So many finished iterations of an outer loop say more than the units within them."""
+# The first iterations are warm-up as long as they take this many times the median.
 WARM = 1.5
-"""The first iterations are warm-up as long as they take this many times the median."""
 FEWEST = 4
+# Standard deviation of one run's speed against another's; repeated training runs measured 0.8 % (median) to 3 %.
 DRIFT = 0.02
-"""Standard deviation of one run's speed against another's; repeated training runs measured 0.8 % (median) to 3 %."""
+# The same of the start-up, which depends on what the machine has in its caches.
 STARTUP_DRIFT = 0.1
-"""The same of the start-up, which depends on what the machine has in its caches."""
+# Factor of the range where fewer units were seen than a spread can be told from.
 UNSURE = 2.0
-"""Factor of the range where fewer units were seen than a spread can be told from."""
 
 
 @dataclass(frozen=True, slots=True)
 class SteadyTime:
-    """The steady time of one iteration: its mean, the standard error of that, and the long-run variance of one."""
+    """Steady time of one iteration: mean, its standard error, and the long-run variance of one."""
 
     mean_s: float
     warmup_s: float
@@ -36,24 +36,26 @@ class SteadyTime:
 
 
 def extrapolate_loops(progress: Progress | None, *, units: int | None = None) -> ProbeForecast:
-    """Return what the whole job takes; ``units`` is the number of units in all, where the user says it.
+    """Return the time of the whole job; ``units`` is the total number of units if declared.
 
-    The interval holds the spread of the units (Student's t over the means of batches in a row, so that neighbours may
-    depend on each other) and a drift between runs; what it rests on beyond that is said in ``assumptions``.
+    The interval holds the spread of the units (Student's t over means of consecutive batches, so that neighbours may be
+    correlated) and a drift between runs. ``assumptions`` lists all else it rests on.
     """
     if progress is None or not progress.levels:
-        return ProbeForecast(unknown={"elapsed_s": _nothing(progress)})
-    levels = _known(progress.levels)
+        return ProbeForecast(unknown={"elapsed_s": _no_progress_message(progress)})
+    levels = _known_levels(progress.levels)
     base = next((at for at, level in enumerate(levels) if level.count >= ENOUGH), len(levels) - 1)
     level, steady = levels[base], steady_time(levels[base])
     if steady is None or progress.startup_s is None:
-        return ProbeForecast(startup_s=progress.startup_s, unit=level.name, unknown={"elapsed_s": _unfinished(level)})
-    inner = math.prod(one.length or 1 for one in levels[base + 1 :])
-    said = units if units is not None else progress.total
-    total, passes = _counts(levels[: base + 1], said, inner)
-    between_s, assumptions = _between(levels[: base + 1])
+        return ProbeForecast(
+            startup_s=progress.startup_s, unit=level.name, unknown={"elapsed_s": _unfinished_message(level)}
+        )
+    inner = math.prod(loop.length or 1 for loop in levels[base + 1 :])
+    declared = units if units is not None else progress.total
+    total, passes = _counts(levels[: base + 1], declared, inner)
+    between_s, assumptions = _between_iterations_s(levels[: base + 1])
     unit_s = _interval(steady.mean_s, (steady.error_s or 0.0) ** 2 + (DRIFT * steady.mean_s) ** 2, steady)
-    known = ProbeForecast(
+    partial = ProbeForecast(
         startup_s=progress.startup_s,
         unit=level.name,
         unit_s=unit_s,
@@ -64,14 +66,18 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
         passes=None if passes is None or not base else round(passes[0]),
     )
     if total is None or passes is None:
-        return _with(known, None, {"elapsed_s": _endless(levels[: base + 1])}, assumptions)
+        return _complete_forecast(
+            partial, None, {"elapsed_s": _unknown_length_message(levels[: base + 1])}, assumptions
+        )
     outside_s = sum(count * one_s for count, one_s in zip(passes, between_s, strict=True))
     elapsed_s = _elapsed(progress, steady, total, outside_s)
-    return _with(known, elapsed_s, {}, (*_assumed(steady, said, levels[: base + 1]), *assumptions))
+    return _complete_forecast(
+        partial, elapsed_s, {}, (*_list_assumptions(steady, declared, levels[: base + 1]), *assumptions)
+    )
 
 
 def steady_time(level: LoopProgress) -> SteadyTime | None:
-    """Return the steady time of a loop's iterations, its first slow ones apart; ``None`` before one is finished."""
+    """Return the steady time of a loop's iterations without warm-up; ``None`` before the first."""
     if not level.count or not level.sampled_s:
         return None
     middle = level.median_s or 0.0
@@ -83,13 +89,13 @@ def steady_time(level: LoopProgress) -> SteadyTime | None:
     first_s = sum(level.first_s[:warm])
     count = level.count - warm
     mean_s = max(level.total_s - first_s, 0.0) / count
-    rest = level.sampled_s[warm:] if len(level.sampled_s) >= level.count else level.sampled_s[1:]
+    steady = level.sampled_s[warm:] if len(level.sampled_s) >= level.count else level.sampled_s[1:]
     warmup_s = max(first_s - warm * mean_s, 0.0)
-    if len(rest) < FEWEST:
+    if len(steady) < FEWEST:
         return SteadyTime(mean_s, warmup_s, None, 0.0, UNSURE, count)
-    batches = max(2, min(10, len(rest) // 2))
-    size = len(rest) // batches
-    means = [fmean(rest[at * size : (at + 1) * size]) for at in range(batches)]
+    batches = max(2, min(10, len(steady) // 2))
+    size = len(steady) // batches
+    means = [fmean(steady[at * size : (at + 1) * size]) for at in range(batches)]
     spread = variance(means)
     represented = count / batches
     return SteadyTime(
@@ -97,8 +103,8 @@ def steady_time(level: LoopProgress) -> SteadyTime | None:
     )
 
 
-def _known(levels: tuple[LoopProgress, ...]) -> list[LoopProgress]:
-    """Return the levels down to the first whose length is not known while the one around it was seen whole."""
+def _known_levels(levels: tuple[LoopProgress, ...]) -> list[LoopProgress]:
+    """Return the levels down to the first of unknown length inside a completed one."""
     kept = [levels[0]]
     for level in levels[1:]:
         if level.length is None and kept[-1].count:
@@ -108,7 +114,7 @@ def _known(levels: tuple[LoopProgress, ...]) -> list[LoopProgress]:
 
 
 def _counts(levels: list[LoopProgress], units: int | None, inner: int) -> tuple[float | None, list[float] | None]:
-    """Return how often the last level runs in the whole job, and each level above it; ``None`` where not known.
+    """Return how often the last level runs in the whole job, and each level above; ``None`` if unknown.
 
     ``units`` counts the innermost units, of which one iteration of the last level has ``inner``.
     """
@@ -130,25 +136,25 @@ def _counts(levels: list[LoopProgress], units: int | None, inner: int) -> tuple[
     return counts[-1], counts[:-1]
 
 
-def _between(levels: list[LoopProgress]) -> tuple[list[float], tuple[str, ...]]:
-    """Return the time of one iteration of each outer level that is not in the level within it; none seen counts 0."""
-    found: list[float] = []
+def _between_iterations_s(levels: list[LoopProgress]) -> tuple[list[float], tuple[str, ...]]:
+    """Return the time of each outer iteration outside the level within it; 0 if none completed."""
+    between_s: list[float] = []
     unseen: list[str] = []
     for level, within in pairwise(levels):
         if not level.count or within.length is None or not within.count:
             unseen.append(level.name)
-            found.append(0.0)
+            between_s.append(0.0)
         else:
-            found.append(max(level.total_s / level.count - within.length * within.total_s / within.count, 0.0))
-    said = [
+            between_s.append(max(level.total_s / level.count - within.length * within.total_s / within.count, 0.0))
+    assumptions = [
         f"no iteration of `{name}` was seen whole: what it does besides (evaluation, checkpoints) is left out"
         for name in unseen
     ]
-    return found, tuple(said)
+    return between_s, tuple(assumptions)
 
 
 def _pass_s(levels: list[LoopProgress], steady: SteadyTime, between_s: list[float]) -> float | None:
-    """Return the time of one iteration of the outermost level, where another one lies within it."""
+    """Return the time of one iteration of the outermost level, if it contains another."""
     if len(levels) < 2:
         return None
     time_s = steady.mean_s
@@ -163,8 +169,8 @@ def _elapsed(progress: Progress, steady: SteadyTime, total: float, outside_s: fl
     startup_s = progress.startup_s or 0.0
     loop_s = total * steady.mean_s + outside_s
     point = startup_s + steady.warmup_s + loop_s
-    left = max(total - steady.count, 0.0)
-    spread = (left * (steady.error_s or 0.0)) ** 2 + left * steady.variance
+    remaining = max(total - steady.count, 0.0)
+    spread = (remaining * (steady.error_s or 0.0)) ** 2 + remaining * steady.variance
     spread += (DRIFT * loop_s) ** 2 + (STARTUP_DRIFT * startup_s) ** 2
     if steady.error_s is None:
         return Interval(point, startup_s + loop_s / UNSURE, point + loop_s * (UNSURE - 1), LEVEL)
@@ -172,45 +178,45 @@ def _elapsed(progress: Progress, steady: SteadyTime, total: float, outside_s: fl
 
 
 def _interval(point: float, spread: float, steady: SteadyTime) -> Interval:
-    """Return the interval of a normal quantity whose variance is ``spread``, by Student's t; never below zero."""
+    """Return the Student's t interval of a normal quantity of variance ``spread``, at least zero."""
     if steady.error_s is None:
         return Interval(point, point / UNSURE, point * UNSURE, LEVEL)
     half = steady.quantile * math.sqrt(spread)
     return Interval(point, max(point - half, 0.0), point + half, LEVEL)
 
 
-def _with(
-    known: ProbeForecast, elapsed_s: Interval | None, unknown: dict[str, str], said: tuple[str, ...]
+def _complete_forecast(
+    partial: ProbeForecast, elapsed_s: Interval | None, unknown: dict[str, str], assumptions: tuple[str, ...]
 ) -> ProbeForecast:
     return ProbeForecast(
-        elapsed_s, known.startup_s, known.unit, known.unit_s, known.warmup_s, known.pass_s, known.between_s,
-        known.units, known.passes, unknown, said,
+        elapsed_s, partial.startup_s, partial.unit, partial.unit_s, partial.warmup_s, partial.pass_s, partial.between_s,
+        partial.units, partial.passes, unknown, assumptions,
     )  # fmt: skip
 
 
-def _assumed(steady: SteadyTime, said: int | None, levels: list[LoopProgress]) -> tuple[str, ...]:
-    ends = "the job has as many units as was said" if said is not None else "no loop ends early"
-    found = [
+def _list_assumptions(steady: SteadyTime, declared: int | None, levels: list[LoopProgress]) -> tuple[str, ...]:
+    ends = "the job has as many units as was said" if declared is not None else "no loop ends early"
+    assumptions = [
         f"{ends}, later units take as long as the {steady.count} seen, and nothing long follows the loop",
         f"one run differs from another by {DRIFT:.0%} (standard deviation), its start-up by {STARTUP_DRIFT:.0%}",
     ]
     if steady.error_s is None:
-        found.append(f"only {steady.count} units were seen: their spread is not known, and the range is a guess")
+        assumptions.append(f"only {steady.count} units were seen: their spread is not known, and the range is a guess")
     if 0 < levels[0].count < 2 and len(levels) > 1:
-        found.append(f"one iteration of `{levels[0].name}` was seen whole: the others are taken to be like it")
-    return tuple(found)
+        assumptions.append(f"one iteration of `{levels[0].name}` was seen whole: the others are taken to be like it")
+    return tuple(assumptions)
 
 
-def _nothing(progress: Progress | None) -> str:
+def _no_progress_message(progress: Progress | None) -> str:
     if progress is None:
         return "the job showed no steps: let it report them (LEADLINE_PROGRESS), or run it whole"
     return "no loop that takes time was seen: let the job report its steps (LEADLINE_PROGRESS), or run it whole"
 
 
-def _unfinished(level: LoopProgress) -> str:
+def _unfinished_message(level: LoopProgress) -> str:
     return f"not one iteration of `{level.name}` was finished: give the probe longer, such as --time 60s"
 
 
-def _endless(levels: list[LoopProgress]) -> str:
+def _unknown_length_message(levels: list[LoopProgress]) -> str:
     name = next(level.name for level in levels if level.length is None)
     return f"how often `{name}` runs is not to be read from the script: say how many units there are, --steps-total N"

@@ -1,4 +1,7 @@
-"""A price list times a factor that runs on the device told."""
+"""Adapt an estimator to measured steps of one's own device: by a factor, or by its parameters.
+
+The better adaptation, and its spread, are found on models that were left out of the fit.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,13 +24,16 @@ from leadline.estimators.step_time.op_utilization_kernels import (
     is_channels_last,
 )
 
+# What is added to the name of an estimator that own runs changed.
 ADAPTED = ", adapted"
-"""What is added to the name of an estimator that own runs changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledKernels:
-    """A ``KernelModel`` whose every time is ``factor`` times that of ``kernels``; as unsure as they if not told."""
+    """A ``KernelModel`` whose times are ``factor`` times those of ``kernels``.
+
+    Without a ``spread`` of its own it has that of ``kernels``.
+    """
 
     kernels: KernelModel
     factor: float
@@ -36,21 +42,21 @@ class ScaledKernels:
 
     @property
     def name(self) -> str:
-        """The method, and that it was adapted."""
+        """Name of the method, marked as adapted."""
         return self.kernels.name + ADAPTED
 
     @property
     def tier(self) -> Tier:
-        """Learned: from runs on the device."""
+        """Learned, because it comes from runs on the device."""
         return Tier.LEARNED
 
     @property
     def host_spread(self) -> float:
-        """None of its own: the runs were launched by this host."""
+        """Zero, because this host launched the runs."""
         return 0.0
 
     def spread_of(self, graph: OpGraph) -> float:
-        """Return what was found on models left out of the runs."""
+        """Return the spread on models left out of the runs."""
         return self.kernels.spread_of(graph) if self.spread is None else self.spread
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
@@ -67,20 +73,20 @@ class ScaledKernels:
 
 
 FOLDS = 5
+# Fewer steps of one group tell neither a factor nor how unsure it is.
 LEAST_STEPS = 5
-"""Fewer steps of one group tell neither a factor nor how unsure it is."""
+# The release under which a device's own law is kept: it wins over every published one.
 NEWER = (9999,)
-"""The release under which a device's own law is kept: it wins over every published one."""
+# How many steps' worth the belief weighs that the shipped estimator is right: what a device adds to its error is about
+# twice what two models differ by.
 DOUBTED = 0.25
-"""How many steps' worth the belief weighs that the shipped estimator is right: what a device adds to its error is about
-twice what two models differ by."""
+# No spread is less: clocks and neighbours alone make more.
 SUREST = 0.01
-"""No spread is less: clocks and neighbours alone make more."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """n measured steps of one group on one device; ``model`` names what steps at other batches share."""
+    """n measured steps of one group on one device; ``model`` groups steps of different batches."""
 
     graphs: Sequence[OpGraph]
     step_s: Array
@@ -88,15 +94,15 @@ class MeasuredSteps:
 
     def at(self, rows: npt.NDArray[np.int64]) -> "MeasuredSteps":
         """Return the steps at those positions."""
-        return MeasuredSteps([self.graphs[one] for one in rows], self.step_s[rows], [self.model[one] for one in rows])
+        return MeasuredSteps([self.graphs[row] for row in rows], self.step_s[rows], [self.model[row] for row in rows])
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptedEstimator:
-    """What few runs made of an estimator: a ``factor`` on its seconds, or the law of ``laws`` in its place.
+    """An estimator adapted to few runs: a ``factor`` on its seconds, or the models in ``laws``.
 
-    ``error`` and ``error_before`` are the mean |predicted ÷ measured − 1| on models left out, with and without the few
-    runs; ``spread`` is a standard deviation of ln(measured ÷ predicted).
+    ``error`` and ``error_before`` are the mean |predicted ÷ measured − 1| on models left out, with and without the
+    runs. ``spread`` is a standard deviation of ln(measured ÷ predicted).
     """
 
     estimator: str
@@ -108,51 +114,58 @@ class AdaptedEstimator:
     laws: OpUtilizationModels | None = None
 
 
-def adapt_by_factor(estimator: str, said: Array, runs: MeasuredSteps) -> AdaptedEstimator:
-    """Return ``estimator`` with the factor that the runs ask for; ``said`` (n,) are its own seconds."""
-    logs = np.log(runs.step_s / said)
-    left = np.empty(len(logs))
-    for rest, out in _folds(runs):
-        left[out] = logs[out] - _shift(logs[rest])
-    return AdaptedEstimator(estimator, math.exp(_shift(logs)), _error(left), _error(logs), _spread(left), len(logs))
+def adapt_by_factor(estimator: str, predicted_s: Array, runs: MeasuredSteps) -> AdaptedEstimator:
+    """Return ``estimator`` with a factor fitted to the runs; ``predicted_s`` (n,) are its seconds."""
+    logs = np.log(runs.step_s / predicted_s)
+    errors = np.empty(len(logs))
+    for training, test in _folds(runs):
+        errors[test] = logs[test] - _shift(logs[training])
+    return AdaptedEstimator(estimator, math.exp(_shift(logs)), _error(errors), _error(logs), _spread(errors), len(logs))
 
 
 def adapt_op_utilization(
     laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]
 ) -> AdaptedEstimator:
-    """Return the op law adapted to the runs: of those that tell of the device, the one that was least off before.
+    """Return the best op-utilization model for the device, adapted to the runs.
 
-    ``devices`` gives the devices that laws were learned on, by name.
+    ``devices`` returns a device of the training data by name.
 
     Raises:
-        InvalidInput: the law has no such steps, or a graph is unlike all that it learned.
+        InvalidInput: the models have no such steps, or a graph is unlike all training graphs.
     """
-    tried = [laws.select([one]) for one in laws.settings_for(device, runs.graphs[0])]
-    logs = [np.log(runs.step_s / _law_s(one, device, runs, devices)) for one in tried]
-    best = min(range(len(tried)), key=lambda one: _error(logs[one]))
-    left = np.empty(len(runs.step_s))
-    for rest, out in _folds(runs):
-        own = _adapted(tried[best], device, runs.at(rest), devices)
-        left[out] = np.log(runs.step_s[out] / _law_s(own, device, runs.at(out), devices))
-    found = _adapted(tried[best], device, runs, devices)
+    candidates = [laws.select([candidate]) for candidate in laws.settings_for(device, runs.graphs[0])]
+    logs = [np.log(runs.step_s / _law_s(candidate, device, runs, devices)) for candidate in candidates]
+    best = min(range(len(candidates)), key=lambda candidate: _error(logs[candidate]))
+    errors = np.empty(len(runs.step_s))
+    for training, test in _folds(runs):
+        adapted = _adapted(candidates[best], device, runs.at(training), devices)
+        errors[test] = np.log(runs.step_s[test] / _law_s(adapted, device, runs.at(test), devices))
+    final = _adapted(candidates[best], device, runs, devices)
     return AdaptedEstimator(
-        OpUtilizationKernels.name, 1.0, _error(left), _error(logs[best]), _spread(left), len(left), found
+        OpUtilizationKernels.name, 1.0, _error(errors), _error(logs[best]), _spread(errors), len(errors), final
     )
 
 
 def _adapted(
     laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]
 ) -> OpUtilizationModels:
-    """Return the law of the device itself, made of the only one in ``laws``."""
+    """Return the only model in ``laws``, adapted to the device itself."""
     (place, law), graph = next(iter(laws.models.items())), runs.graphs[0]
     origin = laws.origin(place)
     learned_on = None if origin == device.name else devices(origin)
-    basis = OpBasis.from_table(OpTable.from_graphs([one.ops for one in runs.graphs]), device, learned_on=learned_on)
-    own = fit_few_steps(law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
-    here = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
-    kept = replace(own, variance=law.variance)  # how far a graph is from the published ones is still theirs to say
+    basis = OpBasis.from_table(
+        OpTable.from_graphs([training_graph.ops for training_graph in runs.graphs]), device, learned_on=learned_on
+    )
+    utilization = fit_few_steps(law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
+    setting = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
+    kept = replace(
+        utilization, variance=law.variance
+    )  # how far a graph is from the published ones is still theirs to say
     return OpUtilizationModels(
-        {here: kept}, {here: laws.typical_spreads[place]}, {here: laws.learned_classes[place]}, {here: origin}
+        {setting: kept},
+        {setting: laws.typical_spreads[place]},
+        {setting: laws.learned_classes[place]},
+        {setting: origin},
     )
 
 
@@ -161,15 +174,15 @@ def _law_s(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devic
 
 
 def _folds(runs: MeasuredSteps) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Return (learned, left out) positions; models are left out whole, or steps where there are few models."""
+    """Return (training, test) positions; whole models are left out, or steps if there are few models."""
     names, place = np.unique(np.array(runs.model), return_inverse=True)
     groups = place if len(names) >= FOLDS else np.arange(len(runs.step_s))
     fold = np.random.default_rng(0).permutation(int(groups.max()) + 1)[groups] % FOLDS
-    return [(np.flatnonzero(fold != one), np.flatnonzero(fold == one)) for one in np.unique(fold)]
+    return [(np.flatnonzero(fold != number), np.flatnonzero(fold == number)) for number in np.unique(fold)]
 
 
 def _shift(logs: Array) -> float:
-    """Return the logarithm of the factor: the median, drawn towards none by what is believed of the estimator."""
+    """Return the log factor: the median, shrunk towards zero by trust in the shipped estimator."""
     return float(np.median(logs)) * len(logs) / (len(logs) + DOUBTED)
 
 
@@ -177,13 +190,13 @@ def _error(logs: Array) -> float:
     return float(np.mean(np.abs(np.expm1(-logs))))
 
 
-def _spread(left: Array) -> float:
-    """Return the deviation of a normal whose 90 % are those of Student's predictive distribution of the errors.
+def _spread(errors: Array) -> float:
+    """Return the deviation of a normal with the 90 % quantile of Student's predictive distribution.
 
-    Its quantile is the expansion of Abramowitz and Stegun, 26.7.5.
+    The quantile is the expansion of Abramowitz and Stegun, 26.7.5.
     """
-    n = len(left)
+    n = len(errors)
     z, nu = NORMAL_90, max(n - 1, 1)
     student = z + (z**3 + z) / (4 * nu) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
-    deviation = math.sqrt(float(np.mean(left**2)) * n / nu)
+    deviation = math.sqrt(float(np.mean(errors**2)) * n / nu)
     return max(student / z * deviation * math.sqrt(1 + 1 / n), SUREST)

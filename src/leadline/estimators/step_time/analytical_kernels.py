@@ -1,7 +1,9 @@
-"""Laws of kernel time with a handful of parameters, in figures of the device: tiles in waves, traffic, power, launch.
+"""Analytical models of kernel time: tiles in waves, memory traffic, power limit and launch.
 
-A product is cut into tiles; the compute units work through them in waves, and the library is taken to choose the best
-of several tile sizes and splits of the inner sum. A tile loses in proportion to its circumference over its area.
+A product is cut into tiles. The compute units work through them in waves. The library is assumed to choose the best of
+several tile sizes and splits of the inner sum. A tile loses time in proportion to its circumference over its area.
+
+The fit is a damped Gauss-Newton on robust log errors. It finds a model's parameters and each device's offsets.
 """
 
 from collections.abc import Callable
@@ -15,35 +17,35 @@ from leadline.estimators.step_time.device_features import PlacedKernels
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION
 
 TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
+# Tiles of the output, and parts of the inner sum, among which the library is taken to choose.
 SPLITS = (1, 3, 8)
-"""Tiles of the output, and parts of the inner sum, among which the library is taken to choose."""
 
+# What a device may be apart from the others in: logarithms of factors on launch, arithmetic and traffic.
 LAUNCH, COMPUTE, TRAFFIC = range(3)
-"""What a device may be apart from the others in: logarithms of factors on launch, arithmetic and traffic."""
 
 _TILE = np.array([tile for tile in TILES for _ in SPLITS], float).T[:, :, None]
 _SPLIT = np.array([split for _ in TILES for split in SPLITS], float)[:, None]
 _CHUNK = 1 << 15
+# Tiles that a compute unit works on at once, when there are so many.
 RESIDENT = 4.0
-"""Tiles that a compute unit works on at once, when there are so many."""
+# How many fewer multiplications F(2×2, 3×3) takes.
 WINOGRAD = 2.25
-"""How many fewer multiplications F(2×2, 3×3) takes."""
+# Power of the smooth maximum of launch and kernel; near the corner in the timings published with NeuSight.
 OVERLAP = 6.0
-"""Power of the smooth maximum of launch and kernel; near the corner in the timings published with NeuSight."""
+# Rows that the blocks of a compute unit normalise at once: 2,048 threads in blocks of 256.
 ROWS_AT_ONCE = 8.0
-"""Rows that the blocks of a compute unit normalise at once: 2,048 threads in blocks of 256."""
+# Elements below which rows share a block; no shorter ones were measured.
 LEAST_ROW = 256
-"""Elements below which rows share a block; no shorter ones were measured."""
+# Share of the host's time for a call before its kernel starts: what the timings published with NeuSight take beyond
+# their traffic, over the launch, is near this on hosts of which one takes 1.7 times as long as another.
 WAIT = 0.48
-"""Share of the host's time for a call before its kernel starts: what the timings published with NeuSight take beyond
-their traffic, over the launch, is near this on hosts of which one takes 1.7 times as long as another."""
+# How much faster than device memory the last cache may be.
 CACHED = 8.0
-"""How much faster than device memory the last cache may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnalyticalModel:
-    """The names of a law's parameters with where a fit begins, and how far from there it is likely to end.
+    """Parameter names of a model, with the start of a fit and prior deviations from it.
 
     ``wait`` is the share of the host's time for a call that is over when its kernel starts.
     """
@@ -56,30 +58,31 @@ class AnalyticalModel:
 
 
 def combine_with_launch_s(kernel_s: Array, launch_s: Array, wait: float | Array) -> Array:
-    """Return the seconds between two marks around a call, whose kernel starts after the share ``wait`` of the launch.
+    """Return the seconds between two events around a call, from its kernel and launch times.
 
-    The second mark waits for the host, which is done with the call after ``launch_s``, and for the kernel.
+    The kernel starts after the share ``wait`` of the launch. The second event waits for the kernel, and for the host,
+    which needs ``launch_s`` for the call.
     """
-    found: Array = ((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
-    return found
+    elapsed_s: Array = ((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
+    return elapsed_s
 
 
 def subtract_launch_s(seconds: Array, launch_s: Array, wait: float) -> Array:
-    """Return the kernel's seconds of those that ``combine_with_launch_s`` gives; at least a tenth of them."""
-    rest = np.maximum(1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP, 0.0) ** (1 / OVERLAP)
-    found: Array = np.maximum(seconds * rest - wait * launch_s, 0.1 * seconds)
-    return found
+    """Return the kernel's seconds, the inverse of ``combine_with_launch_s``; at least a tenth."""
+    unlaunched = np.maximum(1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP, 0.0) ** (1 / OVERLAP)
+    kernel_s: Array = np.maximum(seconds * unlaunched - wait * launch_s, 0.1 * seconds)
+    return kernel_s
 
 
 def lower_bound_s(placed: PlacedKernels) -> Array:
-    """Return the seconds below which no kernel ends: its least arithmetic at the peak, its traffic at the cache's."""
+    """Return the least possible seconds: arithmetic at the peak, or traffic at the cache's rate."""
     kernels = placed.kernels
     computing = np.isin(kernels.law, COMPUTING)
     least = np.where(kernels.fast_m > 0, kernels.flops / WINOGRAD, kernels.flops)
     in_cache = np.where(kernels.moved < 2 * placed.l2_bytes, CACHED, 1.0)
     busy_s = np.where(computing, least / placed.peak, 0.0)
-    found: Array = np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache))
-    return found
+    bound_s: Array = np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache))
+    return bound_s
 
 
 def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
@@ -104,9 +107,10 @@ def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array,
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """How tiles lose: a step of the inner sum keeps a compute unit busy for 1000 exp(``hide``) operations at least.
+    """Losses of tiles.
 
-    However small the tiles are, there are instructions and operands beside the arithmetic, and parts that stay empty.
+    An inner-sum step keeps a compute unit busy for at least 1000 exp(``hide``) operations. However small the tiles,
+    they need other instructions and operands, and parts stay empty.
     """
 
     lost: float
@@ -123,8 +127,8 @@ class _Tiles:
 
 
 def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
-    """Return the seconds of the product under the best tile and split, in parts that fit the processor's cache."""
-    found = np.empty(len(b))
+    """Return the seconds with the best tile and split, in chunks that fit the processor's cache."""
+    best_s = np.empty(len(b))
     n, width = placed.kernels.n, placed.kernels.width
     for begin in range(0, len(b), _CHUNK):
         part = slice(begin, begin + _CHUNK)
@@ -136,8 +140,8 @@ def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> A
             placed.modern[part],
             placed.vector[part],
         )
-        found[part] = _best_part(how, (b[part], m[part], n[part], k[part], width[part]), board)
-    return found
+        best_s[part] = _best_part(how, (b[part], m[part], n[part], k[part], width[part]), board)
+    return best_s
 
 
 def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) -> Array:
@@ -149,8 +153,8 @@ def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) 
     share = 1 / (1 + around + np.exp(how.small) * (tile_m < 64) + np.exp(how.narrow) * (tile_n < 64))
     waves = tiles / units
     whole = 1 / (1 + np.exp(-how.wave))
-    least_s = 1e3 * np.exp(how.hide) * units / vector
-    steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * least_s
+    latency_s = 1e3 * np.exp(how.hide) * units / vector
+    steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * latency_s
     waves = np.maximum(np.ceil(waves) * whole + waves * (1 - whole), 1.0)
     area = 2 * tile_m * tile_n
     part_k = k / _SPLIT
@@ -163,8 +167,8 @@ def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) 
     cooler *= cooler
     busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
     sums_s = (_SPLIT > 1) * (width * b * m * n * _SPLIT / bytes_per_s + 1e-6 * np.exp(how.split))
-    found: Array = np.min(busy_s + sums_s, axis=0)
-    return found
+    least_s: Array = np.min(busy_s + sums_s, axis=0)
+    return least_s
 
 
 def _streaming(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
@@ -178,9 +182,9 @@ def _streaming(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array,
 
 
 def _normalising(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
-    """Return kernel and launch seconds where a block of threads takes a row, and waits for itself in its reductions.
+    """Return kernel and launch seconds of row-wise kernels that wait in their reductions.
 
-    It reads the row twice: from memory again if the last cache has lost it among the rows of all other blocks.
+    A block reads its row twice: from memory again if the last-level cache has lost it among the rows of other blocks.
     """
     reach, cached, cost, again, row, ramp, launch = at
     kernels = placed.kernels
@@ -197,11 +201,11 @@ def _normalising(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Arra
 
 
 def _streamed(placed: PlacedKernels, cached: float) -> Array:
-    """Return the bytes that kernels move, those that the last cache holds divided by how much faster it is."""
+    """Return the bytes that kernels move, cached ones divided by the cache's speed-up."""
     moved = placed.kernels.moved
     inside = 1 / (1 + (moved / placed.l2_bytes) ** 2)
-    found: Array = moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached)))
-    return found
+    streamed: Array = moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached)))
+    return streamed
 
 
 _NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split", "wave", "hide", "cap",
@@ -240,17 +244,17 @@ NORMALIZATION_MODEL = AnalyticalModel(
 
 Whole = npt.NDArray[np.int64]
 
+# Log error from which on a kernel counts less than its square (pseudo-Huber).
 SCALE = 0.15
-"""Log error from which on a kernel counts less than its square (pseudo-Huber)."""
+# Standard deviations, over devices, of ln launch, ln arithmetic and ln traffic against the law's.
 APART = np.array([0.35, 0.2, 0.2])
-"""Standard deviations, over devices, of ln launch, ln arithmetic and ln traffic against the law's."""
 STEP = 1e-4
 MOST_STEPS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class FittedAnalyticalModel:
-    """Parameters (p,), and effects (g, 3) of the groups that the kernels were measured in."""
+    """Parameters (p,), and effects (g, 3) of the measured groups."""
 
     at: Array
     effects: Array
@@ -258,10 +262,9 @@ class FittedAnalyticalModel:
 
 @dataclass(frozen=True, slots=True)
 class KernelMeasurements:
-    """n measured kernels: seconds, whether the launch is part of them (0 or 1), the groups (n, 3) of their effects.
+    """n measured kernels: seconds, whether they include the launch (0 or 1), and effect groups (n, 3).
 
-    ``corrected`` is what trees add to the logarithm of the law's kernel, and ``weight`` the kernels that a row counts
-    for.
+    ``corrected`` is the trees' correction of the log kernel time, and ``weight`` the kernels that a row stands for.
     """
 
     placed: PlacedKernels
@@ -275,14 +278,15 @@ class KernelMeasurements:
 def fit_analytical_model(
     law: AnalyticalModel, measured: KernelMeasurements, *, fixed: Array | None = None, apart: Array = APART
 ) -> FittedAnalyticalModel:
-    """Return the likeliest parameters and effects under normal priors; with ``fixed`` parameters, the effects alone.
+    """Return the likeliest parameters and effects; with ``fixed`` parameters, the effects only.
 
-    The misfit of each group is divided by its number of kernels, so that no device outweighs the others by its rows.
+    Priors are normal. Each group's misfit is divided by its number of kernels, so that no device outweighs the others
+    by its rows.
     """
     start = np.array(law.start) if fixed is None else fixed
     many = int(measured.groups.max()) + 1
     problem = _Problem(law, measured, start, many, apart, fixed is None)
-    return _descended(problem, np.concatenate([start, np.zeros(3 * many)]))
+    return _minimize(problem, np.concatenate([start, np.zeros(3 * many)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,12 +302,12 @@ class _Problem:
         """Return ln(measured ÷ law) of each kernel."""
         p = len(self.start)
         effects = x[p:].reshape(self.groups, 3)
-        own = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
-        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], own)
-        found = combine_with_launch_s(
+        row_effects = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
+        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], row_effects)
+        predicted_s = combine_with_launch_s(
             kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s, self.law.wait
         )
-        log: Array = np.log(self.measured.seconds / found)
+        log: Array = np.log(self.measured.seconds / predicted_s)
         return log
 
     def prior(self, x: Array) -> Array:
@@ -332,7 +336,7 @@ class _Problem:
         return jacobian
 
 
-def _descended(problem: _Problem, x: Array) -> FittedAnalyticalModel:
+def _minimize(problem: _Problem, x: Array) -> FittedAnalyticalModel:
     p = len(problem.start)
     scale = np.concatenate([problem.law.loose, np.tile(problem.apart, problem.groups)])
     errors = problem.errors(x)
@@ -346,10 +350,10 @@ def _descended(problem: _Problem, x: Array) -> FittedAnalyticalModel:
         for _ in range(8):
             step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slope)
             tried = x + np.clip(step, -1.0, 1.0)
-            found = problem.errors(tried)
-            reached = problem.cost(found, tried)
+            tried_errors = problem.errors(tried)
+            reached = problem.cost(tried_errors, tried)
             if reached < cost:
-                x, errors, cost, damping = tried, found, reached, damping / 4
+                x, errors, cost, damping = tried, tried_errors, reached, damping / 4
                 break
             damping *= 5
         if before - cost < 1e-4 * before:

@@ -1,7 +1,7 @@
-"""Interpolate scattered measurements: ordinary kriging from the nearest ones.
+"""Kernel times on a calibrated CPU, interpolated from its sweep by ordinary kriging.
 
-Kriging (Matheron 1963), which is Gaussian-process regression with an unknown mean, restricted to a neighbourhood so
-that a prediction costs milliseconds without a numerical library.
+Kriging (Matheron 1963) is Gaussian-process regression with an unknown mean. It uses the nearest kernels only, so a
+prediction costs milliseconds without a numerical library.
 """
 
 import math
@@ -27,13 +27,13 @@ from leadline.estimators.step_time.kernel_families import (
 )
 
 NEIGHBOURS = 32
+# Variance of a single measurement over the variance of the surface.
 NUGGET = 0.05
-"""Variance of a single measurement over the variance of the surface."""
 
 
 @dataclass(frozen=True, slots=True)
 class KrigingSurface:
-    """Measured ``values`` at ``points``; coordinates are scaled so that one unit is the length of correlation.
+    """Measured ``values`` at ``points`` in units of the correlation length.
 
     Covariance falls off as ``exp(-r²/2)``. Far from every point a prediction returns to the neighbours' mean.
     """
@@ -42,21 +42,22 @@ class KrigingSurface:
     values: tuple[float, ...]
 
     def at(self, where: tuple[float, ...]) -> float:
-        """Return the value expected at ``where``."""
+        """Return the expected value at ``where``."""
         near = nsmallest(NEIGHBOURS, ((math.dist(point, where), i) for i, point in enumerate(self.points)))
         if len(near) == 1:
             return self.values[near[0][1]]
         points = [self.points[i] for _, i in near]
         values = [self.values[i] for _, i in near]
-        matrix = [[_covariance(math.dist(one, other)) for other in points] for one in points]
+        matrix = [[_covariance(math.dist(row_point, column_point)) for column_point in points] for row_point in points]
         for i, row in enumerate(matrix):
             row[i] += NUGGET
         factor = _cholesky(matrix)
-        ones = _solve(factor, [1.0] * len(near))
+        solved_ones = _solve(factor, [1.0] * len(near))
         solved = _solve(factor, values)
-        mean = sum(solved) / (sum(ones) + 1.0)
+        mean = sum(solved) / (sum(solved_ones) + 1.0)
         return mean + sum(
-            _covariance(distance) * (s - mean * o) for (distance, _), s, o in zip(near, solved, ones, strict=True)
+            _covariance(distance) * (s - mean * o)
+            for (distance, _), s, o in zip(near, solved, solved_ones, strict=True)
         )
 
 
@@ -87,26 +88,23 @@ def _solve(factor: list[list[float]], right: list[float]) -> list[float]:
     return x
 
 
-def _dot(one: list[float], other: list[float]) -> float:
-    return sum(map(mul, one, other), 0.0)
+def _dot(left: list[float], right: list[float]) -> float:
+    return sum(map(mul, left, right), 0.0)
 
 
+# Standard deviation of ln(true ÷ predicted) of a step on a device whose sweep was just made. Nine in ten of 68 steps
+# of 17 models on a two-core CPU, none of them the bench's, were within exp(±1.645 × 0.24).
 SPREAD = 0.25
-"""Standard deviation of ln(true ÷ predicted) of a step on a device whose sweep was just made.
 
-Nine in ten of 68 steps of 17 models on a two-core CPU, none of them the bench's, were within exp(±1.645 × 0.24).
-"""
-
+# What the smallest kernel of a compute-bound family takes; it rounds off the roofline's corner.
 SHORTEST_S = 3e-6
-"""What the smallest kernel of a compute-bound family takes; it rounds off the roofline's corner."""
 
 
 class CalibratedKernels:
     """A ``KernelModel`` that interpolates the sweep of ``leadline calibrate``.
 
-    A kernel is placed among the measured ones of its family by the logarithms of its sizes; their ratios to a roofline,
-    interpolated by kriging, correct the kernel's own roofline. Families whose time follows one size only are
-    interpolated along it.
+    Measured kernels of a family are points in the logarithms of their sizes. Their ratios to a roofline are kriged and
+    correct a kernel's own roofline. Families whose time follows one size only are interpolated along it.
 
     Raises:
         InvalidInput: the device has no calibration.
@@ -129,13 +127,13 @@ class CalibratedKernels:
         self._price = lru_cache(maxsize=4096)(self._priced)
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
-        """Return what was found of steps on a device just swept; if that was busy, more, by an assumption."""
+        """Return the spread on a freshly calibrated device, widened if it was busy (an assumption)."""
         doubt = self._calibration.busy_share if self._calibration.is_doubtful else 0.0
         return math.hypot(SPREAD, doubt)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What puts the sweep in doubt."""
+        """Reasons to distrust the sweep."""
         if not self._calibration.is_doubtful:
             return ()
         busy = f"the machine was {self._calibration.busy_share:.0%} busy with other work when it was calibrated"
@@ -188,7 +186,7 @@ class CalibratedKernels:
         return {name: _Family.of(points) for name, points in measured.items()}
 
     def _base_s(self, family: str, dtype: str, dims: dict[str, int], flops: float, moved: float) -> float:
-        """Return the roofline that a family's ratios refer to: of its arithmetic, or of its largest operand."""
+        """Return the roofline of a family's ratios: of its arithmetic, or of its largest operand."""
         if _computes(family):
             peak = self._peaks.get(dtype) or self._peaks.get("float32") or 1e11
             return flops / peak + moved / self._bytes_per_s + SHORTEST_S
@@ -214,21 +212,21 @@ class CalibratedKernels:
 
 
 def _computes(family: str) -> bool:
-    """Tell whether a family's time follows its arithmetic rather than its bytes."""
+    """Return whether a family's time follows its arithmetic rather than its bytes."""
     stem = family.removesuffix("_backward")
     return family in PRODUCTS or stem in RECURRENT or stem in ("convolution", "attention")
 
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """The measured kernels of one family: ln(seconds ÷ roofline) over their sizes, and seconds along the first."""
+    """Measured kernels of one family: ln(seconds ÷ roofline) by size, and seconds by the first size."""
 
     surface: KrigingSurface
     line: tuple[tuple[float, float], ...]
 
     @property
     def by_size(self) -> bool:
-        """Tell whether the sweep measured this family along its size only."""
+        """True if the sweep measured this family along its size only."""
         return len(self.surface.points[0]) == 1
 
     @classmethod
@@ -238,13 +236,13 @@ class _Family:
         return cls(surface, tuple((where[0], math.log(seconds)) for where, seconds, _ in points))
 
     def along(self, x: float) -> float:
-        """Return the seconds at size ``x``; beyond the largest, time grows with the size."""
+        """Return the seconds at size ``x``, proportional to the size above the largest."""
         (first, first_log_s), (last, last_log_s) = self.line[0], self.line[-1]
         if x <= first:
             return math.exp(first_log_s)
         if x >= last:
             return math.exp(last_log_s + x - last)
-        left, right = next(pair for pair in pairwise(self.line) if x <= pair[1][0])
-        width = right[0] - left[0]
-        share = (x - left[0]) / width if width else 0.0
-        return math.exp(left[1] + share * (right[1] - left[1]))
+        lower, upper = next(pair for pair in pairwise(self.line) if x <= pair[1][0])
+        width = upper[0] - lower[0]
+        share = (x - lower[0]) / width if width else 0.0
+        return math.exp(lower[1] + share * (upper[1] - lower[1]))

@@ -1,4 +1,7 @@
-"""A device as the few figures that the laws of kernels need."""
+"""Device specifications for kernel models, and the dimensionless features that trees read.
+
+Features are ratios, so that trees learn kernels and not devices.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,38 +15,38 @@ from leadline.estimators.ports import Array
 from leadline.estimators.step_time.kernel_table import COMPUTING, DTYPES, KernelTable
 from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM
 
+# Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
 MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}
-"""Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures)."""
 
+# A dtype whose peak is so much above the vector float32 peak runs on matrix units: before Volta, and since.
 MATRIX_UNITS = (3.0, 1.5)
-"""A dtype whose peak is so much above the vector float32 peak runs on matrix units: before Volta, and since."""
+# Vector float32 operations for each byte of bandwidth, where the catalog does not say: about its median GPU.
 BALANCE = 15.0
-"""Vector float32 operations for each byte of bandwidth, where the catalog does not say: about its median GPU."""
+# Multiply-adds that a compute unit starts in a cycle, where the catalog does not say.
 LANES = 64
-"""Multiply-adds that a compute unit starts in a cycle, where the catalog does not say."""
 
 MIB = 2.0**20
 
 
-def require_gpu(device: Device, what: str) -> None:
-    """Refuse a device that is no GPU; ``what`` says what was learned.
+def require_gpu(device: Device, subject: str) -> None:
+    """Reject a device that is no GPU; ``subject`` names what was learned on GPUs.
 
     Raises:
-        InvalidInput: it is a CPU or something else.
+        InvalidInput: the device is a CPU or another accelerator.
     """
     if device.kind is not DeviceKind.GPU:
         raise InvalidInput(
-            f"{device.name} is a {device.kind.value}, but {what} learned on GPUs: price it by its specifications, or "
+            f"{device.name} is a {device.kind.value}, but {subject} learned on GPUs: price it by its specifications, or "
             "calibrate it"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFeatures:
-    """Figures of d devices: ``peak`` of shape (d, dtypes), NaN where a dtype is unknown; the others of shape (d,).
+    """Specifications of d devices: ``peak`` (d, dtypes), NaN where unknown; the others (d,).
 
-    ``allowed`` is the float32 rate that the power limit lets through outside matrix units (FLOP/s), infinite where it
-    is not known. ``modern`` is 1 for NVIDIA's devices since Volta, which issue integers beside floats.
+    ``allowed`` is the float32 rate within the power limit outside matrix units (FLOP/s), infinite if unknown.
+    ``modern`` is 1 for NVIDIA's devices since Volta, which issue integers and floats together.
     """
 
     names: tuple[str, ...]
@@ -184,52 +187,52 @@ def _generation(device: Device) -> float:
 
 
 EDGES = ((128, 128), (128, 64), (64, 64), (32, 32))
+# Edge of the usual large tile.
 EDGE = 128.0
-"""Edge of the usual large tile."""
+# Time to which a kernel's is compared: about a launch.
 TYPICAL_S = 3e-5
-"""Time to which a kernel's is compared: about a launch."""
 
 
 def computing_features(placed: PlacedKernels, kernel_s: Array) -> Array:
-    """Return the features (n, f) of products and convolutions, given what the law says of their time."""
+    """Return the features (n, f) of products and convolutions, given their analytical time."""
     kernels = placed.kernels
     b, m, n, k, width = kernels.b, kernels.m, kernels.n, kernels.k, kernels.width
     flops, moved, peak = kernels.flops, kernels.moved, placed.peak
     sustained = np.minimum(peak, placed.allowed)
-    found = []
+    columns = []
     for tile_m, tile_n in EDGES:
         waves = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) / placed.units
-        found += [np.log(waves), waves / np.ceil(waves)]
+        columns += [np.log(waves), waves / np.ceil(waves)]
     for edge in (32, 64, 128):
-        found += [m / (np.ceil(m / edge) * edge), n / (np.ceil(n / edge) * edge)]
-    found += [m % EDGE / EDGE, n % EDGE / EDGE]  # a library takes a tile of half the edge where that leaves less over
-    found += [np.log(m), np.log(n), np.log(k), np.log(b), k / (np.ceil(k / 16) * 16)]
-    found += [(size % 4 == 0).astype(float) for size in (m, n, k)]
-    found += [np.log(each / placed.l2_bytes) for each in (moved, width * n * k, width * m * k, width * m * n)]
-    found += [np.log(kernel_s / TYPICAL_S), np.log(flops / peak / TYPICAL_S)]
-    found += [np.log(flops / moved * placed.bytes_per_s / sustained), flops / sustained / kernel_s]
-    found += [moved / placed.bytes_per_s / kernel_s, np.minimum(placed.allowed / peak, 1.5), placed.modern]
-    found += [kernels.fast_m > 0, np.log1p(kernels.fast_m / 128 * np.ceil(n / 64) / placed.units)]
-    return np.column_stack(found)
+        columns += [m / (np.ceil(m / edge) * edge), n / (np.ceil(n / edge) * edge)]
+    columns += [m % EDGE / EDGE, n % EDGE / EDGE]  # a library takes a tile of half the edge where that leaves less over
+    columns += [np.log(m), np.log(n), np.log(k), np.log(b), k / (np.ceil(k / 16) * 16)]
+    columns += [(size % 4 == 0).astype(float) for size in (m, n, k)]
+    columns += [np.log(each / placed.l2_bytes) for each in (moved, width * n * k, width * m * k, width * m * n)]
+    columns += [np.log(kernel_s / TYPICAL_S), np.log(flops / peak / TYPICAL_S)]
+    columns += [np.log(flops / moved * placed.bytes_per_s / sustained), flops / sustained / kernel_s]
+    columns += [moved / placed.bytes_per_s / kernel_s, np.minimum(placed.allowed / peak, 1.5), placed.modern]
+    columns += [kernels.fast_m > 0, np.log1p(kernels.fast_m / 128 * np.ceil(n / 64) / placed.units)]
+    return np.column_stack(columns)
 
 
 def convolving_features(placed: PlacedKernels, kernel_s: Array) -> Array:
-    """Return the features (n, f) of convolutions: a library chooses its code by the image, the batch and the channels.
+    """Return the features (n, f) of convolutions, with image, batch and channels.
 
     Transforms work on tiles of 2 and 4 pixels in each direction (Lavin and Gray 2016).
     """
     kernels = placed.kernels
     side, images = kernels.side, np.maximum(kernels.m / kernels.side**2, 1.0)
-    found = [np.log(side), np.log(images), np.log(np.maximum(kernels.fast_k, 1.0)), kernels.fast_k % 4 == 0]
-    found += [side / (np.ceil(side / tile) * tile) for tile in (2, 4, 8)]
-    return np.column_stack([computing_features(placed, kernel_s), *found])
+    columns = [np.log(side), np.log(images), np.log(np.maximum(kernels.fast_k, 1.0)), kernels.fast_k % 4 == 0]
+    columns += [side / (np.ceil(side / tile) * tile) for tile in (2, 4, 8)]
+    return np.column_stack([computing_features(placed, kernel_s), *columns])
 
 
 def streaming_features(placed: PlacedKernels, kernel_s: Array) -> Array:
     """Return the features (n, f) of kernels that stream their operands."""
     kernels = placed.kernels
     rows, columns = kernels.rows, kernels.columns
-    found = [
+    features = [
         np.log(rows / placed.units),
         np.log(columns),
         np.log(rows * columns / placed.units),
@@ -242,4 +245,4 @@ def streaming_features(placed: PlacedKernels, kernel_s: Array) -> Array:
         np.log(np.minimum(placed.vector, placed.allowed) / placed.bytes_per_s),
         placed.modern,
     ]
-    return np.column_stack(found)
+    return np.column_stack(features)

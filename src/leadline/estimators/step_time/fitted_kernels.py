@@ -1,4 +1,4 @@
-"""The learned model of kernels as plain arrays, and the price of many kernels on many devices by numpy alone."""
+"""The fitted kernel model as plain arrays, and batched prediction with numpy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -35,21 +35,21 @@ from leadline.estimators.tabular.trees import Trees
 Whole = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 
+# The law of products on matrix units, whatever they are for.
 MATRIX = len(KERNEL_KINDS)
-"""The law of products on matrix units, whatever they are for."""
 KERNEL_GROUPS = (*KERNEL_KINDS, "matrix")
+# For each group, those whose law stands in for it where it was not learned.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
-"""For each group, those whose law stands in for it where it was not learned."""
+# No tree corrects the law by more than e to this power.
 LARGEST_CORRECTION = 1.0
-"""No tree corrects the law by more than e to this power."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupModel:
-    """One fitted law: parameters, trees for what it leaves, and what suits a device that it does not know.
+    """One group's parameters and trees, and the offsets for a device without measurements.
 
-    There the trees are ``trusted`` so far (0 to 1), and the device is taken to be apart in ``typical`` (3,): what known
-    devices are apart in need not be zero in the middle, as a prior holds the law.
+    There the trees count by ``trusted`` (0 to 1), and the device gets the offsets ``typical`` (3,). Their middle over
+    known devices need not be zero, because a prior ties the parameters.
     """
 
     at: Array
@@ -60,9 +60,9 @@ class GroupModel:
 
 @dataclass(frozen=True, slots=True)
 class SweptGroup:
-    """What kernels of one group say that were measured on a device: parameters of its own law, and a surface over it.
+    """A sweep's fit of one kernel group: own parameters, and a Gaussian process of the residuals.
 
-    There is no surface where too few of the kernels could be told from their launch.
+    The process is ``None`` if too few kernels exceed their launch.
     """
 
     at: Array
@@ -81,11 +81,11 @@ class SweptGroup:
 
 @dataclass(frozen=True, slots=True)
 class FittedKernels:
-    """Laws by group, and what each known device is apart in: ``effects[(device, group)]`` of shape (3,).
+    """Models by group, and offsets of known devices: ``effects[(device, group)]`` (3,).
 
-    A group is one of ``KERNEL_GROUPS``. ``names`` are operators whose launch was measured by itself: ``launches[(device,
-    name)]`` is the logarithm of a factor. ``near[(device, group)]`` is what a sweep of the device says.
-    ``steps[vendor]`` is the logarithm of whole steps over their kernels, on devices of the maker that were left out.
+    A group is one of ``KERNEL_GROUPS``. ``names`` are operators whose launch was measured by itself.
+    ``launches[(device, name)]`` is the logarithm of a factor. ``sweeps[(device, group)]`` is a device's own sweep.
+    ``steps[vendor]`` is the log ratio of whole steps to their kernels on left-out devices of the vendor.
     """
 
     groups: dict[int, GroupModel]
@@ -100,7 +100,7 @@ class FittedKernels:
         state: State = {"names": text_array(self.names), "laws": np.array(sorted(self.groups), np.int64)}
         for group, law in self.groups.items():
             part = {"at": law.at, "trusted": np.array([law.trusted]), "typical": law.typical}
-            part |= nest("trees", _small(law.trees)) if law.trees else {}
+            part |= nest("trees", _compact(law.trees)) if law.trees else {}
             state |= nest(KERNEL_GROUPS[group], part)
         state["effects.device"] = text_array([device for device, _ in self.effects])
         state["effects.group"] = np.array([group for _, group in self.effects], np.int64)
@@ -136,7 +136,7 @@ class FittedKernels:
         return cls(laws, strings(state["names"]), effects, launches, near, steps)
 
     def for_device(self, device: str) -> "FittedKernels":
-        """Return what is known of one device alone, without the laws."""
+        """Return all data of one device, without the models."""
         return FittedKernels(
             {},
             self.names,
@@ -145,67 +145,69 @@ class FittedKernels:
             {key: value for key, value in self.sweeps.items() if key[0] == device},
         )
 
-    def merge(self, other: "FittedKernels") -> "FittedKernels":
-        """Return both; where both know something of a device, what ``other`` knows."""
+    def merge(self, newer: "FittedKernels") -> "FittedKernels":
+        """Return both; on conflict, ``newer`` wins."""
         return replace(
             self,
-            groups={**self.groups, **other.groups},
-            effects={**self.effects, **other.effects},
-            launches={**self.launches, **other.launches},
-            sweeps={**self.sweeps, **other.sweeps},
-            steps={**self.steps, **other.steps},
+            groups={**self.groups, **newer.groups},
+            effects={**self.effects, **newer.effects},
+            launches={**self.launches, **newer.launches},
+            sweeps={**self.sweeps, **newer.sweeps},
+            steps={**self.steps, **newer.steps},
         )
 
     def predict(
         self, kernels: KernelTable, boards: DeviceFeatures, where: Whole, *, queued: bool = False
     ) -> tuple[Array, Array]:
-        """Return kernel and launch seconds of each kernel, shape (n,), on the device ``where`` (positions in boards).
+        """Return kernel and launch seconds, each (n,), on devices ``where`` (positions in ``boards``).
 
-        A kernel timed by itself also waits for the device to start; one that is ``queued`` behind others does not.
+        A kernel timed by itself also waits for the device to start. One that is ``queued`` behind others does not.
 
         Raises:
             InvalidInput: a device has no peak for a dtype that a kernel computes in.
         """
         placed = place_kernels(kernels, boards, where)
         group = kernel_groups(placed)
-        own = self.own_effects(kernels, boards.names, where, group)
+        effects = self.device_effects(kernels, boards.names, where, group)
         kernel_s, launch_s = np.empty(len(placed)), np.empty(len(placed))
         for number in np.unique(group).tolist():
-            for swept, rows in self._sorted(number, boards.names, where, np.flatnonzero(group == number)):
+            for swept, rows in self._split_by_sweep(number, boards.names, where, np.flatnonzero(group == number)):
                 strange = np.array([(name, number) not in self.effects for name in boards.names])[where[rows]]
-                law = self.groups[self._learned(number)]
-                part, apart = placed.at(rows), own[rows] + strange[:, None] * law.typical
-                apart[:, LAUNCH] += strange * self._beside(number)[kernels.name[rows]]
-                kernel_s[rows], launch_s[rows] = self._priced(number, part, (apart, strange), swept, queued=queued)
+                law = self.groups[self._known_group(number)]
+                part, row_effects = placed.at(rows), effects[rows] + strange[:, None] * law.typical
+                row_effects[:, LAUNCH] += strange * self._launch_offsets(number)[kernels.name[rows]]
+                kernel_s[rows], launch_s[rows] = self._predict_group(
+                    number, part, (row_effects, strange), swept, queued=queued
+                )
         return kernel_s, launch_s
 
-    def _priced(
+    def _predict_group(
         self, number: int, part: PlacedKernels, effects: tuple[Array, Marks], swept: SweptGroup | None, *, queued: bool
     ) -> tuple[Array, Array]:
-        """Return kernel and launch seconds of one group, given what is apart (n, 3) and what device is new (n,)."""
-        learned, (apart, strange) = self._learned(number), effects
+        """Return kernel and launch seconds of one group, given offsets (n, 3) and new devices (n,)."""
+        learned, (apart, strange) = self._known_group(number), effects
         law = self.groups[learned]
         at = law.at if swept is None else swept.at
         alone, launch = analytical_model(learned).parts(part, at, apart)
         waited = _waited_s(learned, at) if queued else 0.0
-        told, leaves = self.tree_corrections(number, part, alone)
+        trees_say, leaves = self.tree_corrections(number, part, alone)
         if swept is None or swept.surface is None:
-            more = told * np.where(strange, law.trusted, 1.0)
+            more = trees_say * np.where(strange, law.trusted, 1.0)
         else:
-            more = swept.surface.at(gp_coordinates(number, part.kernels), told, leaves)
+            more = swept.surface.at(gp_coordinates(number, part.kernels), trees_say, leaves)
         return np.maximum((alone - waited) * np.exp(more), lower_bound_s(part)), launch
 
-    def _sorted(
+    def _split_by_sweep(
         self, group: int, names: Sequence[str], where: Whole, rows: Whole
     ) -> list[tuple[SweptGroup | None, Whole]]:
-        """Return the rows of each device that was swept beside what its sweep says, and those of all others."""
+        """Return the rows of each swept device with its sweep, and all other rows with ``None``."""
         swept = {i: self.sweeps[name, group] for i, name in enumerate(names) if (name, group) in self.sweeps}
-        found: list[tuple[SweptGroup | None, Whole]] = [(one, rows[where[rows] == i]) for i, one in swept.items()]
-        found.append((None, rows[~np.isin(where[rows], list(swept))]))
-        return [(one, own) for one, own in found if len(own)]
+        parts: list[tuple[SweptGroup | None, Whole]] = [(sweep, rows[where[rows] == i]) for i, sweep in swept.items()]
+        parts.append((None, rows[~np.isin(where[rows], list(swept))]))
+        return [(sweep, own_rows) for sweep, own_rows in parts if len(own_rows)]
 
-    def _learned(self, group: int) -> int:
-        """Return a group, or the most alike one that was learned."""
+    def _known_group(self, group: int) -> int:
+        """Return a group, or the most similar one with a model."""
         for number in (group, *ALIKE[group]):
             if number in self.groups:
                 return number
@@ -214,8 +216,8 @@ class FittedKernels:
         )
 
     def tree_corrections(self, group: int, placed: PlacedKernels, kernel_s: Array) -> tuple[Array, Whole]:
-        """Return what trees add to the logarithm of the law's time (n,), and the leaves (n, trees) that say so."""
-        learned = self._learned(group)
+        """Return the trees' correction of log time (n,), and their leaves (n, trees)."""
+        learned = self._known_group(group)
         trees_ = self.groups[learned].trees
         if trees_ is None:
             return np.zeros(len(placed)), np.zeros((len(placed), 0), np.int64)
@@ -223,37 +225,38 @@ class FittedKernels:
         return np.clip(trees_.base + trees_.value[leaves].sum(axis=1), -LARGEST_CORRECTION, LARGEST_CORRECTION), leaves
 
     def factor(self, device: str, vendor: str) -> float:
-        """Return what the kernels of a step are multiplied by on a device of which none was measured; else one."""
-        known = any(name == device for name, _ in self.effects)
-        return 1.0 if known else float(np.exp(self.steps.get(vendor, 0.0)))
+        """Return the vendor's factor on kernel times for an unmeasured device; else 1."""
+        is_measured = any(name == device for name, _ in self.effects)
+        return 1.0 if is_measured else float(np.exp(self.steps.get(vendor, 0.0)))
 
     def typical_effects(self, group: int) -> Array:
-        """Return the middle of what the known devices are apart in, shape (3,).
+        """Return the typical offsets of the known devices, shape (3,).
 
-        It is the median, but for the launch: there it is the one from which the known hosts are least off in percent.
+        It is the median. The launch is instead the one with the least relative error to all known hosts.
         """
-        known = np.array([value for (_, number), value in self.effects.items() if number == group]).reshape(-1, 3)
-        if not len(known):
+        effects = np.array([value for (_, number), value in self.effects.items() if number == group]).reshape(-1, 3)
+        if not len(effects):
             return np.zeros(3)
-        found: Array = np.median(known, axis=0)
-        launches = np.exp(known[:, LAUNCH])
-        off = np.abs(launches[:, None] / launches - 1).sum(axis=1)
-        found[LAUNCH] = known[int(np.argmin(off)), LAUNCH]
-        return found
+        typical: Array = np.median(effects, axis=0)
+        launches = np.exp(effects[:, LAUNCH])
+        errors = np.abs(launches[:, None] / launches - 1).sum(axis=1)
+        typical[LAUNCH] = effects[int(np.argmin(errors)), LAUNCH]
+        return typical
 
-    def _beside(self, group: int) -> Array:
-        """Return what the launch of each of ``names`` is apart from a device's others, shape (names + 1,).
+    def _launch_offsets(self, group: int) -> Array:
+        """Return each named operator's launch offset from its device's, shape (names + 1,).
 
-        It is the median over the known devices: what an operator does on the host is the same on all; the last is zero.
+        It is the median over the known devices, since an operator does the same work on every host. The last entry is
+        zero.
         """
         apart: list[list[float]] = [[] for _ in self.names]
         for (device, name), value in self.launches.items():
             if (device, group) in self.effects:
                 apart[name].append(value - float(self.effects[device, group][LAUNCH]))
-        return np.array([*(float(np.median(one)) if one else 0.0 for one in apart), 0.0])
+        return np.array([*(float(np.median(launches)) if launches else 0.0 for launches in apart), 0.0])
 
-    def own_effects(self, kernels: KernelTable, devices: Sequence[str], where: Whole, group: Whole) -> Array:
-        """Return what the devices are known to be apart in, for each kernel, shape (n, 3); zeros for unknown ones."""
+    def device_effects(self, kernels: KernelTable, devices: Sequence[str], where: Whole, group: Whole) -> Array:
+        """Return the known device offsets for each kernel, shape (n, 3); zeros for unknown devices."""
         table = np.zeros((len(devices), len(KERNEL_GROUPS), 3))
         launch = np.full((len(devices), len(self.names) + 1), np.nan)
         for i, device in enumerate(devices):
@@ -261,16 +264,16 @@ class FittedKernels:
                 table[i, number] = self.effects.get((device, number), np.zeros(3))
             for number in range(len(self.names)):
                 launch[i, number] = self.launches.get((device, number), np.nan)
-        found: Array = table[where, group]
+        effects: Array = table[where, group]
         named = launch[where, kernels.name]
-        found[:, 0] = np.where(np.isnan(named), found[:, 0], named)
-        return found
+        effects[:, 0] = np.where(np.isnan(named), effects[:, 0], named)
+        return effects
 
 
 def _waited_s(group: int, at: Array) -> float:
-    """Return how long a kernel timed by itself waits for the device, beyond its own ramp.
+    """Return how long a kernel timed by itself waits for the device, without its ramp.
 
-    Convolutions have none that can be told from their arithmetic, and matrix units were profiled without.
+    Convolutions have no wait separable from their arithmetic, and matrix units were profiled without.
     """
     if group in (CONVOLUTION, MATRIX):
         return 0.0
@@ -281,12 +284,12 @@ def _waited_s(group: int, at: Array) -> float:
 def kernel_groups(placed: PlacedKernels) -> Whole:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
-    found: Whole = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
-    return found
+    groups: Whole = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
+    return groups
 
 
 def analytical_model(group: int) -> AnalyticalModel:
-    """Return the form of a group's law."""
+    """Return the analytical model of a group."""
     if group == CONVOLUTION:
         return CONVOLUTION_MODEL
     if group == BATCHED:
@@ -297,7 +300,7 @@ def analytical_model(group: int) -> AnalyticalModel:
 
 
 def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
-    """Return what a group's trees see."""
+    """Return the features that a group's trees read."""
     if group == CONVOLUTION:
         return convolving_features(placed, kernel_s)
     if group in COMPUTING or group == MATRIX:
@@ -306,12 +309,12 @@ def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
 
 
 def round_trees(grown: Trees) -> Trees:
-    """Return trees that lose nothing when they are kept in single precision."""
-    return trees.load_trees(_small(grown))
+    """Return trees that survive storage in single precision unchanged."""
+    return trees.load_trees(_compact(grown))
 
 
-def _small(grown: Trees) -> State:
-    """Return trees in the few bits that they need."""
+def _compact(grown: Trees) -> State:
+    """Return the trees' state in the narrowest types."""
     kept = grown.dump()
     for name in ("threshold", "value"):
         kept[name] = kept[name].astype(np.float32)

@@ -1,10 +1,11 @@
-"""Which measured kernel stands for which operator."""
+"""Mapping of operators to the kernels of the calibration sweep, and the sizes that decide speed."""
 
 import math
 from collections.abc import Container, Mapping
 
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
 
+# Operator → the operator of the sweep whose cost follows the same law.
 STANDS_FOR = {
     "linear": "addmm", "addmv": "addmm", "mv": "mm", "matmul": "mm", "baddbmm": "bmm", "dot": "sum",
     "mkldnn_convolution": "convolution", "cudnn_convolution": "convolution", "conv2d": "convolution",
@@ -27,21 +28,20 @@ STANDS_FOR = {
     "upsample_bilinear2d_backward": "upsample_nearest2d_backward", "select_backward": "fill_",
     "slice_backward": "copy_",
 }  # fmt: skip
-"""Operator → the operator of the sweep whose cost follows the same law."""
 
+# Kind → what stands for an operator that no table knows.
 BY_KIND = {
     OpKind.GEMM: "mm", OpKind.CONV: "convolution", OpKind.ATTENTION: "attention", OpKind.RNN: "lstm",
     OpKind.NORM: "native_layer_norm", OpKind.SOFTMAX: "_softmax", OpKind.POOL: "max_pool2d_with_indices",
     OpKind.ELEMENTWISE: "add", OpKind.REDUCTION: "sum", OpKind.EMBEDDING: "embedding", OpKind.INDEX: "index_select",
     OpKind.COPY: "clone", OpKind.OPTIMIZER: "addcmul_", OpKind.OTHER: "add", OpKind.COMMUNICATION: "copy_",
 }  # fmt: skip
-"""Kind → what stands for an operator that no table knows."""
 
 
 def kernel_family(op: Op, measured: Container[tuple[str, str]]) -> str:
-    """Return the name of the sweep's kernel that stands for ``op``.
+    """Return the sweep kernel that represents ``op``.
 
-    ``measured`` holds (kernel, dtype); an operator that was measured itself stands for itself.
+    ``measured`` holds (kernel, dtype). A measured operator represents itself.
     """
     name = plain_name(op.name)
     backward = "backward" in name
@@ -54,7 +54,7 @@ def kernel_family(op: Op, measured: Container[tuple[str, str]]) -> str:
 
 
 def _named(op: Op, name: str, measured: Container[tuple[str, str]]) -> str:
-    """Return the kernel of that name, one of its kind in its place, or what stands for the whole kind."""
+    """Return the kernel of that name, a similar kernel, or the representative of its kind."""
     if name == "native_batch_norm" and len(op.outputs) > 1 and 0 in op.outputs[1].shape:
         return "native_batch_norm_inference"
     if name in ("sum", "mean") and op.inputs and op.outputs:
@@ -75,7 +75,7 @@ def plain_name(name: str) -> str:
 
 
 def _reduction(op: Op, name: str) -> str:
-    """Tell a whole sum from one over rows, over columns, over an image's channels or over its pixels."""
+    """Return the kind of sum: whole, over rows, columns, an image's channels or its pixels."""
     source, result = op.inputs[0].shape, op.outputs[0].shape
     if len(source) == 4:
         return "mean_window" if name == "mean" else "sum_channels"
@@ -88,12 +88,12 @@ PRODUCTS = ("addmm", "mm", "bmm")
 RECURRENT = ("lstm", "gru", "rnn")
 SCATTERS = ("index_put_", "index_add_", "scatter_add_")
 
+# Distance between kernels of different make: strided, transposed, one-dimensional.
 _FAR = 2.0
-"""Distance between kernels of different make: strided, transposed, one-dimensional."""
 
 
 def kernel_sizes(op: Op, family: str) -> dict[str, int]:
-    """Return the sizes of ``op`` by the names that the sweep gives them in ``family``."""
+    """Return the sizes of ``op`` under the sweep's names for ``family``."""
     if op.kind is OpKind.RNN:
         return _recurrent(op)
     if op.dims and op.kind in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION):
@@ -111,7 +111,7 @@ def kernel_sizes(op: Op, family: str) -> dict[str, int]:
 
 
 def family_coordinates(family: str, dims: Mapping[str, int]) -> tuple[float, ...]:
-    """Return where a kernel lies among its family's: logarithms of its sizes over their lengths of correlation.
+    """Return a kernel's coordinates in its family: log sizes over their correlation lengths.
 
     The lengths were chosen once, by cross-validation on kernels of random sizes.
     """

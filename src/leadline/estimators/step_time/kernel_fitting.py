@@ -1,4 +1,4 @@
-"""Fit the learned model of kernels: a law for each group of kernels, then trees on what the law leaves over."""
+"""Fit the kernel model: an analytical model for each group, then trees on its residuals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,22 +26,22 @@ from leadline.estimators.tabular.trees import Trees, fit_boosted_trees
 
 Whole = npt.NDArray[np.int64]
 
+# A law needs so many kernels.
 LEAST_KERNELS = 8
-"""A law needs so many kernels."""
+# Kernels of a device and a group that its law is fitted on; more hardly change a dozen parameters.
 LAW_ROWS = 500
-"""Kernels of a device and a group that its law is fitted on; more hardly change a dozen parameters."""
 TREE_ROWS = 2500
+# All kernels of a device and a group count for at most so many independent ones: their errors have common causes.
 COUNTS_FOR = 100.0
-"""All kernels of a device and a group count for at most so many independent ones: their errors have common causes."""
 TREES = 120
 DEPTH = 6
+# A kernel whose time is below this share of the launch says nothing of itself.
 HIDDEN = 0.9
-"""A kernel whose time is below this share of the launch says nothing of itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSample:
-    """One measured kernel. Without ``launched`` the seconds are the kernel's own, as a profiler of the device says."""
+    """One measured kernel; without ``launched`` the seconds are the kernel's own (profiler)."""
 
     op: Op
     device: Device
@@ -83,31 +83,31 @@ def tabulate_kernels(timings: Sequence[KernelSample], names: Sequence[str] = ())
     """Return measured kernels by columns; operators of ``names`` have a launch of their own.
 
     Raises:
-        InvalidInput: a time is no finite number above zero, or a device lacks the figures that the laws need.
+        InvalidInput: a time is not finite and positive, or a device lacks specifications.
     """
-    for one in timings:
-        if not (np.isfinite(one.seconds) and one.seconds > 0):
+    for sample in timings:
+        if not (np.isfinite(sample.seconds) and sample.seconds > 0):
             raise InvalidInput(
-                f"{one.op.name} on {one.device.name} took {one.seconds} s, but only finite times above zero can be "
+                f"{sample.op.name} on {sample.device.name} took {sample.seconds} s, but only finite times above zero can be "
                 "learnt from: leave it out"
             )
-    devices = {one.device.name: one.device for one in timings}
+    devices = {sample.device.name: sample.device for sample in timings}
     position = {name: i for i, name in enumerate(devices)}
     return KernelSamples(
-        tabulate_ops((one.op for one in timings), {name: i for i, name in enumerate(names)}),
+        tabulate_ops((sample.op for sample in timings), {name: i for i, name in enumerate(names)}),
         DeviceFeatures.of(list(devices.values())),
-        np.array([position[one.device.name] for one in timings], np.int64),
-        np.array([one.seconds for one in timings], float),
-        np.array([float(one.launched) for one in timings]),
+        np.array([position[sample.device.name] for sample in timings], np.int64),
+        np.array([sample.seconds for sample in timings], float),
+        np.array([float(sample.launched) for sample in timings]),
         tuple(names),
     )
 
 
 def fit_kernels(timings: Sequence[KernelSample], names: Sequence[str] = (), *, seed: int = 0) -> FittedKernels:
-    """Return the model learned from measured kernels of any devices.
+    """Return the model fitted to measured kernels of any devices.
 
     Raises:
-        InvalidInput: fewer than ``LEAST_KERNELS`` kernels were measured, or one cannot be learnt from.
+        InvalidInput: fewer than ``LEAST_KERNELS`` kernels were measured, or one is unusable.
     """
     return fit_kernel_samples(tabulate_kernels(timings, names), seed=seed)
 
@@ -115,9 +115,9 @@ def fit_kernels(timings: Sequence[KernelSample], names: Sequence[str] = (), *, s
 def fit_kernel_samples(
     timings: KernelSamples, *, seed: int = 0, law_rows: int = LAW_ROWS, tree_rows: int = TREE_ROWS
 ) -> FittedKernels:
-    """Return the model learned from a table of measured kernels; the same as ``fit_kernels``.
+    """Return the model fitted to a table of measured kernels; the same as ``fit_kernels``.
 
-    A law is fitted on ``law_rows`` kernels of each device and group, its trees on ``tree_rows``.
+    The analytical model uses ``law_rows`` kernels of each device and group, its trees ``tree_rows``.
     """
     if len(timings) < LEAST_KERNELS:
         raise InvalidInput(f"{len(timings)} measured kernels are too few to learn from: give at least {LEAST_KERNELS}")
@@ -126,12 +126,12 @@ def fit_kernel_samples(
     effects: dict[tuple[str, int], Array] = {}
     launches: dict[tuple[str, int], float] = {}
     for number in np.unique(group).tolist():
-        own = timings.at(np.flatnonzero(group == number))
-        if len(own) < LEAST_KERNELS:
+        samples = timings.at(np.flatnonzero(group == number))
+        if len(samples) < LEAST_KERNELS:
             continue
-        law, apart, by_name = _learned(number, own, seed, (law_rows, tree_rows))
+        law, group_effects, by_name = _learned(number, samples, seed, (law_rows, tree_rows))
         laws[number] = law
-        effects |= {(device, number): value for device, value in apart.items()}
+        effects |= {(device, number): value for device, value in group_effects.items()}
         launches |= by_name
     return FittedKernels(laws, timings.names, effects, launches)
 
@@ -139,7 +139,7 @@ def fit_kernel_samples(
 def _learned(
     number: int, timings: KernelSamples, seed: int, most: tuple[int, int]
 ) -> tuple[GroupModel, dict[str, Array], dict[tuple[str, int], float]]:
-    """Return the law of a group, and what each device is apart in."""
+    """Return the model of a group, and the offsets and launches of each device."""
     few = timings.at(_some(timings.device, most[0], seed))
     measured = make_measurements(few)
     fitted = fit_analytical_model(analytical_model(number), measured)
@@ -147,8 +147,8 @@ def _learned(
     groups, keys = effect_groups(many)
     before = {key: fitted.effects[i] for i, key in enumerate(effect_groups(few)[1])}
     table = np.array([before.get(key, np.zeros(3)) for key in keys])
-    own = np.stack([table[groups[:, i], i] for i in range(3)], axis=1)
-    law = GroupModel(fitted.at, _trees(number, many, fitted.at, own, seed))
+    row_effects = np.stack([table[groups[:, i], i] for i in range(3)], axis=1)
+    law = GroupModel(fitted.at, _trees(number, many, fitted.at, row_effects, seed))
     names = timings.boards.names
     apart = {names[device]: value.copy() for (device, kind), value in before.items() if kind < 0}
     launches = {(names[device], kind): float(value[0]) for (device, kind), value in before.items() if kind >= 0}
@@ -160,7 +160,7 @@ def _learned(
 
 
 def effect_groups(timings: KernelSamples) -> tuple[Whole, tuple[tuple[int, int], ...]]:
-    """Return the groups (n, 3) of launch, arithmetic and traffic, and the device and name (-1: any) of each group."""
+    """Return launch, arithmetic and traffic groups (n, 3), and each group's (device, name or -1)."""
     keys: dict[tuple[int, int], int] = {}
     by_name = [keys.setdefault(key, len(keys)) for key in _pairs(timings.device, timings.kernels.name)]
     by_device = [keys.setdefault(key, len(keys)) for key in _pairs(timings.device, np.full(len(timings), -1))]
@@ -168,7 +168,7 @@ def effect_groups(timings: KernelSamples) -> tuple[Whole, tuple[tuple[int, int],
 
 
 def make_measurements(timings: KernelSamples, corrected: Array | None = None) -> KernelMeasurements:
-    """Return a table as the fit of a law takes it; each device counts for at most ``COUNTS_FOR`` kernels."""
+    """Return a table as the analytical fit takes it; a device counts for ``COUNTS_FOR`` kernels at most."""
     rows = np.bincount(timings.device, minlength=len(timings.boards.names))
     weight = np.minimum(1.0, COUNTS_FOR / np.maximum(rows, 1))[timings.device]
     zeros = np.zeros(len(timings))
@@ -179,23 +179,24 @@ def make_measurements(timings: KernelSamples, corrected: Array | None = None) ->
 
 
 def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed: int) -> Trees | None:
-    """Return trees on ln(measured ÷ law) of the kernels that are seen beside their launch."""
+    """Return trees on ln(measured ÷ analytical) of the kernels that exceed their launch."""
     placed = timings.placed()
     kernel_s, launch_s = analytical_model(number).parts(placed, at, effects)
     launch_s = launch_s * timings.launched
-    seen = np.flatnonzero(
+    visible = np.flatnonzero(
         (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (timings.seconds > launch_s)
     )
-    if len(seen) < 10 * LEAST_KERNELS:
+    if len(visible) < 10 * LEAST_KERNELS:
         return None
-    left = np.log(
-        subtract_launch_s(timings.seconds[seen], launch_s[seen], analytical_model(number).wait) / kernel_s[seen]
+    errors = np.log(
+        subtract_launch_s(timings.seconds[visible], launch_s[visible], analytical_model(number).wait)
+        / kernel_s[visible]
     )
-    rows = np.bincount(timings.device[seen], minlength=len(timings.boards.names))
-    weight = 1.0 / rows[timings.device[seen]]
+    rows = np.bincount(timings.device[visible], minlength=len(timings.boards.names))
+    weight = 1.0 / rows[timings.device[visible]]
     grown = fit_boosted_trees(
-        group_features(number, placed.at(seen), kernel_s[seen]),
-        np.clip(left, -LARGEST_CORRECTION, LARGEST_CORRECTION),
+        group_features(number, placed.at(visible), kernel_s[visible]),
+        np.clip(errors, -LARGEST_CORRECTION, LARGEST_CORRECTION),
         weight / weight.mean(),
         0.0,
         n_estimators=TREES,
@@ -211,9 +212,9 @@ def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed:
 def _some(device: Whole, most: int, seed: int) -> Whole:
     """Return positions of at most so many rows of each device."""
     shuffled = np.random.default_rng(seed).permutation(len(device))
-    kept = [shuffled[device[shuffled] == one][:most] for one in np.unique(device)]
+    kept = [shuffled[device[shuffled] == number][:most] for number in np.unique(device)]
     return np.sort(np.concatenate(kept))
 
 
-def _pairs(one: Whole, other: Whole) -> list[tuple[int, int]]:
-    return list(zip(one.tolist(), other.tolist(), strict=True))
+def _pairs(left: Whole, right: Whole) -> list[tuple[int, int]]:
+    return list(zip(left.tolist(), right.tolist(), strict=True))

@@ -1,8 +1,8 @@
-"""What kernels measured on a device say of others like them: a Gaussian-process regression on what is left.
+"""Gaussian-process regression of a device's residuals on its own measured kernels.
 
-Two kernels are alike as far as their sizes are close, each size with a length of its own, and as far as the trees that
-other devices taught end in the same leaves for both (Davies and Ghahramani 2014). What the second says is a value for
-each leaf, so that asking is a walk. How far the trees' own answer holds here is one more unknown, about a half.
+Two kernels are similar if their sizes are close, each on a scale of its own, and if they end in the same leaves of the
+trees of other devices (Davies and Ghahramani 2014). The second part is one value per leaf, so prediction is a tree
+walk. The trust in the trees' own correction is one more unknown, about a half.
 """
 
 from dataclasses import dataclass, field
@@ -15,27 +15,26 @@ from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, K
 
 Whole = npt.NDArray[np.int64]
 
+# Logarithm to begin with of the scale of every size, and of two variances over that of the surface of sizes: of what
+# leaves share, and of a single kernel's own.
 START = -1.0
-"""Logarithm to begin with of the scale of every size, and of two variances over that of the surface of sizes: of what
-leaves share, and of a single kernel's own."""
+# How far each of those logarithms is moved in the rounds of the search.
 STEPS = (1.1, 1.1, 0.6)
-"""How far each of those logarithms is moved in the rounds of the search."""
 FARTHEST = (-6.0, 3.5)
+# Logarithmic error from which on a kernel counts less than its square (pseudo-Huber).
 ROBUST = 0.15
-"""Logarithmic error from which on a kernel counts less than its square (pseudo-Huber)."""
+# The trust in trees that is expected of a device, and its standard deviation.
 TRUSTED = 0.5
-"""The trust in trees that is expected of a device, and its standard deviation."""
+# Half of the edge of the usual large tile: a library takes a smaller one where an odd number of halves is filled.
 HALF_TILE = 64.0
-"""Half of the edge of the usual large tile: a library takes a smaller one where an odd number of halves is filled."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelGP:
-    """A surface of mean zero: points (s, f), the scales (f,) of their sizes, and the weights (s,) of their covariances.
+    """A zero-mean surface: points (s, f), scales (f,) of their sizes, and weights (s,).
 
-    ``values`` has one value for each node of the trees, to be added up over the leaves of a kernel; it is empty where
-    there are no trees. ``trusted`` is how far what the trees answer holds, and ``error`` the root mean square of what
-    is wrong where each point is left out.
+    ``values`` has one entry per tree node, to be added over a kernel's leaves; empty without trees. ``trusted`` is the
+    weight of the trees' predictions. ``error`` is the root mean square leave-one-out error.
     """
 
     points: Array
@@ -45,14 +44,14 @@ class KernelGP:
     error: float = float("nan")
     values: Array = field(default_factory=lambda: np.zeros(0))
 
-    def at(self, points: Array, told: Array | None = None, leaves: Whole | None = None) -> Array:
-        """Return the value expected at points (n, f), of which trees told (n,) by leaves (n, trees)."""
-        found: Array = _covariance(points * self.scales, self.points * self.scales) @ self.weights
-        if told is not None:
-            found += self.trusted * told
+    def at(self, points: Array, predicted: Array | None = None, leaves: Whole | None = None) -> Array:
+        """Return the expected value at points (n, f), with tree predictions (n,) and leaves (n, trees)."""
+        expected: Array = _covariance(points * self.scales, self.points * self.scales) @ self.weights
+        if predicted is not None:
+            expected += self.trusted * predicted
         if leaves is not None and len(self.values):
-            found += self.values[leaves].sum(axis=1)
-        return found
+            expected += self.values[leaves].sum(axis=1)
+        return expected
 
     def dump(self) -> State:
         """Return the surface as arrays."""
@@ -73,35 +72,35 @@ class KernelGP:
 
 @dataclass(frozen=True, slots=True)
 class TreePredictions:
-    """What trees say of s kernels: their answers ``told`` (s,), the leaves (s, trees) and the number of all nodes."""
+    """Trees on s kernels: values ``predicted`` (s,), leaves (s, trees) and the number of nodes."""
 
-    told: Array
+    predicted: Array
     leaves: Whole
     nodes: int
 
 
 def fit_kernel_gp(points: Array, values: Array, grown: TreePredictions | None = None) -> KernelGP:
-    """Return the surface through ``values`` whose robust leave-one-out errors are least, one scale after the other.
+    """Return the surface of least robust leave-one-out error, by coordinate search of its scales.
 
-    The errors left out have a closed form (Rasmussen and Williams 2006, section 5.4.2).
+    These errors have a closed form (Rasmussen and Williams 2006, section 5.4.2).
     """
     search = _Search(points, values, grown)
     at = np.full(points.shape[1] + 2, START)
-    best, weights, left = search.misfit(at)
+    best, weights, errors = search.misfit(at)
     for step in STEPS:
         for i in range(len(at)):
             for move in (step, -step):
                 tried = at.copy()
                 tried[i] = np.clip(tried[i] + move, *FARTHEST)
-                cost, tried_weights, tried_left = search.misfit(tried)
+                cost, tried_weights, tried_errors = search.misfit(tried)
                 if cost < best:
-                    best, weights, left, at = cost, tried_weights, tried_left, tried
+                    best, weights, errors, at = cost, tried_weights, tried_errors, tried
                     break
-    error, scales = float(np.sqrt(np.mean(left**2))), np.exp(at[:-2])
+    error, scales = float(np.sqrt(np.mean(errors**2))), np.exp(at[:-2])
     if grown is None:
         return KernelGP(points, scales, weights, 0.0, error)
     by_leaf = _by_leaf(grown.leaves, np.exp(at[-2]) * weights, grown.nodes)
-    trusted = TRUSTED + TRUSTED**2 * float(grown.told @ weights)
+    trusted = TRUSTED + TRUSTED**2 * float(grown.predicted @ weights)
     return KernelGP(points, scales, weights, trusted, error, by_leaf)
 
 
@@ -115,10 +114,12 @@ class _Search:
     mean: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        told = np.zeros(len(self.values)) if self.grown is None else self.grown.told
-        self.common = np.zeros((len(told), len(told))) if self.grown is None else _in_common(self.grown.leaves)
-        self.trust = TRUSTED**2 * np.outer(told, told)
-        self.mean = TRUSTED * told
+        predicted = np.zeros(len(self.values)) if self.grown is None else self.grown.predicted
+        self.common = (
+            np.zeros((len(predicted), len(predicted))) if self.grown is None else _in_common(self.grown.leaves)
+        )
+        self.trust = TRUSTED**2 * np.outer(predicted, predicted)
+        self.mean = TRUSTED * predicted
 
     def misfit(self, at: Array) -> tuple[float, Array, Array]:
         """Return the robust mean of the errors left out, the weights (s,) and those errors (s,)."""
@@ -127,12 +128,12 @@ class _Search:
         near[np.diag_indices(len(near))] += np.exp(at[-1])
         inverse = np.linalg.inv(near)
         weights = inverse @ (self.values - self.mean)
-        left = weights / np.diag(inverse)
-        return float(np.mean(np.sqrt(1 + (left / ROBUST) ** 2) - 1)), weights, left
+        errors = weights / np.diag(inverse)
+        return float(np.mean(np.sqrt(1 + (errors / ROBUST) ** 2) - 1)), weights, errors
 
 
 def kernel_coordinates(group: int, kernels: KernelTable) -> Array:
-    """Return where kernels lie among their group's: logarithms of their sizes, (n, f)."""
+    """Return log sizes (n, f), the coordinates of kernels in their group."""
     if group == CONVOLUTION:
         images = np.maximum(kernels.m / kernels.side**2, 1.0)
         return np.column_stack([np.log(each) for each in (kernels.b, images, kernels.side, kernels.n, kernels.k)])
@@ -144,7 +145,7 @@ def kernel_coordinates(group: int, kernels: KernelTable) -> Array:
 
 
 def gp_coordinates(group: int, kernels: KernelTable) -> Array:
-    """Return ``kernel_coordinates`` with what else a library chooses its code by: half-filled tiles, alignment."""
+    """Return ``kernel_coordinates`` with half-filled tiles and alignment, which also select kernels."""
     where = kernel_coordinates(group, kernels)
     if group not in COMPUTING and group != len(KERNEL_KINDS):
         return where
@@ -154,19 +155,19 @@ def gp_coordinates(group: int, kernels: KernelTable) -> Array:
 
 def _in_common(leaves: Whole) -> Array:
     """Return the share of the trees in which two points end in the same leaf, (s, s)."""
-    found: Array = np.mean([each[:, None] == each[None, :] for each in leaves.T], axis=0)
-    return found
+    share: Array = np.mean([each[:, None] == each[None, :] for each in leaves.T], axis=0)
+    return share
 
 
 def _by_leaf(leaves: Whole, weights: Array, nodes: int) -> Array:
-    """Return for each node the part of the surface that a kernel which ends there gets from it."""
+    """Return each node's contribution to the kernels that end in it."""
     trees = leaves.shape[1]
-    found = np.bincount(leaves.ravel(), np.repeat(weights / trees, trees), minlength=nodes)
-    return found.astype(np.float32).astype(np.float64)  # as it is kept
+    by_node = np.bincount(leaves.ravel(), np.repeat(weights / trees, trees), minlength=nodes)
+    return by_node.astype(np.float32).astype(np.float64)  # as it is kept
 
 
-def _covariance(one: Array, other: Array) -> Array:
-    """Return the exponential covariance: kernels next to each other may still be run by different code."""
-    squares = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2 * one @ other.T
-    found: Array = np.exp(-np.sqrt(np.maximum(squares, 0.0)))
-    return found
+def _covariance(rows: Array, columns: Array) -> Array:
+    """Return the exponential covariance: even close kernels may run different code."""
+    squares = (rows**2).sum(1)[:, None] + (columns**2).sum(1)[None, :] - 2 * rows @ columns.T
+    covariance: Array = np.exp(-np.sqrt(np.maximum(squares, 0.0)))
+    return covariance

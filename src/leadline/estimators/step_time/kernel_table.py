@@ -1,4 +1,4 @@
-"""Ops as columns: the sizes that decide the speed of each kernel, so that a whole graph is priced by numpy at once."""
+"""Kernels as columns of the sizes that decide their speed, for batched prediction."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +14,8 @@ from leadline.estimators.ports import Array
 
 Whole = npt.NDArray[np.int64]
 
+# Laws of kernels: a product of two matrices, a batch of them, a convolution, element by element, by rows.
 PRODUCT, BATCHED, CONVOLUTION, STREAM, NORM, SOFTMAX = range(6)
-"""Laws of kernels: a product of two matrices, a batch of them, a convolution, element by element, by rows."""
 KERNEL_KINDS = ("product", "batched", "convolution", "stream", "norm", "softmax")
 COMPUTING = (PRODUCT, BATCHED, CONVOLUTION)
 DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "float8")
@@ -26,13 +26,13 @@ _BY_KIND = {OpKind.NORM: NORM, OpKind.SOFTMAX: SOFTMAX}
 class KernelTable:
     """n kernels by columns, each of shape (n,).
 
-    ``law`` is a position in ``KERNEL_KINDS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the product that
-    a computing kernel amounts to, and ``work`` how many such products it computes. ``fast_m`` and ``fast_k`` are rows
-    and inner sum of the 16 products of Winograd's F(2×2, 3×3) (Lavin and Gray 2016), and ``transform`` the bytes that
-    its transforms move; zero where it does not apply. ``side`` is the square root of the pixels of an image that a
-    convolution writes; one elsewhere. ``rows`` and ``columns`` are those of the largest operand,
-    ``width`` the bytes of an element, ``moved`` the traffic if nothing is cached, ``count`` how often the kernel runs
-    and ``launched`` how many kernels a call starts. ``name`` is a position in the table's ``names``.
+    ``law`` is a position in ``KERNEL_KINDS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the
+    equivalent matrix product, and ``work`` the number of such products. ``fast_m`` and ``fast_k`` are rows and inner
+    sum of the 16 products of Winograd's F(2×2, 3×3) (Lavin and Gray 2016), and ``transform`` the bytes of its
+    transforms; zero where it does not apply. ``side`` is the square root of a convolution's output pixels, else one.
+    ``rows`` and ``columns`` are those of the largest operand. ``width`` is the bytes of an element, ``moved`` the
+    traffic without caches, ``count`` the number of calls and ``launched`` the kernels of a call. ``name`` is a position
+    in the table's ``names``.
     """
 
     law: Whole
@@ -59,48 +59,50 @@ class KernelTable:
         return len(self.law)
 
     def at(self, chosen: npt.NDArray[np.generic] | slice) -> "KernelTable":
-        """Return the kernels that a mask or positions name."""
-        return KernelTable(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        """Return the rows of a mask or of positions."""
+        return KernelTable(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
-    def interpolate(self, other: "KernelTable", share: float) -> "KernelTable":
+    def interpolate(self, second: "KernelTable", share: float) -> "KernelTable":
         """Return the kernels of a configuration between two of one graph: sizes are affine in the batch.
 
         Raises:
             InvalidInput: the two tables do not hold the same kernels in the same order.
         """
-        if len(self) != len(other) or (self.law != other.law).any() or (self.name != other.name).any():
+        if len(self) != len(second) or (self.law != second.law).any() or (self.name != second.name).any():
             raise InvalidInput(
-                f"{len(self)} and {len(other)} kernels of two graphs do not pair: give two configurations of one graph"
+                f"{len(self)} and {len(second)} kernels of two graphs do not pair: give two configurations of one graph"
             )
         mixed: list[Any] = []
-        for one in fields(self):
-            mine, theirs = getattr(self, one.name), getattr(other, one.name)
-            mixed.append(mine if mine.dtype == np.int64 else np.maximum(mine + share * (theirs - mine), 0.0))
+        for field in fields(self):
+            near, far = getattr(self, field.name), getattr(second, field.name)
+            mixed.append(near if near.dtype == np.int64 else np.maximum(near + share * (far - near), 0.0))
         return KernelTable(*mixed)
 
 
 def join_kernel_tables(tables: Sequence[KernelTable]) -> KernelTable:
     """Return several tables as one."""
-    return KernelTable(*(np.concatenate([getattr(one, field.name) for one in tables]) for field in fields(KernelTable)))
+    return KernelTable(
+        *(np.concatenate([getattr(table, field.name) for table in tables]) for field in fields(KernelTable))
+    )
 
 
 def tabulate_ops(ops: Iterable[Op], names: Mapping[str, int] | None = None) -> KernelTable:
-    """Return the ops as columns; alike ops keep a row each.
+    """Return the ops as columns, one row per op.
 
-    ``names`` gives the positions of names that are told apart; others are -1.
+    ``names`` gives the positions of distinguished operator names; others are -1.
 
     Raises:
         InvalidInput: the arithmetic of an op runs in a dtype that no device has.
     """
-    known = names or {}
-    seen: dict[int, tuple[float, ...]] = {}
-    found = []
+    positions = names or {}
+    row_of: dict[int, tuple[float, ...]] = {}
+    rows = []
     for op in ops:
-        row = seen.get(id(op))
+        row = row_of.get(id(op))
         if row is None:
-            row = seen[id(op)] = _row(op, known)
-        found.append(row)
-    matrix = np.array(found, dtype=np.float64).reshape(len(found), 19)
+            row = row_of[id(op)] = _row(op, positions)
+        rows.append(row)
+    matrix = np.array(rows, dtype=np.float64).reshape(len(rows), 19)
     law, dtype, name = matrix[:, :3].astype(np.int64).T
     return KernelTable(law, dtype, name, *(matrix[:, i].copy() for i in range(3, 19)))
 
@@ -146,7 +148,7 @@ def _extent(op: Op, moved: float, width: int) -> tuple[float, float]:
 
 
 def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
-    """Return the law of an op, and ``b, m, n, k, work, fast_m, fast_k, transform, side`` of its product."""
+    """Return an op's kind, and ``b, m, n, k, work, fast_m, fast_k, transform, side`` of its product."""
     dims, kind = op.dims, op.kind
     if not op.flops or kind not in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN):
         return _streams(op), (1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0)
@@ -167,9 +169,9 @@ def _computed(op: Op) -> tuple[int, tuple[float, ...]]:
 
 
 def _streams(op: Op) -> int:
-    """Return the law of an op that streams its operands.
+    """Return the kind of a streaming op.
 
-    Batch norms are no norms in this: channels are few and long, so that no block waits for its row.
+    Batch norms do not count as norms: their channels are few and long, so no block waits for its row.
     """
     return STREAM if "batch_norm" in op.name else _BY_KIND.get(op.kind, STREAM)
 

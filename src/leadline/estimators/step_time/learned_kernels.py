@@ -1,4 +1,4 @@
-"""The learned model of kernels as a ``KernelModel``, for one device or for many configurations at once."""
+"""The fitted kernel model as a ``KernelModel``, and for many configurations at once."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,20 +15,20 @@ from leadline.estimators.step_time.fitted_kernels import FittedKernels
 from leadline.estimators.step_time.kernel_table import KernelTable, join_kernel_tables, tabulate_ops
 from leadline.estimators.step_time.roofline import HOST_SPREAD, LAUNCH_S
 
+# Standard deviation of ln(true ÷ predicted) of a whole step: of the 45 runs of transformers published with NeuSight,
+# each on a device whose kernels and runs were left out.
 SPREAD = 0.12
-"""Standard deviation of ln(true ÷ predicted) of a whole step: of the 45 runs of transformers published with NeuSight,
-each on a device whose kernels and runs were left out."""
 
+# Share of a launch that each further kernel of one call takes.
 FURTHER = 0.4
-"""Share of a launch that each further kernel of one call takes."""
 
 
+# Makes columns of ops; remembers the last lists, so that one graph is laid out once for all devices.
 KernelTableFactory = Callable[[Sequence[Op]], KernelTable]
-"""Makes columns of ops; remembers the last lists, so that one graph is laid out once for all devices."""
 
 
 def kernel_table_factory(fitted: FittedKernels) -> KernelTableFactory:
-    """Return what makes the columns that ``fitted`` prices."""
+    """Return a factory of the tables that ``fitted`` predicts from."""
     names = {name: i for i, name in enumerate(fitted.names)}
 
     def columns(ops: Sequence[Op]) -> KernelTable:
@@ -38,10 +38,10 @@ def kernel_table_factory(fitted: FittedKernels) -> KernelTableFactory:
 
 
 class LearnedKernels:
-    """A ``KernelModel`` that learned from the kernels of other devices, and from this one's where they were measured.
+    """A ``KernelModel`` fitted to kernels of other devices, and of this one where measured.
 
     Raises:
-        InvalidInput: the device is no GPU, or the catalog lacks its memory bandwidth or the peak of an op's dtype.
+        InvalidInput: the device is no GPU, or lacks its memory bandwidth or an op's dtype peak.
     """
 
     name = "learned kernels"
@@ -63,7 +63,7 @@ class LearnedKernels:
         self.call_s = figures.get("launch_s", LAUNCH_S[device.kind])
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
-        """Return what was found of steps on devices left out."""
+        """Return the spread on left-out devices."""
         return self._spread
 
     def op_s(self, op: Op) -> float:
@@ -71,11 +71,11 @@ class LearnedKernels:
         return self.ops_s([op])[0]
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
-        """Return the seconds of one call of each op; alike ones are priced once."""
+        """Return the seconds of one call of each op; identical ops are predicted once."""
         kernels = self._tables(ops)
         alike, where = _distinct(kernels)
-        found: list[float] = self._priced(kernels.at(alike))[where].tolist()
-        return found
+        op_times_s: list[float] = self._priced(kernels.at(alike))[where].tolist()
+        return op_times_s
 
     def launch_s(self, op: Op) -> float:
         """Return the host seconds of one call; a view costs as much as a kernel."""
@@ -93,15 +93,15 @@ class LearnedKernels:
 
 
 def predict_steps_s(fitted: FittedKernels, configurations: Sequence[KernelTable], devices: Sequence[Device]) -> Array:
-    """Return the seconds of a step of each configuration on the GPU beside it, shape (c,), all priced in one go.
+    """Return the step seconds (c,) of each configuration on its GPU, in one batch.
 
     Raises:
-        InvalidInput: a device is no GPU, or lacks the figures that the laws need.
+        InvalidInput: a device is no GPU, or lacks specifications.
     """
     models = {device.name: LearnedKernels(fitted, device) for device in devices}
     place = {name: i for i, name in enumerate(models)}
     boards = DeviceFeatures.of(list({device.name: device for device in devices}.values()))
-    sizes = [len(one) for one in configurations]
+    sizes = [len(configuration) for configuration in configurations]
     owner = np.repeat(np.arange(len(sizes)), sizes)
     where = np.array([place[device.name] for device in devices], np.int64)[owner]
     kernels = join_kernel_tables(configurations)
@@ -111,17 +111,17 @@ def predict_steps_s(fitted: FittedKernels, configurations: Sequence[KernelTable]
     busy_s = factor * np.bincount(owner, kernel_s * kernels.count, minlength=len(sizes))
     launch_s = np.array([models[device.name].call_s for device in devices])
     calls = np.bincount(owner, kernels.count * (1 + FURTHER * (kernels.launched - 1)), minlength=len(sizes))
-    found: Array = np.maximum(busy_s, calls * launch_s)
-    return found
+    step_times_s: Array = np.maximum(busy_s, calls * launch_s)
+    return step_times_s
 
 
 def _alone_s(
     fitted: FittedKernels, kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]
 ) -> Array:
-    found = np.zeros(len(kernels))
+    kernel_s = np.zeros(len(kernels))
     runs = np.flatnonzero((kernels.moved > 0) | (kernels.flops > 0))  # a view runs no kernel
-    found[runs] = fitted.predict(kernels.at(runs), boards, where[runs], queued=True)[0]
-    return found
+    kernel_s[runs] = fitted.predict(kernels.at(runs), boards, where[runs], queued=True)[0]
+    return kernel_s
 
 
 def _launches(kernels: KernelTable, launch_s: float) -> float:
@@ -131,7 +131,7 @@ def _launches(kernels: KernelTable, launch_s: float) -> float:
 def _distinct(
     kernels: KernelTable, where: npt.NDArray[np.int64] | None = None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return positions of kernels that differ in what decides their time, and for each kernel which of them it is."""
+    """Return positions of distinct kernels, and for each kernel the index of its distinct one."""
     columns = (
         kernels.law, kernels.dtype, kernels.name, kernels.b, kernels.m, kernels.n, kernels.k, kernels.work,
         kernels.fast_m, kernels.rows, kernels.columns, kernels.width, kernels.moved,

@@ -1,8 +1,8 @@
-"""Price steps by a graph neural network over op graphs: what it reads of ops, edges and devices, and who runs it.
+"""Step times by a graph neural network over op graphs: its inputs and its output.
 
-The network is an ONNX file, and whoever prices hands over a function that runs it: nothing here knows files or torch.
-An op takes ``count × roofline × (FLOOR + exp(f))``, as under the law of ops, with f from rounds of messages between
-producers and consumers; a step is the sum of its ops, or of its launches where the host cannot keep up.
+The network is an ONNX file that the caller's session runs, so this module needs no files or torch. An op takes ``count
+× roofline × (LEAST_MULTIPLE + exp(f))`` as in ``op_utilization``. Messages between producers and consumers give f. A
+step is the sum of its ops, or of its launches where the host is slower.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,38 +23,38 @@ Whole = npt.NDArray[np.int64]
 
 LAYOUTS = ("nchw", "nhwc")
 PHASES = ("infer", "train")
+# Kernels that have weights of their own: a class in a layout.
 NODE_KINDS = len(KERNEL_CLASSES) * len(LAYOUTS)
-"""Kernels that have weights of their own: a class in a layout."""
+# Of the columns that the law's classes have each by itself, the first, which the shipped network was trained with.
 OWN_SEEN = 31
-"""Of the columns that the law's classes have each by itself, the first, which the shipped network was trained with."""
+# Columns of `GraphBatch.node`.
 NODE_WIDTH = SHARED_COLUMNS + OWN_SEEN + SIZE_COLUMNS + len(DTYPES) + 6
-"""Columns of ``GraphBatch.node``."""
+# Columns of `GraphBatch.setting`.
 SETTING_WIDTH = 10
-"""Columns of ``GraphBatch.setting``."""
+# Names of the network's inputs, in order; its one output is `step_us`.
 NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "source", "target", "setting")
-"""Names of the network's inputs, in order; its one output is ``step_us``."""
 
+# Run the network on its inputs by name and return the step of each graph in µs, of shape (g,).
 NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[np.generic]]
-"""Run the network on its inputs by name and return the step of each graph in µs, of shape (g,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkSetting:
-    """What changes the kernels that run: ``phase`` of ``PHASES``, ``layout`` of ``LAYOUTS``, and PyTorch's release."""
+    """Settings that select kernels: ``phase`` of ``PHASES``, ``layout`` of ``LAYOUTS``, PyTorch's release."""
 
     phase: str
     layout: str
     release: float
 
     def __post_init__(self) -> None:
-        for what, value, known in (("phase", self.phase, PHASES), ("layout", self.layout, LAYOUTS)):
-            if value not in known:
-                raise InvalidInput(f"{what} {value!r} is not one the network learned: give {' or '.join(known)}")
+        for name, value, choices in (("phase", self.phase, PHASES), ("layout", self.layout, LAYOUTS)):
+            if value not in choices:
+                raise InvalidInput(f"{name} {value!r} is not one the network learned: give {' or '.join(choices)}")
 
 
 @dataclass(frozen=True, slots=True)
 class GraphEdges:
-    """Which ops read which: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
+    """Edges from producers to consumers: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
 
     source: Whole
     target: Whole
@@ -106,8 +106,8 @@ class GraphNetwork:
 
     def step_s(self, batch: GraphBatch) -> Array:
         """Return the seconds of a step of each graph, of shape (g,)."""
-        found: Array = np.asarray(self.session(batch.inputs()), float) * 1e-6
-        return found
+        seconds: Array = np.asarray(self.session(batch.inputs()), float) * 1e-6
+        return seconds
 
     def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: NetworkSetting) -> Array:
         """Return the seconds of a step of each graph on ``device``, of shape (g,).
@@ -122,34 +122,34 @@ class GraphNetwork:
 
 
 def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]:
-    """Return the ops that move data, equal ones of a graph as one with their counts, and their edges past views."""
+    """Return the ops that move data, duplicates merged with counts, and their edges past views."""
     ops: list[Op] = []
     counted: list[dict[int, float]] = []
     pairs: set[tuple[int, int]] = set()
     for graph in graphs:
-        seen: dict[tuple[object, ...], int] = {}
+        numbers: dict[tuple[object, ...], int] = {}
         counts: dict[int, float] = {}
         behind: list[frozenset[int]] = []
         for op in graph:
             if not op.bytes_read + op.bytes_written:
                 behind.append(frozenset())
                 continue
-            number = seen.setdefault(_identity(op), len(ops))
+            number = numbers.setdefault(_identity(op), len(ops))
             if number == len(ops):
                 ops.append(op)
             counts[number] = counts.get(number, 0.0) + op.count
             behind.append(frozenset({number}))
         for position, op in enumerate(graph):
-            sources = frozenset[int]().union(*(behind[one] for one in op.sources))
-            pairs |= {(one, number) for number in behind[position] for one in sources if one != number}
+            sources = frozenset[int]().union(*(behind[producer] for producer in op.sources))
+            pairs |= {(producer, number) for number in behind[position] for producer in sources if producer != number}
             behind[position] = behind[position] or sources
         counted.append(counts)
-    found = np.array(sorted(pairs), np.int64).reshape(-1, 2)
-    return OpTable.from_counts(ops, counted), GraphEdges(found[:, 0].copy(), found[:, 1].copy())
+    edges = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+    return OpTable.from_counts(ops, counted), GraphEdges(edges[:, 0].copy(), edges[:, 1].copy())
 
 
 def node_columns(basis: OpBasis, device: Device) -> Float32Array:
-    """Return what the network reads of each op on ``device``, of shape (n, COLUMNS), not yet scaled."""
+    """Return the network's inputs for each op on ``device``, shape (n, NODE_WIDTH), not yet scaled."""
     table = basis.table
     busy_s, traffic_s = roofline_terms_s(table, device)
     logs = [
@@ -161,10 +161,10 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
         table.matrix.astype(float),
     ]
     dtypes = table.dtypes[:, None] == np.arange(len(DTYPES))
-    found: Float32Array = np.concatenate(
-        [basis.shared, basis.own[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)], 1, dtype=np.float32
+    node: Float32Array = np.concatenate(
+        [basis.shared, basis.by_class[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)], 1, dtype=np.float32
     )
-    return found
+    return node
 
 
 def node_kinds(table: OpTable, layout: str) -> Whole:
@@ -195,7 +195,7 @@ def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
 
 
 def _identity(op: Op) -> tuple[object, ...]:
-    """Return what two ops share that the network cannot tell apart."""
+    """Return the key of ops that the network cannot distinguish."""
     sizes = tuple(sorted(op.dims.items()))
     return (op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.kernels, sizes,
             op.inputs, op.outputs)  # fmt: skip

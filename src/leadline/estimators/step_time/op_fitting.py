@@ -1,8 +1,11 @@
-"""Find a law of ops from measured steps: damped Gauss-Newton on robust errors of the logarithm of the step.
+"""Fit op utilization to measured steps of whole graphs: one setting, another device, or few runs.
 
-A ridge draws weights towards those believed before. A small error counts by its square; one beyond ``ODD`` by its
-size, so that odd models do not decide; one beyond ``FAR`` by its logarithm: such a model runs a kernel that no size
-tells, and a class that it alone calls would take the blame.
+A setting is what changes kernels without showing in a specification: framework release, memory layout, training or
+inference. Similar settings share weights and deviate as far as their own steps require.
+
+The fit is a damped Gauss-Newton on robust log errors of the step, with a ridge towards prior weights. Errors count by
+their square below ``ODD``, by their size below ``FAR``, and by their logarithm above it. A model with such an error
+runs a kernel that no size predicts, and a class that it alone calls would absorb it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,48 +27,48 @@ from leadline.estimators.step_time.op_utilization import (
     ObservedSteps,
     OpBasis,
     OpUtilization,
-    departures,
     op_powers,
+    op_residuals,
     slopes_s,
     step_and_device_s,
 )
 
 Whole = npt.NDArray[np.int64]
 
+# The ridge on what every op of a class has in common and on flags, beside that on what sizes change.
 FREEDOM = 0.03
-"""The ridge on what every op of a class has in common and on flags, beside that on what sizes change."""
 ODD, FAR = 0.04, 0.4
+# Errors beyond e to this power tell no more of what ops depart by.
 MOST_DEPARTED = 1.0
-"""Errors beyond e to this power tell no more of what ops depart by."""
 LONGEST_STEP = 1.0
 MOST_TRIES = 8
+# A round that lowers the cost by a smaller share ends the search.
 ENOUGH = 1e-3
-"""A round that lowers the cost by a smaller share ends the search."""
 LEAST_DAMPING = 1e-2
+# The host's launch lies between these.
 LAUNCHES_S = (1e-6, 3e-5)
-"""The host's launch lies between these."""
 
 
 def fit_op_utilization(
     observed: Sequence[ObservedSteps], prior: OpUtilization, *, ridge: float, start: OpUtilization | None = None
 ) -> list[OpUtilization]:
-    """Return the law of each setting: weights in common, an offset and a launch of its own.
+    """Return the model of each setting: common weights, its own offset and launch.
 
-    ``ridge`` is how many odd steps' worth the belief in ``prior`` weighs, for each weight on a size. ``start`` is where
-    the search begins, by default at ``prior``. What ``prior`` departs by is kept.
+    ``ridge`` is the weight of the prior in odd steps, for each weight on a size. The search begins at ``start``, by
+    default at ``prior``. The residuals of ``prior`` are kept.
     """
     begin = start or prior
     search = _Search.of(observed, prior, ridge)
     x = np.concatenate([begin.f[search.used], np.full(len(observed), begin.offset),
                         np.full(len(observed), np.log(begin.launch_s))])  # fmt: skip
-    x, normal = _descended(search, x)
+    x, normal = _minimize(search, x)
     variance = np.full(WEIGHT_COUNT, 1 / (ridge * FREEDOM))
     variance[search.used] = np.diag(np.linalg.inv(normal))[: len(search.used)]
     return [replace(search.law(x, number), variance=variance) for number in range(len(observed))]
 
 
-def _descended(search: "_Search", x: Array) -> tuple[Array, Array]:
-    """Return where the cost is least, and the normal matrix there, by Gauss-Newton damped where it overshoots."""
+def _minimize(search: "_Search", x: Array) -> tuple[Array, Array]:
+    """Return the point of least cost and the normal matrix there, by damped Gauss-Newton."""
     cost, damping = search.cost(x), 0.0
     while True:
         normal, right = search.normal(x)
@@ -83,23 +86,23 @@ def _descended(search: "_Search", x: Array) -> tuple[Array, Array]:
             return x, normal
 
 
-def departed(observed: ObservedSteps, weights: OpUtilization) -> OpUtilization:
-    """Return the law with what its ops depart from it by, beside what they do already, as the steps' errors tell."""
+def add_op_residuals(observed: ObservedSteps, weights: OpUtilization) -> OpUtilization:
+    """Return the model with residuals of its ops, inferred from the errors of steps."""
     basis, owner = observed.basis, observed.basis.table.owner
-    power = op_powers(basis, weights, departures(basis, weights))
+    power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
     share = slopes_s(basis, power) * basis.table.count / device_s[owner]
     first, sizes = basis.table.first[observed.graph], np.diff(basis.table.first)[observed.graph]
     row = np.repeat(np.arange(len(observed.graph)), sizes)
     op = np.arange(len(row)) + np.repeat(first - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
     error = np.clip(np.log(observed.step_s / step_s[observed.graph]), -MOST_DEPARTED, MOST_DEPARTED)
-    found = fit_op_residuals(OpShares(basis.table, row, op, share[op]), error)
-    return replace(weights, departures=weights.departures.with_more(found) if weights.departures else found)
+    residuals = fit_op_residuals(OpShares(basis.table, row, op, share[op]), error)
+    return replace(weights, departures=weights.departures.merge(residuals) if weights.departures else residuals)
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """What is minimised over x: the weights ``used``, then an offset and ln(launch) of each setting."""
+    """The minimised problem over x: weights ``used``, then offset and ln(launch) of each setting."""
 
     observed: Sequence[ObservedSteps]
     cells: Sequence[Cells]
@@ -112,12 +115,12 @@ class _Search:
     @classmethod
     def of(cls, observed: Sequence[ObservedSteps], prior: OpUtilization, ridge: float) -> "_Search":
         """Return the search for the law of ``observed``, near ``prior``."""
-        used = np.unique(np.concatenate([_columns(one.basis) for one in observed]))
+        used = np.unique(np.concatenate([_columns(steps.basis) for steps in observed]))
         place = np.full(WEIGHT_COUNT, -1)
         place[used] = np.arange(len(used))
         pull = np.concatenate([ridge * _stiffness()[used], np.full(2 * len(observed), ridge * FREEDOM / 10)])
-        cells = [Cells.of(one.basis.table) for one in observed]
-        departed = [departures(one.basis, prior) for one in observed]
+        cells = [Cells.of(steps.basis.table) for steps in observed]
+        departed = [op_residuals(steps.basis, prior) for steps in observed]
         return cls(observed, cells, prior, used, place, departed, pull)
 
     def law(self, x: Array, number: int) -> OpUtilization:
@@ -128,35 +131,35 @@ class _Search:
         return OpUtilization(f, float(x[size + number]), launch_s, departures=self.prior.departures)
 
     def bounded(self, x: Array) -> Array:
-        """Return ``x`` with launches that a host can have."""
-        found, first = x.copy(), len(self.used) + len(self.observed)
-        found[first:] = np.clip(found[first:], *np.log(LAUNCHES_S))
-        return found
+        """Return ``x`` with launches clipped to the possible range."""
+        bounded, first = x.copy(), len(self.used) + len(self.observed)
+        bounded[first:] = np.clip(bounded[first:], *np.log(LAUNCHES_S))
+        return bounded
 
     def away(self, x: Array) -> Array:
-        """Return how far ``x`` is from the belief; no launch is believed more than another."""
+        """Return the distance of ``x`` to the prior; launches have no prior."""
         settings = len(self.observed)
         offsets, launches = np.full(settings, self.prior.offset), x[len(x) - settings :]
-        found: Array = x - np.concatenate([self.prior.f[self.used], offsets, launches])
-        return found
+        distance: Array = x - np.concatenate([self.prior.f[self.used], offsets, launches])
+        return distance
 
     def cost(self, x: Array) -> float:
-        """Return half the weighed squares of small errors, large errors by their size, and the ridge."""
+        """Return the robust cost of the errors plus the ridge."""
         total = 0.5 * float(self.pull @ self.away(x) ** 2)
-        for number, one in enumerate(self.observed):
+        for number, steps in enumerate(self.observed):
             law = self.law(x, number)
-            priced, _ = step_and_device_s(one.basis, op_powers(one.basis, law, self.departed[number]), law.launch_s)
-            total += float(_loss(np.log(one.step_s / priced[one.graph])).sum())
+            priced, _ = step_and_device_s(steps.basis, op_powers(steps.basis, law, self.departed[number]), law.launch_s)
+            total += float(_loss(np.log(steps.step_s / priced[steps.graph])).sum())
         return total
 
     def normal(self, x: Array) -> tuple[Array, Array]:
         """Return the normal matrix and the right side of a step of Gauss-Newton."""
         used, settings = len(self.used), len(self.observed)
         normal, right = np.diag(self.pull), -self.pull * self.away(x)
-        for number, one in enumerate(self.observed):
+        for number, steps in enumerate(self.observed):
             law = self.law(x, number)
-            power = op_powers(one.basis, law, self.departed[number])
-            slopes, error = _linearised(one, self.cells[number], power, law.launch_s, self.place)
+            power = op_powers(steps.basis, law, self.departed[number])
+            slopes, error = _linearised(steps, self.cells[number], power, law.launch_s, self.place)
             weighted = slopes * _believed(error)[:, None]
             columns = np.r_[np.arange(used), used + number, used + settings + number]
             normal[np.ix_(columns, columns)] += weighted.T @ slopes
@@ -164,9 +167,9 @@ class _Search:
         return normal, right
 
 
-def _linearised(one: ObservedSteps, cells: Cells, power: Array, launch_s: float, place: Whole) -> tuple[Array, Array]:
-    """Return the slopes of ln(step) by each weight used, the offset and ln(launch), and ln(measured ÷ priced)."""
-    basis, table, owner = one.basis, one.basis.table, cells.owner
+def _linearised(steps: ObservedSteps, cells: Cells, power: Array, launch_s: float, place: Whole) -> tuple[Array, Array]:
+    """Return slopes of ln(step) by weights, offset and ln(launch), and ln(measured ÷ predicted)."""
+    basis, table, owner = steps.basis, steps.basis.table, cells.owner
     graphs, size = table.graphs, int(place.max()) + 1
     variable = slopes_s(basis, power) * table.count
     step_s, device_s = step_and_device_s(basis, power, launch_s)
@@ -176,37 +179,37 @@ def _linearised(one: ObservedSteps, cells: Cells, power: Array, launch_s: float,
         slopes[:, place[number]] = np.bincount(owner, variable * basis.shared[:, number], graphs)
     for column in range(CLASS_COLUMNS):
         where = place[SHARED_COLUMNS + cells.classes * CLASS_COLUMNS + column]
-        known = where >= 0
-        if known.any():
-            found = np.bincount(cells.cell, variable * basis.own[:, column], len(where))
-            slopes[cells.graph[known], where[known]] = found[known]
+        used = where >= 0
+        if used.any():
+            sums = np.bincount(cells.cell, variable * basis.by_class[:, column], len(where))
+            slopes[cells.graph[used], where[used]] = sums[used]
     slopes[:, size] = np.bincount(owner, variable, graphs)
     slopes *= (share / device_s)[:, None]
     slopes[:, size + 1] = 1 - share
-    return slopes[one.graph], np.log(one.step_s) - np.log(step_s[one.graph])
+    return slopes[steps.graph], np.log(steps.step_s) - np.log(step_s[steps.graph])
 
 
 def _loss(error: Array) -> Array:
-    """Return what errors of the logarithm cost: their square, their size, and their logarithm in the end."""
+    """Return the cost of log errors: quadratic, then linear, then logarithmic."""
     size = np.abs(error)
     linear = np.where(size < ODD, size**2 / (2 * ODD), size - ODD / 2)
-    found: Array = np.where(size < FAR, linear, FAR - ODD / 2 + FAR * np.log(np.maximum(size, FAR) / FAR))
-    return found
+    loss: Array = np.where(size < FAR, linear, FAR - ODD / 2 + FAR * np.log(np.maximum(size, FAR) / FAR))
+    return loss
 
 
 def _believed(error: Array) -> Array:
-    """Return the weights under which least squares descend ``_loss``: its slope over the error."""
+    """Return the least-squares weights that descend ``_loss``: its slope over the error."""
     size = np.abs(error)
-    found: Array = 1 / np.maximum(size, ODD) * np.minimum(1, FAR / np.maximum(size, ODD))
-    return found
+    weight: Array = 1 / np.maximum(size, ODD) * np.minimum(1, FAR / np.maximum(size, ODD))
+    return weight
 
 
 def _columns(basis: OpBasis) -> Whole:
-    """Return the weights that some op of ``basis`` speaks of."""
+    """Return the weights that some op of ``basis`` uses."""
     shared = np.flatnonzero((basis.shared != 0).any(axis=0))
     spoken = np.zeros((len(KERNEL_CLASSES), CLASS_COLUMNS), bool)
     for column in range(CLASS_COLUMNS):
-        spoken[np.unique(basis.table.classes[basis.own[:, column] != 0]), column] = True
+        spoken[np.unique(basis.table.classes[basis.by_class[:, column] != 0]), column] = True
     return np.concatenate([shared, SHARED_COLUMNS + np.flatnonzero(spoken.ravel())])
 
 
@@ -219,11 +222,11 @@ def _stiffness() -> Array:
 
 COMMON_RIDGE = 20.0
 OWN_RIDGE = 10.0
+# How firmly few steps are met with what was believed; how far a device departs is not known, so all are asked, the
+# firmest first: its answer is near the next one's.
 FEW_RIDGES = (640.0, 160.0, 40.0, 10.0)
-"""How firmly few steps are met with what was believed; how far a device departs is not known, so all are asked, the
-firmest first: its answer is near the next one's."""
+# Share of a model's error on one device that is found on another: much of it is the library's and the graph's.
 CARRIED = 0.8
-"""Share of a model's error on one device that is found on another: much of it is the library's and the graph's."""
 
 SettingModels = dict[str, OpUtilization]
 
@@ -231,11 +234,11 @@ SettingModels = dict[str, OpUtilization]
 def fit_settings(
     observed: Mapping[str, ObservedSteps], alike: Mapping[str, str], *, start: SettingModels | None = None
 ) -> SettingModels:
-    """Return the law of each setting; ``alike`` names the group of settings that shares weights.
+    """Return the model of each setting; ``alike`` names the group that shares weights.
 
-    ``start`` holds laws of nearly the same steps, from which the search is shorter.
+    ``start`` holds models of nearly the same steps, which shorten the search.
     """
-    found: SettingModels = {}
+    models: SettingModels = {}
     for group in dict.fromkeys(alike[name] for name in observed):
         names = [name for name in observed if alike[name] == group]
         near = start.get(f"{group} in common") if start else None
@@ -243,49 +246,51 @@ def fit_settings(
             [observed[name] for name in names], OpUtilization.prior(), ridge=COMMON_RIDGE, start=near
         )
         for name, common in zip(names, together, strict=True):
-            found[name] = departed(observed[name], fit_op_utilization([observed[name]], common, ridge=OWN_RIDGE)[0])
-        found[f"{group} in common"] = together[0]
-    return found
+            models[name] = add_op_residuals(
+                observed[name], fit_op_utilization([observed[name]], common, ridge=OWN_RIDGE)[0]
+            )
+        models[f"{group} in common"] = together[0]
+    return models
 
 
-def fit_few_steps(weights: OpUtilization, few: ObservedSteps, known: Array | None = None) -> OpUtilization:
-    """Return the law of a setting or device of which only a few steps were measured, nearest to ``weights``.
+def fit_few_steps(weights: OpUtilization, few: ObservedSteps, expected: Array | None = None) -> OpUtilization:
+    """Return the model nearest to ``weights`` for a setting or device with few measured steps.
 
-    ``known`` (k,) are the errors to expect of these few (``expected_errors``): what is odd about a model is then not taken for
-    what is odd about the device.
+    ``expected`` (k,) are the errors to expect of these models (``expected_errors``). They keep a model's peculiarity
+    from counting as the device's.
     """
-    if known is not None:
-        few = ObservedSteps(few.basis, few.graph, few.step_s * np.exp(-known))
+    if expected is not None:
+        few = ObservedSteps(few.basis, few.graph, few.step_s * np.exp(-expected))
     tried: list[OpUtilization] = []
     for ridge in FEW_RIDGES:
         tried += fit_op_utilization([few], weights, ridge=ridge, start=tried[-1] if tried else None)
-    return departed(few, _mean_of(tried))
+    return add_op_residuals(few, _mean_of(tried))
 
 
 def _mean_of(laws: Sequence[OpUtilization]) -> OpUtilization:
-    """Return the law whose every weight is the mean of theirs; what they depart by and how sure they are is alike."""
+    """Return the model of mean weights; residuals and variances are the same in all."""
     return replace(
         laws[-1],
-        f=np.mean([one.f for one in laws], axis=0),
-        offset=float(np.mean([one.offset for one in laws])),
-        launch_s=float(np.exp(np.mean([np.log(one.launch_s) for one in laws]))),
+        f=np.mean([model.f for model in laws], axis=0),
+        offset=float(np.mean([model.offset for model in laws])),
+        launch_s=float(np.exp(np.mean([np.log(model.launch_s) for model in laws]))),
     )
 
 
 def expected_errors(elsewhere: Array) -> Array:
-    """Return ln(measured ÷ priced) to expect of models with these errors on another device; 0 where it is NaN."""
-    found: Array = CARRIED * np.nan_to_num(elsewhere)
-    return found
+    """Return the expected ln(measured ÷ predicted) given errors on another device; 0 for NaN."""
+    expected: Array = CARRIED * np.nan_to_num(elsewhere)
+    return expected
 
 
 def dump_settings(laws: SettingModels) -> State:
-    """Return the laws as arrays."""
-    found: State = {"settings": np.array(list(laws))}
+    """Return the models as arrays."""
+    state: State = {"settings": np.array(list(laws))}
     for number, weights in enumerate(laws.values()):
-        found |= nest(str(number), weights.dump())
-    return found
+        state |= nest(str(number), weights.dump())
+    return state
 
 
 def load_settings(state: State) -> SettingModels:
-    """Return the laws that were dumped."""
+    """Return the models that ``dump_settings`` wrote."""
     return {str(name): OpUtilization.load(unnest(str(number), state)) for number, name in enumerate(state["settings"])}

@@ -1,8 +1,8 @@
-"""What a law leaves of measured steps, kriged over ops alike: libraries choose kernels by sizes in no linear way.
+"""Residuals of op utilization, kriged over similar ops: kernel selection is not linear in sizes.
 
-The logarithm of each op's time departs from the law by a Gaussian process over its sizes, independent for each class.
-A step departs by the sum of its ops', each weighed by its share of the step, so that departures of whole steps tell
-those of ops: what an unseen model takes in is what others measured that call kernels of nearly the same sizes.
+The residual of an op's log time is a Gaussian process over its sizes, independent for each class. A step's residual is
+the sum of its ops', weighted by their shares of the step. Whole steps therefore determine the residuals of ops, and an
+unseen model inherits those of similar kernels.
 """
 
 from dataclasses import dataclass
@@ -17,49 +17,49 @@ Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 Single = npt.NDArray[np.float32]
 
+# Classes of which a library has many kernels, or none: their speed jumps with the sizes.
 FICKLE = ("conv_grouped", "conv_depthwise", "conv_grouped_backward", "conv_depthwise_backward")
-"""Classes of which a library has many kernels, or none: their speed jumps with the sizes."""
+# Standard deviations of the logarithm of an op's time from the law.
 DEPARTURE, FICKLE_DEPARTURE = 0.5, 1.0
-"""Standard deviations of the logarithm of an op's time from the law."""
+# Standard deviation of what else moves the logarithm of a step; larger errors are believed less.
 NOISE = 0.05
-"""Standard deviation of what else moves the logarithm of a step; larger errors are believed less."""
+# Ops that take less of a step tell nothing of themselves.
 LEAST_SHARE = 0.01
-"""Ops that take less of a step tell nothing of themselves."""
+# An op departs from the law by no more than e to this power.
 FARTHEST = 1.0
-"""An op departs from the law by no more than e to this power."""
+# Lengths over which ops are alike, of the columns of `op_coordinates`.
 _OCTAVES = np.array([0.5, 0.5, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5, 0.5])
-"""Lengths over which ops are alike, of the columns of ``op_coordinates``."""
+# Kernels handle so many factors of two in a width apart: 32 channels at once.
 _MOST_FACTORS = 5
-"""Kernels handle so many factors of two in a width apart: 32 channels at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpResiduals:
-    """Known ops of u sizes: ``classes`` (u,), ``at`` (u, c) their coordinates, ``weight`` (u,) of being like them."""
+    """Known ops of u sizes: ``classes`` (u,), coordinates ``at`` (u, c), and ``weight`` (u,)."""
 
     classes: Whole
     at: Single
     weight: Single
 
-    def of(self, table: OpTable) -> Array:
-        """Return by how much the logarithm of each op's time departs from the law, of shape (n,)."""
-        found = np.zeros(len(table.classes))
+    def predict(self, table: OpTable) -> Array:
+        """Return the residual of each op's log time, shape (n,)."""
+        residuals = np.zeros(len(table.classes))
         at = op_coordinates(table)
         for number in np.unique(self.classes):
-            known, asked = self.classes == number, np.flatnonzero(table.classes == number)
-            if not len(asked):
+            learned, rows = self.classes == number, np.flatnonzero(table.classes == number)
+            if not len(rows):
                 continue
-            sizes, place = _distinct(at[asked])
-            said = _likeness(sizes, self.at[known]) @ self.weight[known]
-            found[asked] = said[place]
-        return np.clip(found, -FARTHEST, FARTHEST)
+            sizes, place = _distinct(at[rows])
+            expected = _covariance(sizes, self.at[learned]) @ self.weight[learned]
+            residuals[rows] = expected[place]
+        return np.clip(residuals, -FARTHEST, FARTHEST)
 
-    def with_more(self, other: "OpResiduals") -> "OpResiduals":
+    def merge(self, newer: "OpResiduals") -> "OpResiduals":
         """Return the sum of both."""
         return OpResiduals(
-            np.concatenate([self.classes, other.classes]),
-            np.concatenate([self.at, other.at]),
-            np.concatenate([self.weight, other.weight]),
+            np.concatenate([self.classes, newer.classes]),
+            np.concatenate([self.at, newer.at]),
+            np.concatenate([self.weight, newer.weight]),
         )
 
     def dump(self) -> State:
@@ -75,7 +75,7 @@ class OpResiduals:
 
 @dataclass(frozen=True, slots=True)
 class OpShares:
-    """Ops of steps: entry e says that an op of ``table``, at ``op``, takes ``share`` of the step ``row``; all (e,)."""
+    """Shares of ops in steps (e,): op ``op`` of ``table`` takes ``share`` of step ``row``."""
 
     table: OpTable
     row: Whole
@@ -84,40 +84,40 @@ class OpShares:
 
 
 def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
-    """Return the likeliest departures of ops, given by how much the logarithms of m steps are off, of shape (m,)."""
+    """Return the likeliest residuals of ops, given the log errors of m steps (m,)."""
     kept = shares.share > LEAST_SHARE
     row, op, share = shares.row[kept], shares.op[kept], shares.share[kept]
     at, classes = op_coordinates(shares.table)[op], shares.table.classes[op]
     covariance = np.diag(NOISE**2 * np.maximum(1.0, np.abs(error) / NOISE))
     parts = []
     for number in np.unique(classes):
-        own = np.flatnonzero(classes == number)
-        own = own[np.argsort(row[own], kind="stable")]
-        sizes, place = _distinct(at[own])
-        rows, first = np.unique(row[own], return_index=True)
-        ops_and_steps = np.add.reduceat(_likeness(sizes, sizes)[:, place] * share[own], first, axis=1)
-        steps = np.add.reduceat(ops_and_steps[place] * share[own, None], first, axis=0)
+        members = np.flatnonzero(classes == number)
+        members = members[np.argsort(row[members], kind="stable")]
+        sizes, place = _distinct(at[members])
+        rows, first = np.unique(row[members], return_index=True)
+        ops_and_steps = np.add.reduceat(_covariance(sizes, sizes)[:, place] * share[members], first, axis=1)
+        steps = np.add.reduceat(ops_and_steps[place] * share[members, None], first, axis=0)
         departure = _departure(int(number))
         covariance[np.ix_(rows, rows)] += departure**2 * steps
-        parts.append((number, sizes, place, row[own], departure**2 * share[own]))
+        parts.append((number, sizes, place, row[members], departure**2 * share[members]))
     believed = np.linalg.solve(covariance, error)
-    found = [
+    by_class = [
         (np.full(len(sizes), number), sizes, np.bincount(place, weight * believed[rows], len(sizes)))
         for number, sizes, place, rows, weight in parts
     ]
-    if not found:
+    if not by_class:
         return OpResiduals(np.zeros(0, np.int64), np.zeros((0, len(_OCTAVES)), np.float32), np.zeros(0, np.float32))
-    known, sizes, weights = (np.concatenate(one) for one in zip(*found, strict=True))
-    return OpResiduals(known.astype(np.int64), sizes, weights.astype(np.float32))
+    class_numbers, sizes, weights = (np.concatenate(column) for column in zip(*by_class, strict=True))
+    return OpResiduals(class_numbers.astype(np.int64), sizes, weights.astype(np.float32))
 
 
 def op_coordinates(table: OpTable) -> Single:
-    """Return where each op lies among ops of its class, in lengths over which they are alike, of shape (n, c)."""
+    """Return the coordinates (n, c) of ops in their class, in units of correlation length."""
     s = table.sizes
     factors = [np.minimum(_factors_of_two(s[:, column]), _MOST_FACTORS) for column in (0, 1)]
     columns = [*s[:, :6].T, *factors, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
-    found: Single = (np.stack(columns, 1) / _OCTAVES).astype(np.float32)
-    return found
+    coordinates: Single = (np.stack(columns, 1) / _OCTAVES).astype(np.float32)
+    return coordinates
 
 
 def _departure(number: int) -> float:
@@ -126,18 +126,18 @@ def _departure(number: int) -> float:
 
 def _factors_of_two(logarithm: Array) -> Array:
     size = np.maximum(np.rint(2.0**logarithm), 1).astype(np.int64)
-    found: Array = np.log2(size & -size)
-    return found
+    factors: Array = np.log2(size & -size)
+    return factors
 
 
 def _distinct(at: Single) -> tuple[Single, Whole]:
-    """Return the coordinates that differ, and the place of each row among them."""
+    """Return the distinct coordinates, and the index of each row among them."""
     rows = np.ascontiguousarray(at).view(np.dtype((np.void, at.dtype.itemsize * at.shape[1]))).ravel()
     _, first, place = np.unique(rows, return_index=True, return_inverse=True)
     return at[first], place.astype(np.int64)
 
 
-def _likeness(one: Single, other: Single) -> Single:
-    squares = (one**2).sum(1)[:, None] + (other**2).sum(1) - 2 * one @ other.T
-    found: Single = np.exp(-0.5 * np.maximum(squares, 0))
-    return found
+def _covariance(rows: Single, columns: Single) -> Single:
+    squares = (rows**2).sum(1)[:, None] + (columns**2).sum(1) - 2 * rows @ columns.T
+    likeness: Single = np.exp(-0.5 * np.maximum(squares, 0))
+    return likeness

@@ -1,4 +1,4 @@
-"""The ops of many graphs as arrays: the class of kernel of each, how much it does, and what decides its speed."""
+"""Ops of many graphs as arrays: kernel class, amount of work, and sizes that decide its speed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ _BOTH_WAYS = (
     "upsample", "cast", "clone", "cat", "pad", "reflection_pad", "fill", "add", "mul", "relu", "transcendental",
     "pointwise", "reduction", "embedding", "index", "other",
 )  # fmt: skip
+# Kernels whose utilisation follows one law; a backward pass has its own.
 KERNEL_CLASSES = (*_BOTH_WAYS, *(f"{name}_backward" for name in _BOTH_WAYS), "optimizer")
-"""Kernels whose utilisation follows one law; a backward pass has its own."""
 DTYPES = ("float32", "float16", "bfloat16", "tf32", "float64", "float8_e4m3fn", "int8")
+# Columns of `OpTable.sizes`.
 SIZE_COLUMNS = 16
-"""Columns of ``OpTable.sizes``."""
+# Tensors of more elements need 64-bit indices, for which fast convolutions have no kernel.
 LARGEST_INDEX = 2**31
-"""Tensors of more elements need 64-bit indices, for which fast convolutions have no kernel."""
 
 _INDEX = {name: number for number, name in enumerate(KERNEL_CLASSES)}
 _MATRIX_KINDS = frozenset({OpKind.CONV, OpKind.GEMM, OpKind.ATTENTION, OpKind.RNN})
@@ -42,11 +42,11 @@ _TRANSCENDENTAL = ("gelu", "silu", "sigmoid", "tanh", "exp", "erf", "mish", "swi
 
 @dataclass(frozen=True, slots=True)
 class OpTable:
-    """n ops of g graphs, those of one graph together; arrays have shape (n,), but ``sizes`` (n, SIZES) and ``first``.
+    """n ops of g graphs, grouped by graph; arrays are (n,) except ``sizes`` and ``first``.
 
-    ``classes`` and ``dtypes`` are positions in ``KERNEL_CLASSES`` and ``DTYPES`` (−1: another dtype), ``matrix`` marks
-    products. ``flops`` and ``bytes`` are of one call, ``count`` calls are made, and each launches ``kernels``.
-    ``first`` (g + 1,) is where each graph begins, and its last entry is n.
+    ``classes`` and ``dtypes`` are positions in ``KERNEL_CLASSES`` and ``DTYPES`` (−1: another dtype). ``matrix`` marks
+    products. ``flops`` and ``bytes`` are of one call, ``count`` is the number of calls, and each launches ``kernels``.
+    ``sizes`` is (n, SIZE_COLUMNS). ``first`` (g + 1,) is where each graph begins, and its last entry is n.
     """
 
     classes: Whole
@@ -79,10 +79,10 @@ class OpTable:
         return self.summed(self.count * self.kernels)
 
     def select(self, graphs: Sequence[int] | Whole) -> "OpTable":
-        """Return the table of those graphs alone, in that order."""
-        chosen = [np.arange(self.first[one], self.first[one + 1]) for one in graphs]
+        """Return the table of those graphs in that order."""
+        chosen = [np.arange(self.first[graph], self.first[graph + 1]) for graph in graphs]
         rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-        first = np.concatenate([[0], np.cumsum([len(one) for one in chosen])]).astype(np.int64)
+        first = np.concatenate([[0], np.cumsum([len(graph) for graph in chosen])]).astype(np.int64)
         return OpTable(
             self.classes[rows], self.dtypes[rows], self.matrix[rows], self.flops[rows], self.bytes[rows],
             self.count[rows], self.kernels[rows], self.sizes[rows], first,
@@ -90,19 +90,19 @@ class OpTable:
 
     @classmethod
     def from_graphs(cls, graphs: Iterable[Iterable[Op]]) -> "OpTable":
-        """Return the ops of ``graphs`` that touch memory; views take no time on the device.
+        """Return the ops of ``graphs`` that touch memory; views take no device time.
 
         Ops of the same sizes become one with their counts added, since a graph repeats its layers.
         """
         ops: list[Op] = []
         counted: list[dict[int, float]] = []
         for graph in graphs:
-            seen: dict[tuple[float, ...], int] = {}
+            numbers: dict[tuple[float, ...], int] = {}
             counts: dict[int, float] = {}
             for op in graph:
                 if not op.bytes_read + op.bytes_written:
                     continue
-                number = seen.setdefault(_row(op), len(ops))
+                number = numbers.setdefault(_row(op), len(ops))
                 if number == len(ops):
                     ops.append(op)
                 counts[number] = counts.get(number, 0.0) + op.count
@@ -111,12 +111,12 @@ class OpTable:
 
     @classmethod
     def from_counts(cls, ops: Sequence[Op], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
-        """Return graphs written as numbers of ``ops`` and how often each is called; an op's own count is ignored."""
+        """Return graphs given as counts by position in ``ops``; an op's own count is ignored."""
         return cls.from_rows([_row(op) for op in ops], graphs)
 
     @classmethod
     def from_rows(cls, each: Sequence[tuple[float, ...]], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
-        """Return graphs written as numbers of the rows that ``_row`` makes of ops."""
+        """Return graphs given as counts by position in the rows of ``_row``."""
         rows = np.array(each, float).reshape(len(each), 6 + SIZE_COLUMNS)
         numbers = np.array([number for graph in graphs for number in graph], np.int64)
         count = np.array([count for graph in graphs for count in graph.values()], float)
@@ -130,22 +130,22 @@ class OpTable:
 
 def index_ops(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
     """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
-    seen: dict[tuple[float, ...], int] = {}
+    numbers: dict[tuple[float, ...], int] = {}
     counts: dict[int, float] = {}
     where = []
     for op in ops:
         if not op.bytes_read + op.bytes_written:
             where.append(-1)
             continue
-        number = seen.setdefault(_row(op), len(seen))
+        number = numbers.setdefault(_row(op), len(numbers))
         counts[number] = counts.get(number, 0.0) + op.count
         where.append(number)
-    return OpTable.from_rows(list(seen), [counts]), np.array(where, np.int64)
+    return OpTable.from_rows(list(numbers), [counts]), np.array(where, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Which ops of a table are of one graph and one class: ``cell`` (n,) says where in ``graph`` and ``classes``.
+    """Ops of a table by graph and class: ``cell`` (n,) is a position in ``graph`` and ``classes``.
 
     ``owner`` (n,) is the graph of each op, and ``launches`` (g,) the kernels of each graph.
     """
@@ -182,7 +182,7 @@ def _forward_class(op: Op, name: str) -> str:  # noqa: PLR0911 - a table of kind
         case OpKind.ATTENTION | OpKind.RNN | OpKind.SOFTMAX | OpKind.REDUCTION | OpKind.EMBEDDING | OpKind.INDEX:
             return op.kind.value
         case OpKind.NORM:
-            return next((one for one in ("batch_norm", "layer_norm", "group_norm") if one in name), "other_norm")
+            return next((norm for norm in ("batch_norm", "layer_norm", "group_norm") if norm in name), "other_norm")
         case OpKind.POOL:
             return _pool_class(name)
         case OpKind.COPY:
@@ -218,7 +218,7 @@ def _row(op: Op) -> tuple[float, ...]:
 
 
 def _product_sizes(op: Op) -> list[float]:
-    """Return the sizes of a product: depth, columns, batch and rows (logarithms to 2), then what disturbs it."""
+    """Return the log2 sizes of a product (depth, columns, batch, rows), then disturbances."""
     dims, sizes = op.dims, [0.0] * SIZE_COLUMNS
     sizes[11], sizes[14] = float(op.dtype == "float32"), _beyond_index(op)
     if op.kind is OpKind.CONV and "c" in dims:
@@ -242,10 +242,10 @@ def _product_sizes(op: Op) -> list[float]:
 
 
 def _stream_sizes(op: Op) -> list[float]:
-    """Return the sizes of what moves data: length of a row, pixels, elements, operands, and how they differ."""
+    """Return the sizes of a streaming op: row length, pixels, elements, operands and differences."""
     sizes = [0.0] * SIZE_COLUMNS
     sizes[11], sizes[14] = float(op.dtype == "float32"), _beyond_index(op)
-    inputs = [_numel(one) for one in op.inputs[:2]]
+    inputs = [_numel(spec) for spec in op.inputs[:2]]
     shape = (op.inputs or op.outputs)[0].shape if op.inputs or op.outputs else ()
     elements = inputs[0] if inputs else _numel(op.outputs[0]) if op.outputs else 1
     image = len(shape) == 4
@@ -263,8 +263,8 @@ def _stream_sizes(op: Op) -> list[float]:
 
 
 def _beyond_index(op: Op) -> float:
-    """Tell (1 or 0) whether an operand has more elements than a 32-bit index reaches."""
-    return float(any(_numel(one) >= LARGEST_INDEX for one in (*op.inputs[:1], *op.outputs[:1])))
+    """Return 1 if an operand has more elements than a 32-bit index reaches, else 0."""
+    return float(any(_numel(spec) >= LARGEST_INDEX for spec in (*op.inputs[:1], *op.outputs[:1])))
 
 
 def _numel(spec: TensorSpec) -> int:

@@ -1,9 +1,9 @@
-"""A law of every op's utilisation, learned from the times of whole steps alone.
+"""Utilization of every op, fitted to the times of whole steps alone.
 
-An op takes its roofline, the hypotenuse of arithmetic at the peak and traffic at the bandwidth, times
-``FLOOR + exp(f)``: f is linear in the logarithms of its sizes, with weights of its class. A step is the sum of its ops,
-or of its launches where the host cannot keep up, so that the times of whole steps tell the weights (``op_fit``).
-Libraries choose among kernels, which no line through the sizes tells: that is kriged beside it (``op_kriging``).
+An op takes its roofline, the hypotenuse of arithmetic at the peak and traffic at the bandwidth, times ``LEAST_MULTIPLE
++ exp(f)``. Here f is linear in the logarithms of its sizes, with weights of its class. A step is the sum of its ops, or
+of its launches where the host is slower, so whole steps determine the weights (``op_fitting``). Kernel selection is not
+linear in sizes; kriged residuals model it (``op_residuals``).
 """
 
 from collections.abc import Sequence
@@ -20,48 +20,48 @@ from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells
 
 Array = npt.NDArray[np.float64]
 
+# The least multiple of its roofline that an op takes: caches let some stay below what memory alone would need.
 LEAST_MULTIPLE = 0.6
-"""The least multiple of its roofline that an op takes: caches let some stay below what memory alone would need."""
+# What the smallest kernel takes; it rounds off the roofline's corner.
 RAMP_S = 1.5e-6
-"""What the smallest kernel takes; it rounds off the roofline's corner."""
+# What is believed of the host's time for one kernel before any step was seen.
 PRIOR_LAUNCH_S = 4e-6
-"""What is believed of the host's time for one kernel before any step was seen."""
+# How sharply the slower of device and host decides: the power of the mean of the two.
 OVERLAP_POWER = 6.0
-"""How sharply the slower of device and host decides: the power of the mean of the two."""
+# What is believed of f before any step was seen.
 PRIOR_F = -0.4
-"""What is believed of f before any step was seen."""
 LOWEST, HIGHEST = -3.5, 4.0
 
 _SIZE_KNOTS = (1.0, 3.0, 5.0, 7.0, 9.0)
 _INTENSITY_KNOTS = (-4.0, -2.0, 0.0, 2.0)
+# The logarithm to 2 of a little more than 7 × 7.
 _LARGE_FILTER = 5.7
-"""The logarithm to 2 of a little more than 7 × 7."""
 SHARED_COLUMNS = len(_SIZE_KNOTS) + len(_INTENSITY_KNOTS) + 3
 CLASS_COLUMNS = 31
+# Columns of what picks another kernel: odd channels, long indices, odd widths and numbers of groups, large filters.
 FLAG_COLUMNS = (10, 11, *range(20, CLASS_COLUMNS))
-"""Columns of what picks another kernel: odd channels, long indices, odd widths and numbers of groups, large filters."""
 WEIGHT_COUNT = SHARED_COLUMNS + CLASS_COLUMNS * len(KERNEL_CLASSES)
 
 
 @dataclass(frozen=True, slots=True)
 class OpBasis:
-    """What f is linear in, for n ops on a device: ``shared`` (n, SHARED) and ``own`` (n, OWN).
+    """Regressors of f for n ops on a device: ``shared`` (n, SHARED_COLUMNS), ``by_class`` (n, CLASS_COLUMNS).
 
-    ``roofline_s`` (n,) is each op's roofline, and ``beyond_s`` (n,) what each multiple beyond the first takes.
+    ``roofline_s`` (n,) is each op's roofline, and ``beyond_s`` (n,) the cost of each further multiple of it.
     """
 
     table: OpTable
     roofline_s: Array
     beyond_s: Array
     shared: Array
-    own: Array
+    by_class: Array
 
     @classmethod
     def from_table(cls, table: OpTable, device: Device, *, learned_on: Device | None = None) -> "OpBasis":
-        """Return the basis of ``table`` on ``device``, for laws that were learned there or on another device.
+        """Return the basis of ``table`` on ``device``, for models fitted there or on another device.
 
-        What an op takes beyond its roofline is latency that too few warps hide (Little's law): on another device it
-        shrinks with the number of compute units, and not with the bandwidth or the peak.
+        Time above the roofline is latency that too few warps hide (Little's law). On another device it shrinks with the
+        number of compute units, not with bandwidth or peak.
 
         Raises:
             InvalidInput: the device has no bandwidth, or no peak for a dtype of a product.
@@ -71,24 +71,26 @@ class OpBasis:
         intensity = np.clip(np.log2((busy_s + 1e-12) / (traffic_s + 1e-12)), -8, 8)
         size = np.log2(roofline_s * 1e6)
         cached = np.clip(np.log2(table.bytes / (device.l2_bytes or 6e6)), -4, 4)
-        shared = _shared(table, intensity, size, cached)
+        shared = _shared_columns(table, intensity, size, cached)
         beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
-        return cls(table, roofline_s, beyond_s, shared, _own(table, intensity, size))
+        return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
 
     def select(self, graphs: Sequence[int] | npt.NDArray[np.int64]) -> "OpBasis":
-        """Return the basis of those graphs alone, in that order."""
+        """Return the basis of those graphs in that order."""
         first = self.table.first
-        rows = np.concatenate([np.arange(first[one], first[one + 1]) for one in graphs] or [np.zeros(0, np.int64)])
-        shared, own = np.asfortranarray(self.shared[rows]), np.asfortranarray(self.own[rows])
-        return OpBasis(self.table.select(graphs), self.roofline_s[rows], self.beyond_s[rows], shared, own)
+        rows = np.concatenate(
+            [np.arange(first[graph], first[graph + 1]) for graph in graphs] or [np.zeros(0, np.int64)]
+        )
+        shared, by_class = np.asfortranarray(self.shared[rows]), np.asfortranarray(self.by_class[rows])
+        return OpBasis(self.table.select(graphs), self.roofline_s[rows], self.beyond_s[rows], shared, by_class)
 
 
 @dataclass(frozen=True, slots=True)
 class OpUtilization:
-    """A fitted law: ``f`` (WEIGHTS,), an offset of the setting, the host's launch, and how sure each weight is.
+    """A fitted model: weights ``f``, a setting's offset, the host's launch, and their variance.
 
-    ``variance`` (WEIGHTS,) is the posterior's diagonal, in units of the errors' own variance; ``departures`` are what
-    ops of some sizes take beside it.
+    ``f`` is (WEIGHT_COUNT,). ``variance`` (WEIGHT_COUNT,) is the posterior's diagonal in units of the error variance.
+    ``departures`` are the kriged residuals of ops.
     """
 
     f: Array
@@ -99,7 +101,7 @@ class OpUtilization:
 
     @classmethod
     def prior(cls) -> "OpUtilization":
-        """Return the law that holds before any step was seen."""
+        """Return the prior model, without any measured step."""
         f = np.zeros(WEIGHT_COUNT)
         f[SHARED_COLUMNS::CLASS_COLUMNS] = PRIOR_F
         return cls(f)
@@ -107,9 +109,9 @@ class OpUtilization:
     def dump(self) -> State:
         """Return the law as arrays."""
         variance = np.zeros(0) if self.variance is None else self.variance
-        found = {"f": self.f.astype(np.float32), "figures": np.array([self.offset, self.launch_s]),
+        state = {"f": self.f.astype(np.float32), "figures": np.array([self.offset, self.launch_s]),
                  "variance": variance.astype(np.float32)}  # fmt: skip
-        return found | (nest("departures", self.departures.dump()) if self.departures else {})
+        return state | (nest("departures", self.departures.dump()) if self.departures else {})
 
     @classmethod
     def load(cls, state: State) -> "OpUtilization":
@@ -122,7 +124,7 @@ class OpUtilization:
 
 @dataclass(frozen=True, slots=True)
 class ObservedSteps:
-    """m measured steps of one setting: ``graph`` (m,) is their graph in ``basis``, ``step_s`` (m,) what they took."""
+    """m measured steps of one setting: positions ``graph`` (m,) in ``basis``, and ``step_s`` (m,)."""
 
     basis: OpBasis
     graph: npt.NDArray[np.int64]
@@ -131,7 +133,7 @@ class ObservedSteps:
 
 @dataclass(frozen=True, slots=True)
 class GraphPredictions:
-    """What g graphs take: seconds of the step and of the device alone, and how unsure each is (all of shape (g,))."""
+    """Predictions of g graphs: seconds of step and device, and their spread, each (g,)."""
 
     step_s: Array
     device_s: Array
@@ -139,13 +141,13 @@ class GraphPredictions:
 
 
 def predict_graphs(basis: OpBasis, weights: OpUtilization) -> GraphPredictions:
-    """Return what the graphs of ``basis`` take under the law."""
+    """Return the predictions for the graphs of ``basis``."""
     return predict_graphs_and_ops(basis, weights)[0]
 
 
 def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[GraphPredictions, Array]:
-    """Return what the graphs of ``basis`` take under the law, and the seconds of one call of each op, of shape (n,)."""
-    power = op_powers(basis, weights, departures(basis, weights))
+    """Return the predictions for the graphs of ``basis``, and seconds per call of each op (n,)."""
+    power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
     spread = _spread(basis, weights, slopes_s(basis, power), device_s)
     return GraphPredictions(step_s, device_s, spread), multiples_s(basis, power)
@@ -153,33 +155,41 @@ def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[Grap
 
 def op_s(basis: OpBasis, weights: OpUtilization) -> Array:
     """Return the seconds of one call of each op on the device, of shape (n,)."""
-    return multiples_s(basis, op_powers(basis, weights, departures(basis, weights)))
+    return multiples_s(basis, op_powers(basis, weights, op_residuals(basis, weights)))
 
 
-def departures(basis: OpBasis, weights: OpUtilization) -> Array:
-    """Return what f of each op departs by from what is linear in its sizes, of shape (n,)."""
-    return np.zeros(len(basis.roofline_s)) if weights.departures is None else weights.departures.of(basis.table)
+def op_residuals(basis: OpBasis, weights: OpUtilization) -> Array:
+    """Return the residual of each op's f from its linear part, shape (n,)."""
+    return np.zeros(len(basis.roofline_s)) if weights.departures is None else weights.departures.predict(basis.table)
 
 
 def op_powers(basis: OpBasis, weights: OpUtilization, departed: Array) -> Array:
     """Return exp(f) of each op, of shape (n,)."""
-    own = weights.f[SHARED_COLUMNS:].reshape(len(KERNEL_CLASSES), CLASS_COLUMNS)[basis.table.classes]
-    f = basis.shared @ weights.f[:SHARED_COLUMNS] + np.einsum("ij,ij->i", basis.own, own) + weights.offset + departed
-    found: Array = np.exp(np.clip(f, LOWEST, HIGHEST))
-    return found
+    class_weights = weights.f[SHARED_COLUMNS:].reshape(len(KERNEL_CLASSES), CLASS_COLUMNS)[basis.table.classes]
+    f = (
+        basis.shared @ weights.f[:SHARED_COLUMNS]
+        + np.einsum("ij,ij->i", basis.by_class, class_weights)
+        + weights.offset
+        + departed
+    )
+    powers: Array = np.exp(np.clip(f, LOWEST, HIGHEST))
+    return powers
 
 
 def multiples_s(basis: OpBasis, power: Array) -> Array:
-    """Return the seconds of ``FLOOR + power`` rooflines, of which those beyond the first cost ``beyond_s``."""
+    """Return the seconds of ``LEAST_MULTIPLE + power`` rooflines.
+
+    Multiples above the first cost ``beyond_s`` each.
+    """
     multiple = LEAST_MULTIPLE + power
-    found: Array = basis.roofline_s * np.minimum(multiple, 1) + basis.beyond_s * np.maximum(multiple - 1, 0)
-    return found
+    seconds: Array = basis.roofline_s * np.minimum(multiple, 1) + basis.beyond_s * np.maximum(multiple - 1, 0)
+    return seconds
 
 
 def slopes_s(basis: OpBasis, power: Array) -> Array:
-    """Return by how much the seconds of each op grow with f."""
-    found: Array = np.where(power > 1 - LEAST_MULTIPLE, basis.beyond_s, basis.roofline_s) * power
-    return found
+    """Return the derivative of each op's seconds by f."""
+    slopes: Array = np.where(power > 1 - LEAST_MULTIPLE, basis.beyond_s, basis.roofline_s) * power
+    return slopes
 
 
 def step_and_device_s(basis: OpBasis, power: Array, launch_s: float) -> tuple[Array, Array]:
@@ -192,7 +202,7 @@ def step_and_device_s(basis: OpBasis, power: Array, launch_s: float) -> tuple[Ar
 
 
 def _spread(basis: OpBasis, weights: OpUtilization, slope_s: Array, device_s: Array) -> Array:
-    """Return how unsure each graph's price is, by the posterior's diagonal; NaN where the law has none."""
+    """Return the spread of each graph from the posterior's diagonal; NaN without one."""
     table = basis.table
     if weights.variance is None:
         return np.full(table.graphs, np.nan)
@@ -201,22 +211,22 @@ def _spread(basis: OpBasis, weights: OpUtilization, slope_s: Array, device_s: Ar
     total = np.zeros(table.graphs)
     variance = weights.variance[SHARED_COLUMNS:].reshape(len(KERNEL_CLASSES), CLASS_COLUMNS)[cells.classes]
     for column in range(CLASS_COLUMNS):
-        slope = np.bincount(cells.cell, share * basis.own[:, column], len(cells.graph))
+        slope = np.bincount(cells.cell, share * basis.by_class[:, column], len(cells.graph))
         total += np.bincount(cells.graph, slope**2 * variance[:, column], table.graphs)
-    found: Array = np.sqrt(total)
-    return found
+    spread: Array = np.sqrt(total)
+    return spread
 
 
 def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
-    """Return the seconds of arithmetic at the device's peaks and of traffic at its bandwidth, each of shape (n,)."""
+    """Return the seconds of arithmetic at the peaks and of traffic at the bandwidth, each (n,)."""
     if not device.memory_bytes_per_s:
         raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
     peaks = device.peak_flops_per_s
     vector = peaks.get("float32")
     if not vector:
         raise InvalidInput(f"{device.name} has no float32 peak in the catalog, so its speed is not known")
-    known = [peaks.get(one, vector if one == "tf32" else 0.0) for one in DTYPES]
-    named = np.append(known, vector)[table.dtypes]
+    dtype_peaks = [peaks.get(peak_dtype, vector if peak_dtype == "tf32" else 0.0) for peak_dtype in DTYPES]
+    named = np.append(dtype_peaks, vector)[table.dtypes]
     if (absent := table.matrix & (named == 0)).any():
         dtype = DTYPES[table.dtypes[absent][0]]
         raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog, so its speed is not known")
@@ -225,20 +235,20 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
 
 
 def _roofline_s(table: OpTable, busy_s: Array, traffic_s: Array) -> Array:
-    found: Array = np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels
-    return found
+    seconds: Array = np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels
+    return seconds
 
 
 def _beyond_s(table: OpTable, device: Device, learned_on: Device, roofline_s: Array) -> Array:
-    """Return what a multiple beyond the roofline takes, by the units of both; the roofline where one is not known."""
+    """Return the cost of a further multiple, scaled by compute units if both are known."""
     if not (device.compute_units and learned_on.compute_units):
         return roofline_s
     there_s = _roofline_s(table, *roofline_terms_s(table, learned_on))
     return there_s * (learned_on.compute_units / device.compute_units)
 
 
-def _shared(table: OpTable, intensity: Array, size: Array, cached: Array) -> Array:
-    """Return what ops of all classes have in common: sizes of streams, intensities of products, and the cache."""
+def _shared_columns(table: OpTable, intensity: Array, size: Array, cached: Array) -> Array:
+    """Return the regressors of all classes: stream sizes, product intensities, and the cache."""
     stream, product = ~table.matrix, table.matrix
     columns = [np.where(stream, np.clip(size - knot, 0, 12), 0.0) for knot in _SIZE_KNOTS]
     columns += [np.where(product, np.maximum(intensity - knot, 0), 0.0) for knot in _INTENSITY_KNOTS]
@@ -248,19 +258,19 @@ def _shared(table: OpTable, intensity: Array, size: Array, cached: Array) -> Arr
 
 
 def _group_widths(sizes: Array) -> list[Array]:
-    """Return marks (0 or 1) of the widths of groups for which libraries have kernels of their own."""
+    """Return 0/1 marks of group widths that have their own kernels."""
     grouped, even = (sizes[:, 2] > 0) & (sizes[:, 4] > 0) & (sizes[:, 0] > 0), sizes[:, 15] == 0
     width = sizes[:, 0]
-    found = [grouped & (width < 3.5)]
-    found += [grouped & (width == one) for one in (4.0, 5.0, 6.0)]
-    return [one.astype(float) for one in (*found, grouped & even & (width > 6.5))]
+    marks = [grouped & (width < 3.5)]
+    marks += [grouped & (width == mark) for mark in (4.0, 5.0, 6.0)]
+    return [mark.astype(float) for mark in (*marks, grouped & even & (width > 6.5))]
 
 
 def _group_numbers(sizes: Array) -> list[Array]:
-    """Return what few groups, narrow groups that widen, few channels and filters beyond 7 × 7 disturb.
+    """Return marks of few groups, narrow widening groups, few channels, and filters over 7 × 7.
 
-    A gradient of weights has little to do at once where groups are few; narrow kernels keep the width of a group; and
-    libraries write depthwise kernels for filters of up to 7 × 7.
+    Weight gradients have little parallelism where groups are few. Narrow kernels keep the width of a group. Libraries
+    have depthwise kernels for filters of up to 7 × 7.
     """
     grouped = (sizes[:, 2] > 0) & (sizes[:, 4] > 0) & (sizes[:, 0] > 0)
     few = np.where(grouped, np.maximum(5 - sizes[:, 2], 0), 0.0)
@@ -270,8 +280,8 @@ def _group_numbers(sizes: Array) -> list[Array]:
     return [few, uneven.astype(float), channels, large]
 
 
-def _own(table: OpTable, intensity: Array, size: Array) -> Array:
-    """Return what the classes have each by itself, by the columns of ``OpTable.sizes``."""
+def _class_columns(table: OpTable, intensity: Array, size: Array) -> Array:
+    """Return the regressors with separate weights per class, from the columns of ``OpTable.sizes``."""
     product, s = table.matrix, table.sizes
     nothing = np.zeros_like(size)
     pairs = [
@@ -296,8 +306,8 @@ def _own(table: OpTable, intensity: Array, size: Array) -> Array:
         (s[:, 13], nothing),
         (s[:, 14], s[:, 14]),
         (s[:, 15], nothing),
-        *((one, nothing) for one in _group_widths(s)),
-        *((one, nothing) for one in _group_numbers(s)),
+        *((column, nothing) for column in _group_widths(s)),
+        *((column, nothing) for column in _group_numbers(s)),
     ]
     columns = [np.ones_like(size), *(np.where(product, of_product, of_stream) for of_product, of_stream in pairs)]
     return np.stack(columns).T

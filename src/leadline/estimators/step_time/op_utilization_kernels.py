@@ -1,4 +1,4 @@
-"""The op law as a ``KernelModel``: on a GPU whose steps it learned from, or carried to another by its figures."""
+"""Op utilization as a ``KernelModel``: on a measured GPU, or carried to another by its figures."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,24 +19,24 @@ from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, Whol
 from leadline.estimators.step_time.op_utilization import Array, OpBasis, OpUtilization, op_s, predict_graphs_and_ops
 from leadline.estimators.step_time.roofline import HOST_SPREAD
 
+# A graph is refused that spends more than this share of its time in kernels of classes that no learned step had.
 UNSEEN = 0.3
-"""A graph is refused that spends more than this share of its time in kernels of classes that no learned step had."""
+# Standard deviation of ln(true ÷ predicted) of such kernels, of which little more than a roofline is believed.
 STRANGE = 0.5
-"""Standard deviation of ln(true ÷ predicted) of such kernels, of which little more than a roofline is believed."""
+# Standard deviation of ln(true ÷ predicted) of steps on a GPU that the law was carried to.
 SPREAD = 0.12
-"""Standard deviation of ln(true ÷ predicted) of steps on a GPU that the law was carried to."""
+# A class was learned if it takes this share of the time of so many graphs.
 SEEN_SHARE, SEEN_GRAPHS = 0.01, 5
-"""A class was learned if it takes this share of the time of so many graphs."""
 
 Marks = npt.NDArray[np.bool_]
 
+# Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones.
 OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, Whole]]
-"""Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StepSetting:
-    """What changes the kernels that run: the device by its catalog name, phase, layout, and PyTorch's release (2.4)."""
+    """Settings that select kernels: device name, phase, layout, and PyTorch's release (2.4)."""
 
     device: str
     training: bool
@@ -47,19 +47,20 @@ class StepSetting:
     def read(cls, text: str) -> "StepSetting":
         """Return the setting that ``str`` wrote."""
         device, phase, layout, release = text.split("|")
-        return cls(device, phase == "training", layout == "nhwc", tuple(int(one) for one in release.split(".")))
+        return cls(device, phase == "training", layout == "nhwc", tuple(int(part) for part in release.split(".")))
 
     def __str__(self) -> str:
         phase, layout = "training" if self.training else "inference", "nhwc" if self.channels_last else "nchw"
-        return f"{self.device}|{phase}|{layout}|{'.'.join(str(one) for one in self.release)}"
+        return f"{self.device}|{phase}|{layout}|{'.'.join(str(part) for part in self.release)}"
 
 
 @dataclass(frozen=True, slots=True)
 class OpUtilizationModels:
-    """The law of each setting, how unsure nine in ten of its learned graphs are, and which of ``KERNEL_CLASSES`` they have.
+    """Models by setting, with typical spreads and the kernel classes that they learned.
 
-    ``typical_spreads`` is a standard deviation of a logarithm, ``learned_classes`` of shape (classes,) each. ``learned_on`` names the device
-    by whose figures a law is, where that is not the setting's own: a law adapted to few steps is still the other's.
+    ``typical_spreads`` is the log spread of nine in ten training graphs. ``learned_classes`` has shape (classes,).
+    ``learned_on`` names the device of the model's figures if it is not the setting's: a model adapted to few steps
+    keeps the original's.
     """
 
     models: Mapping[StepSetting, OpUtilization]
@@ -70,62 +71,62 @@ class OpUtilizationModels:
     def dump(self) -> State:
         """Return all of it as named arrays."""
         settings = list(self.models)
-        found = nest("laws", dump_settings({str(one): self.models[one] for one in settings}))
-        return found | {"settings": text_array([str(one) for one in settings]),
-                        "usual": np.array([self.typical_spreads[one] for one in settings]),
-                        "seen": np.array([self.learned_classes[one] for one in settings]),
-                        "learned_on": text_array([self.origin(one) for one in settings])}  # fmt: skip
+        state = nest("laws", dump_settings({str(setting): self.models[setting] for setting in settings}))
+        return state | {"settings": text_array([str(setting) for setting in settings]),
+                        "usual": np.array([self.typical_spreads[setting] for setting in settings]),
+                        "seen": np.array([self.learned_classes[setting] for setting in settings]),
+                        "learned_on": text_array([self.origin(setting) for setting in settings])}  # fmt: skip
 
     @classmethod
     def load(cls, state: State) -> "OpUtilizationModels":
-        """Return what ``dump_settings`` gave."""
+        """Return the models that ``dump`` wrote."""
         settings = {name: StepSetting.read(name) for name in strings(state["settings"])}
         each = list(settings.values())
         usual = dict(zip(each, state["usual"].astype(float).tolist(), strict=True))
-        seen = dict(zip(each, state["seen"].astype(bool), strict=True))
+        learned_classes = dict(zip(each, state["seen"].astype(bool), strict=True))
         laws = {settings[name]: law for name, law in load_settings(unnest("laws", state)).items()}
-        return cls(laws, usual, seen, dict(zip(each, strings(state["learned_on"]), strict=True)))
+        return cls(laws, usual, learned_classes, dict(zip(each, strings(state["learned_on"]), strict=True)))
 
     def origin(self, setting: StepSetting) -> str:
-        """Return the name of the device by whose figures the law of a setting is."""
+        """Return the device whose figures the model of a setting uses."""
         return self.learned_on.get(setting, setting.device)
 
     def select(self, settings: Sequence[StepSetting]) -> "OpUtilizationModels":
-        """Return the laws of those settings alone."""
+        """Return the models of those settings."""
         return OpUtilizationModels(
-            {one: self.models[one] for one in settings},
-            {one: self.typical_spreads[one] for one in settings},
-            {one: self.learned_classes[one] for one in settings},
-            {one: self.origin(one) for one in settings},
+            {setting: self.models[setting] for setting in settings},
+            {setting: self.typical_spreads[setting] for setting in settings},
+            {setting: self.learned_classes[setting] for setting in settings},
+            {setting: self.origin(setting) for setting in settings},
         )
 
-    def merge(self, other: "OpUtilizationModels") -> "OpUtilizationModels":
-        """Return both; where both have a setting, that of ``other``."""
-        origins = {one: each.origin(one) for each in (self, other) for one in each.models}
+    def merge(self, newer: "OpUtilizationModels") -> "OpUtilizationModels":
+        """Return both; on conflict, ``newer`` wins."""
+        origins = {setting: each.origin(setting) for each in (self, newer) for setting in each.models}
         return OpUtilizationModels(
-            {**self.models, **other.models},
-            {**self.typical_spreads, **other.typical_spreads},
-            {**self.learned_classes, **other.learned_classes},
+            {**self.models, **newer.models},
+            {**self.typical_spreads, **newer.typical_spreads},
+            {**self.learned_classes, **newer.learned_classes},
             origins,
         )
 
     def has_device(self, device: Device, *, training: bool) -> bool:
-        """Tell whether steps of that phase were measured on the device."""
-        return any(one.device == device.name and one.training is training for one in self.models)
+        """Return whether steps of that phase were measured on the device."""
+        return any(setting.device == device.name and setting.training is training for setting in self.models)
 
     def settings_for(self, device: Device, graph: OpGraph) -> list[StepSetting]:
-        """Return the settings whose laws tell of a graph's phase and layout on ``device``.
+        """Return the settings for a graph's phase and layout on ``device``.
 
-        It is that of the newest release measured there; on a device without measured steps the newest of each with.
+        That is the newest release measured there. On an unmeasured device it is the newest of each measured one.
 
         Raises:
             InvalidInput: no such steps were learned.
         """
         training, last = graph.is_training, is_channels_last(graph)
-        alike = [one for one in self.models if one.training is training]
-        alike = [one for one in alike if one.channels_last is last] or alike
-        own = [one for one in alike if one.device == device.name]
-        newest = list({one.device: one for one in sorted(own or alike)}.values())
+        alike = [setting for setting in self.models if setting.training is training]
+        alike = [setting for setting in alike if setting.channels_last is last] or alike
+        measured = [setting for setting in alike if setting.device == device.name]
+        newest = list({setting.device: setting for setting in sorted(measured or alike)}.values())
         if not newest:
             phase = "training" if training else "inference"
             raise InvalidInput(f"no {phase} steps were learned: fit the laws on steps that hold some")
@@ -133,8 +134,8 @@ class OpUtilizationModels:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """A graph's table, where each op stands in it (n,), the seconds of its rows and of the step, and its spread."""
+class _GraphPrediction:
+    """A graph's table, the row of each op (n,), seconds of rows and step, and the spread."""
 
     table: OpTable
     where: Whole
@@ -144,14 +145,13 @@ class _Told:
 
 
 class OpUtilizationKernels:
-    """A ``KernelModel`` by the op law of the phase and the layout of ``graph``.
+    """A ``KernelModel`` by op utilization in the phase and layout of ``graph``.
 
-    On a device without measured steps it is the geometric mean of the laws of those with. ``devices`` gives a device
-    by its name: those that a law was learned on.
+    On an unmeasured device it is the geometric mean of the measured devices' models. ``devices`` returns a device of
+    the training data by name.
 
     Raises:
-        InvalidInput: the device is no GPU, lacks a figure that the law needs, or the graph spends its time in kernels
-            that no learned step had.
+        InvalidInput: the device is no GPU or lacks a figure, or the graph is mostly unlearned kernels.
     """
 
     name = "op law"
@@ -166,12 +166,12 @@ class OpUtilizationKernels:
         self.reasons = reasons
         self._device, self._spread, self._tables = device, spread, tables
         settings = laws.settings_for(device, graph)
-        origins = [laws.origin(one) for one in settings]
-        self._laws = [laws.models[one] for one in settings]
-        self._origins = [None if one == device.name else devices(one) for one in origins]
-        self._usual = float(np.mean([laws.typical_spreads[one] for one in settings]))
-        self._seen = np.any([laws.learned_classes[one] for one in settings], axis=0)
-        self._told = RecentCache(self._asked)
+        origins = [laws.origin(setting) for setting in settings]
+        self._laws = [laws.models[setting] for setting in settings]
+        self._origins = [None if setting == device.name else devices(setting) for setting in origins]
+        self._typical_spread = float(np.mean([laws.typical_spreads[setting] for setting in settings]))
+        self._learned = np.any([laws.learned_classes[setting] for setting in settings], axis=0)
+        self._predictions = RecentCache(self._predict)
         share, classes = self._unseen(graph)
         if share > UNSEEN:
             raise InvalidInput(
@@ -180,59 +180,59 @@ class OpUtilizationKernels:
             )
 
     def spread_of(self, graph: OpGraph) -> float:
-        """Return the spread found on left-out steps, more for a graph farther from the learned ones than they are."""
-        far = max(1.0, self._told(graph.ops).spread / self._usual)
+        """Return the spread on left-out steps, widened for graphs far from the training graphs."""
+        far = max(1.0, self._predictions(graph.ops).spread / self._typical_spread)
         return math.hypot(self._spread * far, STRANGE * self._unseen(graph)[0])
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op; a view takes none."""
-        told = self._told(ops)
-        found: list[float] = np.append(told.op_s, 0.0)[told.where].tolist()
-        return found
+        prediction = self._predictions(ops)
+        seconds_of_ops: list[float] = np.append(prediction.op_s, 0.0)[prediction.where].tolist()
+        return seconds_of_ops
 
     def launch_s(self, op: Op) -> float:
-        """Return the host seconds of one call; a view is not told apart from what launches."""
+        """Return the host seconds of one call; views are free."""
         launch_s = math.exp(float(np.mean([math.log(law.launch_s) for law in self._laws])))
         return launch_s * max(op.kernels, 1) if op.bytes_read + op.bytes_written else 0.0
 
     def step_s(self, graph: OpGraph) -> float:
         """Return the seconds of the whole graph: the host runs ahead, so the slower of the two decides."""
-        return self._told(graph.ops).step_s
+        return self._predictions(graph.ops).step_s
 
     def _unseen(self, graph: OpGraph) -> tuple[float, list[str]]:
-        """Return the share of the time in classes that no step told of, and their names."""
-        told = self._told(graph.ops)
-        seconds = told.op_s * told.table.count
-        strange = ~self._seen[told.table.classes]
-        names = [KERNEL_CLASSES[one] for one in np.unique(told.table.classes[strange])]
+        """Return the share of time in unlearned kernel classes, and their names."""
+        prediction = self._predictions(graph.ops)
+        seconds = prediction.op_s * prediction.table.count
+        strange = ~self._learned[prediction.table.classes]
+        names = [KERNEL_CLASSES[number] for number in np.unique(prediction.table.classes[strange])]
         return float(seconds[strange].sum() / seconds.sum()) if len(seconds) else 0.0, names
 
-    def _asked(self, ops: Sequence[Op]) -> _Told:
-        """Return the geometric mean of what the laws say of a graph and of its ops."""
+    def _predict(self, ops: Sequence[Op]) -> _GraphPrediction:
+        """Return the geometric mean of the models' predictions for a graph and its ops."""
         table, where = self._tables(ops)
-        bases = [OpBasis.from_table(table, self._device, learned_on=one) for one in self._origins]
+        bases = [OpBasis.from_table(table, self._device, learned_on=estimate) for estimate in self._origins]
         each = [predict_graphs_and_ops(basis, law) for basis, law in zip(bases, self._laws, strict=True)]
-        return _Told(
+        return _GraphPrediction(
             table,
             where,
-            np.exp(np.mean([np.log(one) for _, one in each], axis=0)),
-            math.exp(float(np.mean([math.log(one.step_s[0]) for one, _ in each]))),
-            float(np.mean([one.spread[0] for one, _ in each])),
+            np.exp(np.mean([np.log(estimate) for _, estimate in each], axis=0)),
+            math.exp(float(np.mean([math.log(estimate.step_s[0]) for estimate, _ in each]))),
+            float(np.mean([estimate.spread[0] for estimate, _ in each])),
         )
 
 
 def find_learned_classes(basis: OpBasis, law: OpUtilization) -> Marks:
-    """Tell which of ``KERNEL_CLASSES`` enough of the graphs have to learn them from, of shape (classes,)."""
+    """Return a mask (classes,) of the kernel classes that enough graphs contain."""
     table = basis.table
     seconds = op_s(basis, law) * table.count
     share = seconds / table.summed(seconds)[table.owner]
     cell = np.bincount(table.owner * len(KERNEL_CLASSES) + table.classes, share, table.graphs * len(KERNEL_CLASSES))
-    found: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
-    return found
+    learned: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
+    return learned
 
 
 def is_channels_last(graph: OpGraph) -> bool:
-    """Tell whether most of the convolutions' arithmetic is on images whose channels are last in memory."""
+    """Return whether most convolution arithmetic is on channels-last images."""
     arithmetic = {True: 0.0, False: 0.0}
     for op in graph.ops:
         if op.kind is OpKind.CONV:

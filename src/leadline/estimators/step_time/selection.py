@@ -1,4 +1,4 @@
-"""Choose the estimator of a graph by how far each was off on measured steps of the same group."""
+"""Choose the estimator of a graph by its error on measured steps of the same group."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -12,14 +12,14 @@ from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD
 
 ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
+# Share of the arithmetic in convolutions from which on a model works on images, whatever else it does.
 CONVOLVING = 0.5
-"""Share of the arithmetic in convolutions from which on a model works on images, whatever else it does."""
+# Standard deviation that another architecture of the same maker adds, an assumption.
 ANOTHER_ARCHITECTURE = 0.1
-"""Standard deviation that another architecture of the same maker adds, an assumption."""
 
 
 class Domain(StrEnum):
-    """What a model works on, which decides the kernels that it is made of."""
+    """Field of a model, which decides its kernels."""
 
     VISION = "vision"
     LANGUAGE = "language"
@@ -28,7 +28,7 @@ class Domain(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepGroup:
-    """Graphs whose prices are off alike: what they work on, the precision of their products, and the phase."""
+    """Graphs with similar errors: same domain, precision of products, and phase."""
 
     domain: Domain
     precision: str
@@ -43,12 +43,12 @@ class StepGroup:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRecord:
-    """How far an estimator was off on steps of a group that it had not learned from.
+    """Accuracy of an estimator on steps of a group that it had not learned from.
 
-    ``known`` tells whether it had learned from other steps of the same device. ``error`` is the mean of |predicted ÷
-    measured − 1|, and ``within`` what nine in ten |ln(measured ÷ predicted)| stay below; each device counts the same.
-    ``steps`` were asked on ``devices``; ``source`` says whose measurements they are. ``swept`` tells that kernels of
-    those devices were measured, as ``leadline calibrate`` does.
+    ``known`` is true if it had learned from other steps of the same device. ``error`` is the mean of |predicted ÷
+    measured − 1|. ``within`` bounds nine in ten |ln(measured ÷ predicted)|. Each device counts the same. ``steps`` were
+    measured on ``devices``; ``source`` names the measurements. ``swept`` is true if kernels of those devices were
+    measured, as by ``leadline calibrate``.
     """
 
     estimator: str
@@ -65,31 +65,31 @@ class AccuracyRecord:
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the normal logarithm of which nine in ten are ``within``."""
+        """Standard deviation of a log-normal that has nine in ten errors ``within``."""
         return self.within / NORMAL_90
 
     def spread_on(self, device: Device) -> tuple[float, tuple[str, ...]]:
-        """Return the spread on ``device``, and a sentence where nothing like it was asked about.
+        """Return the spread on ``device``, and a sentence if nothing similar was measured.
 
-        A device of another maker is as unsure as if nothing had been measured, one of another architecture a bit more
-        than those that were.
+        A device of another vendor gets the spread of unmeasured devices. One of another architecture gets slightly more
+        than the measured ones.
         """
         if device.vendor not in self.vendors:
             return max(self.spread, UNMEASURED_SPREAD), (
                 f"none of those steps ran on a device of {device.vendor}: the range is an assumption",
             )
         if device.architecture not in self.architectures:
-            asked, own = ", ".join(self.architectures), device.architecture or "such an architecture"
-            why = f"none of those steps ran on {own} (but on {asked}): the range is wider for it, by an assumption"
+            measured, architecture = ", ".join(self.architectures), device.architecture or "such an architecture"
+            why = f"none of those steps ran on {architecture} (but on {measured}): the range is wider for it, by an assumption"
             return math.hypot(self.spread, ANOTHER_ARCHITECTURE), (why,)
         return self.spread, ()
 
 
 def find_domain(graph: OpGraph) -> Domain:
-    """Return what the model of a graph works on.
+    """Return the domain of the model of a graph.
 
-    That is images where convolutions do much of the arithmetic, or some of it and nothing looks words up, and language
-    where words are looked up and attended to.
+    It is vision if convolutions do much of the arithmetic, or some without word embeddings. It is language if words are
+    embedded and attended to.
     """
     arithmetic: dict[OpKind, float] = {}
     kinds = {op.kind for op in graph.ops}
@@ -104,13 +104,13 @@ def find_domain(graph: OpGraph) -> Domain:
 
 
 def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
-    """Return the group of a graph on ``device``; convolutions of float32 run in TF32 where the device has it."""
+    """Return the group of a graph on ``device``; float32 convolutions count as TF32 where available."""
     by_dtype: dict[str, float] = {}
     for op in graph.ops:
         if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
             by_dtype[op.dtype] = by_dtype.get(op.dtype, 0.0) + op.flops * op.count
     domain = find_domain(graph)
-    dtype = max(by_dtype, key=lambda one: by_dtype[one]) if by_dtype else "float32"
+    dtype = max(by_dtype, key=lambda candidate: by_dtype[candidate]) if by_dtype else "float32"
     if dtype == "float32" and domain is Domain.VISION and "tf32" in device.peak_flops_per_s:
         dtype = "tf32"
     phase = "training" if graph.is_training else "inference"
@@ -120,31 +120,31 @@ def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
 def rank_estimators(
     records: Sequence[AccuracyRecord], group: StepGroup, candidates: Collection[str], knowing: Collection[str]
 ) -> list[AccuracyRecord]:
-    """Return what was found of each estimator on the group, the least error first.
+    """Return each estimator's record on the group, least error first.
 
-    ``candidates`` are the estimators that can be asked. ``knowing`` names those that learned from steps of the device
-    at hand: their record on known devices counts, that of the others on devices that they had not seen.
+    ``candidates`` are the available estimators. Those in ``knowing`` learned from steps of this device, and their
+    records on known devices count. For the others, records on unknown devices count.
     """
-    found: dict[str, AccuracyRecord] = {}
+    best_records: dict[str, AccuracyRecord] = {}
     for record in records:
         if record.estimator not in candidates or record.group != group:
             continue
         if record.estimator in knowing or not record.known:
-            best = found.get(record.estimator)
+            best = best_records.get(record.estimator)
             if best is None or record.known:
-                found[record.estimator] = record
-    return sorted(found.values(), key=lambda record: record.error)
+                best_records[record.estimator] = record
+    return sorted(best_records.values(), key=lambda record: record.error)
 
 
-def describe_choice(chosen: AccuracyRecord, others: Sequence[AccuracyRecord], *, by_user: bool = False) -> str:
-    """Return the sentence that says why an estimator was chosen; ``by_user`` says that the user chose it."""
+def describe_choice(chosen: AccuracyRecord, alternatives: Sequence[AccuracyRecord], *, by_user: bool = False) -> str:
+    """Return the reason for choosing an estimator; ``by_user`` if the user chose it."""
     where = "that it had learned from" if chosen.known else "that it had not seen"
     where = "on swept devices of which it knew no steps" if chosen.swept else f"on devices {where}"
     by = f"{chosen.estimator}, as asked" if by_user else chosen.estimator
-    said = (
+    text = (
         f"priced by the {by}: {chosen.error:.0%} off on {chosen.steps:,} steps of {chosen.group} {where} "
         f"({chosen.source})"
     )
-    if not others:
-        return said
-    return f"{said}; " + ", ".join(f"the {one.estimator} {one.error:.0%}" for one in others)
+    if not alternatives:
+        return text
+    return f"{text}; " + ", ".join(f"the {record.estimator} {record.error:.0%}" for record in alternatives)

@@ -1,4 +1,7 @@
-"""Steps as a table for the black box: hardware figures, the setting, and figures of the model, but not its name."""
+"""Whole-step estimators as a ``KernelModel``: the graph neural network and the black box.
+
+The black box reads a table of hardware figures, the setting, and figures of the model except its name.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -20,19 +23,19 @@ from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREA
 
 Array = npt.NDArray[np.float64]
 
+# The precision whose peak stands in the table: the steps that were learned from are in half precision.
 DTYPE = "float16"
-"""The precision whose peak stands in the table: the steps that were learned from are in half precision."""
+# Order of what one kernel costs at the least, which makes the ideal step of small kernels a sensible unit.
 LAUNCH_S = 5e-6
-"""Order of what one kernel costs at the least, which makes the ideal step of small kernels a sensible unit."""
 
 
 def step_features(
     table: OpTable, rows: Sequence[tuple[int, Device, StepSetting]]
 ) -> tuple[list[dict[str, Value]], Array]:
-    """Return the features of m steps, and their ideal seconds (m,): the unit in which their times are learned.
+    """Return the features of m steps, and their ideal seconds (m,), the unit of the target.
 
-    A row is the number of a graph in ``table``, the device, and the setting. Sizes stand as seconds on the device where
-    that has a meaning, so that what was learned on one GPU says something about another.
+    A row is a graph's number in ``table``, the device, and the setting. Sizes are seconds on the device where possible,
+    so that training data of one GPU applies to another.
 
     Raises:
         InvalidInput: a device lacks the peak or the bandwidth.
@@ -40,7 +43,7 @@ def step_features(
     flops, launches = table.summed(table.flops * table.count), table.launches
     per_class = _per_class(table)
     moved = per_class.sum(axis=1)
-    found: list[dict[str, Value]] = []
+    rows_of_features: list[dict[str, Value]] = []
     ideal_s = np.empty(len(rows))
     for place, (graph, device, setting) in enumerate(rows):
         peak, bandwidth = device.peak_flops_per_s.get(DTYPE), device.memory_bytes_per_s
@@ -53,7 +56,7 @@ def step_features(
         features: dict[str, Value] = {
             "phase": "training" if setting.training else "inference",
             "layout": "nhwc" if setting.channels_last else "nchw",
-            "release": ".".join(str(one) for one in setting.release),
+            "release": ".".join(str(number) for number in setting.release),
             "peak_flops_per_s": peak,
             "memory_bytes_per_s": bandwidth,
             "flops": float(flops[graph]),
@@ -63,9 +66,11 @@ def step_features(
             "memory_share": float(memory_s / ideal_s[place]),
         }
         present = np.flatnonzero(per_class[graph])
-        features |= {f"share_{KERNEL_CLASSES[one]}": float(per_class[graph, one] / moved[graph]) for one in present}
-        found.append(features)
-    return found, ideal_s
+        features |= {
+            f"share_{KERNEL_CLASSES[number]}": float(per_class[graph, number] / moved[graph]) for number in present
+        }
+        rows_of_features.append(features)
+    return rows_of_features, ideal_s
 
 
 def _per_class(table: OpTable) -> Array:
@@ -76,20 +81,20 @@ def _per_class(table: OpTable) -> Array:
 
 
 class _StepKernels:
-    """A step is told by ``asked``, and a single op takes the share of it that it has under the maker's figures."""
+    """A step by ``predict_step_s``; an op takes its share of the step by vendor specifications."""
 
     tier = Tier.LEARNED
     host_spread = HOST_SPREAD
 
     def __init__(
-        self, asked: Callable[[Sequence[Op]], float], device: Device, spread: float, reasons: tuple[str, ...]
+        self, predict_step_s: Callable[[Sequence[Op]], float], device: Device, spread: float, reasons: tuple[str, ...]
     ) -> None:
         self.reasons = reasons
         self._spread, self._specs = spread, RooflineKernels(device)
-        self._step_s = RecentCache(asked)
+        self._step_s = RecentCache(predict_step_s)
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
-        """Return what was found on families of models that the estimator had not seen."""
+        """Return the spread on unseen model families."""
         return self._spread
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
@@ -100,7 +105,7 @@ class _StepKernels:
         return [factor * seconds for seconds in alone_s]
 
     def launch_s(self, op: Op) -> float:
-        """Return the host seconds of one call, which such an estimator does not tell."""
+        """Return the host seconds of one call by vendor specifications."""
         return self._specs.launch_s(op)
 
     def step_s(self, graph: OpGraph) -> float:
@@ -109,7 +114,7 @@ class _StepKernels:
 
 
 class NetworkKernels(_StepKernels):
-    """The graph neural network in the ``setting`` that is nearest to the graph's.
+    """The graph neural network in the ``setting`` nearest to the graph's.
 
     Raises:
         InvalidInput: the device is no GPU, or lacks a figure that the network reads.
@@ -123,15 +128,15 @@ class NetworkKernels(_StepKernels):
     ) -> None:  # fmt: skip
         require_gpu(device, "the network")
         phase, layout = "train" if setting.training else "infer", "nhwc" if setting.channels_last else "nchw"
-        near = NetworkSetting(phase, layout, float("".join(str(one) for one in setting.release)))
+        near = NetworkSetting(phase, layout, float("".join(str(part) for part in setting.release)))
         super().__init__(lambda ops: float(network.predict([ops], device, near)[0]), device, spread, reasons)
 
 
 class BlackBoxKernels(_StepKernels):
-    """Boosting on what a table says of a step, in the ``setting`` that is nearest to the graph's.
+    """Boosting on a step's table row, in the ``setting`` nearest to the graph's.
 
     Raises:
-        InvalidInput: the device is no GPU, or lacks a figure that the table holds.
+        InvalidInput: the device is no GPU, or lacks a figure of the table.
     """
 
     name = "black box"

@@ -1,4 +1,4 @@
-"""Fit a device at hand into the learned model, from kernels that were measured on it."""
+"""Fit a calibrated GPU into the kernel model, from kernels that were measured on it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -31,8 +31,8 @@ from leadline.estimators.step_time.kernel_fitting import (
 from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp, gp_coordinates
 from leadline.estimators.step_time.learned_kernels import LearnedKernels
 
+# Standard deviations of what a device may be apart in, given its own kernels: its host's launch may be anything.
 SWEPT_DEVIATIONS = np.array([1.0, 0.3, 0.3])
-"""Standard deviations of what a device may be apart in, given its own kernels: its host's launch may be anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _Own:
 
 
 def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
-    """Return the model with what the measured kernels say of their device: its own law, launch, and nearby kernels.
+    """Return the model with a device's own sweep: its parameters, launches and residual process.
 
     Raises:
         InvalidInput: the kernels come from several devices.
@@ -56,57 +56,60 @@ def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
     effects, launches, near = dict(fitted.effects), dict(fitted.launches), dict(fitted.sweeps)
     group = kernel_groups(sweep.placed())
     for number in np.unique(group).tolist():
-        own = sweep.at(np.flatnonzero(group == number))
-        if number not in fitted.groups or len(own) < LEAST_KERNELS:
+        samples = sweep.at(np.flatnonzero(group == number))
+        if number not in fitted.groups or len(samples) < LEAST_KERNELS:
             continue
-        found = _adapted(fitted, number, own)
-        effects[device, number] = found.effects
-        launches |= {(device, name): value for name, value in found.launches.items()}
-        near[device, number] = found.swept
+        adapted = _adapted(fitted, number, samples)
+        effects[device, number] = adapted.effects
+        launches |= {(device, name): value for name, value in adapted.launches.items()}
+        near[device, number] = adapted.swept
     return replace(fitted, effects=effects, launches=launches, sweeps=near)
 
 
-def _adapted(fitted: FittedKernels, number: int, own: KernelSamples) -> _Own:
-    """Return what a device's own kernels of one group say, the law that others taught being what is expected of it."""
+def _adapted(fitted: FittedKernels, number: int, samples: KernelSamples) -> _Own:
+    """Return a device's fit of one group, with the shared model as prior."""
     expected = replace(analytical_model(number), start=tuple(fitted.groups[number].at.tolist()))
-    found = fit_analytical_model(expected, make_measurements(own), apart=SWEPT_DEVIATIONS)
-    groups, keys = effect_groups(own)
-    per_row = np.stack([found.effects[groups[:, i], i] for i in range(3)], axis=1)
-    launches = {kind: float(found.effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
-    whole = found.effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
+    fit = fit_analytical_model(expected, make_measurements(samples), apart=SWEPT_DEVIATIONS)
+    groups, keys = effect_groups(samples)
+    per_row = np.stack([fit.effects[groups[:, i], i] for i in range(3)], axis=1)
+    launches = {kind: float(fit.effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
+    whole = fit.effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
     if launches:
         whole[0] = float(np.median(list(launches.values())))
-    return _Own(whole, launches, SweptGroup(found.at, _near(fitted, number, own, found.at, per_row)))
+    return _Own(whole, launches, SweptGroup(fit.at, _near(fitted, number, samples, fit.at, per_row)))
 
 
-def _near(fitted: FittedKernels, number: int, own: KernelSamples, at: Array, effects: Array) -> KernelGP | None:
-    placed = own.placed()
+def _near(fitted: FittedKernels, number: int, samples: KernelSamples, at: Array, effects: Array) -> KernelGP | None:
+    placed = samples.placed()
     kernel_s, launch_s = analytical_model(number).parts(placed, at, effects)
-    launch_s = launch_s * own.launched
-    seen = np.flatnonzero(
-        (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (own.seconds > launch_s)
+    launch_s = launch_s * samples.launched
+    visible = np.flatnonzero(
+        (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (samples.seconds > launch_s)
     )
-    if len(seen) < LEAST_KERNELS:
+    if len(visible) < LEAST_KERNELS:
         return None
-    left = np.log(subtract_launch_s(own.seconds[seen], launch_s[seen], analytical_model(number).wait) / kernel_s[seen])
-    part, grown = placed.at(seen), None
+    errors = np.log(
+        subtract_launch_s(samples.seconds[visible], launch_s[visible], analytical_model(number).wait)
+        / kernel_s[visible]
+    )
+    part, grown = placed.at(visible), None
     trees = fitted.groups[number].trees
     if trees is not None:
-        told, leaves = fitted.tree_corrections(number, part, kernel_s[seen])
-        grown = TreePredictions(told, leaves, len(trees.value))
+        predicted, leaves = fitted.tree_corrections(number, part, kernel_s[visible])
+        grown = TreePredictions(predicted, leaves, len(trees.value))
     return fit_kernel_gp(
-        gp_coordinates(number, part.kernels), np.clip(left, -LARGEST_CORRECTION, LARGEST_CORRECTION), grown
+        gp_coordinates(number, part.kernels), np.clip(errors, -LARGEST_CORRECTION, LARGEST_CORRECTION), grown
     )
 
 
+# Columns that kernels without rows are laid out in; their speed does not follow them.
 LOOKED_UP = 1024
-"""Columns that kernels without rows are laid out in; their speed does not follow them."""
 
 
 class SweptKernels(LearnedKernels):
-    """A ``KernelModel`` of a calibrated GPU: learned from other devices, corrected by the kernels of its own sweep.
+    """A ``KernelModel`` of a calibrated GPU: the shared model corrected by the device's sweep.
 
-    ``fitted`` is what ``fit_calibration`` returned for the device.
+    ``fitted`` is the result of ``fit_calibration`` for the device.
     """
 
     name = "swept kernels"
@@ -115,32 +118,37 @@ class SweptKernels(LearnedKernels):
 
 
 def fit_calibration(fitted: FittedKernels, device: Device) -> FittedKernels:
-    """Return the model with what the calibration of ``device`` says of it.
+    """Return the model with the calibration of ``device``.
 
     Raises:
-        InvalidInput: the device is not calibrated, or lacks figures that the laws need.
+        InvalidInput: the device is not calibrated, or lacks specifications.
     """
     return fit_sweep(fitted, calibration_samples(device, fitted.names))
 
 
 def calibration_samples(device: Device, names: tuple[str, ...]) -> KernelSamples:
-    """Return the kernels of a calibration as the learned model takes them; ``names`` have a launch of their own.
+    """Return the kernels of a calibration as samples; ``names`` have a launch of their own.
 
-    Kernels in a dtype of which the device has no peak are emulated, and left out.
+    Kernels in a dtype without a peak on the device are emulated and left out.
 
     Raises:
         InvalidInput: the device is not calibrated.
     """
     if device.calibration is None or not device.calibration.timings:
         raise InvalidInput(f"{device.name} is not calibrated: run leadline calibrate on it")
-    known = [one for one in device.calibration.timings if one.dtype in (*device.peak_flops_per_s, "float32")]
-    return tabulate_kernels([KernelSample(timing_to_op(one, names), device, one.elapsed_s) for one in known], names)
+    usable = [timing for timing in device.calibration.timings if timing.dtype in (*device.peak_flops_per_s, "float32")]
+    return tabulate_kernels(
+        [KernelSample(timing_to_op(timing, names), device, timing.elapsed_s) for timing in usable], names
+    )
 
 
 def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
-    """Return a timed kernel as the op that a traced graph would hold."""
+    """Return a timed kernel as the op of a traced graph."""
     kind, dims = _kind(timing.kind), dict(timing.dims)
-    name = next((one for one in (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor") if one in names), timing.kind)
+    name = next(
+        (candidate for candidate in (f"aten.{timing.kind}", f"aten.{timing.kind}.Tensor") if candidate in names),
+        timing.kind,
+    )
     stage = Stage.BACKWARD if "backward" in timing.kind else Stage.FORWARD
     if kind in (OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION):
         dims.pop("elements", None)
@@ -158,7 +166,7 @@ def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
 
 
 def _kind(name: str) -> OpKind:
-    """Return what kind of op the sweep's kernel is, as far as the laws tell kinds apart."""
+    """Return the op kind of a sweep kernel, as far as the kernel model distinguishes kinds."""
     stem = name.removesuffix("_backward")
     if name in PRODUCTS:
         return OpKind.GEMM

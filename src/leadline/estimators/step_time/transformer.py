@@ -1,9 +1,9 @@
-"""The time of a transformer's training step on many GPUs, learned from measured steps: a law, then what it leaves over.
+"""Time of a transformer's training step on many GPUs: a parametric model and its residuals.
 
-t = m · [(c⁴ + e⁴)^¼ + u·e + layers · l] + optimizer + constant, over m microbatches, where c are the seconds of
-computing (products, attention, memory-bound passes), e those of exchanging and u the share that never hides. Each
-coefficient is above zero and believed beforehand from published figures; the fit weighs relative errors (pseudo-Huber).
-What remains is a Gaussian process of bounded size: far from the learned steps it says nothing.
+t = m · [(c⁴ + e⁴)^¼ + u·e + layers · l] + optimizer + constant, over m microbatches. Here c are the seconds of
+computing (products, attention, memory-bound passes), e those of communication, and u the share that never overlaps.
+Coefficients are positive, with priors from published figures. The fit minimises relative errors (pseudo-Huber). A
+Gaussian process of bounded size models the residuals and vanishes far from the training data.
 """
 
 import math
@@ -24,6 +24,11 @@ from leadline.estimators.step_time.transformer_terms import (
     step_terms,
 )
 
+# Coefficient → its value before any step was seen, and the deviation of its logarithm. Products: 80 % of the peak,
+# less where the width or the tokens of a microbatch are of the order of `narrow` and `few_tokens`. Float8 gains a
+# third, not twofold. Activations: bytes that pass for each of a block's (norms, residuals, activation functions,
+# dropout, and their gradients), a third of it again where they are recomputed. Logits: bytes for each in cross
+# entropy. Optimizer: bytes a weight (Adam in mixed precision). Hops: NCCL's own constants.
 BELIEFS = {
     "products": (1.25, 0.15),
     "narrow": (150.0, 0.7),
@@ -39,28 +44,22 @@ BELIEFS = {
     "layer_s": (3e-4, 0.7),
     "step_s": (5e-3, 0.7),
 }
-"""Coefficient → its value before any step was seen, and the deviation of its logarithm.
 
-Products: 80 % of the peak, less where the width or the tokens of a microbatch are of the order of ``narrow`` and
-``few_tokens``. Float8 gains a third, not twofold. Activations: bytes that pass for each of a block's (norms, residuals,
-activation functions, dropout, and their gradients), a third of it again where they are recomputed. Logits: bytes for
-each in cross entropy. Optimizer: bytes a weight (Adam in mixed precision). Hops: NCCL's own constants."""
-
+# Relative errors below this count by their square, larger ones by their size.
 SCALE = 0.03
-"""Relative errors below this count by their square, larger ones by their size."""
+# Errors beyond so many typical ones are cut before the process learns of them, and weigh less.
 WILD = 3.0
-"""Errors beyond so many typical ones are cut before the process learns of them, and weigh less."""
+# Doubt about the efficiency on a generation of GPUs of which no step was seen.
 UNSEEN_PRODUCTS, UNSEEN_ATTENTION = 0.10, 0.20
-"""Doubt about the efficiency on a generation of GPUs of which no step was seen."""
+# Steps of llm-foundry so much longer, or on so many more GPUs, than any that was learned from were off by no more than
+# the law doubts itself …
 VALIDATED_LOG_DISTANCE = math.log(32)
-"""Steps of llm-foundry so much longer, or on so many more GPUs, than any that was learned from were off by no more than
-the law doubts itself …"""
+# … and beyond that each unit of the logarithm of a size may add so much, of which the law has no term: congestion,
+# stragglers, other kernels. An assumption: nothing was measured there.
 GROWTH = 0.2
-"""… and beyond that each unit of the logarithm of a size may add so much, of which the law has no term: congestion,
-stragglers, other kernels. An assumption: nothing was measured there."""
+# Doubt about blocks of other sizes than were measured (gated, fewer key-value heads), whose passes over memory are
+# others. An assumption: none was measured.
 UNLIKE = 0.05
-"""Doubt about blocks of other sizes than were measured (gated, fewer key-value heads), whose passes over memory are
-others. An assumption: none was measured."""
 LEAST = 8
 COEFFICIENTS = tuple(BELIEFS)
 _CENTRE = np.log([value for value, _ in BELIEFS.values()])
@@ -69,10 +68,10 @@ _WIDTH = np.array([width for _, width in BELIEFS.values()])
 
 @dataclass(frozen=True, slots=True)
 class TransformerStepModel:
-    """Logarithms of the coefficients (k,) with their covariance (k, k), and the process of what remains.
+    """Log coefficients (k,) with covariance (k, k), and the Gaussian process of the residuals.
 
-    ``middle`` and ``scale`` (columns,) are those of what the process sees; ``noise`` is the deviation of what is left.
-    ``least`` and ``most`` are the logarithms of the sizes (``log_magnitudes``) that were learned from.
+    ``middle`` and ``scale`` (columns,) standardise the process's inputs. ``noise`` is the deviation of the final
+    residuals. ``least`` and ``most`` are the log sizes (``log_magnitudes``) of the training data.
     """
 
     theta: Array
@@ -86,45 +85,47 @@ class TransformerStepModel:
     most: Array
 
     def predict(self, steps: Sequence[TransformerStep]) -> Predictions:
-        """Return the seconds of each step; ``beyond`` is the logarithm of how far a size lies outside what was learned.
+        """Return the seconds of each step; ``extrapolation`` is its log distance to the training data.
 
         Raises:
             InvalidInput: a device lacks a figure, or a size is not above zero.
         """
-        found = step_terms(steps)
-        point, slopes = _law(self.theta, found), _slopes(self.theta, found)
+        features = step_terms(steps)
+        point, slopes = _predict_seconds(self.theta, features), _slopes(self.theta, features)
         x = (efficiency_features(steps) - self.middle) / self.scale
-        left, unsure = self.process.predict(x)
-        known = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
-        beyond = self._beyond(steps)
+        remainder, unsure = self.process.predict(x)
+        parameter_variance = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
+        beyond = self._extrapolation(steps)
         grown = GROWTH * np.maximum(beyond - VALIDATED_LOG_DISTANCE, 0.0)
-        variance = known + unsure**2 + self.noise**2 + grown**2 + self._unseen(steps, slopes) ** 2
-        return Predictions(point * np.exp(left), np.sqrt(variance), beyond)
+        variance = parameter_variance + unsure**2 + self.noise**2 + grown**2 + self._untested_spread(steps, slopes) ** 2
+        return Predictions(point * np.exp(remainder), np.sqrt(variance), beyond)
 
     def untested_spread(self, steps: Sequence[TransformerStep]) -> Array:
-        """Return the part of the spread (n,) that no learned step can test: unseen generations, other blocks."""
-        return self._unseen(steps, _slopes(self.theta, step_terms(steps)))
+        """Return the part of the spread (n,) that no training step can test: new GPUs, other blocks."""
+        return self._untested_spread(steps, _slopes(self.theta, step_terms(steps)))
 
     def parts(self, steps: Sequence[TransformerStep]) -> dict[str, Array]:
-        """Return the seconds of one step by what they go to: computing by kind, and exchanging before any hiding."""
-        found = step_terms(steps)
+        """Return the seconds of one step by kind of computing, and of communication without overlap."""
+        features = step_terms(steps)
         coefficients = dict(zip(COEFFICIENTS, np.exp(self.theta), strict=True))
-        shares = {**_computing(coefficients, found), "exchange": _exchange(coefficients, found)}
-        return {name: seconds * found.microbatches for name, seconds in shares.items()}
+        shares = {**_computing(coefficients, features), "exchange": _exchange(coefficients, features)}
+        return {name: seconds * features.microbatches for name, seconds in shares.items()}
 
     def dump(self) -> State:
-        """Return the law as arrays."""
-        own = {"theta": self.theta, "covariance": self.covariance, "middle": self.middle, "scale": self.scale}
+        """Return the model as arrays."""
+        arrays = {"theta": self.theta, "covariance": self.covariance, "middle": self.middle, "scale": self.scale}
         reach = {"least": self.least, "most": self.most}
-        seen = {"noise": np.array([self.noise]), "generations": text_array(self.generations), **reach}
-        return {**own, **seen, **nest("process", self.process.dump())}
+        context = {"noise": np.array([self.noise]), "generations": text_array(self.generations), **reach}
+        return {**arrays, **context, **nest("process", self.process.dump())}
 
-    def _beyond(self, steps: Sequence[TransformerStep]) -> Array:
-        asked = log_magnitudes(steps)
-        return np.asarray(np.maximum(np.maximum(asked - self.most, self.least - asked), 0.0).max(axis=1), np.float64)
+    def _extrapolation(self, steps: Sequence[TransformerStep]) -> Array:
+        magnitudes = log_magnitudes(steps)
+        return np.asarray(
+            np.maximum(np.maximum(magnitudes - self.most, self.least - magnitudes), 0.0).max(axis=1), np.float64
+        )
 
-    def _unseen(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
-        """Return the doubt about GPUs of a generation, and blocks of sizes, that were not learned from."""
+    def _untested_spread(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
+        """Return the spread due to GPU generations and block shapes outside the training data."""
         new = np.array([gpu_generation(step.device) not in self.generations for step in steps])
         unlike = np.array([not step.usual for step in steps])
         products, attention = slopes[:, COEFFICIENTS.index("products")], slopes[:, COEFFICIENTS.index("attention")]
@@ -133,7 +134,7 @@ class TransformerStepModel:
 
 
 def fit_transformer_steps(steps: Sequence[TransformerStep], elapsed_s: Sequence[float]) -> TransformerStepModel:
-    """Learn the law of measured steps and their seconds.
+    """Fit the model to measured steps and their seconds.
 
     Raises:
         InvalidInput: there are too few steps, a time is not above zero, or a device lacks a figure.
@@ -145,30 +146,30 @@ def fit_transformer_steps(steps: Sequence[TransformerStep], elapsed_s: Sequence[
         raise InvalidInput(f"{len(times)} measured steps are too few for a law of training steps: give {LEAST} or more")
     if not np.all(times > 0):
         raise InvalidInput(f"a step took {times.min():g} s: leave out what is not above zero")
-    found, target = step_terms(steps), np.log(times)
+    features, target = step_terms(steps), np.log(times)
 
     def off(theta: Array) -> Array:
-        error = (np.log(_law(theta, found)) - target) / SCALE
+        error = (np.log(_predict_seconds(theta, features)) - target) / SCALE
         damped = np.sign(error) * np.sqrt(2 * (np.sqrt(1 + error**2) - 1))
         return np.concatenate([damped, (theta - _CENTRE) / _WIDTH])
 
     answer = least_squares(off, _CENTRE)
     theta = np.asarray(answer.x, np.float64)
-    left = target - np.log(_law(theta, found))
-    usual = max(1.4826 * float(np.median(np.abs(left))), 1e-4)
-    process, middle, scale = _remainder(efficiency_features(steps), left, usual)
-    residual = left - process.predict((efficiency_features(steps) - middle) / scale)[0]
+    errors = target - np.log(_predict_seconds(theta, features))
+    usual = max(1.4826 * float(np.median(np.abs(errors))), 1e-4)
+    process, middle, scale = _remainder(efficiency_features(steps), errors, usual)
+    residual = errors - process.predict((efficiency_features(steps) - middle) / scale)[0]
     noise = max(1.4826 * float(np.median(np.abs(residual))), 1e-4)
     covariance = np.linalg.inv(answer.jac.T @ answer.jac)
-    seen = tuple(sorted({gpu_generation(step.device) for step in steps}))
+    generations = tuple(sorted({gpu_generation(step.device) for step in steps}))
     reach = log_magnitudes(steps)
     return TransformerStepModel(
-        theta, covariance, process, middle, scale, noise, seen, reach.min(axis=0), reach.max(axis=0)
+        theta, covariance, process, middle, scale, noise, generations, reach.min(axis=0), reach.max(axis=0)
     )
 
 
 def load_transformer_steps(state: State) -> TransformerStepModel:
-    """Return the law that ``dump`` gave."""
+    """Return the model that ``dump`` wrote."""
     theta, covariance, middle, scale, least, most = (
         floats(state[name]) for name in ("theta", "covariance", "middle", "scale", "least", "most")
     )
@@ -179,47 +180,49 @@ def load_transformer_steps(state: State) -> TransformerStepModel:
     )
 
 
-def _remainder(x: Array, left: Array, usual: float) -> tuple[Process, Array, Array]:
-    """Return the process of what the law leaves over, wild errors cut, and the scaling of what it sees."""
+def _remainder(x: Array, errors: Array, usual: float) -> tuple[Process, Array, Array]:
+    """Return the process of the residuals with outliers cut, and the scaling of its inputs."""
     middle, scale = x.mean(axis=0), np.maximum(x.std(axis=0), 0.3)
     most = WILD * usual
-    weight = np.minimum(1.0, (most / np.maximum(np.abs(left), 1e-12)) ** 2)
-    cut = np.clip(left, -most, most)
+    weight = np.minimum(1.0, (most / np.maximum(np.abs(errors), 1e-12)) ** 2)
+    cut = np.clip(errors, -most, most)
     process = GaussianProcess(trend=False).fit((x - middle) / scale, cut, weight / weight.mean(), 0)
     return process, middle, scale
 
 
-def _law(theta: Array, found: StepTerms) -> Array:
-    """Return the seconds of each step (n,) by the law alone."""
+def _predict_seconds(theta: Array, features: StepTerms) -> Array:
+    """Return the seconds of each step (n,) by the parametric model alone."""
     p = dict(zip(COEFFICIENTS, np.exp(theta), strict=True))
-    computing = sum(_computing(p, found).values())
-    exchange = _exchange(p, found)
+    computing = sum(_computing(p, features).values())
+    exchange = _exchange(p, features)
     together = (computing**4 + exchange**4) ** 0.25
-    microbatch = together + p["unhidden"] * exchange + found.layers * p["layer_s"]
-    return np.asarray(found.microbatches * microbatch + p["optimizer"] * found.optimizer_s + p["step_s"], np.float64)
+    microbatch = together + p["unhidden"] * exchange + features.layers * p["layer_s"]
+    return np.asarray(
+        features.microbatches * microbatch + p["optimizer"] * features.optimizer_s + p["step_s"], np.float64
+    )
 
 
-def _computing(p: dict[str, float], found: StepTerms) -> dict[str, Array]:
+def _computing(p: dict[str, float], features: StepTerms) -> dict[str, Array]:
     """Return the seconds of one microbatch by kind of work."""
-    narrow = 1 + p["narrow"] / found.width
-    few = 1 + p["few_tokens"] / found.tokens
-    float8 = np.where(found.float8 > 0, p["float8"], 1.0)
+    narrow = 1 + p["narrow"] / features.width
+    few = 1 + p["few_tokens"] / features.tokens
+    float8 = np.where(features.float8 > 0, p["float8"], 1.0)
     return {
-        "products": found.products_s * p["products"] * narrow * few * float8,
-        "head": found.head_s * p["products"] * narrow,
-        "attention": found.attention_s * p["attention"],
-        "activations": found.activations_s * p["activations"],
-        "logits": found.logits_s * p["logits"],
+        "products": features.products_s * p["products"] * narrow * few * float8,
+        "head": features.head_s * p["products"] * narrow,
+        "attention": features.attention_s * p["attention"],
+        "activations": features.activations_s * p["activations"],
+        "logits": features.logits_s * p["logits"],
     }
 
 
-def _exchange(p: dict[str, float], found: StepTerms) -> Array:
-    return np.asarray(found.transfer_s * p["transfer"] + found.hops_s * p["hops"], np.float64)
+def _exchange(p: dict[str, float], features: StepTerms) -> Array:
+    return np.asarray(features.transfer_s * p["transfer"] + features.hops_s * p["hops"], np.float64)
 
 
-def _slopes(theta: Array, found: StepTerms) -> Array:
-    """Return the derivatives of the logarithm of the law by each coefficient's logarithm (n, k)."""
+def _slopes(theta: Array, features: StepTerms) -> Array:
+    """Return the derivatives of the log seconds by each log coefficient (n, k)."""
     step = 1e-4
-    ahead = [np.log(_law(theta + step * one, found)) for one in np.eye(len(theta))]
-    behind = [np.log(_law(theta - step * one, found)) for one in np.eye(len(theta))]
+    ahead = [np.log(_predict_seconds(theta + step * direction, features)) for direction in np.eye(len(theta))]
+    behind = [np.log(_predict_seconds(theta - step * direction, features)) for direction in np.eye(len(theta))]
     return np.asarray((np.array(ahead) - np.array(behind)).T / (2 * step), np.float64)

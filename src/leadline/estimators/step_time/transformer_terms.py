@@ -1,4 +1,8 @@
-"""What a training step of a transformer does on each GPU, in seconds at the figures of the device's maker."""
+"""Terms of a transformer's training step on each GPU, in seconds at vendor specifications.
+
+``decoder_step`` reads a step from the op graph of one optimizer step. The training data are eager decoders with fused
+causal attention on NVIDIA GPUs that shard weights or gradients (FSDP, ZeRO). All else is refused with the reason.
+"""
 
 import math
 from collections.abc import Sequence
@@ -14,34 +18,34 @@ from leadline.estimators.parallelism.collectives import make_ring
 from leadline.estimators.parallelism.tensor import residual_width
 from leadline.estimators.ports import Array
 
+# Share of the peak that matrix products keep through a whole step, against Ampere's: Megatron-LM reports 47 % of the
+# peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5).
 SUSTAINED = {"Hopper": 0.83}
-"""Share of the peak that matrix products keep through a whole step, against Ampere's: Megatron-LM reports 47 % of the
-peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5)."""
 
+# What one streaming multiprocessor does a clock in fused causal attention, forward and backward together: 109 TFLOP/s
+# of FlashAttention 1 on an A100 at head size 128 (Dao 2023, the figures of forward and backward). Its instructions are
+# those of Ampere, so that a later GPU is faster by its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to
+# 1.7 from A100 to H100, and multiprocessors × clock 1.6.
 ATTENTION_FLOPS_PER_CLOCK = 716.0
-"""What one streaming multiprocessor does a clock in fused causal attention, forward and backward together: 109 TFLOP/s
-of FlashAttention 1 on an A100 at head size 128 (Dao 2023, the figures of forward and backward). Its instructions are
-those of Ampere, so that a later GPU is faster by its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to 1.7
-from A100 to H100, and multiprocessors × clock 1.6."""
 
+# Sequence length at which fused attention reaches half of its speed, from the same figures.
 ATTENTION_RAMP = 450.0
-"""Sequence length at which fused attention reaches half of its speed, from the same figures."""
 
+# Relative difference within which a block has as many weights as those that were measured.
 SAME = 0.02
-"""Relative difference within which a block has as many weights as those that were measured."""
 
+# The output layer stays in it where the blocks' products are in float8.
 HEAD_DTYPE = "bfloat16"
-"""The output layer stays in it where the blocks' products are in float8."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransformerStep:
-    """One optimizer step of a decoder on ``gpus`` devices over ``nodes``; sizes are counts, ``microbatch`` sequences.
+    """One optimizer step of a decoder on ``gpus`` devices over ``nodes``.
 
-    ``block_weights`` are the weights that take part in matrix products, the embedding and the output layer left out;
-    ``parameters`` are all. ``dtype`` is that of these products, ``reduced_bytes`` the bytes of one gradient on the
-    network, and ``interconnect`` the text of the nodes' network as the catalog has it. ``attention_width`` is that of
-    all heads together, 0 where it is ``width``.
+    ``microbatch`` counts sequences. ``block_weights`` are the weights in matrix products without embedding and output
+    layer; ``parameters`` are all. ``dtype`` is that of these products. ``reduced_bytes`` are the bytes of one gradient
+    on the network. ``interconnect`` is the catalog's text of the nodes' network. ``attention_width`` is that of all
+    heads together, 0 if equal to ``width``.
     """
 
     device: Device
@@ -69,7 +73,7 @@ class TransformerStep:
 
     @property
     def usual(self) -> bool:
-        """Whether blocks have the sizes of those that were measured: heads as wide as the model, four times inside."""
+        """True if blocks have the measured shape: heads as wide as the model, four times inside."""
         plain = 12.0 * self.layers * self.width**2
         return self.attended == self.width and abs(self.block_weights / plain - 1) < SAME
 
@@ -80,7 +84,7 @@ class TransformerStep:
 
     @property
     def model_flops(self) -> float:
-        """Floating-point operations of one GPU's step that the model needs: 6 a weight and token, and attention."""
+        """FLOPs of one GPU's step that the model needs: 6 a weight and token, plus attention."""
         weights = self.block_weights + self.vocabulary * self.width
         attention = 6.0 * self.layers * self.sequence * self.attended
         return self.microbatches * self.tokens * (6.0 * weights + attention)
@@ -88,12 +92,17 @@ class TransformerStep:
 
 @dataclass(frozen=True, slots=True)
 class StepTerms:
-    """Of n steps: seconds of one microbatch on one GPU (all of shape (n,)), and the sizes that efficiency depends on.
+    """Seconds of one microbatch on one GPU for n steps, each (n,), and sizes for efficiency.
 
-    ``products_s``, ``head_s``: matrix products of the blocks and of the output layer at the sustained peak;
-    ``attention_s``: fused attention; ``activations_s``, ``logits_s``: one pass over a block's activations for each
-    layer, and over the logits, at the memory's bandwidth; ``optimizer_s``: one pass over the GPU's shard of the weights
-    (a step); ``transfer_s``, ``hops_s``: bytes and latencies of sharded gathers and reductions.
+    Attributes:
+        products_s: matrix products of the blocks at the sustained peak.
+        head_s: matrix product of the output layer at the sustained peak.
+        attention_s: fused attention.
+        activations_s: one pass over a block's activations for each layer, at the memory bandwidth.
+        logits_s: one pass over the logits, at the memory bandwidth.
+        optimizer_s: one pass over the GPU's shard of the weights, once a step.
+        transfer_s: bytes of sharded gathers and reductions.
+        hops_s: latencies of sharded gathers and reductions.
     """
 
     products_s: Array
@@ -112,12 +121,12 @@ class StepTerms:
     float8: Array
 
     def at(self, chosen: Array) -> "StepTerms":
-        """Return the rows that a mask or positions name."""
-        return StepTerms(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        """Return the rows of a mask or of positions."""
+        return StepTerms(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def gpu_generation(device: Device) -> str:
-    """Return what GPUs of the same instructions and units share: Ampere's A100 and A40 are two generations."""
+    """Return the key of GPUs with the same instructions and units; A100 and A40 differ."""
     return f"{device.architecture or 'unknown'} {device.compute_capability or ''}".strip()
 
 
@@ -131,7 +140,7 @@ def step_terms(steps: Sequence[TransformerStep]) -> StepTerms:
 
 
 def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
-    """Return what efficiency may depend on besides, as logarithms and flags (n, columns)."""
+    """Return further regressors of efficiency, as logarithms and flags (n, columns)."""
     return np.array(
         [
             [
@@ -152,17 +161,17 @@ def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
     )
 
 
+# What `log_magnitudes` are, in the words of people.
 MAGNITUDES = ("GPUs", "layers", "channels", "parameters", "tokens a sequence", "tokens a microbatch", "microbatches")
-"""What ``log_magnitudes`` are, in the words of people."""
 
 
 def log_magnitudes(steps: Sequence[TransformerStep]) -> Array:
-    """Return the logarithms of the sizes by which a step may lie outside what was learned (n, columns)."""
+    """Return the log sizes (n, columns) that are compared with the training range."""
     return np.log(
         np.array(
             [
-                (one.gpus, one.layers, one.width, one.parameters, one.sequence, one.tokens, one.microbatches)
-                for one in steps
+                (step.gpus, step.layers, step.width, step.parameters, step.sequence, step.tokens, step.microbatches)
+                for step in steps
             ],
             np.float64,
         )
@@ -210,10 +219,10 @@ def _sustained(device: Device, dtype: str) -> float:
 
 
 def _sharded(step: TransformerStep) -> tuple[float, float]:
-    """Return the seconds that the bytes and the latencies of one microbatch's collectives take.
+    """Return the seconds of bytes and of latencies of one microbatch's collectives.
 
-    Weights travel in 2 bytes and are gathered for forward and, if sharded in full, again for backward; gradients are
-    reduced after each microbatch, as FSDP does, or in the mean over them where each GPU holds all.
+    Weights travel in 2 bytes. They are gathered for forward and, if fully sharded, again for backward. FSDP reduces
+    gradients after each microbatch. Where each GPU holds all, the reduction is averaged over microbatches.
     """
     ring = make_ring(step.device, step.gpus, step.nodes, step.interconnect)
     if step.gpus < 2:
@@ -226,12 +235,12 @@ def _sharded(step: TransformerStep) -> tuple[float, float]:
     return ring.transfer_s(moved), step.layers * (gathers + 1) * ring.hops_s
 
 
+# Share of the products of all queries and keys that causal attention needs.
 CAUSAL = 0.5
-"""Share of the products of all queries and keys that causal attention needs."""
+# Relative difference within which sizes count as the same.
 NEAR = 0.02
-"""Relative difference within which sizes count as the same."""
+# Share of the weights that may take part in no product (norms, biases), embeddings aside.
 DENSE = 0.05
-"""Share of the weights that may take part in no product (norms, biases), embeddings aside."""
 PER_NODE = 8
 DTYPES = {Precision.BF16: "bfloat16", Precision.AMP_BF16: "bfloat16", Precision.FP16: "float16",
           Precision.AMP_FP16: "float16"}  # fmt: skip
@@ -242,11 +251,11 @@ def decoder_step(
 ) -> TransformerStep:
     """Return the step of ``workload.gpus`` such devices; ``job`` is one GPU's with the whole model.
 
-    Where nobody says on how many nodes they are, nodes of eight are taken. What the workload leaves open (number
-    format, accumulation) is as the job's own loop has it.
+    Without a number of nodes, nodes of eight are assumed. Number format and accumulation come from the job's loop if
+    the workload leaves them open.
 
     Raises:
-        InvalidInput: the law does not apply; the message says why.
+        InvalidInput: the model does not apply; the message says why.
     """
     _require_plan(workload, device)
     graph, microbatches, precision = (
@@ -270,7 +279,7 @@ def decoder_step(
 
 
 def _require_plan(workload: Workload, device: Device) -> None:
-    """Refuse a job that is run in a way of which the learned steps tell nothing."""
+    """Refuse a job unlike the training data."""
     plan = workload.parallelism
     if workload.phase is not Phase.TRAINING:
         raise InvalidInput("the law of training steps tells nothing of inference")
@@ -292,29 +301,31 @@ def _require_plan(workload: Workload, device: Device) -> None:
 
 
 def _precision(workload: Workload, job: TracedJob) -> Precision:
-    said = workload.precision.value if workload.precision else job.loop.precision
-    for one in DTYPES:
-        if one.value == said:
-            return one
-    known = ", ".join(one.value for one in DTYPES)
-    raise InvalidInput(f"the law of training steps was learned in half precision ({known}), not in {said or 'fp32'}")
+    declared = workload.precision.value if workload.precision else job.loop.precision
+    for precision in DTYPES:
+        if precision.value == declared:
+            return precision
+    supported = ", ".join(precision.value for precision in DTYPES)
+    raise InvalidInput(
+        f"the law of training steps was learned in half precision ({supported}), not in {declared or 'fp32'}"
+    )
 
 
 def _attention(forward: list[Op], accumulation: int) -> tuple[Op, int]:
-    """Return one attention of a layer, and the number of layers; refuse what is not fused, causal and all alike."""
+    """Return one layer's attention and the number of layers; refuse unfused or mixed attention."""
     if not forward:
         raise InvalidInput(
             "the law of training steps was learned with fused attention, and this graph has none: it is no "
             "transformer, or writes its attention out op by op"
         )
-    one = forward[0]
-    if any(op.dims != one.dims for op in forward):
+    first = forward[0]
+    if any(op.dims != first.dims for op in forward):
         raise InvalidInput(
             "the law of training steps knows layers that are all alike, and this model's attention differs"
         )
-    sizes = one.dims
+    sizes = first.dims
     full = 4.0 * sizes["b"] * sizes["h"] * sizes["q"] * sizes["kv"] * sizes["d"]
-    share = one.flops / full
+    share = first.flops / full
     if sizes["q"] != sizes["kv"] or abs(share - CAUSAL) > NEAR:
         raise InvalidInput(
             "the law of training steps was learned from causal attention to all earlier tokens, and this model's "
@@ -323,11 +334,11 @@ def _attention(forward: list[Op], accumulation: int) -> tuple[Op, int]:
     count = sum(op.count for op in forward)
     if count % accumulation:
         raise InvalidInput(f"{count} attention layers do not divide into {accumulation} microbatches: give the number")
-    return one, count // accumulation
+    return first, count // accumulation
 
 
 def _weights(graph: OpGraph, width: int, accumulation: int) -> tuple[float, int]:
-    """Return the weights of the blocks' products, and the vocabulary; refuse what is not dense or has no head."""
+    """Return the weights in block products, and the vocabulary; refuse sparse or headless models."""
     products = [op for op in graph.ops if op.kind is OpKind.GEMM and op.stage is Stage.FORWARD and "n" in op.dims]
     weighing = [op for op in products if op.dims.get("b", 1) == 1]
     if not weighing or not width:
@@ -341,10 +352,10 @@ def _weights(graph: OpGraph, width: int, accumulation: int) -> tuple[float, int]
     vocabulary = head["n"]
     block = sum(op.dims["n"] * op.dims["k"] * op.count for op in weighing if op.dims != head) / accumulation
     products_hold = block + vocabulary * width
-    rest = graph.parameters - products_hold
-    if rest > vocabulary * width * (1 + NEAR) + DENSE * products_hold:
+    unused = graph.parameters - products_hold
+    if unused > vocabulary * width * (1 + NEAR) + DENSE * products_hold:
         raise InvalidInput(
-            f"{rest / graph.parameters:.0%} of the weights take part in no product of every token: the law of training "
+            f"{unused / graph.parameters:.0%} of the weights take part in no product of every token: the law of training "
             "steps knows dense decoders, not mixtures of experts"
         )
     return block, vocabulary

@@ -1,7 +1,7 @@
-"""Sums of products of powers with plain exponents, chosen from a dictionary by non-negative least squares.
+"""Sums of power products with plain exponents, selected by non-negative least squares.
 
-t = Σ aₖ · Π xⱼ^eₖⱼ with aₖ ≥ 0 in the target's own unit, fitted to relative errors (Lawson and Hanson 1974), then
-thinned by the extended Bayesian information criterion (Chen and Chen 2008).
+t = Σ aₖ · Π xⱼ^eₖⱼ with aₖ ≥ 0 in the target's own unit. The fit is to relative errors (Lawson and Hanson 1974). The
+extended Bayesian information criterion thins the terms (Chen and Chen 2008).
 """
 
 import itertools
@@ -17,6 +17,8 @@ from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_
 from leadline.estimators.tabular.tables import robust_deviation
 
 SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
+# Powers that a feature may have in a product, each with what it is less likely than none, in logarithms. n log n is
+# about n^1.07 for the n of large jobs.
 OTHER_POWERS = (
     (1.0, 1.0),
     (-1.0, 1.0),
@@ -25,23 +27,20 @@ OTHER_POWERS = (
     (2.0, 2.5),
     (-0.75, 2.5),
 )
-"""Powers that a feature may have in a product, each with what it is less likely than none, in logarithms.
-
-n log n is about n^1.07 for the n of large jobs."""
+# The dictionary holds the simplest products, at most so many.
 MOST = 3000
-"""The dictionary holds the simplest products, at most so many."""
+# No history is believed to be told better than to 1 %.
 FLOOR = 0.01
-"""No history is believed to be told better than to 1 %."""
 LEAST = 1e-12
 ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
 
 
 @dataclass(frozen=True, slots=True)
 class AdditiveModel:
-    """``theta`` (terms, 1 + columns): ln of each coefficient, then its exponents.
+    """A fitted sum: ``theta`` (terms, 1 + columns) holds each log coefficient and its exponents.
 
-    ``gate`` (terms, 4): the column of a category that a term is of (or -1), and the column's values without and with
-    it; last whether the term grows with scale. ``root`` (terms, terms) is that of the coefficients' covariance.
+    ``gate`` (terms, 4) is the column of a term's category (or -1), the column's values without and with it, and whether
+    the term grows with scale. ``root`` (terms, terms) is a root of the coefficients' covariance.
     """
 
     theta: Array
@@ -56,12 +55,12 @@ class AdditiveModel:
         )
 
     def halves(self, u: Array) -> tuple[Array, Array]:
-        """Return the logarithm of what does not grow with scale and of what does (n,)."""
+        """Return the logarithms (n,) of the start-up and of the part that grows with scale."""
         terms, grows = self.terms(u), self.gate[:, 3] > 0
         return log_sum(terms[:, ~grows]), log_sum(terms[:, grows])
 
     def spread(self, u: Array) -> Array:
-        """Return the deviation of the sum's logarithm that comes from not knowing the coefficients better (n,)."""
+        """Return the log deviation (n,) due to the uncertainty of the coefficients."""
         terms = self.terms(u)
         share = np.exp(terms - log_sum(terms)[:, None])
         return np.asarray(np.sqrt(np.sum((share @ self.root) ** 2, axis=1)), np.float64)
@@ -73,9 +72,9 @@ class AdditiveModel:
 
 @dataclass(frozen=True, slots=True)
 class TermDictionary:
-    """Products that may be terms: ``powers`` (products, columns) and ``gate`` as in ``AdditiveModel`` (products, 4).
+    """Possible terms: ``powers`` (products, columns), and ``gate`` (products, 4) as in the model.
 
-    ``price`` (products,) is what the logarithm of the evidence loses by a term, besides what one more number costs.
+    ``price`` (products,) is the loss of log evidence by a term, in addition to that of one more number.
     """
 
     powers: Array
@@ -94,21 +93,21 @@ class AdditiveForm:
     largest: int = 300
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:  # noqa: ARG002 - nothing is drawn
-        """Return the likeliest sums met in the search, each with its evidence."""
+        """Return the likeliest sums of the search, each with its evidence."""
         dictionary = _dictionary(problem)
         design, target = _design(problem, dictionary)
         search = TermSearch(design, target, dictionary.price, np.sum(design**2, axis=0))
         first = max((search.climb(start) for start in search.starts()), key=search.evidence)
         off = search.off(first)
         usual = max(robust_deviation(off), 1e-6)
-        held = np.sqrt(np.minimum(1.0, 2.5 * usual / np.maximum(np.abs(off), LEAST)))  # wild ones count less
-        design, target = design * held[:, None], target * held
+        damping = np.sqrt(np.minimum(1.0, 2.5 * usual / np.maximum(np.abs(off), LEAST)))  # wild ones count less
+        design, target = design * damping[:, None], target * damping
         search = TermSearch(design, target, dictionary.price, np.sum(design**2, axis=0))
         search.climb(first)
         search.evidence((0,))  # a constant at least
-        ranked = sorted(search.met, key=lambda one: -search.met[one])
-        best = [one for one in ranked if one and np.all(search.weights(one) > 0)]
-        return [_judge(problem, dictionary, search, np.array(one, np.int64)) for one in best[:BELIEVED]]
+        ranked = sorted(search.met, key=lambda columns: -search.met[columns])
+        best = [columns for columns in ranked if columns and np.all(search.weights(columns) > 0)]
+        return [_judge(problem, dictionary, search, np.array(columns, np.int64)) for columns in best[:BELIEVED]]
 
     def load(self, state: State) -> AdditiveModel:
         """Return the sum that ``dump`` gave."""
@@ -116,7 +115,7 @@ class AdditiveForm:
 
 
 def _gates(u: Array, gate: Array) -> Array:
-    """Return the logarithm of how much each row is of each term's category (n, terms)."""
+    """Return the log membership of each row in each term's category (n, terms)."""
     if not u.shape[1]:
         return np.zeros((len(u), len(gate)))
     column = integers(gate[:, 0])
@@ -126,7 +125,7 @@ def _gates(u: Array, gate: Array) -> Array:
 
 
 def _dictionary(problem: FormProblem) -> TermDictionary:
-    """Return the simplest products, those of fewer and plainer powers first."""
+    """Return the simplest products, fewest and plainest powers first."""
     stretched = [int(j) for j in np.flatnonzero(problem.stretched)]
     powers = [SCALE_POWERS if scale else OTHER_POWERS for scale in problem.scales.tolist()]
     gates = _categories(problem)
@@ -139,7 +138,7 @@ def _dictionary(problem: FormProblem) -> TermDictionary:
             for each in itertools.product(*(powers[j] for j in chosen)):
                 pairs = tuple((j, power) for j, (power, _) in zip(chosen, each, strict=True))
                 products.append((sum(price for _, price in each), pairs))
-    products = sorted(products, key=lambda one: one[0])[:room]
+    products = sorted(products, key=lambda gate: gate[0])[:room]
     table = np.zeros((len(products), problem.u.shape[1]))
     for row, (_, product) in enumerate(products):
         for j, power in product:
@@ -147,20 +146,20 @@ def _dictionary(problem: FormProblem) -> TermDictionary:
     grows = np.any(table[:, problem.scales] > 0, axis=1).tolist()
     return TermDictionary(
         np.concatenate([table] * len(gates)),
-        np.array([(*one, float(grow)) for one in gates for grow in grows]),
-        np.array([price + (1.5 if one[0] >= 0 else 0.0) for one in gates for price, _ in products]) + 1.0,
+        np.array([(*gate, float(grow)) for gate in gates for grow in grows]),
+        np.array([price + (1.5 if gate[0] >= 0 else 0.0) for gate in gates for price, _ in products]) + 1.0,
     )
 
 
 def _categories(problem: FormProblem) -> list[tuple[float, float, float]]:
-    """Return the columns that take two values, as gates open at either; first the gate that is always open."""
-    found = [(-1.0, 0.0, 1.0)]
+    """Return two-valued columns as gates open at either value, after the always-open gate."""
+    gates = [(-1.0, 0.0, 1.0)]
     for column in np.flatnonzero(~problem.stretched):
         values = np.unique(np.round(problem.u[:, column], 9))
         if len(values) == 2:
-            found += [(float(column), float(values[0]), float(values[1]))]
-            found += [(float(column), float(values[1]), float(values[0]))]
-    return found
+            gates += [(float(column), float(values[0]), float(values[1]))]
+            gates += [(float(column), float(values[1]), float(values[0]))]
+    return gates
 
 
 def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Array]:
@@ -172,10 +171,10 @@ def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Ar
 
 @dataclass(frozen=True, slots=True)
 class TermSearch:
-    """Looks for few columns of ``design`` whose sum, none taken away, meets ``target``.
+    """Search for few columns of ``design`` whose non-negative sum meets ``target``.
 
-    ``size`` are the columns' squares; ``met`` the sets of columns met, with the logarithm of their evidence;
-    ``promising`` what was found worth adding to a set.
+    ``size`` are the columns' squares. ``met`` are visited sets with their log evidence. ``promising`` caches the best
+    extensions of a set.
     """
 
     design: Array
@@ -186,25 +185,25 @@ class TermSearch:
     promising: dict[tuple[int, ...], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def climb(self, start: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """Return the set of most evidence that is reached by adding a column and leaving out up to two at a time."""
-        here, height = start, self.evidence(start)
+        """Return the best set reached by adding a column and dropping up to two at a time."""
+        current, height = start, self.evidence(start)
         for _ in range(ROUNDS):
-            near = {one for base in _within(here) for one in (base, *self._with(base))}
+            near = {candidate for base in _within(current) for candidate in (base, *self._with(base))}
             best = max(near, key=self.evidence)
             if self.evidence(best) <= height + 1e-9:
                 break
-            here, height = best, self.evidence(best)
-        return tuple(int(here[i]) for i in np.flatnonzero(self.weights(here)))
+            current, height = best, self.evidence(best)
+        return tuple(int(current[i]) for i in np.flatnonzero(self.weights(current)))
 
     def starts(self) -> list[tuple[int, ...]]:
-        """Return where to climb from: nothing, and the best sum whatever its price, thinned."""
+        """Return the starting sets: empty, and the best sum regardless of price, thinned."""
         weights = self.weights(tuple(range(self.design.shape[1])))
         most = np.argsort(-(weights**2) * self.size)[: 3 * THIN]
-        here = tuple(int(one) for one in np.sort(most) if weights[one] > 0)
-        while len(here) > THIN:
-            fewer = [here[:i] + here[i + 1 :] for i in range(len(here))]
-            here = min(fewer, key=lambda one: float(np.sum(self.off(one) ** 2)))
-        return [(), here]
+        start = tuple(int(columns) for columns in np.sort(most) if weights[columns] > 0)
+        while len(start) > THIN:
+            fewer = [start[:i] + start[i + 1 :] for i in range(len(start))]
+            start = min(fewer, key=lambda columns: float(np.sum(self.off(columns) ** 2)))
+        return [(), start]
 
     def evidence(self, columns: tuple[int, ...]) -> float:
         """Return the logarithm of the evidence of a set, by the extended Bayesian information criterion."""
@@ -228,7 +227,7 @@ class TermSearch:
         )
 
     def off(self, columns: tuple[int, ...]) -> Array:
-        """Return what a set leaves over of the target."""
+        """Return the residual of the target under a set."""
         return np.asarray(
             self.target - self.design[:, list(columns)] @ self.weights(columns),
             np.float64,
@@ -238,12 +237,12 @@ class TermSearch:
         """Return the base with one more column, for the most promising ones."""
         if base in self.promising:
             return self.promising[base]
-        left = self.off(base)
-        basis = np.linalg.qr(self.design[:, list(base)])[0] if base else np.zeros((len(left), 0))
+        residual = self.off(base)
+        basis = np.linalg.qr(self.design[:, list(base)])[0] if base else np.zeros((len(residual), 0))
         inside = basis.T @ self.design
         free = np.maximum(self.size - np.einsum("ij,ij->j", inside, inside), 1e-9 * self.size + 1e-300)
-        gain = np.maximum(self.design.T @ left, 0.0) ** 2 / free
-        worth = self._worth(np.maximum(left @ left - gain, 0.0), len(base) + 1) - self.price
+        gain = np.maximum(self.design.T @ residual, 0.0) ** 2 / free
+        worth = self._worth(np.maximum(residual @ residual - gain, 0.0), len(base) + 1) - self.price
         worth[list(base)] = -np.inf
         best = np.argpartition(-worth, PROMISING)[:PROMISING] if len(worth) > PROMISING else np.arange(len(worth))
         self.promising[base] = [(*base, int(column)) for column in best]
@@ -271,7 +270,7 @@ def _judge(
     search: TermSearch,
     columns: npt.NDArray[np.int64],
 ) -> FormFit:
-    """Return a set of columns as a law, without those that got no weight."""
+    """Return a set of columns as a model, without columns of zero weight."""
     weights = search.weights(tuple(columns))
     active, values = columns[weights > 0], weights[weights > 0]
     design = search.design[:, active] * values

@@ -1,4 +1,4 @@
-"""Estimators without a form of their own: a regression on the logarithm of the target."""
+"""Estimators without a parametric form: a regression on the log target."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from leadline.estimators.tabular.tables import (
 )
 
 FOLDS = 5
+# Errors out of fold are told well enough by so many samples.
 ENOUGH = 1500
-"""Errors out of fold are told well enough by so many samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class FittedBlackBox:
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
         """Predict each row."""
         x, beyond = self.encoding.encode(rows)
-        logs, own = self.regressor.predict(x)
+        logs, spread = self.regressor.predict(x)
         point = np.exp(np.clip(logs, self.limits[0] - REACH, self.limits[1] + REACH))
-        believed = np.where(np.isfinite(own), np.maximum(own, self.error), self.error)
-        return Predictions(point, add_extrapolation_spread(believed, beyond, self.growth), beyond)
+        spreads = np.where(np.isfinite(spread), np.maximum(spread, self.error), self.error)
+        return Predictions(point, add_extrapolation_spread(spreads, beyond, self.growth), beyond)
 
     def dump(self) -> State:
         """Return the estimator as arrays."""
@@ -58,11 +58,10 @@ class FittedBlackBox:
 
 @dataclass(frozen=True, slots=True)
 class BlackBox:
-    """Fits ``regression`` to the logarithm of the target.
+    """Fits ``regression`` to the log target.
 
-    ``growth`` is what a row that lies one fitted range beyond the samples adds to the spread: about how far such
-    regressions were off there. One that ``tells_noise`` believes a spread of each row that is not widened to its usual
-    error out of fold.
+    ``growth`` is the spread added for each fitted range of extrapolation, about the error of such regressions there.
+    With ``tells_noise`` the regression's own spread per row is kept, not widened to the out-of-fold error.
     """
 
     name: str
@@ -77,18 +76,18 @@ class BlackBox:
             InvalidInput: there are too few measured samples, or a value is no number above zero.
         """
         table = tabulate_samples(samples, least=self.regression.least, estimator=self.name)
-        found = encoding.learn_encoding(table.rows, scale_features)
-        x, _ = found.encode(table.rows)
+        encoder = encoding.learn_encoding(table.rows, scale_features)
+        x, _ = encoder.encode(table.rows)
         error = 0.0 if self.tells_noise else self._error(x, table, seed)
 
         def expect(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
-            said, own = self.regression.fit(x[use], logs[use], table.weight[use], seed).predict(x)
-            return said, float(np.median(own)) if self.tells_noise else error
+            expected, spread = self.regression.fit(x[use], logs[use], table.weight[use], seed).predict(x)
+            return expected, float(np.median(spread)) if self.tells_noise else error
 
         logs = impute_censored(table, expect)
         regressor = self.regression.fit(x, logs, table.weight, seed)
         return FittedBlackBox(
-            self.name, found, regressor, error, self.growth, np.array([table.logs.min(), table.logs.max()])
+            self.name, encoder, regressor, error, self.growth, np.array([table.logs.min(), table.logs.max()])
         )
 
     def load(self, state: State) -> FittedBlackBox:
@@ -116,5 +115,5 @@ class BlackBox:
                 weight = table.weight[inside] / table.weight[inside].mean()
                 fitted = self.regression.fit(x[inside], table.logs[inside], weight, seed)
                 residuals[outside] = table.logs[measured[outside]] - fitted.predict(x[measured[outside]])[0]
-        known = np.isfinite(residuals)
-        return min(robust_deviation(residuals[known], table.weight[measured][known]), WIDEST)
+        tested = np.isfinite(residuals)
+        return min(robust_deviation(residuals[tested], table.weight[measured][tested]), WIDEST)

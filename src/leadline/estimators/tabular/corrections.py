@@ -1,8 +1,8 @@
-"""What full-scale samples say of a law there: how far it is off as a whole, and for whom more than for others.
+"""Corrections of a fitted model: for full scale, and for the unit time.
 
-Hardware has cliffs: what made no difference within a cache does beyond it. The few full-scale residuals are regressed
-on the columns that carry no scale, as much as the evidence allows (Bayesian linear regression, its prior scales
-averaged by their marginal likelihood; Bishop 2006, sections 3.3 to 3.5).
+Hardware has cliffs, such as the end of a cache. The few full-scale residuals are regressed on the columns without
+scale, as far as the evidence allows (Bayesian linear regression, prior scales averaged by marginal likelihood; Bishop
+2006, sections 3.3 to 3.5). A Gaussian process corrects the unit time for cliffs, optima and interacting categories.
 """
 
 import itertools
@@ -16,16 +16,16 @@ from leadline.estimators.ports import Array, State, floats
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import SampleTable, assign_folds, robust_deviation
 
+# Prior deviations of the logarithm's offset, and of its slopes on columns of deviation one.
 OFFSETS, SLOPES = (0.03, 0.1, 0.25), (0.0, 0.04, 0.1, 0.2)
-"""Prior deviations of the logarithm's offset, and of its slopes on columns of deviation one."""
 LEAST_NOISE = 0.03
+# A law is bent where full-scale samples lie so far beyond the others, in logarithms.
 APART = 0.5
-"""A law is bent where full-scale samples lie so far beyond the others, in logarithms."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullScaleCorrection:
-    """Moves ln t by up to ``offset`` + x·``slopes`` between ``low`` and ``high``."""
+    """Shifts ln t by up to ``offset`` + x·``slopes`` between ``low`` and ``high``."""
 
     offset: float
     low: float
@@ -33,33 +33,34 @@ class FullScaleCorrection:
     slopes: Array
 
     def at(self, logs: Array, x: Array) -> Array:
-        """Return ln t as moved, at rows ``x`` (n, columns); it rises with ``logs`` still."""
+        """Return the shifted ln t at rows ``x`` (n, columns), still increasing in ``logs``."""
         room = self.high - self.low - 1e-6
         by = np.clip(self.offset + x @ self.slopes, -room, room)
         return logs + by * np.clip((logs - self.low) / (self.high - self.low), 0.0, 1.0)
 
     def dump(self) -> State:
-        """Return the bend as arrays."""
+        """Return the correction as arrays."""
         return {"figures": np.array([self.offset, self.low, self.high]), "slopes": self.slopes}
 
 
 def load_full_scale_correction(state: State) -> FullScaleCorrection:
-    """Return the bend that ``dump`` gave."""
-    offset, low, high = (float(one) for one in state["figures"])
+    """Return the correction that ``dump`` wrote."""
+    offset, low, high = (float(number) for number in state["figures"])
     return FullScaleCorrection(offset, low, high, floats(state["slopes"]))
 
 
 def no_full_scale_correction(columns: int) -> FullScaleCorrection:
-    """Return the bend that moves nothing."""
+    """Return the correction that changes nothing."""
     return FullScaleCorrection(0.0, 0.0, 1.0, np.zeros(columns))
 
 
 def fit_full_scale_correction(
     x: Array, fitted: Array, table: SampleTable, logs: Array, scales: npt.NDArray[np.bool_]
 ) -> FullScaleCorrection:
-    """Return how full-scale samples depart from what is ``fitted``; not at all where they do not lie beyond the others.
+    """Return the correction of ``fitted`` at full scale; none if full scale is not apart.
 
-    ``x`` (n, columns) are the encoded rows, and ``scales`` the columns that carry scale, on which nothing may depend.
+    ``x`` (n, columns) are the encoded rows. ``scales`` marks the columns that carry scale, which the correction must
+    not use.
     """
     large, small = table.full_scale, ~table.full_scale
     if not large.any() or not small.any():
@@ -74,43 +75,43 @@ def fit_full_scale_correction(
 
 
 def _regress(x: Array, off: Array, noise: float) -> Array:
-    """Return the offset and the slopes expected after ``off`` was seen, averaged over their prior deviations."""
+    """Return posterior offset and slopes, averaged over their prior deviations."""
     design = np.column_stack([np.ones(len(x)), x])
-    found, evidence = [], []
+    solutions, evidence = [], []
     for offset, slope in itertools.product(OFFSETS, SLOPES):
         prior = np.array([offset**2, *np.full(x.shape[1], slope**2)])
         covariance = (design * prior) @ design.T + noise**2 * np.eye(len(off))
         solved = np.linalg.solve(covariance, off)
-        found.append(prior * (design.T @ solved))
+        solutions.append(prior * (design.T @ solved))
         evidence.append(-0.5 * float(off @ solved) - 0.5 * float(np.linalg.slogdet(covariance)[1]))
     shares = np.exp(np.array(evidence) - max(evidence))
-    return np.asarray(shares @ np.array(found) / shares.sum(), np.float64)
+    return np.asarray(shares @ np.array(solutions) / shares.sum(), np.float64)
 
 
 REGRESSION = GaussianProcess(trend=False)
+# A correction is kept where it leaves at most this share of the squares that were left, on folds not fitted.
 WORTHWHILE = 0.8
-"""A correction is kept where it leaves at most this share of the squares that were left, on folds not fitted."""
 FOLDS, TRIED_ON = 4, 400
+# No correction is learnt from fewer rows …
 FEW = 12
-"""No correction is learnt from fewer rows …"""
+# … of which the work takes at least this share of the time.
 LEAST_SHARE = 0.2
-"""… of which the work takes at least this share of the time."""
+# No unit time is corrected by more than e to this power.
 MOST = 1.5
-"""No unit time is corrected by more than e to this power."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitTimeCorrection:
-    """Adds to ln(unit time) what ``process`` expects of the columns that carry no scale.
+    """Adds the expectation of ``process`` on columns without scale to ln(unit time).
 
-    So more work still takes more time.
+    More work therefore still takes more time.
     """
 
     process: Process
     columns: npt.NDArray[np.int64]
 
     def at(self, x: Array) -> tuple[Array, Array]:
-        """Return what to add to the logarithm of the work at each row (n, columns), and its deviation."""
+        """Return the log correction of the work at each row (n, columns), and its deviation."""
         mean, deviation = self.process.predict(x[:, self.columns])
         return np.clip(mean, -MOST, MOST), deviation
 
@@ -120,21 +121,22 @@ class UnitTimeCorrection:
 
 
 def load_unit_time_correction(state: State) -> UnitTimeCorrection | None:
-    """Return the correction that ``dump`` gave, or none of nothing."""
+    """Return the correction that ``dump`` wrote; ``None`` for an empty state."""
     return UnitTimeCorrection(REGRESSION.load(state), state["columns"].astype(np.int64)) if state else None
 
 
 def fit_unit_time_correction(
-    x: Array, left: Array, share: Array, table: SampleTable, known: FeatureEncoding, seed: int
+    x: Array, residuals: Array, share: Array, table: SampleTable, encoder: FeatureEncoding, seed: int
 ) -> UnitTimeCorrection | None:
-    """Return the correction of what is ``left`` of ln t, where the work's ``share`` of t tells of it; none if idle.
+    """Return the correction of the ``residuals`` of ln t; ``None`` if it does not help.
 
-    ``x`` (n, columns) are the table's encoded rows. Whether it is worthwhile is tried on configurations left out.
+    ``share`` is the work's share of t. ``x`` (n, columns) are the encoded rows. Left-out configurations decide whether
+    it helps.
     """
-    columns, rows = np.flatnonzero(known.scales == 0), np.flatnonzero(share > LEAST_SHARE)
+    columns, rows = np.flatnonzero(encoder.scales == 0), np.flatnonzero(share > LEAST_SHARE)
     if not len(columns) or len(rows) < FEW:
         return None
-    inputs, target = x[np.ix_(rows, columns)], left[rows] / share[rows]
+    inputs, target = x[np.ix_(rows, columns)], residuals[rows] / share[rows]
     heed = table.weight[rows] * share[rows] ** 2
     heed *= np.minimum(
         1.0, (4 * robust_deviation(target) / np.maximum(np.abs(target), 1e-12)) ** 2
@@ -152,8 +154,8 @@ def _worthwhile(x: Array, target: Array, heed: Array, folds: npt.NDArray[np.int6
     for fold in range(FOLDS):
         inside, outside = tried[part != fold], tried[part == fold]
         if len(inside) >= FEW and len(outside):
-            found = REGRESSION.fit(x[inside], target[inside], heed[inside], seed)
-            held = np.clip(found.predict(x[outside])[0], -MOST, MOST)
+            process = REGRESSION.fit(x[inside], target[inside], heed[inside], seed)
+            predicted = np.clip(process.predict(x[outside])[0], -MOST, MOST)
             before += float(np.sum(heed[outside] * target[outside] ** 2))
-            after += float(np.sum(heed[outside] * (target[outside] - held) ** 2))
+            after += float(np.sum(heed[outside] * (target[outside] - predicted) ** 2))
     return after < WORTHWHILE * before

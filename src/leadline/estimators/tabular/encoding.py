@@ -1,4 +1,4 @@
-"""Turn configurations into a matrix of numbers, by what the training samples showed."""
+"""Encode configurations as a matrix of numbers, fitted to the training samples."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,15 @@ import numpy.typing as npt
 from leadline.core.runs import Value
 from leadline.estimators.ports import Array, State, floats, integers, nest, strings, text_array, unnest
 
+# Columns that correlate more than this say the same, and become one.
 ALIKE = 0.999
-"""Columns that correlate more than this say the same, and become one."""
+# Range of a feature that (nearly) did not vary: twice as much is one range beyond it.
 LEAST_RANGE = math.log(2)
-"""Range of a feature that (nearly) did not vary: twice as much is one range beyond it."""
+# How a number is taken: its logarithm (all above zero), ln(1 + x ÷ least above zero) (none below), or as it is.
 LOG, COUNT, RAW = 0, 1, 2
-"""How a number is taken: its logarithm (all above zero), ln(1 + x ÷ least above zero) (none below), or as it is."""
 ABSENT, UNUSABLE = 1, 2
+# Numbers beyond this, or one over this from zero, are taken for infinite, or zero.
 LARGEST = 1e100
-"""Numbers beyond this, or one over this from zero, are taken for infinite, or zero."""
 
 Row = Mapping[str, Value]
 _Group = list[tuple[int, float]]
@@ -26,7 +26,7 @@ _Group = list[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class NumericFeatures:
-    """The numeric features: how each is taken, what it ranged over, and what stands where it is missing."""
+    """Numeric features: transformation, fitted range, and fill value where missing."""
 
     names: tuple[str, ...]
     kinds: npt.NDArray[np.int64]
@@ -38,30 +38,30 @@ class NumericFeatures:
 
     @property
     def widths(self) -> Array:
-        """Return the fitted range of each, as taken; of one that did not vary, what a factor of two is."""
+        """Return the fitted range of each, transformed; for a constant feature that of a factor of two."""
         least = np.where(self.kinds == RAW, np.maximum(np.abs(self.high), 1.0), LEAST_RANGE)
         return np.where(self.high > self.low, np.maximum(self.high - self.low, 0.1 * least), least)
 
 
 @dataclass(frozen=True, slots=True)
 class CategoryFeatures:
-    """The features that name a category: the names seen, and how often each was."""
+    """Category features: the labels in the training samples and their shares."""
 
     names: tuple[str, ...]
     owners: npt.NDArray[np.int64]
-    seen: tuple[str, ...]
+    labels: tuple[str, ...]
     shares: Array
     gaps: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureEncoding:
-    """What ``learn_encoding`` found in the training samples; ``encode`` needs no more.
+    """The encoding fitted by ``learn_encoding``; all that ``encode`` needs.
 
-    ``columns`` name what each column of the matrix stands for: its feature, ``feature=category``, ``feature?`` where
-    it is missing, or several joined by `` + `` where they say the same. ``scales`` are 1 for columns that carry scale.
-    ``stretch`` is the standard deviation of a column's logarithms, so that ``weight ÷ stretch`` is an exponent; NaN for
-    columns that are no logarithms.
+    ``columns`` name the matrix columns: a feature, ``feature=category``, ``feature?`` where it is missing, or several
+    joined by `` + `` where they are equivalent. ``scales`` are 1 for columns that carry scale. ``stretch`` is the
+    standard deviation of a column's logarithms, so that ``weight ÷ stretch`` is an exponent; NaN for columns that are
+    no logarithms.
     """
 
     numbers: NumericFeatures
@@ -74,7 +74,7 @@ class FeatureEncoding:
     stretch: Array
 
     def encode(self, rows: Sequence[Row]) -> tuple[Array, Array]:
-        """Return the matrix (n, columns), standardised, and how far beyond the fitted range each row lies (n,)."""
+        """Return the standardised matrix (n, columns), and each row's extrapolation (n,)."""
         wide, beyond = _widen(rows, self.numbers, self.categories)
         return ((wide - self.mean) / self.deviation) @ self.merge, beyond
 
@@ -86,7 +86,7 @@ class FeatureEncoding:
             "numbers.names": text_array(numbers.names),
             "categories.names": text_array(categories.names),
             "categories.owners": categories.owners,
-            "categories.seen": text_array(categories.seen),
+            "categories.seen": text_array(categories.labels),
             "categories.shares": categories.shares,
             "categories.gaps": categories.gaps,
             "mean": self.mean,
@@ -131,10 +131,10 @@ def load_encoding(state: State) -> FeatureEncoding:
 
 
 def learn_encoding(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> FeatureEncoding:
-    """Return the encoding of the training samples' features.
+    """Return the encoding fitted to the training samples' features.
 
-    A number becomes its logarithm where all are above zero (a law in logarithms extrapolates as a power), a text one
-    column for each category. Columns that do not vary drop out; those that say the same become their mean.
+    A feature becomes its logarithm where all its values are positive, since a linear model in logarithms extrapolates
+    as a power. Text becomes one column per category. Constant columns drop out, and equivalent ones become their mean.
     """
     numbers, categories = _learn_numbers(rows), _learn_names(rows)
     wide, _ = _widen(rows, numbers, categories)
@@ -173,45 +173,45 @@ def _learn_numbers(rows: Sequence[Row]) -> NumericFeatures:
     units, low, high, fill = np.ones((4, len(names)))
     for at, name in enumerate(names):
         column = np.array([_number(row.get(name)) for row in rows])
-        known = column[np.isfinite(column)]
-        least = known[known > 0].min(initial=math.inf)
-        kinds[at] = LOG if known.min() > 0 else COUNT if known.min() == 0 and least < math.inf else RAW
+        finite = column[np.isfinite(column)]
+        least = finite[finite > 0].min(initial=math.inf)
+        kinds[at] = LOG if finite.min() > 0 else COUNT if finite.min() == 0 and least < math.inf else RAW
         units[at] = least if kinds[at] == COUNT else 1.0
-        taken = _take(known, kinds[at], units[at])
-        low[at], high[at], fill[at] = taken.min(), taken.max(), taken.mean()
-        gaps[at] = known.size < column.size
+        scaled = _scale(finite, kinds[at], units[at])
+        low[at], high[at], fill[at] = scaled.min(), scaled.max(), scaled.mean()
+        gaps[at] = finite.size < column.size
     return NumericFeatures(tuple(names), kinds, units, low, high, fill, gaps)
 
 
 def _learn_names(rows: Sequence[Row]) -> CategoryFeatures:
-    names, owners, seen, shares, gaps = _features(rows, numeric=False), [], [], [], []
+    names, owners, values, shares, gaps = _features(rows, numeric=False), [], [], [], []
     for owner, name in enumerate(names):
         column = [_category(row.get(name)) for row in rows]
-        known = [text for text in column if text is not None]
-        for text in sorted(set(known)):
+        present = [text for text in column if text is not None]
+        for text in sorted(set(present)):
             owners.append(owner)
-            seen.append(text)
-            shares.append(known.count(text) / len(known))
-        gaps.append(int(len(known) < len(column)))
+            values.append(text)
+            shares.append(present.count(text) / len(present))
+        gaps.append(int(len(present) < len(column)))
     return CategoryFeatures(
-        tuple(names), np.array(owners, np.int64), tuple(seen), np.array(shares, np.float64), np.array(gaps, np.int64)
+        tuple(names), np.array(owners, np.int64), tuple(values), np.array(shares, np.float64), np.array(gaps, np.int64)
     )
 
 
 def _features(rows: Sequence[Row], *, numeric: bool) -> list[str]:
-    """Return the sorted names of the features that are always numbers and somewhere finite, or those that are not."""
-    found = []
+    """Return the sorted names of the numeric (and somewhere finite) features, or of the others."""
+    selected = []
     for name in sorted({name for row in rows for name in row}):
         values = [row[name] for row in rows if name in row]
         are_numbers = all(isinstance(value, int | float) for value in values)
         finite = are_numbers and any(math.isfinite(_number(value)) for value in values)
         if (numeric and finite) or (not numeric and not are_numbers):
-            found.append(name)
-    return found
+            selected.append(name)
+    return selected
 
 
 def _number(value: Value | None) -> float:
-    """Return a number, infinite where it is out of all measure, or NaN for what is none."""
+    """Return a number, infinite where it is out of range, or NaN for other values."""
     if not isinstance(value, int | float):
         return math.nan
     if abs(value) > LARGEST:
@@ -226,14 +226,14 @@ def _category(value: Value | None) -> str | None:
     return f"{number:.12g}" if math.isfinite(number) else str(value)[:50]
 
 
-def _take(values: Array, kind: int, unit: float) -> Array:
+def _scale(values: Array, kind: int, unit: float) -> Array:
     if kind == LOG:
         return np.log(values)
     return np.log1p(values / unit) if kind == COUNT else values
 
 
 def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFeatures) -> tuple[Array, Array]:
-    """Return one column for each number, then where each is missing, each category, and where none is named."""
+    """Return columns of numbers and their gaps, then of categories and theirs; and extrapolation."""
     beyond = np.zeros(len(rows))
     wide = np.zeros((len(rows), len(_wide_names(numbers, categories))))
     gap = len(numbers.names)
@@ -249,13 +249,13 @@ def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFe
             wide[:, gap] = missing == 1
             gap += 1
     for owner, name in enumerate(categories.names):
-        said = [_category(row.get(name)) for row in rows]
-        mine = np.flatnonzero(categories.owners == owner)
-        hot, known = _one_hot(said, [categories.seen[i] for i in mine], categories.shares[mine])
-        wide[:, gap : gap + mine.size] = hot
-        gap += mine.size
-        absent = np.array([text is None for text in said], bool)
-        strange = ~known & ~(absent & bool(categories.gaps[owner]))
+        texts = [_category(row.get(name)) for row in rows]
+        columns = np.flatnonzero(categories.owners == owner)
+        hot, is_known = _one_hot(texts, [categories.labels[i] for i in columns], categories.shares[columns])
+        wide[:, gap : gap + columns.size] = hot
+        gap += columns.size
+        absent = np.array([text is None for text in texts], bool)
+        strange = ~is_known & ~(absent & bool(categories.gaps[owner]))
         beyond = np.where(strange, math.inf, beyond)
         if categories.gaps[owner]:
             wide[:, gap] = absent
@@ -264,38 +264,38 @@ def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFe
 
 
 def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, npt.NDArray[np.int64]]:
-    """Return a number's column, and which are ``ABSENT``, or ``UNUSABLE`` and put at the nearer end of the range."""
+    """Return a number's column, and marks of ``ABSENT`` and (clipped) ``UNUSABLE`` rows."""
     kind, unit = int(numbers.kinds[at]), float(numbers.units[at])
     missing = np.isnan(values)
     under = values <= 0 if kind == LOG else values < 0 if kind == COUNT else np.zeros(len(values), bool)
     unusable = ~missing & (under | np.isinf(values))
     good = np.where(missing | unusable, unit, values)
-    column = _take(good, kind, unit)
+    column = _scale(good, kind, unit)
     column = np.where(missing, numbers.fill[at], column)
     ends = np.where(under | (values < 0), numbers.low[at], numbers.high[at])
     return np.where(unusable, ends, column), np.where(unusable, UNUSABLE, np.where(missing, ABSENT, 0))
 
 
-def _one_hot(said: list[str | None], seen: list[str], shares: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Return a column for each category, with their shares where it is unknown; and which rows are known."""
-    places = {text: place for place, text in enumerate(seen)}
-    at = np.array([places.get(text, -1) if text is not None else -1 for text in said], np.int64)
-    hot = np.where((at >= 0)[:, None], np.equal.outer(at, np.arange(len(seen))), shares)
+def _one_hot(texts: list[str | None], categories: list[str], shares: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Return a column per category, with their shares where unknown; and which rows are known."""
+    places = {text: place for place, text in enumerate(categories)}
+    at = np.array([places.get(text, -1) if text is not None else -1 for text in texts], np.int64)
+    hot = np.where((at >= 0)[:, None], np.equal.outer(at, np.arange(len(categories))), shares)
     return hot.astype(np.float64), at >= 0
 
 
 def _wide_names(numbers: NumericFeatures, categories: CategoryFeatures) -> list[str]:
     names = [*numbers.names, *(f"{name}?" for name, gap in zip(numbers.names, numbers.gaps, strict=True) if gap)]
     for owner, name in enumerate(categories.names):
-        names += [f"{name}={categories.seen[i]}" for i in np.flatnonzero(categories.owners == owner)]
+        names += [f"{name}={categories.labels[i]}" for i in np.flatnonzero(categories.owners == owner)]
         names += [f"{name}?"] if categories.gaps[owner] else []
     return names
 
 
 def _groups(columns: Array, varied: npt.NDArray[np.bool_], carries: npt.NDArray[np.bool_]) -> list[_Group]:
-    """Return the columns that vary, those that carry scale first; one that says the same as another joins it.
+    """Return the varying columns, scale first, with equivalent columns grouped.
 
-    A column that carries scale joins none that falls as it rises, so that more work never looks like less.
+    A column that carries scale never joins one that falls as it rises, so more work never looks like less.
     """
     groups: list[_Group] = []
     for column in [*np.flatnonzero(varied & carries), *np.flatnonzero(varied & ~carries)]:

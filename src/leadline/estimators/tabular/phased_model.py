@@ -1,10 +1,13 @@
-"""Work as the number of units times the time of one, as in HARP's custom mode, both of them learned.
+"""Models by units of work and by phases of a job, as in HARP's custom mode.
 
-The time of a unit, a training step say, is about the same in a short run as in a long one, so there is little to
-extrapolate: on a feature that decides how many there are, it depends little (a solver's steps become cheaper as its
-field becomes smooth) or not at all. What is known of it is the median: the first units of a short run, which warm
-caches up, do not blur it.
-What a loop takes beside its usual units is a law of their time alone: a constant, and a share.
+**Units.** Work is the number of units times the time of one, both fitted. The time of a unit, such as a training step,
+is about the same in short and long runs, so little is extrapolated. On a feature that decides their number it depends
+little (a solver's steps become cheaper as its field becomes smooth) or not at all. It is the median, which warm-up
+units of a short run do not blur. A loop's further time is a constant and a share of that of its units.
+
+**Phases.** Start-up, work and the rest each get a model where they were reported or watched. HARP takes the start-up as
+constant; here it may grow, as the reading of a data set does. Where it takes most of a scaled-down run, the work is
+fitted to the time in the job's own loops. Of a run's three seconds, half a second may be all that grows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,18 +33,18 @@ from leadline.estimators.tabular.corrections import FullScaleCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import robust_deviation, tabulate_samples
 
+# So many runs at least must have shown their units.
 LEAST_UNIT_RUNS = 6
-"""So many runs at least must have shown their units."""
+# The exponent above which a feature decides how many units there are.
 DECIDES = 0.5
-"""The exponent above which a feature decides how many units there are."""
 COUNT, UNIT, LOOP = "count", "unit", "loop"
+# The one feature of the loop's law: the number of units times the time of one.
 USUAL = "usual_s"
-"""The one feature of the loop's law: the number of units times the time of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedUnitModel:
-    """The laws of the number of units, of the time of one, and of the loop by their product; bent at full scale."""
+    """Models of the unit count, unit time and loop by their product, corrected at full scale."""
 
     name: str
     count: FittedEstimator
@@ -51,9 +54,9 @@ class FittedUnitModel:
     bend: FullScaleCorrection
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
-        """Predict each row; the errors of the laws are taken for independent."""
+        """Predict each row; the models' errors count as independent."""
         count, unit = self.count.predict(rows), self.unit.predict(rows)
-        loop = self.loop.predict(_usual(count.point * unit.point))
+        loop = self.loop.predict(_usual_features(count.point * unit.point))
         point = np.exp(self.bend.at(np.log(loop.point), self.encoding.encode(rows)[0]))
         spread = np.sqrt(count.spread**2 + unit.spread**2 + loop.spread**2)
         return Predictions(point, spread, np.maximum(count.extrapolation, unit.extrapolation))
@@ -72,9 +75,9 @@ class FittedUnitModel:
 
 @dataclass(frozen=True, slots=True)
 class UnitModel:
-    """Fits ``law`` to the number of units, ``unit`` to the time of one, and ``law`` to the work, the samples' value.
+    """Fits ``law`` to the unit count, ``unit`` to the unit time, and ``law`` to the samples' work.
 
-    Where the unit is ``fixed``, its time does not depend on what decides the number of units.
+    With ``fixed`` the unit time does not depend on features that decide the number of units.
     """
 
     name: str
@@ -83,140 +86,151 @@ class UnitModel:
     fixed: bool = False
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnitModel:
-        """Fit all laws to the completed runs in which units were watched.
+        """Fit all models to the completed runs with watched units.
 
         Raises:
             InvalidInput: there are too few of them.
         """
-        known = [one for one in samples if min(one.units or 0, one.unit_s or 0) > 0 and not one.censored]
-        if len(known) < LEAST_UNIT_RUNS:
+        watched = [
+            sample for sample in samples if min(sample.units or 0, sample.unit_s or 0) > 0 and not sample.censored
+        ]
+        if len(watched) < LEAST_UNIT_RUNS:
             raise InvalidInput(
                 f"{self.name} needs at least {LEAST_UNIT_RUNS} finished runs whose units of work were watched, "
-                f"but there are {len(known)}: measure them with the hook"
+                f"but there are {len(watched)}: measure them with the hook"
             )
-        counts, units = (np.array([getattr(one, name) for one in known], float) for name in ("units", "unit_s"))
-        count = self.law.fit(_with(known, counts), scale_features=scale_features, seed=seed)
-        deciding = _deciding(known, scale_features)
-        of_one = _with(known, units)
-        unit = self.unit.fit(_without(of_one, deciding) if self.fixed else of_one, scale_features=deciding, seed=seed)
-        usual = [replace(one, features=row) for one, row in zip(known, _usual(counts * units), strict=True)]
+        counts, units = (np.array([getattr(sample, name) for sample in watched], float) for name in ("units", "unit_s"))
+        count = self.law.fit(_with_values(watched, counts), scale_features=scale_features, seed=seed)
+        deciding = _deciding(watched, scale_features)
+        of_one = _with_values(watched, units)
+        unit = self.unit.fit(
+            _without_features(of_one, deciding) if self.fixed else of_one, scale_features=deciding, seed=seed
+        )
+        usual = [
+            replace(sample, features=row) for sample, row in zip(watched, _usual_features(counts * units), strict=True)
+        ]
         loop = self.law.fit(usual, scale_features=(USUAL,), seed=seed)
-        table = tabulate_samples(known, least=LEAST_UNIT_RUNS, estimator=self.name)
-        found = encoding.learn_encoding(table.rows, scale_features)
-        x = found.encode(table.rows)[0]
+        table = tabulate_samples(watched, least=LEAST_UNIT_RUNS, estimator=self.name)
+        encoder = encoding.learn_encoding(table.rows, scale_features)
+        x = encoder.encode(table.rows)[0]
         straight = FittedUnitModel(
-            self.name, count, unit, loop, found, corrections.no_full_scale_correction(x.shape[1])
+            self.name, count, unit, loop, encoder, corrections.no_full_scale_correction(x.shape[1])
         )
         logs = np.log(straight.predict(table.rows).point)
         return replace(
-            straight, bend=corrections.fit_full_scale_correction(x, logs, table, table.logs, found.scales.astype(bool))
+            straight,
+            bend=corrections.fit_full_scale_correction(x, logs, table, table.logs, encoder.scales.astype(bool)),
         )
 
     def load(self, state: State) -> FittedUnitModel:
         """Return the fitted laws that ``dump`` gave."""
         count, loop = (self.law.load(unnest(name, state)) for name in (COUNT, LOOP))
         unit = self.unit.load(unnest(UNIT, state))
-        known = encoding.load_encoding(unnest("encoding", state))
+        encoder = encoding.load_encoding(unnest("encoding", state))
         return FittedUnitModel(
-            self.name, count, unit, loop, known, corrections.load_full_scale_correction(unnest("bend", state))
+            self.name, count, unit, loop, encoder, corrections.load_full_scale_correction(unnest("bend", state))
         )
 
 
 def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> tuple[FeatureEncoding, Array, Array]:
-    """Return the encoding of samples, the weights of its columns for ln(number of units), and what these leave of it.
+    """Return the encoding, column weights for ln(number of units), and residuals (n,).
 
-    The weights (columns,) are of standardised columns, and what is left has shape (n,).
+    The weights (columns,) are of standardised columns.
     """
-    rows = [one.features for one in samples]
-    found = encoding.learn_encoding(rows, scale_features)
-    x = found.encode(rows)[0]
-    design, logs = np.column_stack([np.ones(len(x)), x]), np.log([one.units or 1.0 for one in samples])
+    rows = [sample.features for sample in samples]
+    encoder = encoding.learn_encoding(rows, scale_features)
+    x = encoder.encode(rows)[0]
+    design, logs = np.column_stack([np.ones(len(x)), x]), np.log([sample.units or 1.0 for sample in samples])
     weights = np.linalg.lstsq(design, logs, rcond=None)[0]
-    return found, weights[1:], logs - design @ weights
+    return encoder, weights[1:], logs - design @ weights
 
 
 def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[str]:
     """Return the features that decide the number of units."""
-    found, weights, _ = regress_units(samples, scale_features)
-    deciding = [column for column, one in zip(found.columns, weights / found.stretch, strict=True) if one > DECIDES]
+    encoder, weights, _ = regress_units(samples, scale_features)
+    deciding = [
+        column
+        for column, exponent in zip(encoder.columns, weights / encoder.stretch, strict=True)
+        if exponent > DECIDES
+    ]
     return [name for column in deciding for name in column.split(" + ") if name in scale_features]
 
 
-def _with(samples: Sequence[Sample], values: Array) -> list[Sample]:
-    return [replace(one, value=float(value)) for one, value in zip(samples, values, strict=True)]
+def _with_values(samples: Sequence[Sample], values: Array) -> list[Sample]:
+    return [replace(sample, value=float(value)) for sample, value in zip(samples, values, strict=True)]
 
 
-def _without(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
+def _without_features(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
     return [
-        replace(one, features={name: value for name, value in one.features.items() if name not in names})
-        for one in samples
+        replace(sample, features={name: value for name, value in sample.features.items() if name not in names})
+        for sample in samples
     ]
 
 
-def _usual(seconds: Array) -> list[dict[str, Value]]:
-    return [{USUAL: float(one)} for one in seconds]
+def _usual_features(seconds: Array) -> list[dict[str, Value]]:
+    return [{USUAL: float(duration)} for duration in seconds]
 
 
+# So many runs at least must show their phases.
 LEAST_PHASED_RUNS = 6
-"""So many runs at least must show their phases."""
+# Deviation of the logarithms of the units' number from a law above which not the same loops were watched.
 UNLIKE = 0.5
-"""Deviation of the logarithms of the units' number from a law above which not the same loops were watched."""
+# The share of a run that a phase takes at least, so that it has a logarithm.
 LEAST_SHARE = 0.002
-"""The share of a run that a phase takes at least, so that it has a logarithm."""
+# Reported phases that take more than this share of the run together were not measured of the same run.
 MOST = 1.02
-"""Reported phases that take more than this share of the run together were not measured of the same run."""
 STARTUP, WORK, REST, WHOLE = "startup", "work", "rest", "whole"
 
 
 @dataclass(frozen=True, slots=True)
 class FittedPhasedModel:
-    """What was fitted to each phase, by its name; their sum is the whole, which may be the only one."""
+    """Fitted models by phase; the whole run is their sum, or the only phase."""
 
     name: str
     phases: Mapping[str, FittedEstimator]
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
-        """Predict each row as the sum of its phases, whose errors are taken for independent."""
-        each = [one.predict(rows) for one in self.phases.values()]
+        """Predict each row as the sum of its phases, whose errors count as independent."""
+        each = [prediction.predict(rows) for prediction in self.phases.values()]
         if len(each) == 1:
             return each[0]
-        point = np.sum([one.point for one in each], axis=0)
-        spread = np.sqrt(np.sum([(one.point * one.spread) ** 2 for one in each], axis=0)) / point
-        return Predictions(point, spread, np.max([one.extrapolation for one in each], axis=0))
+        point = np.sum([prediction.point for prediction in each], axis=0)
+        spread = np.sqrt(np.sum([(prediction.point * prediction.spread) ** 2 for prediction in each], axis=0)) / point
+        return Predictions(point, spread, np.max([prediction.extrapolation for prediction in each], axis=0))
 
     def dump(self) -> State:
         """Return all phases as arrays."""
-        found: State = {"estimator": np.array([self.name]), "phases": text_array(list(self.phases))}
-        for phase, one in self.phases.items():
-            found |= nest(phase, one.dump())
-        return found
+        state: State = {"estimator": np.array([self.name]), "phases": text_array(list(self.phases))}
+        for phase, estimator in self.phases.items():
+            state |= nest(phase, estimator.dump())
+        return state
 
 
 @dataclass(frozen=True, slots=True)
 class PhasedModel:
-    """Fits ``recipe`` to the work and ``other`` to the other phases; ``recipe`` to the whole where no phases are known.
+    """Fits ``recipe`` to the work and ``phase_recipe`` to other phases; ``recipe`` alone without phases.
 
-    Phases are known where start-ups were reported, and of the same loops in all runs: a run in which another loop was
-    watched calls something else its start-up.
+    Phases are known if start-ups were reported for the same loops in all runs. Where another loop was watched, the
+    start-up means something else.
     """
 
     recipe: StorableEstimator
-    other: StorableEstimator
+    phase_recipe: StorableEstimator
 
     @property
     def name(self) -> str:
-        """Return the name of what is fitted to the work."""
+        """Return the name of the work's estimator."""
         return self.recipe.name
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedPhasedModel:
-        """Fit all phases; of a run that reported none the predicted ones are taken off.
+        """Fit all phases; predictions replace the unreported phases of a run.
 
         Raises:
             InvalidInput: there are too few runs for an estimator; how many it needs.
         """
-        told = [one for one in samples if 0 < _startup(one) < one.value]
-        if len(told) < LEAST_PHASED_RUNS or _off_units(told, scale_features) > UNLIKE:
-            unlike = [replace(one, units=None, unit_s=None) for one in samples]
+        reported = [sample for sample in samples if 0 < _startup(sample) < sample.value]
+        if len(reported) < LEAST_PHASED_RUNS or _unit_count_deviation(reported, scale_features) > UNLIKE:
+            unlike = [replace(sample, units=None, unit_s=None) for sample in samples]
             return FittedPhasedModel(
                 self.name, {WHOLE: self.recipe.fit(unlike, scale_features=scale_features, seed=seed)}
             )
@@ -225,41 +239,47 @@ class PhasedModel:
             recipe: StorableEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool
         ) -> FittedEstimator:
             of_phase = [
-                replace(one, value=value, startup_s=None, work_s=None, censored=one.censored and last)
-                for one, value in zip(runs, values, strict=True)
+                replace(sample, value=value, startup_s=None, work_s=None, censored=sample.censored and last)
+                for sample, value in zip(runs, values, strict=True)
             ]
-            return _fitted(_Phase(recipe, tuple(of_phase), tuple(scale_features), seed))
+            return _fit_phase(_Phase(recipe, tuple(of_phase), tuple(scale_features), seed))
 
-        startup = fit(self.other, told, [_startup(one) for one in told], last=False)
-        left = _left(samples, [one.value for one in samples], [one.startup_s for one in samples], startup)
-        watched = [one for one in told if one.work_s and _startup(one) + one.work_s < MOST * one.value]
-        if len(watched) < max(LEAST_PHASED_RUNS, 0.8 * len(told)):
-            return FittedPhasedModel(self.name, {STARTUP: startup, WORK: fit(self.recipe, samples, left, last=True)})
-        cut_off = [at for at, one in enumerate(samples) if one.censored]
-        watched = [one for one in watched if not one.censored]
+        startup = fit(self.phase_recipe, reported, [_startup(sample) for sample in reported], last=False)
+        remaining = _subtract_phase(
+            samples, [sample.value for sample in samples], [sample.startup_s for sample in samples], startup
+        )
+        watched = [
+            sample for sample in reported if sample.work_s and _startup(sample) + sample.work_s < MOST * sample.value
+        ]
+        if len(watched) < max(LEAST_PHASED_RUNS, 0.8 * len(reported)):
+            return FittedPhasedModel(
+                self.name, {STARTUP: startup, WORK: fit(self.recipe, samples, remaining, last=True)}
+            )
+        cut_off = [at for at, sample in enumerate(samples) if sample.censored]
+        watched = [sample for sample in watched if not sample.censored]
         work = fit(
             self.recipe,
             [*watched, *(samples[at] for at in cut_off)],
-            [*(one.work_s or 0.0 for one in watched), *(left[at] for at in cut_off)],
+            [*(sample.work_s or 0.0 for sample in watched), *(remaining[at] for at in cut_off)],
             last=True,
         )
-        left = _left(samples, left, [one.work_s for one in samples], work)
+        remaining = _subtract_phase(samples, remaining, [sample.work_s for sample in samples], work)
         return FittedPhasedModel(
-            self.name, {STARTUP: startup, WORK: work, REST: fit(self.other, samples, left, last=True)}
+            self.name, {STARTUP: startup, WORK: work, REST: fit(self.phase_recipe, samples, remaining, last=True)}
         )
 
     def load(self, state: State) -> FittedPhasedModel:
         """Return the fitted phases that ``dump`` gave."""
         phases = {}
-        for phase in (str(one) for one in state["phases"]):
-            recipe = self.recipe if phase in (WORK, WHOLE) else self.other
+        for phase in (str(name) for name in state["phases"]):
+            recipe = self.recipe if phase in (WORK, WHOLE) else self.phase_recipe
             phases[phase] = recipe.load(unnest(phase, state))
         return FittedPhasedModel(self.name, phases)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Phase:
-    """What is fitted to which figures; the same where all that is learned is."""
+    """One fit's recipe and data, equal if all training inputs are."""
 
     recipe: StorableEstimator
     samples: tuple[Sample, ...]
@@ -267,37 +287,40 @@ class _Phase:
     seed: int
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Phase) and all(getattr(self, one) == getattr(other, one) for one in self.__slots__)
+        return isinstance(other, _Phase) and all(getattr(self, slot) == getattr(other, slot) for slot in self.__slots__)
 
     def __hash__(self) -> int:
-        return hash((self.recipe.name, *((one.run_id, one.value) for one in self.samples)))
+        return hash((self.recipe.name, *((sample.run_id, sample.value) for sample in self.samples)))
 
 
 @lru_cache(maxsize=8)
-def _fitted(phase: _Phase) -> FittedEstimator:
-    """Fit a phase once: the start-up and the rest are the same, whatever is fitted to the work."""
+def _fit_phase(phase: _Phase) -> FittedEstimator:
+    """Fit a phase once: start-up and rest are the same for every estimator of the work."""
     return phase.recipe.fit(phase.samples, scale_features=phase.scale_features, seed=phase.seed)
 
 
-def _off_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> float:
-    """Return how far (deviation of logarithms) the numbers of units are from a product of powers of the features."""
-    samples = [one for one in samples if not one.censored]
-    known = [one for one in samples if one.units]
-    if not known or len(known) < len(samples):
+def _unit_count_deviation(samples: Sequence[Sample], scale_features: Sequence[str]) -> float:
+    """Return the log deviation of unit counts from a power product of the features."""
+    samples = [sample for sample in samples if not sample.censored]
+    counted = [sample for sample in samples if sample.units]
+    if not counted or len(counted) < len(samples):
         return 0.0
-    return robust_deviation(regress_units(known, scale_features)[2])
+    return robust_deviation(regress_units(counted, scale_features)[2])
 
 
 def _startup(sample: Sample) -> float:
     return sample.startup_s or 0.0
 
 
-def _left(
+def _subtract_phase(
     samples: Sequence[Sample], values: Sequence[float], reported: Sequence[float | None], fitted: FittedEstimator
 ) -> list[float]:
-    """Return what is left of ``values`` without a phase, as reported or else as predicted."""
-    predicted: Array = fitted.predict([one.features for one in samples]).point
-    taken = [one if one is not None else float(guess) for one, guess in zip(reported, predicted, strict=True)]
+    """Return ``values`` without a phase, as reported or else as predicted."""
+    predicted: Array = fitted.predict([sample.features for sample in samples]).point
+    phase_s = [
+        sample if sample is not None else float(guess) for sample, guess in zip(reported, predicted, strict=True)
+    ]
     return [
-        max(value - phase, LEAST_SHARE * one.value) for one, value, phase in zip(samples, values, taken, strict=True)
+        max(value - phase, LEAST_SHARE * sample.value)
+        for sample, value, phase in zip(samples, values, phase_s, strict=True)
     ]

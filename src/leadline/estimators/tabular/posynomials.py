@@ -1,8 +1,8 @@
-"""Sums of products of powers, fitted in logarithms.
+"""Sums of power products (posynomials), fitted in logarithms.
 
-ln t = ln Σₖ exp(bₖ + u·eₖ), where u are the logarithms of the features and eₖ the exponents of term k: a posynomial
-(Boyd et al. 2007), convex in u, so that sums of costs and the larger of two costs are both near. Fitted by non-linear
-least squares as in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
+ln t = ln Σₖ exp(bₖ + u·eₖ), where u are the log features and eₖ the exponents of term k (Boyd et al. 2007). It is
+convex in u, so it approximates sums of costs and the maximum of two costs well. The fit is non-linear least squares as
+in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
 """
 
 import math
@@ -15,34 +15,34 @@ import numpy as np
 from leadline.estimators.ports import Array, State, floats
 from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, Mask, log_sum
 
+# Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
-"""Exponents that costs have more often than others, with their probabilities."""
+# Deviation about zero of an exponent of scale of the time of a unit.
 STEADY = 0.15
-"""Deviation about zero of an exponent of scale of the time of a unit."""
+# Deviation of what a category adds to an exponent of scale, for each deviation of the category's column.
 CROSSED = 0.2
-"""Deviation of what a category adds to an exponent of scale, for each deviation of the category's column."""
+# Probability that an exponent is none of them.
 SLAB = 0.1
-"""Probability that an exponent is none of them."""
+# Exponents that are set to plain numbers between two fits, where each gains at least half as much as the likeliest.
 AT_ONCE = 4
-"""Exponents that are set to plain numbers between two fits, where each gains at least half as much as the likeliest."""
+# Where Huber's loss turns from squares to straight lines, in deviations.
 WILD_AT = 2.0
-"""Where Huber's loss turns from squares to straight lines, in deviations."""
+# Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more.
 FIRST_DAMPING, LAST_DAMPING, CLOSE = 1e-3, 1e9, 1e-8
-"""Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more."""
+# A sample farther than so many deviations from the law is believed that much less.
 WILD = 3.0
-"""A sample farther than so many deviations from the law is believed that much less."""
+# Logarithm of how much less likely than the best a law with one more term is, for there to be no use in another.
 ENOUGH = 10.0
-"""Logarithm of how much less likely than the best a law with one more term is, for there to be no use in another."""
+# Between which the deviation of a sample's logarithm is believed to lie.
 NOISE = (0.02, 0.5)
-"""Between which the deviation of a sample's logarithm is believed to lie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posynomial:
-    """``theta`` (terms, 1 + columns): ln of each coefficient, then its exponents; term 0 does not grow with scale.
+    """A fitted posynomial: ``theta`` (terms, 1 + columns) holds log coefficients and exponents.
 
-    ``root`` (free, free) gives the variance of a prediction whose gradient is g as |root·g|²; ``free`` are the entries
-    of theta that were fitted.
+    Term 0 does not grow with scale. ``root`` (free, free) gives the variance of a prediction of gradient g as
+    |root·g|². ``free`` marks the fitted entries of theta.
     """
 
     theta: Array
@@ -59,7 +59,7 @@ class Posynomial:
         return terms[:, 0], log_sum(terms[:, 1:])
 
     def spread(self, u: Array) -> Array:
-        """Return the deviation of ``logs`` that comes from not knowing theta better (n,)."""
+        """Return the log deviation (n,) due to the uncertainty of theta."""
         gradient = _gradient(self.theta, u)[:, self.free.ravel()]
         return np.asarray(np.sqrt(np.sum((gradient @ self.root) ** 2, axis=1)), np.float64)
 
@@ -70,10 +70,10 @@ class Posynomial:
 
 @dataclass(frozen=True, slots=True)
 class PosynomialPrior:
-    """What is believed of theta before: ``mean`` and ``deviation`` (terms, 1 + columns), zero where it is the mean.
+    """Prior ``mean`` and ``deviation`` of theta (terms, 1 + columns); deviation 0 fixes an entry.
 
-    ``low`` bounds theta from below: no exponent of a column that carries scale is negative. ``odds`` is the logarithm
-    of how much likelier the fixed exponents are to be plain numbers than not.
+    ``low`` bounds theta from below: no exponent of scale is negative. ``odds`` is the log odds that the fixed exponents
+    are plain numbers.
     """
 
     mean: Array
@@ -89,37 +89,37 @@ class PosynomialPrior:
 
 @dataclass(frozen=True, slots=True)
 class PosynomialForm:
-    """Fits ``Posynomial``: one to ``most`` terms beside the start-up."""
+    """Fits ``Posynomial`` with one to ``most`` terms and a start-up."""
 
     most: int = 4
     largest: int = 800
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
-        """Return a fit for each number of terms, each begun from the one before and from chance.
+        """Return a fit for each number of terms, started from the one before and from random draws.
 
-        No further term is tried where the last has made the law much less likely.
+        It stops when the last term made the model much less likely.
         """
         chance = np.random.default_rng(seed)
-        found: list[FormFit] = []
+        fits: list[FormFit] = []
         before: Array | None = None
         for count in range(2, self.most + 2):
             prior = _prior(problem, count)
-            if found and int(prior.free.sum()) > len(problem.logs):
+            if fits and int(prior.free.sum()) > len(problem.logs):
                 break
-            sigma = found[-1].sigma if found else np.full(len(problem.logs), 0.1)
+            sigma = fits[-1].sigma if fits else np.full(len(problem.logs), 0.1)
             starts = [_begin(problem, prior, before, chance) for _ in range(4)]
             thetas = [_solve(problem, prior, start, sigma, rounds=25) for start in starts]
-            theta = min(thetas, key=lambda one: _loss(problem, prior, one, sigma))
+            theta = min(thetas, key=lambda candidate: _loss(problem, prior, candidate, sigma))
             for _ in range(2):
                 sigma = _sigma(problem, prior, theta)
                 theta = _solve(problem, prior, theta, sigma, rounds=60)
             prior, theta = _simplify(problem, prior, theta, sigma)
             sigma = _sigma(problem, prior, theta)
             before = theta = _solve(problem, prior, theta, sigma, rounds=60)
-            found.append(_judge(problem, prior, theta, sigma))
-            if found[-1].evidence < max(one.evidence for one in found) - ENOUGH:
+            fits.append(_judge(problem, prior, theta, sigma))
+            if fits[-1].evidence < max(candidate.evidence for candidate in fits) - ENOUGH:
                 break
-        return found
+        return fits
 
     def load(self, state: State) -> Posynomial:
         """Return the posynomial that ``dump`` gave."""
@@ -145,33 +145,33 @@ def _prior(problem: FormProblem, count: int) -> PosynomialPrior:
 def _simplify(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array
 ) -> tuple[PosynomialPrior, Array]:
-    """Set exponents to plain numbers, the likeliest first, while the evidence rises.
+    """Set exponents to plain numbers, likeliest first, while the evidence rises.
 
-    A plain number has a probability of its own (a spike), any other shares the rest (the slab), as in Mitchell and
-    Beauchamp (1988): an exponent that the samples hardly tell becomes plain, and no longer spoils extrapolation.
+    A plain number has a probability of its own (the spike), all others share the rest (the slab), as in Mitchell and
+    Beauchamp (1988). An exponent that the samples hardly determine becomes plain and no longer spoils extrapolation.
     """
     refused: set[tuple[int, int]] = set()
     for _ in range(int(prior.free[:, 1:].sum())):
         jacobian = _jacobian(problem, prior, theta, sigma)
         variance = np.zeros(theta.shape)
         variance[prior.free] = np.diag(np.linalg.pinv(jacobian.T @ jacobian))
-        likely = sorted(_plain(problem, prior, theta, variance), reverse=True)
-        likely = [one for one in likely if (one.row, one.column) not in refused]
+        likely = sorted(_plain_candidates(problem, prior, theta, variance), reverse=True)
+        likely = [exponent for exponent in likely if (exponent.row, exponent.column) not in refused]
         if not likely or likely[0].gain <= 0:
             break
-        several = [one for one in likely[:AT_ONCE] if one.gain > 0.5 * likely[0].gain]
-        found = _made_plain(problem, prior, theta, sigma, several)
-        if found is None and len(several) > 1:
-            found = _made_plain(problem, prior, theta, sigma, several[:1])
-        if found is None:
+        several = [exponent for exponent in likely[:AT_ONCE] if exponent.gain > 0.5 * likely[0].gain]
+        simplified = _make_plain(problem, prior, theta, sigma, several)
+        if simplified is None and len(several) > 1:
+            simplified = _make_plain(problem, prior, theta, sigma, several[:1])
+        if simplified is None:
             refused.add((several[0].row, several[0].column))
         else:
-            prior, theta = found
+            prior, theta = simplified
     return prior, theta
 
 
 class PlainExponent(NamedTuple):
-    """An exponent that may be made plain: the evidence expected to be gained, and its ``worth`` before any loss."""
+    """A possible plain exponent: expected gain of evidence, and its ``worth`` before any loss."""
 
     gain: float
     worth: float
@@ -181,43 +181,45 @@ class PlainExponent(NamedTuple):
     column: int
 
 
-def _made_plain(
+def _make_plain(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array, chosen: Sequence[PlainExponent]
 ) -> tuple[PosynomialPrior, Array] | None:
-    """Set the chosen exponents and fit the others; ``None`` where that makes the law much less likely.
+    """Set the chosen exponents and refit; ``None`` if that makes the model much less likely.
 
-    Exponents that stand in for each other each look as if nothing would be lost without them.
+    Correlated exponents each look dispensable alone.
     """
     mean, deviation, odds, worth = prior.mean.copy(), prior.deviation.copy(), prior.odds, 0.0
-    for one in chosen:
-        if deviation[one.row, one.column] > 0:
-            mean[one.row, one.column], deviation[one.row, one.column] = one.value, 0.0
-            odds, worth = odds + one.odds, worth + one.worth
+    for exponent in chosen:
+        if deviation[exponent.row, exponent.column] > 0:
+            mean[exponent.row, exponent.column], deviation[exponent.row, exponent.column] = exponent.value, 0.0
+            odds, worth = odds + exponent.odds, worth + exponent.worth
     simpler = PosynomialPrior(mean, deviation, prior.low, odds)
     again = _solve(problem, simpler, theta, sigma, rounds=12)
-    before, after = (_huber(_residuals(problem, *one, sigma)) for one in ((prior, theta), (simpler, again)))
+    before, after = (_huber(_residuals(problem, *exponent, sigma)) for exponent in ((prior, theta), (simpler, again)))
     return None if 0.5 * (after - before) > worth + ENOUGH else (simpler, again)
 
 
-def _plain(problem: FormProblem, prior: PosynomialPrior, theta: Array, variance: Array) -> Iterator[PlainExponent]:
+def _plain_candidates(
+    problem: FormProblem, prior: PosynomialPrior, theta: Array, variance: Array
+) -> Iterator[PlainExponent]:
     """Yield the exponents that may be set to plain numbers."""
     for row, column in zip(*np.nonzero(prior.free), strict=True):
         if column == 0:
             continue
-        known = max(float(variance[row, column]), 1e-12)
+        uncertainty = max(float(variance[row, column]), 1e-12)
         wide = float(prior.deviation[row, column])
         off_mean = (theta[row, column] - prior.mean[row, column]) / wide
         may = problem.stretched[column - 1] and not problem.steady[column - 1]
         for value, probability in PLAIN if may else PLAIN[:1]:
             if value >= prior.low[row, column] - 1e-9:
-                lost = (theta[row, column] - value) ** 2 / known - off_mean**2
+                lost = (theta[row, column] - value) ** 2 / uncertainty - off_mean**2
                 odds = math.log(probability / SLAB)
-                worth = odds + 0.5 * math.log(wide**2 / known)
+                worth = odds + 0.5 * math.log(wide**2 / uncertainty)
                 yield PlainExponent(worth - 0.5 * lost, worth, odds, value, int(row), int(column))
 
 
 def _begin(problem: FormProblem, prior: PosynomialPrior, before: Array | None, chance: np.random.Generator) -> Array:
-    """Return a start: the terms found before and a further, small one; or terms drawn from the prior."""
+    """Return a start: the previous terms and a small new one, or a draw from the prior."""
     theta = prior.mean + 0.7 * prior.deviation * chance.standard_normal(prior.mean.shape)
     theta[:, 0] = prior.mean[:, 0]
     if before is not None:
@@ -231,9 +233,9 @@ def _begin(problem: FormProblem, prior: PosynomialPrior, before: Array | None, c
 
 
 def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Array, *, rounds: int) -> Array:
-    """Return the theta of least Huber loss near ``start``, after at most so many steps of Levenberg and Marquardt.
+    """Return the theta of least Huber loss near ``start``, by Levenberg and Marquardt.
 
-    Bounds are kept by projection: an entry that lies on its bound, and that the gradient pushes beyond, stays there.
+    Bounds are kept by projection: an entry stays on its bound while the gradient pushes it out.
     """
     free = prior.free
     theta = np.where(free, np.maximum(start, prior.low), prior.mean)
@@ -244,10 +246,12 @@ def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Ar
         jacobian = _jacobian(problem, prior, theta, sigma)
         slope = jacobian.T @ (heed * off)
         curve = jacobian.T @ (heed[:, None] * jacobian)
-        held = (theta[free] <= prior.low[free]) & (slope > 0)
+        fixed = (theta[free] <= prior.low[free]) & (slope > 0)
         moved, loss = theta, _huber(off)
         while damping < LAST_DAMPING:
-            step = np.linalg.solve(_held(curve + damping * np.diag(np.diag(curve)), held), np.where(held, 0.0, -slope))
+            step = np.linalg.solve(
+                _fix_entries(curve + damping * np.diag(np.diag(curve)), fixed), np.where(fixed, 0.0, -slope)
+            )
             moved = theta.copy()
             moved[free] = np.maximum(theta[free] + step, prior.low[free])
             off = _residuals(problem, prior, moved, sigma)
@@ -263,18 +267,18 @@ def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Ar
 
 
 def _huber(off: Array) -> float:
-    """Return Huber's loss of residuals: squares, and beyond ``WILD_AT`` straight lines."""
+    """Return Huber's loss of residuals: squares, and straight lines above ``WILD_AT``."""
     size = np.abs(off)
     return float(np.sum(np.where(size <= WILD_AT, size**2, 2 * WILD_AT * size - WILD_AT**2)))
 
 
-def _held(curve: Array, held: Mask) -> Array:
-    """Return the curvature in which the entries that are held move by themselves alone."""
-    if not held.any():
+def _fix_entries(curve: Array, fixed: Mask) -> Array:
+    """Return the curvature with fixed entries decoupled."""
+    if not fixed.any():
         return curve
-    found = np.where(held[:, None] | held[None, :], 0.0, curve)
-    found[held, held] = 1.0
-    return found
+    reduced = np.where(fixed[:, None] | fixed[None, :], 0.0, curve)
+    reduced[fixed, fixed] = 1.0
+    return reduced
 
 
 def _residuals(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> Array:
@@ -292,8 +296,8 @@ def _jacobian(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma:
 def _gradient(theta: Array, u: Array) -> Array:
     """Return the gradient of the logarithm of the sum by theta (n, terms × (1 + columns))."""
     share = _sum(theta[:, 0] + u @ theta[:, 1:].T)[1]
-    ones = np.column_stack([np.ones(len(u)), u])
-    return np.asarray((share[:, :, None] * ones[:, None, :]).reshape(len(u), theta.size), np.float64)
+    design = np.column_stack([np.ones(len(u)), u])
+    return np.asarray((share[:, :, None] * design[:, None, :]).reshape(len(u), theta.size), np.float64)
 
 
 def _sum(terms: Array) -> tuple[Array, Array]:
@@ -309,7 +313,7 @@ def _loss(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Arr
 
 
 def _sigma(problem: FormProblem, prior: PosynomialPrior, theta: Array) -> Array:
-    """Return each sample's deviation: short runs may be noisier than long ones, and wild ones tell less."""
+    """Return each sample's deviation; short runs may be noisier, and outliers count less."""
     logs = _sum(theta[:, 0] + problem.u @ theta[:, 1:].T)[0]
     off = logs - problem.logs
     count = len(off)
@@ -318,9 +322,9 @@ def _sigma(problem: FormProblem, prior: PosynomialPrior, theta: Array) -> Array:
     slope = float(centred @ size / (centred @ centred + 30 * max(float(centred.var()), 1e-3)))
     shape = np.exp(np.clip(np.clip(slope, -0.5, 0.0) * centred, -1.5, 1.5))
     scaled = np.abs(off) / shape
-    held = np.minimum(scaled, 4 * 1.4826 * np.median(scaled) + 1e-12)
+    clipped = np.minimum(scaled, 4 * 1.4826 * np.median(scaled) + 1e-12)
     spent = min(float(prior.free.sum()), 0.6 * count)
-    level = np.sqrt((np.sum(problem.weight * held**2) + 3 * 0.04**2) / (count - spent + 3))
+    level = np.sqrt((np.sum(problem.weight * clipped**2) + 3 * 0.04**2) / (count - spent + 3))
     usual = np.clip(level * shape, *NOISE)
     return np.asarray(usual * np.maximum(1.0, np.abs(off) / (WILD * usual)), np.float64)
 

@@ -1,4 +1,7 @@
-"""The ensemble: the median of what several estimators of different form say, so that none of them alone goes astray."""
+"""All tabular estimators by name, their ensemble, and how to restore a fitted one.
+
+The ensemble is the median of estimators of different form, so that no single one goes astray.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,32 +23,39 @@ from leadline.estimators.tabular.trees import Boosting, DecisionTree, LeafwiseBo
 LEAST_MEMBERS = 2
 
 
-def median_prediction(said: Sequence[Predictions]) -> Predictions:
-    """Return the median of the logarithms; what the members differ by is added to what they doubt themselves."""
-    logs = np.log([one.point for one in said])
+def median_prediction(predictions: Sequence[Predictions]) -> Predictions:
+    """Return the median of the logarithms; disagreement adds to the members' own spread."""
+    logs = np.log([prediction.point for prediction in predictions])
     middle = np.median(logs, axis=0)
-    own = np.median([one.spread**2 for one in said], axis=0)
-    apart = np.mean((logs - middle) ** 2, axis=0)
-    return Predictions(np.exp(middle), np.sqrt(own + apart), np.max([one.extrapolation for one in said], axis=0))
+    spread = np.median([prediction.spread**2 for prediction in predictions], axis=0)
+    disagreement = np.mean((logs - middle) ** 2, axis=0)
+    return Predictions(
+        np.exp(middle),
+        np.sqrt(spread + disagreement),
+        np.max([prediction.extrapolation for prediction in predictions], axis=0),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class FittedEnsemble:
-    """Fitted members, each of which has a voice."""
+    """Fitted members with equal votes."""
 
     name: str
     members: tuple[FittedEstimator, ...]
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
         """Predict each row by the median of the members."""
-        return median_prediction([one.predict(rows) for one in self.members])
+        return median_prediction([member.predict(rows) for member in self.members])
 
     def dump(self) -> State:
         """Return all members as arrays."""
-        found: State = {"estimator": np.array([self.name]), "members": text_array([one.name for one in self.members])}
-        for number, one in enumerate(self.members):
-            found |= nest(f"member{number}", one.dump())
-        return found
+        state: State = {
+            "estimator": np.array([self.name]),
+            "members": text_array([member.name for member in self.members]),
+        }
+        for number, member in enumerate(self.members):
+            state |= nest(f"member{number}", member.dump())
+        return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +66,45 @@ class Ensemble:
     members: tuple[StorableEstimator, ...]
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedEnsemble:
-        """Fit the members; one that cannot be fitted has no voice.
+        """Fit the members; one that cannot be fitted is left out.
 
         Raises:
-            InvalidInput: fewer than two can be fitted; why not the first.
+            InvalidInput: fewer than two can be fitted, with the reason of the first.
         """
         fitted, why = [], ""
-        for one in self.members:
+        for member in self.members:
             try:
-                fitted.append(one.fit(samples, scale_features=scale_features, seed=seed))
+                fitted.append(member.fit(samples, scale_features=scale_features, seed=seed))
             except InvalidInput as error:
-                why = why or str(error).replace(one.name, self.name, 1)
+                why = why or str(error).replace(member.name, self.name, 1)
         if len(fitted) < LEAST_MEMBERS:
             raise InvalidInput(why or f"{self.name} needs two estimators, and has {len(fitted)}")
         return FittedEnsemble(self.name, tuple(fitted))
 
     def load(self, state: State) -> FittedEnsemble:
         """Return the fitted ensemble that ``dump`` gave."""
-        known = {one.name: one for one in self.members}
-        names = [str(one) for one in state["members"]]
+        by_name = {member.name: member for member in self.members}
+        names = [str(member) for member in state["members"]]
         return FittedEnsemble(
-            self.name, tuple(known[name].load(unnest(f"member{i}", state)) for i, name in enumerate(names))
+            self.name, tuple(by_name[name].load(unnest(f"member{i}", state)) for i, name in enumerate(names))
         )
 
 
 _LAW = ScalingModel("scaling_law", PosynomialForm())
+# For phases that are short beside the work.
 _PLAIN = ScalingModel("plain_law", PosynomialForm(), corrected=False)
-"""For phases that are short beside the work."""
 _STEADY = ScalingModel("steady_law", PosynomialForm(), steady=True)
+# Those that say something sensible far from what was run; together they are the ensemble.
 EXTRAPOLATING: tuple[StorableEstimator, ...] = (
     PhasedModel(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _PLAIN),
     PhasedModel(_LAW, _PLAIN),
     PhasedModel(ScalingModel("additive_law", AdditiveForm()), _PLAIN),
     PhasedModel(UnitModel("unit_law", _LAW, _STEADY), _PLAIN),
 )
-"""Those that say something sensible far from what was run; together they are the ensemble."""
 _FIXED = PhasedModel(UnitModel("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN)
 ESTIMATORS: dict[str, StorableEstimator] = {
-    one.name: one
-    for one in (
+    estimator.name: estimator
+    for estimator in (
         BlackBox("linear", RidgeRegression(), growth=0.3),
         BlackBox("tree", DecisionTree(), growth=1.0),
         BlackBox("boosting", Boosting(), growth=1.0),
@@ -105,8 +115,8 @@ ESTIMATORS: dict[str, StorableEstimator] = {
         Ensemble("ensemble", EXTRAPOLATING),
     )
 }
+# For thousands of rows; with fewer the others say more.
 AMPLE_DATA_ESTIMATOR = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=1.0)
-"""For thousands of rows; with fewer the others say more."""
 
 
 def find_estimator(name: str) -> StorableEstimator:
@@ -115,16 +125,16 @@ def find_estimator(name: str) -> StorableEstimator:
     Raises:
         UnknownName: there is none; the closest ones.
     """
-    known = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
-    if name not in known:
-        raise UnknownName("estimator", name, known)
-    return known[name]
+    choices = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
+    if name not in choices:
+        raise UnknownName("estimator", name, choices)
+    return choices[name]
 
 
 def load_estimator(state: State) -> FittedEstimator:
-    """Return the fitted estimator that ``dump`` gave.
+    """Return the fitted estimator that ``dump`` wrote.
 
     Raises:
-        UnknownName: it is of an estimator that this version does not know.
+        UnknownName: this version does not know the estimator.
     """
     return find_estimator(str(state["estimator"][0]) if "estimator" in state else "").load(state)

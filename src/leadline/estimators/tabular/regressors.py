@@ -1,4 +1,4 @@
-"""Multiple linear regression, held back by a ridge penalty that leave-one-out errors choose."""
+"""Ridge regression and small perceptrons."""
 
 import warnings
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ import numpy as np
 
 from leadline.estimators.ports import Array, State, floats
 
+# Tried ridge penalties, per row.
 PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))
-"""Tried ridge penalties, per row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class LinearModel:
     slopes: Array
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return the plane's height at each row; it believes no spread."""
+        """Return the prediction for each row; it has no spread of its own."""
         return self.intercept + x @ self.slopes, np.full(len(x), np.nan)
 
     def dump(self) -> State:
-        """Return the plane as arrays."""
+        """Return the model as arrays."""
         return {"intercept": np.array([self.intercept]), "slopes": self.slopes}
 
 
@@ -34,40 +34,43 @@ class RidgeRegression:
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> LinearModel:  # noqa: ARG002 - nothing is drawn
-        """Fit a plane; the penalty is the one of least leave-one-out error, which has a closed form."""
+        """Fit a linear model with the penalty of least leave-one-out error (closed form)."""
         root = np.sqrt(weight)[:, None]
         centre, mean = np.average(x, axis=0, weights=weight), float(np.average(y, weights=weight))
         inside, target = root * (x - centre), root[:, 0] * (y - mean)
-        left, sizes, right = np.linalg.svd(inside, full_matrices=False)
+        rotation, sizes, right = np.linalg.svd(inside, full_matrices=False)
         share = weight / weight.sum()
         best: tuple[float, Array] = (np.inf, np.zeros(x.shape[1]))
         for penalty in PENALTIES:
             kept = sizes**2 / (sizes**2 + penalty * len(y))
-            fitted = left @ (kept * (left.T @ target))
-            leverage = np.minimum(left**2 @ kept + share, 1 - 1e-9)
+            fitted = rotation @ (kept * (rotation.T @ target))
+            leverage = np.minimum(rotation**2 @ kept + share, 1 - 1e-9)
             error = float(np.mean(((target - fitted) / (1 - leverage)) ** 2))
             if error < best[0]:
                 slopes = right.T @ (
-                    np.divide(kept, sizes, out=np.zeros_like(sizes), where=sizes > 0) * (left.T @ target)
+                    np.divide(kept, sizes, out=np.zeros_like(sizes), where=sizes > 0) * (rotation.T @ target)
                 )
                 best = (error, slopes)
         return LinearModel(mean - float(centre @ best[1]), best[1])
 
     def load(self, state: State) -> LinearModel:
-        """Return the plane that ``dump`` gave."""
+        """Return the model that ``dump`` wrote."""
         return LinearModel(float(floats(state["intercept"])[0]), floats(state["slopes"]))
 
 
 MEMBERS = 4
 HIDDEN = (16, 8)
+# Columns are held within so many deviations: tanh says nothing beyond.
 FAR = 6.0
-"""Columns are held within so many deviations: tanh says nothing beyond."""
 LARGEST = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Perceptrons:
-    """``layers`` of weights (members, inputs, outputs) and biases (members, 1, outputs), with tanh between."""
+    """Several perceptrons with tanh between their layers.
+
+    ``layers`` are weights (members, inputs, outputs) and biases (members, 1, outputs).
+    """
 
     mean: float
     deviation: float
@@ -75,8 +78,8 @@ class Perceptrons:
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return the members' mean, and their disagreement as its deviation."""
-        held = np.clip(x, -FAR, FAR)
-        signal = np.broadcast_to(held, (self.layers[0][0].shape[0], *held.shape))
+        clipped = np.clip(x, -FAR, FAR)
+        signal = np.broadcast_to(clipped, (self.layers[0][0].shape[0], *clipped.shape))
         for weights, bias in self.layers[:-1]:
             signal = np.tanh(signal @ weights + bias)
         weights, bias = self.layers[-1]
@@ -93,19 +96,19 @@ class Perceptrons:
 
 @dataclass(frozen=True, slots=True)
 class PerceptronRegression:
-    """Perceptrons fitted by L-BFGS with weight decay, by scikit-learn; many rows are thinned by chance."""
+    """Perceptrons fitted by scikit-learn's L-BFGS with weight decay; many rows are subsampled."""
 
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Perceptrons:
-        """Fit each member from its own start; a row's weight is the chance to be drawn where rows repeat."""
+        """Fit each member from its own start; weights become repetitions of rows."""
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - needed to fit alone
         from sklearn.neural_network import MLPRegressor  # noqa: PLC0415 - needed to fit alone
 
         inputs = x if x.shape[1] else np.zeros((len(x), 1))
         mean, deviation = float(np.average(y, weights=weight)), max(float(y.std()), 1e-9)
         at = _repeat(weight, seed)
-        found = []
+        networks = []
         for member in range(MEMBERS):
             network = MLPRegressor(
                 hidden_layer_sizes=HIDDEN,
@@ -118,11 +121,13 @@ class PerceptronRegression:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early on purpose
                 network.fit(np.clip(inputs[at], -FAR, FAR), (y[at] - mean) / deviation)
-            found.append(network)
+            networks.append(network)
         layers = tuple(
             (
-                np.stack([one.coefs_[i] for one in found])[:, : x.shape[1] if i == 0 else None],
-                np.stack([one.intercepts_[i] for one in found])[:, None, :],
+                np.stack([member_network.coefs_[i] for member_network in networks])[
+                    :, : x.shape[1] if i == 0 else None
+                ],
+                np.stack([member_network.intercepts_[i] for member_network in networks])[:, None, :],
             )
             for i in range(len(HIDDEN) + 1)
         )

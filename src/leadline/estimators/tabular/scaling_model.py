@@ -1,4 +1,7 @@
-"""What a law's form is: a sum of a part that does not grow with scale, the start-up, and one that does, the work."""
+"""Scaling models: target = start-up + work × unit time, in one of several forms.
+
+A form is a sum of a part that does not grow with scale (the start-up) and one that does (the work).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +30,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class FormProblem:
-    """``logs`` (n,) to be met at ``u`` (n, columns), each with its ``weight``, whose mean is one.
+    """Target ``logs`` (n,) at inputs ``u`` (n, columns), with ``weight`` of mean one.
 
-    ``u`` are logarithms about their mean where ``stretched``, else standardised; ``scales`` are the columns that carry
-    scale; ``crossed`` those that let its exponents differ between categories; ``steady`` those that carry scale and on
-    which the time of a unit, which is asked for, hardly depends.
+    ``u`` are centred logarithms where ``stretched``, else standardised. ``scales`` marks columns that carry scale,
+    ``crossed`` those that vary its exponents between categories. ``steady`` marks columns of scale on which a unit's
+    time hardly depends.
     """
 
     u: Array
@@ -50,10 +53,10 @@ class FittedForm(Protocol):
         """Return the logarithms of the start-up and of the work (n,), minus infinity where there is none."""
 
     def spread(self, u: Array) -> Array:
-        """Return the deviation of the sum's logarithm that comes from not knowing the law better (n,)."""
+        """Return the log deviation (n,) due to the uncertainty of the form."""
 
     def dump(self) -> State:
-        """Return all that the law needs."""
+        """Return all state of the form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,10 @@ class ModelForm(Protocol):
 
     @property
     def largest(self) -> int:
-        """Return how many samples it is fitted on at most: it has few numbers to find."""
+        """Return the most samples to fit on; the form has few parameters."""
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
-        """Return laws of different complexity, at least one."""
+        """Return fits of different complexity, at least one."""
 
     def load(self, state: State) -> FittedForm:
         """Return the law that ``dump`` gave."""
@@ -86,17 +89,17 @@ def log_sum(terms: Array) -> Array:
         return np.asarray(most + np.log(np.exp(terms - most[:, None]).sum(axis=1)), np.float64)
 
 
+# Law and correction are fitted in turn so often, where a correction is worthwhile.
 ROUNDS = 3
-"""Law and correction are fitted in turn so often, where a correction is worthwhile."""
+# Columns of categories have at most so many values, where these do not say the same as others.
 FEW_VALUES, MOST_CROSSES = 4, 16
-"""Columns of categories have at most so many values, where these do not say the same as others."""
+# What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open.
 GROWTH = 0.05
-"""What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedScalingModel:
-    """Laws of one form, each with its share of belief."""
+    """Fits of one form, each with its posterior share."""
 
     name: str
     encoding: FeatureEncoding
@@ -113,7 +116,7 @@ class FittedScalingModel:
         x, beyond = self.encoding.encode(rows)
         u = _logs(x, self.encoding, self.crosses)
         more, unsure = self.correction.at(x) if self.correction else (np.zeros(len(x)), np.zeros(len(x)))
-        each = _each(self.laws, u, more)
+        each = _form_logs(self.laws, u, more)
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
@@ -146,11 +149,11 @@ class FittedScalingModel:
 
 @dataclass(frozen=True, slots=True)
 class ScalingModel:
-    """Fits laws of one form: a start-up that does not grow with scale, and work that does.
+    """Fits one form: a start-up that does not grow with scale, and work that does.
 
-    Evidence weighs how complex the law is, and whether the exponents of scale differ between categories. Where it is to
-    be ``corrected``, what it leaves is learned besides, if that is worthwhile. A ``steady`` one is of something that
-    hardly depends on scale, as the time of a unit of work.
+    Evidence weighs the complexity, and whether exponents of scale differ between categories. With ``corrected`` a
+    correction of the residuals is fitted if it helps. A ``steady`` target hardly depends on scale, such as the time of
+    a unit of work.
     """
 
     name: str
@@ -174,28 +177,28 @@ class ScalingModel:
         table = tabulate_samples(samples, least=self.least, estimator=self.name)
         if self.steady:
             table = replace(table, weight=np.ones(len(table)))
-        found = encoding.learn_encoding(table.rows, scale_features)
-        x = found.encode(table.rows)[0]
-        crosses = _crosses(x, found)
-        task = _Task(self.form, found, crosses, x, table, seed, self.steady)
+        encoder = encoding.learn_encoding(table.rows, scale_features)
+        x = encoder.encode(table.rows)[0]
+        crosses = _crosses(x, encoder)
+        task = _Task(self.form, encoder, crosses, x, table, seed, self.steady)
         logs = impute_censored(table, task.expect)
         laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
-        fitted = shares @ _each(laws, task.u, more)
-        bent = bend.fit_full_scale_correction(x, fitted, table, logs, found.scales.astype(bool))
+        fitted = shares @ _form_logs(laws, task.u, more)
+        bent = bend.fit_full_scale_correction(x, fitted, table, logs, encoder.scales.astype(bool))
         error = robust_deviation(logs - bent.at(fitted, x), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
-        return FittedScalingModel(self.name, found, crosses, laws, shares, correction, bent, error, limits)
+        return FittedScalingModel(self.name, encoder, crosses, laws, shares, correction, bent, error, limits)
 
     def load(self, state: State) -> FittedScalingModel:
         """Return the fitted law that ``dump`` gave."""
         figures, shares = floats(state["figures"]), floats(state["shares"])
         laws = tuple(self.form.load(unnest(f"law{i}", state)) for i in range(len(shares)))
-        known = encoding.load_encoding(unnest("encoding", state))
+        encoder = encoding.load_encoding(unnest("encoding", state))
         more = corrections.load_unit_time_correction(unnest("correction", state))
         return FittedScalingModel(
             self.name,
-            known,
+            encoder,
             integers(state["crosses"]).reshape(-1, 2),
             laws,
             shares,
@@ -208,10 +211,10 @@ class ScalingModel:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What is fitted: a form to a table, whose encoded rows are ``x``."""
+    """One fitting task: a form on a table with encoded rows ``x``."""
 
     form: ModelForm
-    known: FeatureEncoding
+    encoder: FeatureEncoding
     crosses: npt.NDArray[np.int64]
     x: Array
     table: SampleTable
@@ -220,22 +223,24 @@ class _Task:
 
     @property
     def u(self) -> Array:
-        return _logs(self.x, self.known, self.crosses)
+        return _logs(self.x, self.encoder, self.crosses)
 
     def expect(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
-        """Return what the laws of the rows in ``use`` expect of every row, and the deviation about them."""
+        """Return the expectation for every row from fits on the rows in ``use``, and the deviation."""
         laws, shares, sigma = self.laws(logs, use)
-        return np.asarray(shares @ _each(laws, self.u, np.zeros(len(logs))), np.float64), sigma
+        return np.asarray(shares @ _form_logs(laws, self.u, np.zeros(len(logs))), np.float64), sigma
 
     def alternate(self, logs: Array, *, rounds: int) -> tuple[tuple[FittedForm, ...], Array, UnitTimeCorrection | None]:
-        """Return laws, their shares of belief and a correction, each fitted to what the other leaves."""
+        """Return fits, posterior shares and a correction, each fitted to the residuals of the other."""
         every, none = np.ones(len(logs), bool), np.zeros(len(logs))
         more, correction = none, None
         laws, shares, _ = self.laws(logs, every)
         for _ in range(rounds):
-            plain = shares @ _each(laws, self.u, none)
+            plain = shares @ _form_logs(laws, self.u, none)
             share = np.minimum(np.exp(laws[int(shares.argmax())].halves(self.u)[1] - plain), 1.0)
-            again = corrections.fit_unit_time_correction(self.x, logs - plain, share, self.table, self.known, self.seed)
+            again = corrections.fit_unit_time_correction(
+                self.x, logs - plain, share, self.table, self.encoder, self.seed
+            )
             if again is None:
                 break
             correction, more = again, share * again.at(self.x)[0]
@@ -243,61 +248,61 @@ class _Task:
         return laws, shares, correction
 
     def laws(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[FittedForm, ...], Array, float]:
-        """Return the believable laws of the rows in ``use``, their shares of belief, and the deviation about them."""
-        at = _choose(self.table, self.form.largest, self.seed)
+        """Return the likely fits on the rows in ``use``, their posterior shares, and the deviation."""
+        at = _sample_rows(self.table, self.form.largest, self.seed)
         at = at[use[at]]
         weight, none = self.table.weight[at], np.zeros(len(self.crosses), bool)
-        carries = np.concatenate([self.known.scales.astype(bool), none])
+        carries = np.concatenate([self.encoder.scales.astype(bool), none])
         no = np.zeros(len(carries), bool)
         problem = FormProblem(
             self.u[at],
             logs[at],
             weight / weight.mean(),
             no if self.steady else carries,
-            np.concatenate([~np.isnan(self.known.stretch), none]),
-            np.concatenate([np.zeros(len(self.known.scales), bool), ~none]),
+            np.concatenate([~np.isnan(self.encoder.stretch), none]),
+            np.concatenate([np.zeros(len(self.encoder.scales), bool), ~none]),
             carries if self.steady else no,
         )
-        return _believed(self.form.fit(problem, self.seed))
+        return _weigh_fits(self.form.fit(problem, self.seed))
 
 
-def _believed(fits: list[FormFit]) -> tuple[tuple[FittedForm, ...], Array, float]:
-    """Return the laws of some evidence, their shares of belief, and the deviation about the likeliest."""
-    evidence = np.array([one.evidence for one in fits])
+def _weigh_fits(fits: list[FormFit]) -> tuple[tuple[FittedForm, ...], Array, float]:
+    """Return the fits of some evidence, their posterior shares, and the deviation of the best."""
+    evidence = np.array([fit.evidence for fit in fits])
     shares = np.exp(evidence - evidence.max())
     kept = np.flatnonzero(shares > 0.01 * shares.sum())
     sigma = float(np.median(fits[int(evidence.argmax())].sigma))
     return tuple(fits[i].law for i in kept), shares[kept] / shares[kept].sum(), sigma
 
 
-def _each(laws: tuple[FittedForm, ...], u: Array, more: Array) -> Array:
+def _form_logs(laws: tuple[FittedForm, ...], u: Array, more: Array) -> Array:
     """Return the logarithms that each law gives (laws, n), with ``more`` added to that of the work."""
     halves = [law.halves(u) for law in laws]
     return np.stack([np.logaddexp(startup, work + more) for startup, work in halves])
 
 
-def units(known: FeatureEncoding) -> Array:
-    """Return what a standardised column is times, so that its weight is an exponent where it is a logarithm."""
-    return np.where(np.isnan(known.stretch), 1.0, known.stretch)
+def units(encoder: FeatureEncoding) -> Array:
+    """Return the factor of each standardised column that makes its weight an exponent."""
+    return np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
 
 
-def _logs(x: Array, known: FeatureEncoding, crosses: npt.NDArray[np.int64]) -> Array:
-    """Return what the laws are linear in: the columns, and the products by which exponents of scale differ."""
-    plain = x * units(known)
+def _logs(x: Array, encoder: FeatureEncoding, crosses: npt.NDArray[np.int64]) -> Array:
+    """Return the inputs of the forms: columns, and products that vary exponents of scale."""
+    plain = x * units(encoder)
     return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
 
 
-def _crosses(x: Array, known: FeatureEncoding) -> npt.NDArray[np.int64]:
-    """Return the pairs of a category's column and one that carries scale, those of the fewest values first."""
+def _crosses(x: Array, encoder: FeatureEncoding) -> npt.NDArray[np.int64]:
+    """Return pairs of a category column and a scale column, fewest values first."""
     values = [len(np.unique(column)) for column in x.T]
-    names = np.isnan(known.stretch) & ~known.scales.astype(bool)
+    names = np.isnan(encoder.stretch) & ~encoder.scales.astype(bool)
     few = [i for i, count in enumerate(values) if 1 < count <= FEW_VALUES and names[i]]
-    pairs = [(i, j) for i in sorted(few, key=lambda i: values[i]) for j in np.flatnonzero(known.scales)]
+    pairs = [(i, j) for i in sorted(few, key=lambda i: values[i]) for j in np.flatnonzero(encoder.scales)]
     return np.array(pairs[:MOST_CROSSES], np.int64).reshape(-1, 2)
 
 
-def _choose(table: SampleTable, most: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return at most ``most`` rows, drawn by chance; up to half of them at full scale."""
+def _sample_rows(table: SampleTable, most: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return at most ``most`` random rows, up to half of them at full scale."""
     order = np.random.default_rng(seed).permutation(len(table))
     large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]
     small = order[~table.full_scale[order]][: most - len(large)]

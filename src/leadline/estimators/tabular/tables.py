@@ -1,4 +1,4 @@
-"""What every estimator takes from its samples: rows, logarithms, weights and folds; and what it owes when unsure."""
+"""Training tables of all estimators: rows, log targets, weights and folds."""
 
 import math
 import zlib
@@ -12,19 +12,19 @@ from leadline.core.errors import InvalidInput
 from leadline.core.runs import Sample, Scale, Value
 from leadline.estimators.ports import Array
 
+# The full-scale samples together count for at least this share, however many scaled-down ones there are …
 FULL_SCALE_SHARE = 0.25
-"""The full-scale samples together count for at least this share, however many scaled-down ones there are …"""
+# … but none for more than so many of those.
 HEAVIEST = 3.0
-"""… but none for more than so many of those."""
+# No spread is wider: a factor of ten either way says that nothing is known.
 WIDEST = math.log(10)
-"""No spread is wider: a factor of ten either way says that nothing is known."""
+# A prediction stays within e to this power of what was fitted, so that it is a number above zero.
 REACH = 40.0
-"""A prediction stays within e to this power of what was fitted, so that it is a number above zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTable:
-    """Samples by columns: ``logs`` of their values (n,), ``weight`` with mean one, ``folds`` by configuration."""
+    """Samples by columns: ``logs`` (n,), ``weight`` of mean one, ``folds`` by configuration."""
 
     rows: tuple[Mapping[str, Value], ...]
     logs: Array
@@ -68,41 +68,41 @@ def tabulate_samples(samples: Sequence[Sample], *, least: int, estimator: str) -
 
 
 def _weights(full_scale: npt.NDArray[np.bool_]) -> Array:
-    """Return weights with mean one under which few full-scale samples are not drowned by many scaled-down ones."""
+    """Return weights of mean one that keep few full-scale samples from being drowned."""
     many, few = int((~full_scale).sum()), int(full_scale.sum())
     if not many or not few:
         return np.ones(len(full_scale))
-    wanted = FULL_SCALE_SHARE / (1 - FULL_SCALE_SHARE) * many / few
-    weight = np.where(full_scale, min(max(wanted, 1.0), HEAVIEST), 1.0)
+    weight_ratio = FULL_SCALE_SHARE / (1 - FULL_SCALE_SHARE) * many / few
+    weight = np.where(full_scale, min(max(weight_ratio, 1.0), HEAVIEST), 1.0)
     return np.asarray(weight / weight.mean(), np.float64)
 
 
 def assign_folds(folds: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
-    """Return the part, 0 to ``count`` - 1, of each row; those of one configuration share one."""
-    known = np.unique(folds)
-    order = np.random.default_rng(seed).permutation(len(known))
-    return np.asarray(order[np.searchsorted(known, folds)] % count, np.int64)
+    """Return the fold, 0 to ``count`` - 1, of each row; a configuration stays in one fold."""
+    distinct = np.unique(folds)
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    return np.asarray(order[np.searchsorted(distinct, folds)] % count, np.int64)
 
 
 def robust_deviation(residuals: Array, weight: Array | None = None) -> float:
-    """Return the standard deviation of residuals about zero, not moved by a few wild ones."""
+    """Return the standard deviation about zero, robust to a few outliers."""
     if not len(residuals):
         return WIDEST
     typical = 1.4826 * float(np.median(np.abs(residuals)))
-    held = np.clip(residuals, -4 * typical, 4 * typical) if typical > 0 else residuals
-    return float(np.sqrt(np.average(held**2, weights=weight)))
+    clipped = np.clip(residuals, -4 * typical, 4 * typical) if typical > 0 else residuals
+    return float(np.sqrt(np.average(clipped**2, weights=weight)))
 
 
-def add_extrapolation_spread(own: Array, beyond: Array, growth: float) -> Array:
-    """Return the spread of rows that lie ``beyond`` what was fitted, which adds ``growth`` for each range."""
+def add_extrapolation_spread(spread: Array, beyond: Array, growth: float) -> Array:
+    """Return the spread with ``growth`` added for each fitted range of extrapolation."""
     more = np.minimum(growth * np.minimum(beyond, 1e6), WIDEST)
-    return np.minimum(np.hypot(own, more), WIDEST)
+    return np.minimum(np.hypot(spread, more), WIDEST)
 
 
 def impute_censored(table: SampleTable, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Array, float]]) -> Array:
-    """Return the logarithms with each lower bound replaced by what is expected above it (Tobit's model, by EM).
+    """Return log targets with each lower bound replaced by its expectation (Tobit model, EM).
 
-    ``fit`` is given the logarithms and which rows to fit, and returns what it expects of each row and its deviation.
+    ``fit`` takes the logarithms and the rows to fit. It returns the expectation of each row and its deviation.
     """
     filled, use = table.logs, ~table.censored
     for _ in range(4 if table.censored.any() else 0):
@@ -113,9 +113,9 @@ def impute_censored(table: SampleTable, fit: Callable[[Array, npt.NDArray[np.boo
 
 
 def mean_above(bound: Array, mean: Array, sigma: float) -> Array:
-    """Return the mean of a normal variable, given that it lies above ``bound``."""
+    """Return the mean of a normal variable truncated below at ``bound``."""
     standard = np.clip((bound - mean) / sigma, -30, 30)
     density = np.exp(-0.5 * standard**2) / math.sqrt(2 * math.pi)
-    tail = np.array([0.5 * math.erfc(one / math.sqrt(2)) for one in standard])
+    tail = np.array([0.5 * math.erfc(score / math.sqrt(2)) for score in standard])
     hazard = np.where(standard > 25, standard + 1 / np.maximum(standard, 1), density / np.maximum(tail, 1e-300))
     return np.asarray(np.maximum(bound, mean + sigma * hazard), np.float64)

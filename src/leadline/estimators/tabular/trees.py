@@ -1,4 +1,4 @@
-"""Decision trees and gradient boosting: grown by scikit-learn, kept as arrays and walked by numpy."""
+"""Decision trees and boosting: grown by scikit-learn or LightGBM, stored as arrays."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,20 +10,20 @@ from leadline.core.errors import MissingExtra
 from leadline.estimators.ports import Array, State, floats, integers, nest, unnest
 
 Whole = npt.NDArray[np.int64]
+# From so many rows on, boosting grows larger trees on a part of the rows each.
 PLENTY = 2000
-"""From so many rows on, boosting grows larger trees on a part of the rows each."""
+# Leaves that are looked for at once: as many as stay in the processor's cache.
 AT_ONCE = 1 << 14
-"""Leaves that are looked for at once: as many as stay in the processor's cache."""
+# Quantiles that a spread is made of, and how many deviations of a normal variable lie between them.
 LEVELS, BETWEEN = (0.1, 0.9), 2.563
-"""Quantiles that a spread is made of, and how many deviations of a normal variable lie between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """The sum of ``base`` and of the leaves that a row falls into, one in each tree.
+    """The sum of ``base`` and one leaf of each tree.
 
-    All trees stand in one row of nodes; ``roots`` are where each begins. A node asks whether column ``column`` is at
-    most ``threshold``: then ``left``, else ``right``. A leaf leads to itself.
+    All trees share one array of nodes; ``roots`` are where each begins. A node goes ``left`` if ``column`` is at most
+    ``threshold``, else ``right``. A leaf leads to itself.
     """
 
     base: float
@@ -36,21 +36,21 @@ class Trees:
     value: Array
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return the sum of the leaves of each row; trees believe no spread."""
+        """Return the sum of the leaves of each row; trees have no spread of their own."""
         total = np.full(len(x), self.base)
         if not len(self.roots):
             return total, np.full(len(x), np.nan)
         many = max(AT_ONCE // len(self.roots), 1)
         for begin in range(0, len(x), many):
-            node = self._walked(x[begin : begin + many])
+            node = self._find_leaves(x[begin : begin + many])
             total[begin : begin + many] += self.value.take(node).sum(axis=0)
         return total, np.full(len(x), np.nan)
 
     def leaves(self, x: Array) -> Whole:
         """Return the leaf that each row ends in, in each tree, as positions of nodes: shape (n, trees)."""
-        return self._walked(x).T
+        return self._find_leaves(x).T
 
-    def _walked(self, x: Array) -> Whole:
+    def _find_leaves(self, x: Array) -> Whole:
         """Return the leaves (trees, n) of some rows."""
         branches = np.stack([self.right, self.left], axis=1).ravel()
         part = np.ascontiguousarray(x.T, dtype=np.float32)  # as scikit-learn compares
@@ -117,7 +117,7 @@ class Boosting:
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
-        """Grow the trees one after another, each on what the ones before left over."""
+        """Grow the trees one after another, each on the residuals of those before."""
         many = len(y) >= PLENTY
         return fit_boosted_trees(
             x,
@@ -139,36 +139,36 @@ class Boosting:
 
 @dataclass(frozen=True, slots=True)
 class QuantileTrees:
-    """Trees for the median and for the quantiles ``LEVELS``, whose distance is the spread of a normal variable."""
+    """Trees for the median and the quantiles ``LEVELS``, whose distance gives a spread."""
 
     low: Trees
     middle: Trees
     high: Trees
 
     def predict(self, x: Array) -> tuple[Array, Array]:
-        """Return the median of each row, and the deviation that lies between the quantiles."""
-        low, middle, high = (one.predict(x)[0] for one in (self.low, self.middle, self.high))
+        """Return the median of each row, and the deviation from the distance of the quantiles."""
+        low, middle, high = (trees.predict(x)[0] for trees in (self.low, self.middle, self.high))
         return middle, np.maximum(high - low, 0.0) / BETWEEN
 
     def dump(self) -> State:
         """Return the trees as arrays."""
         parts = (("low", self.low), ("middle", self.middle), ("high", self.high))
-        return {key: array for name, one in parts for key, array in nest(name, one.dump()).items()}
+        return {key: array for name, trees in parts for key, array in nest(name, trees.dump()).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class QuantileBoosting:
-    """Gradient boosting of quantiles by their pinball loss (Koenker and Bassett 1978; Friedman 2001).
+    """Gradient boosting of quantiles by pinball loss (Koenker and Bassett 1978; Friedman 2001).
 
-    With what the conformal intervals make of its spread it is conformalised quantile regression (Romano, Patterson and
-    Candès 2019): wide where the runs scatter, narrow where they do not.
+    With conformal intervals it is conformalised quantile regression (Romano, Patterson and Candès 2019): wide where
+    runs scatter, narrow where they do not.
     """
 
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> QuantileTrees:
         """Grow the trees of each quantile by themselves."""
-        low, middle, high = (self._grown(x, y, weight, seed, level) for level in (LEVELS[0], 0.5, LEVELS[1]))
+        low, middle, high = (self._fit_quantile(x, y, weight, seed, level) for level in (LEVELS[0], 0.5, LEVELS[1]))
         return QuantileTrees(low, middle, high)
 
     def load(self, state: State) -> QuantileTrees:
@@ -176,7 +176,7 @@ class QuantileBoosting:
         low, middle, high = (load_trees(unnest(name, state)) for name in ("low", "middle", "high"))
         return QuantileTrees(low, middle, high)
 
-    def _grown(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
+    def _fit_quantile(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
         return fit_boosted_trees(
             x,
             y,
@@ -193,7 +193,7 @@ class QuantileBoosting:
 
 
 def fit_boosted_trees(x: Array, y: Array, weight: Array, base: float, **settings: Any) -> Trees:  # noqa: ANN401
-    """Return the trees of scikit-learn's gradient boosting that begins at ``base``, on a part of the rows each.
+    """Return scikit-learn's gradient boosting from ``base``, each tree on a subsample of rows.
 
     ``settings`` are those of ``GradientBoostingRegressor``.
     """
@@ -203,7 +203,7 @@ def fit_boosted_trees(x: Array, y: Array, weight: Array, base: float, **settings
         return _stump(base)
     grown = GradientBoostingRegressor(init="zero", subsample=0.3 if len(y) >= PLENTY else 0.7, **settings)
     grown.fit(x, y - base, sample_weight=weight)
-    return convert_trees([one.tree_ for one in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
+    return convert_trees([stage.tree_ for stage in grown.estimators_[:, 0]], base=base, rate=grown.learning_rate)
 
 
 def _stump(value: float) -> Trees:
@@ -269,19 +269,19 @@ class LeafwiseBoosting:
         base = float(np.median(y))
         data = lightgbm.Dataset(single, y - base, weight=weight, free_raw_data=False)
         grown = lightgbm.train({**LIGHTGBM_SETTINGS, "seed": seed}, data, num_boost_round=LEAFWISE_ROUNDS)
-        return _kept(grown.dump_model()["tree_info"], base)
+        return _convert_lightgbm(grown.dump_model()["tree_info"], base)
 
     def load(self, state: State) -> Trees:
         """Return the trees that ``dump`` gave."""
         return load_trees(state)
 
 
-def _kept(trees: list[dict[str, Any]], base: float) -> Trees:
+def _convert_lightgbm(trees: list[dict[str, Any]], base: float) -> Trees:
     """Return LightGBM's trees as arrays."""
     nodes: list[list[float]] = []
     roots = [_add(tree["tree_structure"], nodes) for tree in trees]
     table = np.array(nodes, float).reshape(len(nodes), 5)
-    column, left, right = (table[:, one].astype(np.int64) for one in (0, 2, 3))
+    column, left, right = (table[:, number].astype(np.int64) for number in (0, 2, 3))
     return Trees(base, DEEPEST, np.array(roots, np.int64), column, table[:, 1], left, right, table[:, 4])
 
 
