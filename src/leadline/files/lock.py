@@ -1,4 +1,4 @@
-"""Be the one process that does something, and say who is: a lock on a file, gone with the process that holds it."""
+"""A lock on a file, released when its process ends, with a note about the holder."""
 
 import fcntl
 import os
@@ -13,9 +13,9 @@ from typing import TextIO
 
 @contextmanager
 def file_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock of the file, made if it is not there; yield ``False`` if another process holds it."""
+    """Hold the lock of a file, created if missing; yield False if another process holds it."""
     with path.open("a+", encoding="utf-8") as stream:
-        if not _locked(stream):
+        if not _try_lock(stream):
             yield False
             return
         stream.truncate(0)
@@ -29,7 +29,7 @@ def file_lock(path: Path) -> Iterator[bool]:
 
 
 def lock_holder(path: Path) -> str | None:
-    """Return who holds the lock, as ``process 12 on node1 since 14:02``; ``None`` if nobody does."""
+    """Return the holder, as ``process 12 on node1 since 14:02``; None if the lock is free."""
     try:
         with path.open("r+", encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,8 +40,8 @@ def lock_holder(path: Path) -> str | None:
     return None
 
 
-def _locked(stream: TextIO) -> bool:
-    """Take the lock; somebody who only looks whether it is taken holds it for a moment."""
+def _try_lock(stream: TextIO) -> bool:
+    """Take the lock; retry shortly, because readers of the holder take it for a moment."""
     for wait_s in (0.05, 0.1, 0.2, 0.0):
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -191,7 +191,7 @@ def test_a_copy_that_is_never_let_begin_does_not(tmp_path):
     with _copy(tmp_path, "--word-within-s", "0.3") as process:
         assert process.wait(30) == 125
     ended = read_outcome(tmp_path / "a.json")
-    assert ended.never_let
+    assert ended.never_released
     assert (ended.state, ended.exit_code) == (JobState.CANCELLED, 125)
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 

@@ -201,7 +201,7 @@ def test_what_can_never_run_is_refused():
 
     with pytest.raises(NothingFits, match="ask for less"):
         queue.submit("wide", NodeRequest(3, 1), 1)
-    with pytest.raises(InvalidInput, match="key of its own"):
+    with pytest.raises(InvalidInput, match="use a new key"):
         queue.submit("first", NodeRequest(1, 1), 1)
     with pytest.raises(InvalidInput, match="more than 0"):
         queue.submit("none", NodeRequest(1, 1), 0)
