@@ -18,7 +18,7 @@ PAUSES_S = (0.1, 2.0)
 
 
 def wait_for_release(release_file: Path, max_s: float) -> float | None:
-    """Wait until the file exists and return the seconds waited; None after ``most_s``.
+    """Wait until the file exists and return the seconds waited; None after ``max_s``.
 
     A warning before the limit is ignored meanwhile, because the command has not begun.
     """

@@ -193,8 +193,8 @@ def test_elements_of_an_array_have_rows_of_their_own_or_share_one():
 def test_an_older_slurm_is_read_too():
     found = read_accounting(SACCT_20, ["1", "2"])
     assert moment_s("2026-11-22T12:09:13") == found["1"].submitted_s
-    assert any("used 101 MiB of the 100 MiB" in one for one in found["1"].evidence)
-    assert not any("asked for" in one for one in found["2"].evidence)  # by core: how much in all is not said
+    assert any("used 101 MiB of the requested 100 MiB" in one for one in found["1"].evidence)
+    assert not any("requested" in one for one in found["2"].evidence)  # by core: how much in all is not said
 
 
 def test_a_newer_slurm_is_read_too():

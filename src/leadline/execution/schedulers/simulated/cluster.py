@@ -110,11 +110,12 @@ class SimulatedCluster:
         if self.place(request, [empty]) is None:
             raise NothingFits(
                 f"{request.nodes} nodes with {request.cores} cores, {request.gpus} GPUs and "
-                f"{request.memory_bytes} bytes each are more than partition {partition.name!r} has: request less, or another partition"
+                f"{request.memory_bytes} bytes each are more than partition {partition.name!r} "
+                "has: request less, or another partition"
             )
 
     def place(self, request: NodeRequest, states: Sequence[FreeNodes]) -> tuple[int, ...] | None:
-        """Return the first nodes with enough free in every one of ``rooms``; None if there are too few."""
+        """Return the first nodes with enough free in every one of ``states``; None if there are too few."""
         chosen: list[int] = []
         cores, gpus, memory = request.cores, request.gpus, request.memory_bytes
         for index in self._members[request.partition or self.partitions[0].name]:
