@@ -45,6 +45,11 @@ class SystemClock:
         time.sleep(duration_s)
 
 
+def now_utc() -> str:
+    """Return the present time of this machine as ISO 8601 in UTC, to the millisecond."""
+    return iso_utc(time.time())
+
+
 def iso_utc(moment_s: float) -> str:
     """Return a time in seconds since the epoch as ISO 8601 in UTC, to the millisecond."""
     return datetime.fromtimestamp(moment_s, UTC).isoformat(timespec="milliseconds")
@@ -60,7 +65,7 @@ MANUAL_CLOCK_START_S = 1_700_000_000.0
 
 @dataclass
 class ManualClock:
-    """Advances only when told to, or by sleeping on it (implements ``Clock``). It can jump, too."""
+    """Advances only on command, or by sleeping on it (implements ``Clock``). It can jump, too."""
 
     at_s: float = MANUAL_CLOCK_START_S
     jump_s: float = 0.0

@@ -81,6 +81,7 @@ def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float |
                 started.append(start_process(source, stdin=null_fd, stdout=writable, stderr=errors, own_group=True))
                 started.append(start_process(target, stdin=readable, stdout=null_fd, stderr=errors, own_group=True))
             finally:
+                # Otherwise the target would never see the end of its input.
                 os.close(readable)
                 os.close(writable)
             codes = [

@@ -75,6 +75,7 @@ class SqliteFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             try:
+                # A write-ahead log needs shared memory, which network file systems lack.
                 connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _over_network(self.path) else 'WAL'}")
                 connection.execute("BEGIN IMMEDIATE")
                 self._make_or_check(connection)

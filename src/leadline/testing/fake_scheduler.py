@@ -84,8 +84,8 @@ class FakeScheduler:
     def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
         """Return the keys that neither wait nor ever ran here."""
         self._answer()
-        known = {fake_job.key for fake_job in (*self.jobs.values(), *self.ended_jobs.values())}
-        return [key for key in keys if key not in known]
+        known_keys = {fake_job.key for fake_job in (*self.jobs.values(), *self.ended_jobs.values())}
+        return [key for key in keys if key not in known_keys]
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
         """Return the jobs in the queue."""

@@ -85,6 +85,7 @@ class ModuleFinder:
 
     def is_own(self, path: str) -> bool:
         """True for a source file below the script or the working folder that is in no library."""
+        # ``python -m`` has no script whose folder could be a root.
         if not self.roots:
             self.roots = [os.getcwd()]
         path = os.path.abspath(path)

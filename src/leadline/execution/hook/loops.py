@@ -104,6 +104,7 @@ class WatchedLoop:
         source = chain(iterator, _flag(ended))
         now_s = clock()
         self.enter(now_s)
+        # A later pass of the same loop, after an abandoned one, changes ``entries``.
         token, pending = self.entries, 0
         try:
             for item in source:

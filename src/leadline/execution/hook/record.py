@@ -108,10 +108,10 @@ class HookState:
         """True if recording is on and this is the watched thread."""
         return self.on and get_ident() == self.main
 
-    def remark(self, error: BaseException, what: str) -> None:
+    def remark(self, error: BaseException, context: str) -> None:
         """Store an error of the hook itself."""
         if len(self.remarks) < 8:
-            self.remarks.append(f"{what}: {type(error).__name__}: {error}"[:300])
+            self.remarks.append(f"{context}: {type(error).__name__}: {error}"[:300])
 
     def step_done(self, times: DurationSample, now_s: float) -> None:
         """Record a step of a framework, which counts more than any plain loop."""
@@ -149,6 +149,7 @@ class HookState:
 
     def write(self) -> None:
         """Write the report atomically."""
+        # A forked child inherits the exit handler, but must not overwrite the report.
         if not self.on or os.getpid() != self.pid:
             return
         try:

@@ -22,6 +22,7 @@ def start(folder: str) -> None:
         return
     settings = {name: os.environ.get(name, "") for name in VARIABLES}
     _restore(folder)
+    # Only rank 0 is watched: all ranks do the same work.
     if any(os.environ.get(name, "0") not in ("", "0") for name in RANKS):
         return
     if not os.path.isdir(settings["LEADLINE_HOOK"]):

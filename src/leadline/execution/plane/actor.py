@@ -11,7 +11,7 @@ from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.advisor import Advisor, Decide, Expectation
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import EventDetails, NewEvent
+from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals
 from leadline.execution.schedulers.port import RequestRefused, Scheduler
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -43,6 +43,7 @@ class Actor:
             SchedulerUnreachable: the decision was not carried out; it is made again later.
         """
         job = self.book.jobs.get(attempt.job)
+        # Withdrawn attempts end soon; a decision about them would never take effect.
         if job is None or job.cancelled or _current(self.book, job, attempt)[1].withdrawn:
             return
         attempt = self._choose(job, attempt)
@@ -186,7 +187,7 @@ class Actor:
         self.book.write(jobs=[job], attempts=[replace(attempt, withdrawn=True)])
 
     def _store(self, kind: EventKind, attempt: Attempt, details: EventDetails) -> None:
-        self.book.write(attempts=[attempt], events=[NewEvent(kind, attempt.job, attempt.key, details)])
+        self.book.write(attempts=[attempt], events=[attempt_event(kind, attempt, details)])
 
 
 def _current(book: JobCache, job: Job, attempt: Attempt) -> tuple[Job, Attempt]:

@@ -15,13 +15,13 @@ Evidence = dict[str, float | str]
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The next attempt before it is checked against the budget; ``known`` is its run time, if predicted."""
+    """The next attempt before it is checked against the budget; ``run_time`` is its predicted run time, if known."""
 
     action: Action
     reason: str
     resources: ResourceSpec
     place: Place
-    known: Distribution | None = None
+    run_time: Distribution | None = None
     cost_per_s: float | None = None
     delay_s: float = 0.0
     evidence: Evidence = field(default_factory=dict)
@@ -36,13 +36,13 @@ def propose_same_place(
 
 
 def propose_other_place(
-    view: SituationView, other: Alternative, reason: str, evidence: Evidence | None = None
+    view: SituationView, place: Alternative, reason: str, evidence: Evidence | None = None
 ) -> Proposal:
     """Propose an attempt at another place."""
-    run_time = HalfLogNormals.of(other.elapsed_s) if other.elapsed_s is not None else view.time()
-    run_s = other.elapsed_s.point if other.elapsed_s is not None else other.resources.walltime_s
-    price = other.cost / run_s if other.cost is not None and run_s else None
-    return Proposal(Action.MOVE, reason, other.resources, other.place, run_time, price, 0.0, evidence or {})
+    run_time = HalfLogNormals.of(place.elapsed_s) if place.elapsed_s is not None else view.time()
+    run_s = place.elapsed_s.point if place.elapsed_s is not None else place.resources.walltime_s
+    price = place.cost / run_s if place.cost is not None and run_s else None
+    return Proposal(Action.MOVE, reason, place.resources, place.place, run_time, price, 0.0, evidence or {})
 
 
 def within_bounds(view: SituationView, proposal: Proposal) -> Decision:
@@ -96,6 +96,7 @@ def attempts_left(view: SituationView) -> int:
     tried = sum(
         not attempt.segment and not (attempt.withdrawn and attempt.started_at is None) for attempt in view.job.attempts
     )
+    # Segments that ended with a checkpoint made progress, so they do not count as failed tries.
     return 0 if segments >= view.policy.segments else view.policy.attempts - max(tried, 0 if segments else 1)
 
 
@@ -129,13 +130,14 @@ def _is_worthwhile(proposal: Proposal, left_s: float) -> bool:
     requested_s = proposal.resources.walltime_s
     if requested_s is not None and requested_s <= left_s:
         return True
-    if proposal.known is not None:
-        return proposal.known.above(left_s) <= 1 - MIN_SUCCESS_PROBABILITY
+    if proposal.run_time is not None:
+        return proposal.run_time.above(left_s) <= 1 - MIN_SUCCESS_PROBABILITY
+    # Without a prediction, half of the requested limit counts as worth trying.
     return requested_s is None or left_s >= requested_s / 2
 
 
 def _misses(proposal: Proposal, deadline_s: float, risk: float) -> bool:
-    return deadline_s <= 0 or (proposal.known is not None and proposal.known.above(deadline_s) > 1 - risk)
+    return deadline_s <= 0 or (proposal.run_time is not None and proposal.run_time.above(deadline_s) > 1 - risk)
 
 
 def _whole_minutes(left_s: float) -> float:

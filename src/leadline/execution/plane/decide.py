@@ -113,6 +113,7 @@ def _extended(view: SituationView) -> Decision | None:
         return None
     affordable = affordable_s(view, view.attempt.resources.nodes, view.situation.cost_per_s)
     longest_s = min(view.situation.allowed_s or math.inf, view.situation.elapsed_s + affordable)
+    # A limit that almost surely fails again is not worth a request.
     if longest_s < needed_s and view.late(longest_s) > 1 - MIN_SUCCESS_PROBABILITY:
         return None
     new_limit_s = math.floor(min(needed_s, longest_s) / MINUTE_S) * MINUTE_S
@@ -128,7 +129,7 @@ def _checkpoint(view: SituationView, remaining_s: float, details: Evidence) -> D
     if view.situation.checkpointed:
         return Decision(Action.KEEP, f"it will exceed its limit with {late} and has its checkpoint", evidence=details)
     if remaining_s > WINDOW * view.policy.checkpoint_s + MINUTE_S:
-        reason = f"it will exceed its limit with {late}; it is asked for a checkpoint shortly before"
+        reason = f"it will exceed its limit with {late}; it will be asked to write a checkpoint shortly before"
         return Decision(Action.KEEP, reason, evidence=details)
     reason = f"it will exceed its limit with {late}: it writes a checkpoint and continues in another attempt"
     return Decision(Action.CHECKPOINT, reason, view.attempt.resources, view.attempt.place, evidence=details)
@@ -164,7 +165,7 @@ def _longer_before_start(view: SituationView) -> Decision | None:
     if allowed_s is None or view.late(allowed_s) <= 1 - MIN_SUCCESS_PROBABILITY or view.policy.resumes:
         return None
     reason = f"it needs {format_duration(needed_s)}, but {format_duration(allowed_s)} are allowed"
-    return move_to_fit(view, lambda other: fits_time(view, needed_s, other), reason)
+    return move_to_fit(view, lambda place: fits_time(view, needed_s, place), reason)
 
 
 def _more_memory(view: SituationView) -> Decision | None:
@@ -183,6 +184,7 @@ def _short_of_memory(view: SituationView) -> Decision | None:
         view.situation.elapsed_s,
     )
     run_time, limit_s = view.time(), view.limit_s or math.inf
+    # The memory peak may come at any time, so the expected end replaces the limit in the comparison.
     end_s = min(run_time.median, limit_s) if run_time is not None else limit_s
     if probability < SURE or probability * end_s <= elapsed_s + (1 - probability) * _waited_s(view):
         return None
@@ -209,8 +211,8 @@ def _larger_memory(view: SituationView, probability: float) -> Decision | None:
 
 
 def _to_more_memory(view: SituationView, needed_bytes: float, reason: str) -> Decision | None:
-    def fits(other: Alternative) -> bool:
-        return (other.resources.memory_bytes_per_node or 0) >= needed_bytes
+    def fits(place: Alternative) -> bool:
+        return (place.resources.memory_bytes_per_node or 0) >= needed_bytes
 
     return move_to_fit(view, fits, f"{reason}, which is more than a node here has")
 
@@ -223,6 +225,7 @@ def _shorter(view: SituationView, risk: float) -> Decision | None:
     limit_s, needed_s, total_s = view.limit_s, view.needed_s(), view.situation.total_s
     if limit_s is None or needed_s is None or total_s is None or attempts_left(view) < 1:
         return None
+    # Half of FREED_S is the margin for a job that is about to end.
     needed_s = max(needed_s, quantile(total_s, 1 - risk), view.situation.elapsed_s + FREED_S / 2)
     new_limit_s = math.ceil(needed_s / MINUTE_S) * MINUTE_S
     if limit_s - new_limit_s < max(FREED * limit_s, FREED_S):
@@ -247,11 +250,11 @@ def _overspent(view: SituationView) -> str:
     return "the job has spent the budget of its policy"
 
 
-def _was_first(other: Attempt, attempt: Attempt) -> bool:
+def _was_first(copy: Attempt, attempt: Attempt) -> bool:
     """True if a running copy started before this one. At equal times, the one submitted first counts."""
     if attempt.state is not JobState.RUNNING:
         return True
-    return (_started_s(other), other.number) < (_started_s(attempt), attempt.number)
+    return (_started_s(copy), copy.number) < (_started_s(attempt), attempt.number)
 
 
 def _started_s(attempt: Attempt) -> float:

@@ -3,7 +3,6 @@
 import re
 import signal
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, FailureCause
@@ -65,6 +64,7 @@ def diagnose(
         cancelled: the user cancelled the job.
         user_id: the user's numeric id at the site.
     """
+    # Its command never ran, so no scheduler state and no log can add anything.
     if outcome is not None and outcome.never_released:
         cause = FailureCause.PLANE if attempt.withdrawn else FailureCause.TRANSIENT
         return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
@@ -155,6 +155,7 @@ class _Remains:
             ):
                 return self._of(FailureCause.GPU_MEMORY, sentence, f"the log ends with: {ran_out.line}")
             return self._of(FailureCause.HOST_MEMORY, sentence, *self._figures(FailureCause.HOST_MEMORY))
+        # A process group often hangs until the limit after one rank ran out of memory.
         if state is JobState.TIMEOUT:
             if ran_out is not None:
                 return self._of(ran_out.cause, f"{sentence}, but it hung after: {ran_out.line}")
@@ -171,6 +172,7 @@ class _Remains:
         logged = decisive_sign(self.logged)
         if logged is not None and logged.cause in _MEMORY:
             return self._of(logged.cause, f"the log says: {logged.line}", *self._figures(logged.cause))
+        # The kernel's killer leaves no message in the job's own output.
         if self._signal() == signal.SIGKILL and self._near():
             return self._of(
                 FailureCause.HOST_MEMORY,
@@ -327,7 +329,7 @@ def _believable(
     """Return the outcome if it can belong to this attempt; otherwise None and the reason."""
     if outcome is None or status is None:
         return outcome, ()
-    began_s = datetime.fromisoformat(outcome.started_at).timestamp() if outcome.started_at else None
+    began_s = epoch_s(outcome.started_at) if outcome.started_at else None
     if began_s is not None and status.started_s is not None and began_s < status.started_s - SKEW_S:
         return None, ("the wrapper's outcome belongs to an earlier start and is ignored",)
     limit_s = attempt.walltime_s or attempt.resources.walltime_s

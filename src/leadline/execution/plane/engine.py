@@ -9,7 +9,7 @@ from leadline.execution.clock import Clock, SystemClock
 from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import NewEvent, PlaneJournal
+from leadline.execution.plane.journal import NewEvent, PlaneJournal, attempt_event
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals, PollSchedule
 from leadline.execution.plane.settler import Settler
 from leadline.execution.plane.stager import Stager
@@ -79,6 +79,7 @@ class Plane:
             self.settler.record()
             self._write_news()
         except LeadlineError:
+            # Memory may be ahead of the journal now, so the next step reads the journal again.
             self._loaded = False
             raise
         return 0.0 if started else self._wait_s()
@@ -149,6 +150,7 @@ class Plane:
         ends = poll_if_due(watcher)
         if ends:
             self.settler.settle(ends)
+        # A scheduler that just failed is not asked again in this step.
         if watcher.rhythm.failures:
             return
         try:
@@ -201,7 +203,7 @@ class Plane:
             self._unreachable(watcher, error)
             return False
         except RequestRefused as error:
-            self.book.write(events=[NewEvent(EventKind.FAULT, attempt.job, attempt.key, {"why": str(error)})])
+            self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"why": str(error)})])
         watcher.rhythm.hurry()
         return True
 

@@ -92,6 +92,7 @@ def read_signs(text: str, *, gpus: bool = True) -> list[FailureSign]:
         chained = chained or line.startswith(_CHAINED)
         cause = _cause_of(line, gpus=gpus)
         exception = _EXCEPTION.match(line) if traced else None
+        # A chained exception or a launcher's only repeats an earlier failure.
         if cause is None and exception and not (exception["name"] in _ECHOES or (chained and signs)):
             cause = FailureCause.PROGRAM
         if cause is not None:
@@ -116,6 +117,7 @@ def _cause_of(line: str, *, gpus: bool) -> FailureCause | None:
     cause = next((cause for cause, pattern in _READ if pattern.search(line)), None)
     if gpus:
         return cause
+    # JAX and others print the same text for host and device memory.
     if cause is FailureCause.GPU_MEMORY and not _GPU.search(line):
         return FailureCause.HOST_MEMORY
     return FailureCause.PROGRAM if cause is FailureCause.NODE and "no CUDA-capable device" in line else cause

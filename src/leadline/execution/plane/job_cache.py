@@ -57,12 +57,14 @@ class JobCache:
     ) -> None:
         """Write to the journal, then to memory."""
         jobs, attempts = list(jobs), list(attempts)
+        # The journal first: after a crash, memory must not know more than the disk.
         self.journal.write(jobs=jobs, attempts=attempts, events=events)
         changed: dict[str, Job] = {}
         for job in jobs:
             cached = self.jobs[job.key]
             changed[job.key] = replace(job, attempts=cached.attempts, cancelled=cached.cancelled or job.cancelled)
         for attempt in attempts:
+            # The same write may have changed the job itself.
             job = changed.get(attempt.job) or self.jobs[attempt.job]
             changed[job.key] = replace(job, attempts=_put(job.attempts, attempt))
         for job in changed.values():

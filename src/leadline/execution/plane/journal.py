@@ -1,6 +1,6 @@
 """Store every job of the plane, its attempts and events in one SQLite file.
 
-The events are also the feed between processes: whoever changes a job adds an event, so that others read only changes.
+The events are also the feed between processes. Every change of a job adds an event, so that others read only changes.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -66,6 +66,11 @@ class NewEvent:
     job: str = ""
     attempt: str = ""
     details: EventDetails = field(default_factory=dict)
+
+
+def attempt_event(kind: EventKind, attempt: Attempt, details: EventDetails) -> NewEvent:
+    """Return an event about an attempt."""
+    return NewEvent(kind, attempt.job, attempt.key, details)
 
 
 class PlaneJournal(SqliteFile):
@@ -143,6 +148,7 @@ class PlaneJournal(SqliteFile):
         keys = [key for (key,) in rows if key == name] or [key for (key,) in rows]
         if not keys:
             query = "SELECT job FROM attempt WHERE json_extract(document, '$.scheduler_id') = ? ORDER BY rowid DESC"
+            # A restarted controller may reuse ids, so the newest attempt counts.
             keys = [key for (key,) in self.read(query, name)[:1]]
         if len(keys) == 1:
             return self.jobs_by_key(keys)[0]

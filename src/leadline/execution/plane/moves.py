@@ -54,6 +54,7 @@ def move_to_end_sooner(view: SituationView) -> Decision | None:
 
 def move_to_fit(view: SituationView, fits: Callable[[Alternative], bool], reason: str) -> Decision | None:
     """Return the move to the place that ``fits`` and where the job ends soonest; None if there is none."""
+    # The index keeps the order of the situation among equal times.
     places = [(_soonest(view, place), index, place) for index, place in enumerate(reachable(view)) if fits(place)]
     for _, _, place in sorted(places, key=lambda ranked: ranked[:2]):
         proposal = propose_other_place(view, place, f"{reason}; moving to {place.place}")
@@ -152,6 +153,7 @@ def _soonest(view: SituationView, place: Alternative) -> float:
 
 def _time_at(view: SituationView, place: Alternative) -> Interval | None:
     """Return the time to the result at another place; None if a part of it is unknown, such as the copy time."""
+    # Without a known copy time, a job with a checkpoint cannot be compared.
     if place.staging_s is None and view.job.checkpoint_source(place.place.system) is not None:
         return None
     return total([place.wait_s, place.elapsed_s], place.staging_s)

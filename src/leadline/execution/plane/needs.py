@@ -25,13 +25,13 @@ MIN_SUCCESS_PROBABILITY = 0.25
 class Sizing(Protocol):
     """Chooses a limit for a quantity with a known distribution."""
 
-    def __call__(self, known: Distribution, risk: float) -> float:
+    def __call__(self, distribution: Distribution, risk: float) -> float:
         """Return a limit that is exceeded with a probability of at most ``risk``."""
 
 
-def limit_by_risk(known: Distribution, risk: float) -> float:
+def limit_by_risk(distribution: Distribution, risk: float) -> float:
     """Return the smallest limit that the risk allows."""
-    return known.quantile(1 - risk)
+    return distribution.quantile(1 - risk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,7 @@ class SituationView:
         if peak is None:
             return None
         floor, forecast = self.memory_floor_bytes, self.situation.memory_bytes
+        # Schedulers count memory in MiB, so a fraction would be rounded down.
         return math.ceil(_needed(peak, forecast, floor, self.policy.risk, MORE, self.sizing) / MIB) * MIB
 
     def request(self) -> ResourceSpec:

@@ -77,7 +77,7 @@ class PollSchedule:
 
         Args:
             changed: the answer showed a change.
-            took_s: response time; None if nothing was asked.
+            took_s: response time; None without a question.
             cpu_s: CPU time of this process for the poll.
         """
         was_silent, self.failures, self.last_error = self.failures > 0, 0, ""
@@ -93,6 +93,7 @@ class PollSchedule:
         """Note a missing answer; return True if the error is a new one."""
         is_new, self.last_error = why != self.last_error, why
         self.failures += 1
+        # Doubling pauses keep a failing scheduler from being flooded.
         pause_s = min(self.intervals.first * 2.0**self.failures, self.intervals.unreachable)
         self.due_s = self.clock.monotonic_s() + pause_s
         return is_new

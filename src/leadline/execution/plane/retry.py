@@ -62,6 +62,7 @@ def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
     needed_s, allowed_s = view.needed_s(), view.situation.allowed_s
     if needed_s is None:
         return give_up(view, f"{reason}, and neither its limit nor its run time is known")
+    # Runs of one job differ, so the new limit is noticeably above what was not enough.
     needed_s = max(needed_s, MIN_RAISE * view.outlived_s, MIN_RAISE * (view.limit_s or 0.0))
     details: Evidence = {"lasted_at_least_s": view.outlived_s, "needed_s": needed_s}
     if allowed_s is not None and needed_s > allowed_s:
@@ -112,11 +113,11 @@ def _after_gpu_memory(view: SituationView) -> Decision:
     size = f" of {format_bytes(gpu_bytes)}" if gpu_bytes else ""
     reason = f"its GPU memory{size} was too small, and no larger request changes that"
 
-    def fits(other: Alternative) -> bool:
+    def fits(place: Alternative) -> bool:
         return (
             gpu_bytes is not None
-            and other.gpu_memory_bytes is not None
-            and other.gpu_memory_bytes >= MIN_RAISE * gpu_bytes
+            and place.gpu_memory_bytes is not None
+            and place.gpu_memory_bytes >= MIN_RAISE * gpu_bytes
         )
 
     fix = "use a smaller batch, more accumulation, activation checkpointing or a larger GPU"
@@ -176,6 +177,7 @@ def _followed(view: SituationView, cause: FailureCause) -> str:
 
 def _retry(view: SituationView, reason: str, *, back_off: bool = True) -> Decision:
     """Return the same attempt again, with its request raised to the predicted need and a growing delay."""
+    # Node and network failures tend to repeat within minutes, so the delay grows.
     delay_s = _delay_s(view) if back_off else 0.0
     if view.policy.resumes and view.situation.checkpointed and view.situation.elapsed_s > 0:
         return _resumed(view, reason, delay_s=delay_s)
@@ -203,20 +205,21 @@ def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decis
     elif limit_s is not None:
         request = replace(request, walltime_s=limit_s)
     proposal = propose_same_place(view, f"{reason}; it continues from its checkpoint", request, delay_s=delay_s)
-    return within_bounds(view, replace(proposal, known=None))
+    # The distribution is of the whole run, but a resumed attempt only runs the remainder.
+    return within_bounds(view, replace(proposal, run_time=None))
 
 
 def _nowhere_longer(view: SituationView, reason: str, needed_s: float) -> Decision:
     """Return a move to a place with longer limits, a resumed attempt, or GIVE_UP."""
     allowed_s = view.situation.allowed_s or 0.0
     explanation = f"{reason}, and it may need {format_duration(needed_s)} but {format_duration(allowed_s)} are allowed"
-    move = move_to_fit(view, lambda other: fits_time(view, needed_s, other), explanation)
+    move = move_to_fit(view, lambda place: fits_time(view, needed_s, place), explanation)
     if move is not None:
         return move
     if view.policy.resumes:
         request = replace(view.request(), walltime_s=allowed_s)
         resume_reason = f"{explanation}; it continues from its own checkpoint"
-        return within_bounds(view, replace(propose_same_place(view, resume_reason, request), known=None))
+        return within_bounds(view, replace(propose_same_place(view, resume_reason, request), run_time=None))
     return give_up(view, f"{explanation}; no allowed place has a limit that long", {"needed_s": needed_s})
 
 
@@ -224,8 +227,8 @@ def _nowhere_more(view: SituationView, reason: str, needed_bytes: float) -> Deci
     node_memory = format_bytes(view.situation.node_memory_bytes or 0)
     explanation = f"{reason}, and it may need {format_bytes(needed_bytes)} but a node has {node_memory}"
 
-    def fits(other: Alternative) -> bool:
-        return _memory_of(other.resources) >= needed_bytes
+    def fits(place: Alternative) -> bool:
+        return _memory_of(place.resources) >= needed_bytes
 
     move = move_to_fit(view, fits, explanation)
     return move or give_up(view, f"{explanation}; no allowed place has more", {"needed_bytes": needed_bytes})

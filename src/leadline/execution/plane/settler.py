@@ -11,7 +11,7 @@ from leadline.execution.plane.actor import Actor, decision_details, has_checkpoi
 from leadline.execution.plane.advisor import Advisor, Diagnose, EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache, closed_job
-from leadline.execution.plane.journal import NewEvent
+from leadline.execution.plane.journal import NewEvent, attempt_event
 from leadline.execution.plane.watcher import ObservedEnd
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -40,9 +40,7 @@ class Settler:
             diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log)
             ended = self._ended_attempt(end, diagnosis)
             events.append(
-                NewEvent(
-                    EventKind.STATE, ended.job, ended.key, {"state": diagnosis.state.value, "reason": ended.reason}
-                )
+                attempt_event(EventKind.STATE, ended, {"state": diagnosis.state.value, "reason": ended.reason})
             )
             job = replace(
                 job_before,
@@ -68,6 +66,7 @@ class Settler:
         if not ends and not closed:
             return
         ran = [end for end in ends if end.attempt.started_at is not None]
+        # After a restart, outcomes that an earlier process read are not in memory.
         reported = self._reported([end.attempt for end in ran if end.attempt.key not in self.outcomes])
         self.advisor.ended([replace(end, outcome=end.outcome or reported.get(end.attempt.key)) for end in ran])
         self.book.write(
@@ -117,12 +116,14 @@ class Settler:
                 replace(attempt, withdrawn=attempt.withdrawn or (attempt.live and useless)) for attempt in job.attempts
             )
             return replace(job, attempts=attempts), []
+        # Another copy completed, so the end of this one changes nothing.
         if done and (ended.state is not JobState.COMPLETED or job.cancelled):
             closed, settled = closed_job(job, JobState.COMPLETED, "")
             return closed, [settled]
         if job.cancelled:
             closed, settled = closed_job(job, JobState.CANCELLED, "cancelled by its user")
             return closed, [settled]
+        # A move or a resubmission was planned when the attempt was withdrawn.
         if ended.withdrawn and job.plan is not None:
             return job, []
         decision = self.actor.decide_end(job, ended, outcome, diagnosis)

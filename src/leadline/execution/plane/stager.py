@@ -18,7 +18,7 @@ from leadline.execution.plane.journal import EventDetails, NewEvent
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.transport.port import CopyReport, LocalTransport, Transport
 
-OWN = uuid.uuid4().hex[:8]
+PROCESS_MARK = uuid.uuid4().hex[:8]
 """Marks this process in the names of its copies."""
 COPY_S = 12 * 3600.0
 """Time limit for one copy."""
@@ -123,7 +123,7 @@ class Stager:
 
     def _is_there(self, job: Job, source: Attempt, system: str) -> bool:
         events = self.book.journal.events(job=job.key, kinds=[EventKind.STAGED])
-        return any((one.attempt, one.details.get("to")) == (source.key, system) for one in events)
+        return any((event.attempt, event.details.get("to")) == (source.key, system) for event in events)
 
     def _begin(self, job: Job, source: Attempt, system: str) -> bool:
         """Start a copy; True if none is needed."""
@@ -138,7 +138,7 @@ class Stager:
             self._note(job, source, system, CopyReport(0, 0.0))
             return True
         copying = self.copying[job.key] = _Copying(source, system)
-        arguments = (copying, route, self.folder / f"{job.key}-{source.key}-{OWN}")
+        arguments = (copying, route, self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}")
         threading.Thread(target=_copy, args=arguments, daemon=True, name=f"staging {job.key}").start()
         return False
 
@@ -193,7 +193,7 @@ def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyRep
     if not _exists(route.source, route.folder):
         return CopyReport(0, time.monotonic() - began_s)
     stem = route.target_folder.with_name(f".{route.target_folder.name}.{mark}")
-    partial = stem.with_name(f"{stem.name}.{OWN}.arriving")
+    partial = stem.with_name(f"{stem.name}.{PROCESS_MARK}.arriving")
     if isinstance(route.source, LocalTransport):
         reports = [route.target.send(Path(route.folder), partial, timeout_s=COPY_S)]
     elif isinstance(route.target, LocalTransport):

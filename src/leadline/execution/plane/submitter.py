@@ -15,7 +15,7 @@ from leadline.core.plane import Attempt, AttemptPlan, DependencyKind, EventKind,
 from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import EventDetails, NewEvent
+from leadline.execution.plane.journal import EventDetails, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
 from leadline.execution.schedulers.port import (
     RequestRefused,
@@ -71,7 +71,7 @@ class Submitter:
             jobs=[replace(self.book.jobs[key], plan=None) for key in {attempt.job for attempt in attempts}],
             attempts=[attempt for batch in batches for attempt in batch],
             events=[
-                NewEvent(EventKind.NOTED, attempt.job, attempt.key, _request_details(attempt))
+                attempt_event(EventKind.NOTED, attempt, _request_details(attempt))
                 for batch in batches
                 for attempt in batch
             ],
@@ -87,6 +87,7 @@ class Submitter:
             SchedulerUnreachable: the scheduler did not answer.
         """
         lost = _by_batch(attempt for _, attempt in self.book.live(system) if attempt.scheduler_id is None)
+        # Unsent batches have no id either, but there is nothing to find.
         lost = {batch: attempts for batch, attempts in lost.items() if batch not in self.unsent}
         if not lost:
             return
@@ -116,6 +117,7 @@ class Submitter:
     def _ready(self) -> list[Job]:
         """Return the jobs that can be submitted now; close those whose dependency failed."""
         ready: list[Job] = []
+        # A copy, because closing a job changes the index.
         for job in [self.book.jobs[key] for key in self.book.idle]:
             if job.cancelled:
                 continue
@@ -124,6 +126,7 @@ class Submitter:
             if not self._may_follow(job) or not self.has_checkpoint(job):
                 continue
             ready.append(job)
+            # An array is never split between rounds, because its elements share one submission.
             if len(ready) >= AT_ONCE and not job.group:
                 break
         return ready
@@ -161,10 +164,11 @@ class Submitter:
             return []
         # Only the wrapper can hold a copy back, so unmeasured jobs get no copies.
         plans = plans if job.policy.measured else plans[:1]
-        first_number, held = len(job.attempts), len(plans) > 1
+        first_number, has_copies = len(job.attempts), len(plans) > 1
         noted_at = iso_utc(self.clock.now_s())
         return [
-            replace(_attempt(job, plan, first_number + at, noted_at), held=held) for at, plan in enumerate(plans, 1)
+            replace(_attempt(job, plan, first_number + at, noted_at), held=has_copies)
+            for at, plan in enumerate(plans, 1)
         ]
 
     def _submit_all(self, batches: Iterable[list[Attempt]]) -> int:
@@ -181,20 +185,22 @@ class Submitter:
         lost by a kill are found again by key.
         """
         scheduler, count, at = self.schedulers[system], 0, 0
+        # ssh and sbatch take most of the time, so several submissions overlap.
         with ThreadPoolExecutor(scheduler.abreast) as pool:
             while at < len(batches) and not self.rhythms[system].failures:
                 part = batches[at : at + (NOTED_AT_ONCE if at else scheduler.abreast)]
                 at += len(part)
                 submit = partial(_try_submit, scheduler)
                 answers = (pool.map if scheduler.abreast > 1 else map)(submit, map(self._submission, part))
-                ids = [(batch, self._taken(batch, answer)) for batch, answer in zip(part, answers, strict=True)]
+                ids = [(batch, self._handle_answer(batch, answer)) for batch, answer in zip(part, answers, strict=True)]
                 accepted = [(batch, scheduler_id) for batch, scheduler_id in ids if scheduler_id is not None]
                 self._know(accepted)
                 count += sum(len(batch) for batch, _ in accepted)
+        # The journal already has these batches, so they must not be taken for lost ones.
         self.unsent |= {batch[0].batch for batch in batches[at:]}
         return count
 
-    def _taken(self, attempts: list[Attempt], answer: str | LeadlineError) -> str | None:
+    def _handle_answer(self, attempts: list[Attempt], answer: str | LeadlineError) -> str | None:
         """Return the id of a batch; None if it was refused or the answer is unknown."""
         first = attempts[0]
         rhythm = self.rhythms[first.place.system]
@@ -208,6 +214,7 @@ class Submitter:
             case RequestRefused() | InvalidInput():
                 self._refused(attempts, str(answer))
             case SchedulerUnreachable():
+                # Nothing was sent, so the batch can be sent again without a lookup.
                 if not isinstance(answer, SubmissionUncertain):
                     self.unsent.add(first.batch)
                 if rhythm.failed(str(answer)):
@@ -242,7 +249,7 @@ class Submitter:
         if attempts_with_id:
             details = {"found_again": found_again}
             events = [
-                NewEvent(EventKind.SUBMITTED, attempt.job, attempt.key, {"id": attempt.scheduler_id, **details})
+                attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, **details})
                 for attempt in attempts_with_id
             ]
             self.book.write(attempts=attempts_with_id, events=events)
@@ -269,15 +276,13 @@ class Submitter:
                 for attempt in attempts
             ],
             events=[
-                NewEvent(EventKind.FAULT, attempt.job, attempt.key, {"place": str(attempt.place), "why": why})
+                attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why})
                 for attempt in attempts
             ],
         )
 
     def _fault(self, attempt: Attempt, why: str) -> None:
-        self.book.write(
-            events=[NewEvent(EventKind.FAULT, attempt.job, attempt.key, {"place": str(attempt.place), "why": why})]
-        )
+        self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why})])
 
 
 def _try_submit(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
@@ -289,6 +294,7 @@ def _try_submit(scheduler: Scheduler, submission: Submission) -> str | LeadlineE
 
 
 def _attempt(job: Job, plan: AttemptPlan, number: int, noted_at: str) -> Attempt:
+    # A shorter start limit is only for the first attempt; a retry needs its whole limit.
     resources = plan.resources if number == 1 else replace(plan.resources, least_walltime_s=None)
     return Attempt(
         uuid.uuid4().hex[:12], job.key, number, plan.place, resources, noted_at=noted_at,
@@ -297,7 +303,7 @@ def _attempt(job: Job, plan: AttemptPlan, number: int, noted_at: str) -> Attempt
 
 
 def _batches(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[list[Attempt]]:
-    """Group the elements of an array with equal request and place; every other attempt stands alone."""
+    """Group the elements of an array with equal request and place; every other attempt is submitted alone."""
     groups: dict[object, list[Attempt]] = {}
     for attempt in attempts:
         array = jobs[attempt.job].group

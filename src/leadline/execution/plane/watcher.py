@@ -8,7 +8,7 @@ from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import EventDetails, NewEvent
+from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
 from leadline.execution.schedulers.port import ForgetfulScheduler, Scheduler, SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -78,7 +78,7 @@ class Watcher:
             events=[
                 NewEvent(EventKind.POLL, details=poll),
                 *(
-                    NewEvent(EventKind.STATE, updated.job, updated.key, _state_details(updated))
+                    attempt_event(EventKind.STATE, updated, _state_details(updated))
                     for before, updated in changed
                     if before.state is not updated.state
                 ),
@@ -97,6 +97,7 @@ class Watcher:
         self.read_due_s = self.clock.monotonic_s() + self.intervals.reports
         if not running:
             return []
+        # The report times are those of other machines' clocks.
         since_s, self.read_s = self.read_s - MARGIN_S, self.clock.now_s()
         reports = self.scheduler.reports(list(running), since_s=max(since_s, 0.0))
         news = [(running[key], report) for key, report in reports.items() if self.reports.get(key) != report]
@@ -104,8 +105,7 @@ class Watcher:
         if news:
             self.book.write(
                 events=[
-                    NewEvent(EventKind.PROGRESS, attempt.job, attempt.key, progress_details(report))
-                    for attempt, report in news
+                    attempt_event(EventKind.PROGRESS, attempt, progress_details(report)) for attempt, report in news
                 ]
             )
         return news
@@ -115,6 +115,7 @@ class Watcher:
 
         A completed attempt is settled by its own report, others by the accounting.
         """
+        # Reports are read before the accounting, which is slow and often not needed.
         reports = self.scheduler.reports([attempt.key for attempt, _ in gone])
         unclear_ids = [
             attempt.scheduler_id
@@ -136,6 +137,7 @@ class Watcher:
                 )
             elif attempt.key in forgotten:
                 ends.append(ObservedEnd(attempt, FORGOTTEN, outcome))
+            # Nothing reported it for an hour: give it up, or the job would wait for ever.
             elif missing_s > self.intervals.lost:
                 ends.append(ObservedEnd(attempt, status, outcome, "no scheduler or wrapper reports it"))
         for end in ends:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, ClassVar, Protocol
 
 from leadline.core.documents import from_json, to_json
 from leadline.core.jobs import JobSpec, JobState
+from leadline.execution.clock import now_utc
 from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.files.sqlite import SqliteFile
 
@@ -102,7 +102,7 @@ def read_tail(path: Path, max_bytes: int) -> str:
 
 def unmeasured_outcome(entry: QueueEntry, state: JobState, reason: str) -> JobOutcome:
     """Return the outcome of an attempt whose wrapper could not write one."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    now = now_utc()
     return JobOutcome(state, entry.started_at or now, entry.host or "", entry.spec.command, ended_at=now, reason=reason)
 
 
@@ -190,7 +190,7 @@ class QueueJournal(SqliteFile):
         connection.execute(
             "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, "
             "place = ?, started_at = ?, outcome = NULL, recorded = 0 WHERE key = ?",
-            (host, place, _now(), key),
+            (host, place, now_utc(), key),
         )
 
     def attach(self, key: str, pid: int, pid_started: float) -> QueueEntry:
@@ -223,11 +223,11 @@ class QueueJournal(SqliteFile):
     def begin_batch(self, key: str, jobs: Iterable[tuple[str, str]]) -> None:
         """Store a batch that is about to be submitted, with the (key, place) of its jobs."""
         with self.transaction() as connection:
-            connection.execute("INSERT INTO batch (key, made_at) VALUES (?, ?)", (key, _now()))
+            connection.execute("INSERT INTO batch (key, made_at) VALUES (?, ?)", (key, now_utc()))
             connection.executemany(
                 "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = NULL, pid = NULL, pid_started = NULL, "
                 "place = ?, started_at = ?, outcome = NULL, recorded = 0 WHERE key = ?",
-                [(place, _now(), job) for job, place in jobs],
+                [(place, now_utc(), job) for job, place in jobs],
             )
 
     def set_batch_id(self, key: str, scheduler_id: str) -> None:
@@ -245,7 +245,7 @@ class QueueJournal(SqliteFile):
     def set_flag(self, name: str) -> None:
         """Set a flag for the process that runs the queue."""
         with self.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (name, _now()))
+            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (name, now_utc()))
 
     def has_flag(self, name: str) -> bool:
         """True if the flag is set."""
@@ -278,16 +278,12 @@ class QueueJournal(SqliteFile):
             lost_s,
             recorded,
         ) = row
-        what = f"job {key} of {self.path}"
+        description = f"job {key} of {self.path}"
         return QueueEntry(
             key,
-            from_json(spec, JobSpec, label=what),
+            from_json(spec, JobSpec, label=description),
             note, JobState(state), attempt, losses, host, pid, pid_started, place, started_at,
-            from_json(outcome, JobOutcome, label=what) if outcome else None,
+            from_json(outcome, JobOutcome, label=description) if outcome else None,
             lost_s,
             bool(recorded),
         )  # fmt: skip
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -91,6 +91,7 @@ class SshTransport:
             if answer.returncode != FAILED or answer.timed_out or self._is_open():
                 return answer
             self._shared = None
+            # ssh prints this if the master vanished before the command was sent, so a retry is safe.
             if "UNKNOWN port 65535" not in answer.stderr:
                 raise ConnectionLost(
                     f"the connection to {self.host} broke ({_last(answer.stderr)}): check if the command was executed"
@@ -191,6 +192,7 @@ class SshTransport:
                 return shared
         if self._refused or self.clock() < self._again_s:
             raise SchedulerUnreachable(self._failure)
+        # Whoever can open a socket can use the connection.
         self.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
         options = {"ControlPersist": PERSIST, "ConnectTimeout": "20", "ConnectionAttempts": "1",
                    "ServerAliveInterval": "15", "ServerAliveCountMax": "3", "LogLevel": "ERROR"}  # fmt: skip
@@ -234,6 +236,7 @@ class SshTransport:
         client = shlex.join(self._client())
         answer = self.processes(
             ["rsync", "-a", "--protect-args", "--stats", "--no-human-readable", "-e", client, source, target],
+            # The statistics are parsed, so they must be in English.
             env={"LC_ALL": "C"}, timeout_s=timeout_s,
         )  # fmt: skip
         moved = re.search(r"^Total transferred file size: ([\d,.]+) bytes", answer.stdout, re.MULTILINE)

@@ -19,13 +19,13 @@ class Cgroup:
         peak: file with the memory peak.
         events: file with the number of out-of-memory kills.
         home: group of this process.
-        made: folder of the job's own group, if it has one.
+        job_folder: folder of the job's own group, if it has one.
     """
 
     peak: Path | None = None
     events: Path | None = None
     home: Path | None = None
-    made: Path | None = None
+    job_folder: Path | None = None
 
     @classmethod
     def of_this_process(cls) -> "Cgroup":
@@ -46,10 +46,10 @@ class Cgroup:
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Join the job's group for a while, so that new processes start in it."""
-        if self.made is None or self.home is None:
+        if self.job_folder is None or self.home is None:
             yield
             return
-        _move(self.made)
+        _move(self.job_folder)
         try:
             yield
         finally:
@@ -66,10 +66,10 @@ def memory_cgroup(memory_bytes: int | None) -> Iterator[Cgroup]:
     try:
         yield job_group or Cgroup.of_this_process()
     finally:
-        if job_group is not None and job_group.made is not None:
+        if job_group is not None and job_group.job_folder is not None:
             with suppress(OSError):
                 # Processes that the job left behind keep the group.
-                job_group.made.rmdir()
+                job_group.job_folder.rmdir()
 
 
 def _homes() -> Iterator[tuple[Cgroup, bool]]:
@@ -93,7 +93,7 @@ def _files(folder: Path, *, newer: bool) -> Cgroup:
 
 
 def _make_group(memory_bytes: int) -> Cgroup | None:
-    """Make a group below this process's own; in version 2 beside it, because groups with processes have no children."""
+    """Make a group below this process's own. Version 2 needs a sibling: groups with processes have no children."""
     for group, newer in _homes():
         home = group.home
         if home is None:

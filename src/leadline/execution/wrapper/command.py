@@ -7,12 +7,12 @@ import signal
 import socket
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline import __version__
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
+from leadline.execution.clock import now_utc
 from leadline.execution.wrapper.gate import RELEASE_TIMEOUT_S, record_never_released, wait_for_release
 from leadline.execution.wrapper.instruments import Instruments, ProbeLimit, with_instruments
 from leadline.execution.wrapper.outcome import (
@@ -33,34 +33,7 @@ FULL_DISK_WAIT_S = 600.0
 
 def main(arguments: list[str]) -> int:
     """Run the command after ``--`` measured; return its exit code, or 128 plus the number of its signal."""
-    parser = argparse.ArgumentParser(prog="leadline.execution.wrapper", description=__doc__)
-    parser.add_argument("--version", action="version", version=__version__)
-    parser.add_argument("--result", required=True, help="file of the result; ${VARIABLES} are expanded")
-    parser.add_argument("--workdir", type=Path, help="folder to run the command in")
-    parser.add_argument("--walltime-s", type=float, help="end the command after so many seconds")
-    parser.add_argument("--memory-bytes", type=int, help="end the command above so much memory")
-    parser.add_argument("--cpus", type=_cpus, default=(), help="numbers of the cores it may use, such as 0,1")
-    parser.add_argument("--site-walltime-s", type=float, help="after this long, a SIGTERM is the scheduler's limit")
-    parser.add_argument("--probe-hook", action="store_true", help="watch the loops of Python scripts, unmodified")
-    parser.add_argument("--stop-units", type=int, help="end the command when it has shown so many units of work")
-    parser.add_argument("--stop-time-s", type=float, help="end the command after so many seconds of units of work")
-    parser.add_argument(
-        "--warning", type=_signal, help="signal such as USR1, sent before the walltime to processes that handle it"
-    )
-    parser.add_argument("--warning-s", type=float, default=0.0, help="seconds between the signal and the walltime")
-    parser.add_argument(
-        "--controlled", action="store_true", help="read changes of the walltime from a file beside the result"
-    )
-    parser.add_argument(
-        "--kill-after-s", type=float, help="seconds from a SIGTERM until remaining processes are killed"
-    )
-    parser.add_argument("--gate", type=int, help="descriptor that must deliver g before the command is started")
-    parser.add_argument("--word", help="file that must exist before the command is started; ${VARIABLES} are expanded")
-    parser.add_argument("--word-within-s", type=float, default=RELEASE_TIMEOUT_S, help="seconds to wait for that file")
-    parser.add_argument("--since-s", type=float, default=0.0, help="seconds of all walltimes that have already passed")
-    parser.add_argument("--once", action="store_true", help="start nothing if a wrapper with this result ran before")
-    parser.add_argument("command", nargs="+")
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     path = _expanded(options.result)
     if options.gate is not None and not _wait_at_gate(options.gate):
         return _record_never_begun(options.command, path)
@@ -96,6 +69,37 @@ def main(arguments: list[str]) -> int:
     return with_instruments(
         run, probe_limit=ProbeLimit(options.stop_units, options.stop_time_s), hook=options.probe_hook
     )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="leadline.execution.wrapper", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--result", required=True, help="file of the result; ${VARIABLES} are expanded")
+    parser.add_argument("--workdir", type=Path, help="folder to run the command in")
+    parser.add_argument("--walltime-s", type=float, help="end the command after so many seconds")
+    parser.add_argument("--memory-bytes", type=int, help="end the command above so much memory")
+    parser.add_argument("--cpus", type=_cpus, default=(), help="numbers of the cores it may use, such as 0,1")
+    parser.add_argument("--site-walltime-s", type=float, help="after this long, a SIGTERM is the scheduler's limit")
+    parser.add_argument("--probe-hook", action="store_true", help="watch the loops of Python scripts, unmodified")
+    parser.add_argument("--stop-units", type=int, help="end the command when it has shown so many units of work")
+    parser.add_argument("--stop-time-s", type=float, help="end the command after so many seconds of units of work")
+    parser.add_argument(
+        "--warning", type=_signal, help="signal such as USR1, sent before the walltime to processes that handle it"
+    )
+    parser.add_argument("--warning-s", type=float, default=0.0, help="seconds between the signal and the walltime")
+    parser.add_argument(
+        "--controlled", action="store_true", help="read changes of the walltime from a file next to the result"
+    )
+    parser.add_argument(
+        "--kill-after-s", type=float, help="seconds from a SIGTERM until remaining processes are killed"
+    )
+    parser.add_argument("--gate", type=int, help="descriptor that must deliver g before the command is started")
+    parser.add_argument("--word", help="file that must exist before the command is started; ${VARIABLES} are expanded")
+    parser.add_argument("--word-within-s", type=float, default=RELEASE_TIMEOUT_S, help="seconds to wait for that file")
+    parser.add_argument("--since-s", type=float, default=0.0, help="seconds of all walltimes that have already passed")
+    parser.add_argument("--once", action="store_true", help="start nothing if a wrapper with this result ran before")
+    parser.add_argument("command", nargs="+")
+    return parser
 
 
 def _write(outcome: JobOutcome, path: Path) -> None:
@@ -140,7 +144,7 @@ def _exit_code(outcome: JobOutcome) -> int:
 
 def _record_never_begun(command: list[str], path: Path) -> int:
     """Record that the command was not started, so that it may be started later."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    now = now_utc()
     reason = "its starter died before the command began"
     try:
         write_outcome(JobOutcome(JobState.PENDING, now, socket.gethostname(), tuple(command), reason=reason), path)

@@ -1,14 +1,14 @@
-"""Hold a copy of a job back until the plane releases it by a file beside its outcome."""
+"""Hold a copy of a job back until the plane releases it by a file next to its outcome."""
 
 import os
 import signal
 import socket
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline.core.jobs import JobState
+from leadline.execution.clock import now_utc
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome, write_outcome
 
 RELEASE_TIMEOUT_S = 600.0
@@ -23,6 +23,7 @@ def wait_for_release(release_file: Path, max_s: float) -> float | None:
     A warning before the limit is ignored meanwhile, because the command has not begun.
     """
     began_s, pause_s = time.monotonic(), PAUSES_S[0]
+    # The default action of these signals would end the wrapper.
     handlers = {sign: signal.signal(sign, signal.SIG_IGN) for sign in (signal.SIGUSR1, signal.SIGUSR2)}
     try:
         while not release_file.exists():
@@ -38,7 +39,7 @@ def wait_for_release(release_file: Path, max_s: float) -> float | None:
 
 def record_never_released(command: list[str], path: Path) -> int:
     """Record that the release never came, so that this copy is over without a start."""
-    now, host = datetime.now(UTC).isoformat(timespec="milliseconds"), socket.gethostname()
+    now, host = now_utc(), socket.gethostname()
     reason = "the plane did not release it: its command never began"
     sys.stderr.write(f"leadline: {reason}\n")
     ended = JobOutcome(

@@ -82,6 +82,7 @@ def progress_of(report: dict[str, Any], start_s: float) -> Progress:
 def _count(report: dict[str, Any], source: str, levels: list[LoopProgress]) -> int | None:
     """Return the completed steps: those of the optimizer if there is one."""
     if source == "steps" and report["steps"]:
+        # The count is of intervals between steps, one less than the steps.
         return int(report["steps"]["count"]) + 1
     return levels[-1].count if levels and source == "keras" else None
 

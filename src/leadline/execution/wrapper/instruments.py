@@ -70,7 +70,7 @@ class Instruments:
         return self.stopped
 
     def _ignored_the_hook(self) -> bool:
-        """True if the hook asked the script to end and it continues."""
+        """True if the hook told the script to end and it continues."""
         if not self.hook or self.probe_limit == ProbeLimit() or not hook_stopped(self.folder):
             return False
         self.stop_requested_s = self.stop_requested_s or time.monotonic()
@@ -85,6 +85,7 @@ class Instruments:
         """Return the command's progress from its own reports or, without them, from the hook."""
         reported = self.file.progress(stopped=self.stopped)
         watched = read_hook_progress(self.folder, self.file.start_s) if self.hook else None
+        # The job's own reports are exact, so they come before the hook's.
         if watched is None or (reported is not None and reported.levels):
             return reported
         return watched if reported is None else replace(watched, remarks=(*watched.remarks, *reported.remarks))

@@ -48,6 +48,7 @@ def _hz(highest: Path, cpuinfo: dict[str, str]) -> int | None:
     """Return the highest clock rate: from the kernel, the model name, or the present rate to 0.1 GHz."""
     if (text := _read(highest).strip()).isdigit():
         return int(text) * 1000
+    # Virtual machines often lack cpufreq, but keep the model name.
     if match := _RATE.search(cpuinfo.get("model name", "")):
         return round(float(match["ghz"]) * 1e9)
     try:

@@ -1,4 +1,4 @@
-"""The outcome that the wrapper writes: the end state and all measurements, and the control file beside it."""
+"""The outcome that the wrapper writes: the end state and all measurements, with the control file next to it."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,11 +12,12 @@ from leadline.files.atomic import write_atomically
 
 SCHEMA = "leadline.outcome/1"
 EXIT_NEVER_BEGAN = 125
-"""Exit code of a wrapper that started no command.
+"""Exit code of a wrapper that started no command, for one of three reasons.
 
-Either its starter died before it opened the gate (the outcome's state is PENDING), or another wrapper had started the
-same attempt (there is no outcome), or the copy was never released (``never_released``).
+Its starter died before it opened the gate (the outcome's state is PENDING). Another wrapper had started the same
+attempt (there is no outcome). Or the copy was never released (``never_released``).
 """
+# Scripts of submitted jobs contain this text, and ``failure_patterns`` looks for it: do not change it.
 STARTED_BEFORE = "was started before, and nothing tells how it ended: it is not started again"
 """Message about an attempt that a forgetful scheduler starts a second time."""
 RELEASE_TEXT = "begin\n"
@@ -59,7 +60,7 @@ class JobOutcome:
 
 
 def release_file_name(key: str) -> str:
-    """Return the name of the file, beside its outcome, that releases an attempt."""
+    """Return the name of the file, next to its outcome, that releases an attempt."""
     return f"{key}.word"
 
 

@@ -27,7 +27,7 @@ class ProgressCounter:
     passes: int = 0
     points: list[tuple[float, int]] = field(default_factory=list)
     stride: int = 1
-    seen: int = 0
+    point_count: int = 0
     first: list[tuple[float, int]] = field(default_factory=list)
     newest: tuple[float, int] | None = None
     zero_based: bool = False
@@ -52,11 +52,12 @@ class ProgressCounter:
         self.newest = (at_s, self.offset + value)
         if len(self.first) <= FIRST:
             self.first.append(self.newest)
-        if self.seen % self.stride == 0:
+        if self.point_count % self.stride == 0:
             self.points.append(self.newest)
             if len(self.points) > MAX_SAMPLED_ITERATIONS:
+                # Halving keeps the sample even at bounded size.
                 self.points, self.stride = self.points[::2], 2 * self.stride
-        self.seen += 1
+        self.point_count += 1
 
     @property
     def done(self) -> int:
@@ -114,7 +115,7 @@ class ProgressFile:
     began_s: float | None = None
     phase: tuple[str, float] | None = None
     _offset: int = 0
-    _rest: bytes = b""
+    _partial_line: bytes = b""
 
     def poll(self) -> bool:
         """Read new content; True if there was any. Invalid content is no error of the job."""
@@ -132,9 +133,10 @@ class ProgressFile:
         self._offset += len(block)
         if self._offset >= FILE_BYTES:
             self.remark = f"only the first {FILE_BYTES >> 20} MiB of the progress file were read"
-        *whole, self._rest = (self._rest + block).split(b"\n")
-        if len(self._rest) > LINE_BYTES:
-            self.malformed, self._rest = self.malformed + 1, b""
+        *whole, self._partial_line = (self._partial_line + block).split(b"\n")
+        # Drop an endless line, or memory would grow with it.
+        if len(self._partial_line) > LINE_BYTES:
+            self.malformed, self._partial_line = self.malformed + 1, b""
         for text in whole:
             self._take(text, written_s - self.start_s)
         return bool(block)
@@ -163,7 +165,7 @@ class ProgressFile:
         if line.phase is not None:
             self._close_phase(at_s)
             self.phase = (line.phase, at_s)
-            self.began_s = at_s if line.phase == "train" and not self.steps.seen else self.began_s
+            self.began_s = at_s if line.phase == "train" and not self.steps.point_count else self.began_s
         for counter, value, total in (
             (self.epochs, line.epoch, line.total_epochs),
             (self.steps, line.step, line.total_steps),
@@ -192,7 +194,7 @@ class ProgressFile:
         if not self.lines:
             return Progress("progress file", remarks=self._remarks()) if self.malformed else None
         levels = tuple(level for level in (self.epochs.level(), self.steps.level()) if level is not None)
-        inner = self.steps if self.steps.seen else self.epochs
+        inner = self.steps if self.steps.point_count else self.epochs
         return Progress(
             "progress file",
             levels,
@@ -220,7 +222,7 @@ class ProgressFile:
     def _total(self) -> int | None:
         """Return the units of the whole job. ``total_steps`` is per epoch if steps restart in each epoch."""
         steps, epochs = self.steps, self.epochs
-        if not steps.seen:
+        if not steps.point_count:
             return epochs.total
         if not steps.passes:
             return steps.total

@@ -94,6 +94,7 @@ class TreeSampler:
         except psutil.NoSuchProcess:
             return 0
         except psutil.AccessDenied:
+            # Only the I/O counters of another user's process are hidden.
             return memory if "memory" in locals() else 0
         self._read[key], self._written[key] = counters.read_bytes, counters.write_bytes
         return memory
@@ -116,6 +117,7 @@ class TreeSampler:
         except LeadlineError:
             self._gpu_due_s = float("inf")
             return
+        # At most a twentieth of the time goes to nvidia-smi, which is slow on some nodes.
         self._gpu_due_s = now_s + max(GPU_INTERVAL_S, 20 * (time.monotonic() - now_s))
         if answer.returncode == 0:
             used = gpu_memory_bytes(answer.stdout, pids)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +20,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 from leadline.core.units import format_bytes, format_duration
+from leadline.execution.clock import now_utc
 from leadline.execution.processes import run_process, start_process
 from leadline.execution.wrapper.cgroup import Cgroup, memory_cgroup
 from leadline.execution.wrapper.instruments import Instruments, progress_measurements
@@ -31,7 +31,7 @@ from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 GRACE_S = 5.0
 """Seconds from SIGTERM to SIGKILL."""
 FIRST_INTERIM_S, INTERIM_S = 5.0, 30.0
-"""Interval of interim outcomes, for whoever watches the job and in case the wrapper is killed.
+"""Interval of interim outcomes, for observers and in case the wrapper is killed.
 
 A young job writes one after half its age, so that a far too small request shows early.
 """
@@ -84,9 +84,10 @@ def supervise(
         InvalidInput: the command cannot be started; the outcome was written.
     """
     adopt_orphans()
-    began = JobOutcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv), node=describe_node())
+    began = JobOutcome(JobState.RUNNING, now_utc(), socket.gethostname(), tuple(argv), node=describe_node())
     with memory_cgroup(limits.memory_bytes) as cgroup:
         watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
+        # Before the start: a signal must not be lost between start and supervision.
         handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
         try:
             with _pinned(limits.cpus), cgroup.inside():
@@ -94,7 +95,7 @@ def supervise(
             watch.deliver()
             usage = watch.follow(write)
         except InvalidInput as error:
-            write(replace(began, state=JobState.FAILED, ended_at=_now(), exit_code=127, reason=str(error)))
+            write(replace(began, state=JobState.FAILED, ended_at=now_utc(), exit_code=127, reason=str(error)))
             raise
         finally:
             for sign, handler in handlers.items():
@@ -175,6 +176,7 @@ class _Watch:
             os.close(pidfd)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
+        # Linux reports ru_maxrss in KiB.
         self.sampler.saw_peak(usage.ru_maxrss * 1024)
         if self.instruments is not None:
             self.instruments.finish()
@@ -185,7 +187,7 @@ class _Watch:
         """Return the last outcome with its reason and all measurements."""
         code, cpu_s = usage
         state, reason = self.end_state, self.reason
-        if state is None and self._killed_for_memory() and (code != 0 or self.cgroup.made):
+        if state is None and self._killed_for_memory() and (code != 0 or self.cgroup.job_folder):
             state, reason = JobState.OUT_OF_MEMORY, self._why_killed()
         if state is None:
             state = JobState.COMPLETED if code == 0 else JobState.FAILED
@@ -193,7 +195,7 @@ class _Watch:
             self.began,
             state=state,
             pid=self.child.pid if self.child else None,
-            ended_at=_now(),
+            ended_at=now_utc(),
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             reason=reason,
@@ -220,7 +222,7 @@ class _Watch:
             self._warn(limits.warning)
         if self.walltime_s is not None and self._used_s() >= self.walltime_s:
             self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(self.walltime_s)}")
-        elif self.cgroup.made and self._killed_for_memory():
+        elif self.cgroup.job_folder and self._killed_for_memory():
             self._cut(JobState.OUT_OF_MEMORY, self._why_killed())
         elif limits.memory_bytes is not None and self.sampler.memory_bytes > limits.memory_bytes:
             used = format_bytes(self.sampler.memory_bytes)
@@ -253,7 +255,7 @@ class _Watch:
 
     def _why_killed(self) -> str:
         """Return what the kernel did: at the job's own limit if the control group is its own."""
-        if self.cgroup.made is None or self.limits.memory_bytes is None:
+        if self.cgroup.job_folder is None or self.limits.memory_bytes is None:
             return "the kernel killed a process of the job for memory"
         limit = format_bytes(self.limits.memory_bytes)
         return f"the kernel killed a process that would use more than the requested {limit}"
@@ -270,6 +272,7 @@ class _Watch:
             return max(min(wait, self.kill_at_s - time.monotonic()), 0.01)
         for due_s in (self.walltime_s, self._warning_due_s() if self.limits.warning else None):
             if due_s is not None and due_s > self._used_s():
+                # A millisecond later, so that the limit has passed for certain.
                 wait = min(wait, due_s - self._used_s() + 0.001)
         return wait
 
@@ -363,7 +366,3 @@ def _catches(pid: int, number: int) -> bool:
         return False
     masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
     return bool(int(masks["SigCgt"], 16) >> (number - 1) & 1)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

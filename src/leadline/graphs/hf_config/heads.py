@@ -114,8 +114,4 @@ class ModelHead:
     def loss(self, answer: TapeTensor) -> TapeTensor:
         """Return what training starts from: cross entropy over scores, the mean of hidden states."""
         tape = self.build.tape
-        return (
-            cross_entropy(tape, answer, upcast=self.shape.upcast)
-            if self.shape.outputs
-            else mean_loss(tape, answer)
-        )
+        return cross_entropy(tape, answer, upcast=self.shape.upcast) if self.shape.outputs else mean_loss(tape, answer)

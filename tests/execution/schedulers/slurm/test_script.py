@@ -109,7 +109,7 @@ def test_limits_on_the_whole_job_count_every_node():
     render_script(job(nodes=2, gpus=1, cores=32), shared)
     with pytest.raises(InvalidInput, match="66 cores are not available"):
         render_script(job(nodes=2, gpus=1, cores=33), shared)
-    with pytest.raises(InvalidInput, match="4 GPUs cannot be had"):
+    with pytest.raises(InvalidInput, match="4 GPUs are not available"):
         render_script(job(nodes=2, gpus=2, cores=8), shared)
 
 

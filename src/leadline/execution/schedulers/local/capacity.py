@@ -2,7 +2,7 @@
 
 Waiting jobs start by conservative backfilling (Mu'alem and Feitelson 2001, "Utilization, predictability, workloads, and
 user runtime estimates in scheduling the IBM SP2 with backfilling", section 2). Each job in turn gets the earliest time
-at which it fits for its whole limit beside all jobs before it. So a later job never delays an earlier one.
+at which it fits, for its whole limit, together with all jobs before it. So a later job never delays an earlier one.
 """
 
 import math
@@ -34,7 +34,7 @@ class Slots:
     gpus: tuple[str, ...] = ()
     memory_bytes: int | None = None
     max_jobs: int | None = None
-    taken: dict[str, SlotAssignment] = field(default_factory=dict)
+    assignments: dict[str, SlotAssignment] = field(default_factory=dict)
 
     def rejection_reason(self, resources: ResourceSpec) -> str:
         """Return why a job can never run here; empty if it can."""
@@ -52,33 +52,33 @@ class Slots:
 
     def take(self, key: str, resources: ResourceSpec) -> SlotAssignment | None:
         """Assign the requested slots to a job; None if too few are free."""
-        if self.max_jobs is not None and len(self.taken) >= self.max_jobs:
+        if self.max_jobs is not None and len(self.assignments) >= self.max_jobs:
             return None
         cores, gpus = self._free_cores(), self._free_gpus()
         memory = resources.memory_bytes_per_node or 0
-        used_bytes = sum(assignment.memory_bytes for assignment in self.taken.values())
+        used_bytes = sum(assignment.memory_bytes for assignment in self.assignments.values())
         if _cores(resources) > len(cores) or resources.gpus_per_node > len(gpus):
             return None
         if self.memory_bytes is not None and used_bytes + memory > self.memory_bytes:
             return None
         new = SlotAssignment(tuple(cores[: _cores(resources)]), tuple(gpus[: resources.gpus_per_node]), memory)
-        self.taken[key] = new
+        self.assignments[key] = new
         return new
 
     def hold(self, key: str, assignment: SlotAssignment) -> None:
         """Register the slots of a job that was started earlier."""
-        self.taken[key] = assignment
+        self.assignments[key] = assignment
 
     def release(self, key: str) -> None:
         """Free the slots of a job."""
-        self.taken.pop(key, None)
+        self.assignments.pop(key, None)
 
     def _free_cores(self) -> list[int]:
-        used = {core for assignment in self.taken.values() for core in assignment.cores}
+        used = {core for assignment in self.assignments.values() for core in assignment.cores}
         return [core for core in self.cores if core not in used]
 
     def _free_gpus(self) -> list[str]:
-        used = {gpu for assignment in self.taken.values() for gpu in assignment.gpus}
+        used = {gpu for assignment in self.assignments.values() for gpu in assignment.gpus}
         return [gpu for gpu in self.gpus if gpu not in used]
 
 
@@ -99,22 +99,22 @@ class Capacity:
     memory_bytes: float = 0
     jobs: float = 1
 
-    def holds(self, other: "Capacity") -> bool:
-        """True if ``other`` fits."""
+    def holds(self, request: "Capacity") -> bool:
+        """True if ``request`` fits."""
         return (
-            self.cores >= other.cores
-            and self.gpus >= other.gpus
-            and self.memory_bytes >= other.memory_bytes
-            and self.jobs >= other.jobs
+            self.cores >= request.cores
+            and self.gpus >= request.gpus
+            and self.memory_bytes >= request.memory_bytes
+            and self.jobs >= request.jobs
         )
 
-    def plus(self, other: "Capacity", sign: int = 1) -> "Capacity":
+    def plus(self, amount: "Capacity", sign: int = 1) -> "Capacity":
         """Return the sum; with ``sign`` -1, the remainder."""
         return Capacity(
-            self.cores + sign * other.cores,
-            self.gpus + sign * other.gpus,
-            self.memory_bytes + sign * other.memory_bytes,
-            self.jobs + sign * other.jobs,
+            self.cores + sign * amount.cores,
+            self.gpus + sign * amount.gpus,
+            self.memory_bytes + sign * amount.memory_bytes,
+            self.jobs + sign * amount.jobs,
         )
 
 
@@ -141,6 +141,7 @@ def backfill_starts_s(free: Capacity, running: Iterable[CapacityUse], waiting: S
         profile.give_back(use)
     starts: list[float] = []
     for use in waiting:
+        # A job behind an unknown start must not overtake it.
         start_s = math.inf if starts and starts[-1] == math.inf else profile.earliest_s(use)
         if start_s < math.inf:
             profile.take(use, start_s)

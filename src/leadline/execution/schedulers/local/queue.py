@@ -182,6 +182,7 @@ class LocalJobQueue:
                 opener.close()
                 child.wait()
                 raise
+            # Only now may the command begin: whoever restarts can find its process.
             opener.write(GATE_OPEN)
         self._watch(started, child)
 
@@ -240,6 +241,7 @@ def wrapper_is_alive(folder: Path, entry: QueueEntry) -> bool:
         return False
     process = _process(entry.pid)
     try:
+        # Process ids are reused, so the id alone proves nothing.
         return process is not None and process.environ().get(MARK_VARIABLE) == str(result_path(folder, entry))
     except (psutil.Error, OSError):
         return False
@@ -268,6 +270,7 @@ def kill_leftovers(mark: str) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
+        # New children may appear between listing and killing, so the loop looks again.
         psutil.wait_procs(processes, timeout=0.1)
 
 

@@ -1,6 +1,5 @@
 """This machine as a scheduler: a durable queue with slots and enforced limits, driven by its callers."""
 
-import fcntl
 import math
 import os
 import signal
@@ -8,7 +7,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 import psutil
@@ -16,6 +14,7 @@ import psutil
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
+from leadline.execution.clock import epoch_s, now_utc
 from leadline.execution.launch import LaunchOptions
 from leadline.execution.schedulers.job_queue import (
     QueueEntry,
@@ -37,6 +36,7 @@ from leadline.execution.schedulers.local.submissions import (
 from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionUncertain
 from leadline.execution.transport.port import LocalTransport, Transport, write_release_file
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name, set_walltime
+from leadline.files.lock import file_lock
 
 DEPTH = 100
 """Waiting jobs that are considered for a start at once."""
@@ -106,7 +106,7 @@ class LocalScheduler:
             return self._journal.ids(keys)
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Settle ended jobs, start waiting ones and return the states; an array's id stands for its elements."""
+        """Settle ended jobs, start waiting ones and return the states; an array's id means its elements."""
         with _reachable():
             self._advance()
             return {job_id: self._status(entry) for job_id, entry in self._journal.at(ids).items()}
@@ -195,14 +195,15 @@ class LocalScheduler:
 
     def _advance(self) -> None:
         """Settle ended jobs and start waiting ones, unless another process does so or nothing changed."""
-        with _exclusive(self.folder / "lock") as is_owner:
+        with file_lock(self.folder / "lock", retry_after_s=()) as is_owner:
             if not is_owner:
                 return
             self._queue.wait(0.0)
+            # Nothing was written since the last turn, so nothing can start or end.
             if self._version == self._journal.version():
                 return
             self._queue.resume()
-            for number in self._journal.held():
+            for number in self._journal.held_submissions():
                 self._release(self._journal.taken(number))
             waiting = self._waiting()
             starts = self._starts_s([_stay(entry.spec.resources) for entry in waiting])
@@ -224,10 +225,10 @@ class LocalScheduler:
         if self._journal.has_flag(_cancelled(entry.key)):
             self._end(self._journal.get(entry.key))
 
-    def _release(self, taken: StoredSubmission) -> None:
+    def _release(self, stored: StoredSubmission) -> None:
         """Release a submission once its dependencies ended as required; cancel it if they never can."""
-        states = {state for dependency in taken.submission.after for state in self._journal.states(dependency)}
-        kind = taken.submission.after_kind
+        states = {state for dependency in stored.submission.after for state in self._journal.states(dependency)}
+        kind = stored.submission.after_kind
         hopeless = kind is DependencyKind.OK and any(
             state.final and state is not JobState.COMPLETED for state in states
         )
@@ -235,10 +236,10 @@ class LocalScheduler:
             return
         hopeless = hopeless or (kind is DependencyKind.NOT_OK and states == {JobState.COMPLETED})
         if hopeless:
-            for entry in self._journal.at([str(taken.id)]).values():
+            for entry in self._journal.at([str(stored.id)]).values():
                 cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "DependencyNeverSatisfied")
                 self._journal.settle_waiting(entry.key, cancelled)
-        self._journal.release(taken.id)
+        self._journal.release(stored.id)
 
     def _waiting(self) -> list[QueueEntry]:
         """Return the first jobs that only wait for free slots, within the arrays' limits."""
@@ -264,7 +265,7 @@ class LocalScheduler:
         for entry in self._journal.in_state(JobState.RUNNING):
             stay = _stay(entry.spec.resources)
             free = free.plus(stay.capacity, -1)
-            remaining_s = datetime.fromisoformat(entry.started_at or _now()).timestamp() + stay.limit_s - now_s
+            remaining_s = epoch_s(entry.started_at or now_utc()) + stay.limit_s - now_s
             # A job past its limit is already being ended.
             running.append(CapacityUse(stay.capacity, max(remaining_s, 1.0)))
         return backfill_starts_s(free, running, waiting)
@@ -288,7 +289,7 @@ class LocalScheduler:
         return vanished_outcome(self.folder, entry, interim, cancelled=self._journal.has_flag(_cancelled(entry.key)))
 
     def _end(self, entry: QueueEntry) -> None:
-        """Terminate a running job; whoever starts it right now will do so itself."""
+        """Terminate a running job. If it is being started, the starter terminates it."""
         if entry.state is JobState.RUNNING and entry.pid is not None and wrapper_is_alive(self.folder, entry):
             psutil.Process(entry.pid).send_signal(signal.SIGTERM)
 
@@ -296,6 +297,7 @@ class LocalScheduler:
         """Store a job's limit, first for its wrapper if it runs; False if its state has changed."""
         resources = replace(entry.spec.resources, walltime_s=walltime_s)
         if entry.state is JobState.RUNNING:
+            # The wrapper first: a limit that only the journal knows would not be enforced.
             set_walltime(result_path(self.folder, entry), walltime_s)
         return self._journal.respecify(entry, replace(entry.spec, resources=resources))
 
@@ -325,21 +327,6 @@ def _cancelled(key: str) -> str:
 
 
 @contextmanager
-def _exclusive(lock: Path) -> Iterator[bool]:
-    """Yield True if no other process holds the lock; the kernel frees it if this one dies."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
 def _reachable(error_type: type[SchedulerUnreachable] = SchedulerUnreachable) -> Iterator[None]:
     """Turn errors of the folder into the scheduler's own error."""
     try:
@@ -348,10 +335,6 @@ def _reachable(error_type: type[SchedulerUnreachable] = SchedulerUnreachable) ->
         raise
     except (LeadlineError, OSError) as error:
         raise error_type(f"this machine's queue cannot be used: {error}") from error
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
 
 
 def job_status(
@@ -366,7 +349,7 @@ def job_status(
         reason = _why_waiting(entry, stored, expected)
         return replace(common, reason=reason, expected_start_s=start_s if start_s < math.inf else None)
     was_started = entry.pid is not None
-    started_s = _optional_epoch_s(entry.started_at) if was_started else None
+    started_s = epoch_s(entry.started_at) if was_started and entry.started_at else None
     common = replace(common, started_s=started_s, node=entry.host)
     return common if entry.outcome is None else _final_status(folder, entry, entry.outcome, common)
 
@@ -388,7 +371,7 @@ def _final_status(folder: Path, entry: QueueEntry, outcome: JobOutcome, common: 
     return replace(
         common,
         reason=outcome.reason,
-        ended_s=_optional_epoch_s(outcome.ended_at),
+        ended_s=epoch_s(outcome.ended_at) if outcome.ended_at else None,
         elapsed_s=elapsed.value if elapsed else None,
         exit_code=outcome.exit_code,
         signal=outcome.signal,
@@ -404,7 +387,3 @@ def _why_waiting(entry: QueueEntry, stored: StoredSubmission, expected: Mapping[
     if stored.submission.after:
         return "Dependency"
     return "JobArrayTaskLimit" if stored.submission.most is not None else "Priority"
-
-
-def _optional_epoch_s(at: str | None) -> float | None:
-    return None if at is None else datetime.fromisoformat(at).timestamp()

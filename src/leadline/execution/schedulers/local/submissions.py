@@ -70,7 +70,8 @@ class LocalSubmissions(QueueJournal):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.taken = lru_cache(4096)(self._taken)
+        # Submissions never change, and status queries read the same ones again and again.
+        self.taken = lru_cache(4096)(self._load)
         # Environments may contain secrets.
         path.chmod(0o600)
 
@@ -124,7 +125,7 @@ class LocalSubmissions(QueueJournal):
         }
 
     def at(self, ids: Collection[str]) -> dict[str, QueueEntry]:
-        """Return id -> job; an array's id stands for all its elements."""
+        """Return id -> job; an array's id means all its elements."""
         entries: dict[str, QueueEntry] = {}
         for chunk in _chunks(ids):
             marks = _marks(chunk)
@@ -147,7 +148,7 @@ class LocalSubmissions(QueueJournal):
         )
         return {JobState(state): count for state, count in rows}
 
-    def held(self) -> list[int]:
+    def held_submissions(self) -> list[int]:
         """Return the submissions that wait for their dependencies."""
         return [number for (number,) in self.read("SELECT id FROM submission WHERE held ORDER BY id")]
 
@@ -192,7 +193,7 @@ class LocalSubmissions(QueueJournal):
         ((data_version,),) = self.read("PRAGMA data_version")
         return data_version, self._connection.total_changes
 
-    def _taken(self, number: int) -> StoredSubmission:
+    def _load(self, number: int) -> StoredSubmission:
         ((document, environment, made_at),) = self.read(
             "SELECT document, environment, made_at FROM submission WHERE id = ?", number
         )

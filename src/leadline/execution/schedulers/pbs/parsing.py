@@ -10,11 +10,11 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, MINUTE_S
+from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
@@ -24,7 +24,7 @@ JobAttributes = dict[str, str]
 SIGNALLED = 256
 """Exit statuses from here on are this value plus the number of the ending signal."""
 _WAITS, _RUNS, _ENDED = frozenset("QHWT"), frozenset("REBSU"), frozenset("FCX")
-_OWN = {
+_END_STATES = {
     -26: JobState.OUT_OF_MEMORY, -27: JobState.OUT_OF_MEMORY, -28: JobState.TIMEOUT, -29: JobState.TIMEOUT,
     -24: JobState.FAILED, -25: JobState.FAILED,
 }  # fmt: skip
@@ -145,8 +145,8 @@ def status_from_wrapper(status: SchedulerStatus, outcome: JobOutcome) -> Schedul
         status,
         state=outcome.state,
         reason=outcome.reason,
-        started_s=datetime.fromisoformat(outcome.started_at).timestamp(),
-        ended_s=None if outcome.ended_at is None else datetime.fromisoformat(outcome.ended_at).timestamp(),
+        started_s=epoch_s(outcome.started_at),
+        ended_s=None if outcome.ended_at is None else epoch_s(outcome.ended_at),
         exit_code=outcome.exit_code,
         signal=outcome.signal,
     )
@@ -159,7 +159,7 @@ def _ended(job: Mapping[str, str], status: SchedulerStatus) -> SchedulerStatus:
         return replace(status, ended_s=None, reason=status.reason or "it ended for a reason that PBS does not report")
     if code < 0:
         return replace(
-            status, state=_OWN.get(code, JobState.NODE_FAIL), reason=f"PBS ended it ({code}) {status.reason}"
+            status, state=_END_STATES.get(code, JobState.NODE_FAIL), reason=f"PBS ended it ({code}) {status.reason}"
         )
     if code < SIGNALLED:
         state = JobState.COMPLETED if code == 0 else JobState.FAILED
@@ -172,6 +172,7 @@ def _ended(job: Mapping[str, str], status: SchedulerStatus) -> SchedulerStatus:
 
 def _why_killed(job: Mapping[str, str], status: SchedulerStatus) -> JobState:
     """Tell a limit from a cancellation; PBS sends the same signals for both."""
+    # The comment is missing on some versions, so the used time counts as well.
     if _TIME.search(status.reason) or _reached(status.elapsed_s, status.walltime_s, 1.0):
         return JobState.TIMEOUT
     limit = size_bytes(job.get("resource_list.mem"))

@@ -95,6 +95,7 @@ class PbsScheduler:
             SubmissionUncertain: qsub did not answer.
         """
         script = self.folder / "jobs" / f"{submission.key}.sh"
+        # PBS's own output must not mix with the job's, which has a fixed name.
         options = qsub_options(submission, self.flavour, script.with_suffix(".out"))
         self.transport.write(script, job_script(submission, self.folder, python=self.python))
         try:
@@ -119,7 +120,7 @@ class PbsScheduler:
         return {key: ids[key] for key in keys if key in ids}
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Ask qstat; an array's id stands for its elements. Jobs with an unclear end are absent."""
+        """Ask qstat; an array's id means its elements. Jobs with an unclear end are absent."""
         return {number: job_status(job) for number, job in self._jobs(ids).items() if not ended_without_status(job)}
 
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:

@@ -140,11 +140,12 @@ def _array(submission: Submission, flavour: PbsFlavour) -> str:
     if len(steps) == 1:
         (step,) = steps
         return f"{indices[0]}-{indices[-1]}" + (f":{step}" if step > 1 else "") + limit
+    # PBS Professional rejects a range of one index.
     last = max(indices[-1], indices[0] + 1)
     if last - indices[0] >= max(SPARSE * len(indices), 2):
         raise InvalidInput(
-            f"PBS accepts one range of indices, but {len(indices)} between {indices[0]} and {indices[-1]} are too far "
-            "apart: submit them as several arrays"
+            f"PBS accepts one range of indices, but {len(indices)} between {indices[0]} and {indices[-1]} have too "
+            "many gaps: submit them as several arrays"
         )
     return f"{indices[0]}-{last}{limit}"
 

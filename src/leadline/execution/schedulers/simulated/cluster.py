@@ -302,6 +302,7 @@ class EasyQueue:
             for reservation in self.reservations.values()
             if job.least_s <= reservation.at_s - now_s < job.expected_s
         }
+        # The longest possible time first, then every end that still respects the reservations.
         for end_s in (now_s + job.expected_s, *sorted(ends_s, reverse=True)):
             affected = [reservation.remaining for reservation in self.reservations.values() if end_s > reservation.at_s]
             nodes = self.cluster.place(job.request, [self.cluster.free, *affected])
@@ -318,7 +319,7 @@ class EasyQueue:
         return running
 
     def _reserve(self, job: WaitingJob, now_s: float) -> None:
-        """Reserve the first time at which enough is free beside the earlier reservations.
+        """Reserve the first time at which enough is free in addition to the earlier reservations.
 
         If those leave the job nothing, it gets no reservation.
         """

@@ -98,6 +98,7 @@ class _Replay:
         handle = {_Event.ENDED: self._end, _Event.OUTRAN: self._outrun, _Event.SUBMITTED: self._submit}
         while self.events:
             now_s = self.events[0][0]
+            # All events of one time come first, so that a start sees every node that is freed.
             while self.events and self.events[0][0] == now_s:
                 _, event, _, index = heapq.heappop(self.events)
                 handle[event](index, now_s)

@@ -89,10 +89,10 @@ class SimulatedScheduler:
         """Return key -> id of the submissions that the controller or the accounting knows."""
         self._ask()
         ids = {key: self.site.keys[key] for key in keys if key in self.site.keys}
-        return {key: job_id for key, job_id in ids.items() if any(map(self._known, self.site.of([job_id])))}
+        return {key: job_id for key, job_id in ids.items() if any(map(self._is_known, self.site.of([job_id])))}
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Return the states of jobs that wait, run or ended recently; an array's id stands for its elements."""
+        """Return the states of jobs that wait, run or ended recently; an array's id means its elements."""
         self._ask()
         return {job.id: self._status(job) for job in self.site.of(ids) if self._remembered(job)}
 
@@ -100,8 +100,8 @@ class SimulatedScheduler:
         """Return ended jobs from the accounting or, without it, from the controller's memory."""
         self._ask()
         ended = [job for job in self.site.of(ids) if job.state.final]
-        is_known = self._remembered if self.failures.no_accounting else self._accounted
-        return {job.id: self._status(job) for job in ended if is_known(job)}
+        is_is_known = self._remembered if self.failures.no_accounting else self._accounted
+        return {job.id: self._status(job) for job in ended if is_is_known(job)}
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
         """Return the wrappers' outcomes; a wrapper killed with its node or for memory leaves no final one."""
@@ -170,7 +170,7 @@ class SimulatedScheduler:
             raise SchedulerUnreachable(f"{self.name} did not answer: try again in a while")
         self.site.catch_up()
 
-    def _known(self, job: SimulatedJob) -> bool:
+    def _is_known(self, job: SimulatedJob) -> bool:
         return self._remembered(job) or (not self.failures.no_accounting and self._accounted(job))
 
     def _remembered(self, job: SimulatedJob) -> bool:

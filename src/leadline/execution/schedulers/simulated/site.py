@@ -86,7 +86,7 @@ class SimulatedSite:
     queue: EasyQueue = field(init=False)
     at_s: float = field(init=False)
     _submitted: dict[str, list[SimulatedJob]] = field(default_factory=dict)
-    _held: dict[str, SimulatedJob] = field(default_factory=dict)
+    _pending_dependency: dict[str, SimulatedJob] = field(default_factory=dict)
     _ends: list[tuple[float, int, str]] = field(default_factory=list)
     _late: list[tuple[float, Submission]] = field(default_factory=list)
     _number: int = 0
@@ -127,7 +127,7 @@ class SimulatedSite:
         for position, key in enumerate(submission.keys):
             job_id = f"{number}_{submission.indices[position]}" if submission.is_array else number
             behaviour = self.behaves(submission, position)
-            self.jobs[job_id] = self._held[job_id] = SimulatedJob(
+            self.jobs[job_id] = self._pending_dependency[job_id] = SimulatedJob(
                 job_id, key, submission, behaviour, self.at_s, walltime_s, let=not submission.held or key in self.words
             )
             self._submitted.setdefault(number, []).append(self.jobs[job_id])
@@ -139,7 +139,7 @@ class SimulatedSite:
         self._late.append((self.at_s + delay_s, submission))
 
     def of(self, ids: Collection[str]) -> list[SimulatedJob]:
-        """Return the jobs of these ids; an array's id stands for its elements."""
+        """Return the jobs of these ids; an array's id means its elements."""
         jobs: dict[str, SimulatedJob] = {}
         for job_id in ids:
             matches = [self.jobs[job_id]] if job_id in self.jobs else self._submitted.get(job_id, [])
@@ -156,6 +156,7 @@ class SimulatedSite:
             if at_s > now_s:
                 break
             self.at_s = at_s
+            # A changed limit leaves an outdated entry in the heap, recognized by its time.
             while self._ends and self._ends[0][0] == at_s:
                 job = self.jobs[heapq.heappop(self._ends)[2]]
                 if job.state is JobState.RUNNING and job.ends_s == at_s:
@@ -215,7 +216,7 @@ class SimulatedSite:
 
     def _schedule(self) -> None:
         """Queue jobs whose dependencies ended, and start those that fit."""
-        for job in list(self._held.values()):
+        for job in list(self._pending_dependency.values()):
             self._enqueue_if_ready(job)
         names = [node.name for node in self.cluster.nodes]
         for started in self.queue.start(self.at_s):
@@ -245,7 +246,7 @@ class SimulatedSite:
             return
         spec = job.submission.spec
         job.reason, job.queued = "Priority", True
-        del self._held[job.id]
+        del self._pending_dependency[job.id]
         self.queue.submit(job.id, NodeRequest.of(spec.resources, spec.partition or ""), job.walltime_s)
 
     def _plan_end(self, job: SimulatedJob) -> None:
@@ -281,7 +282,7 @@ class SimulatedSite:
             self._settle(job, state, "NonZeroExitCode" if behaviour.exit_code else "")
 
     def _settle(self, job: SimulatedJob, state: JobState, reason: str) -> None:
-        self._held.pop(job.id, None)
+        self._pending_dependency.pop(job.id, None)
         if job.queued:
             self.queue.remove(job.id)
             job.queued = False

@@ -16,6 +16,8 @@ from leadline.core.jobs import JobSpec, JobState
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.runs import Measurement
 from leadline.core.systems import Partition
+from leadline.core.units import DAY_S
+from leadline.execution.clock import epoch_s, now_utc
 from leadline.execution.launch import job_environment, wrapper_arguments
 from leadline.execution.schedulers.job_queue import (
     MAX_LOSSES,
@@ -181,12 +183,14 @@ class SlurmArrayQueue:
             job_shape, self.partition_of(job_shape), key=key, count=len(entries), most=self.most, lookup=lookup,
             python=sys.executable,
         )  # fmt: skip
+        # The script stays on disk, so that a refused array can be inspected.
         script.write_text(text, encoding="utf-8")
+        # Before sbatch: a crash in between leaves a key to look up.
         self.journal.begin_batch(key, [(entry.key, f"{key}:{index}") for index, entry in enumerate(entries)])
         started = [self.journal.get(entry.key) for entry in entries]
         answer = self._command(["sbatch", "--parsable", str(script)])
         scheduler_id = read_job_id(answer.stdout) if answer.returncode == 0 else None
-        scheduler_id = scheduler_id or self._look_up(key, _now(), briefly=not answer.timed_out)
+        scheduler_id = scheduler_id or self._look_up(key, now_utc(), briefly=not answer.timed_out)
         if scheduler_id is None:
             for entry in started:
                 self.journal.requeue(entry.key)
@@ -216,6 +220,7 @@ class SlurmArrayQueue:
                 ids = [line.partition("|")[0] for line in listing.splitlines() if line.strip().endswith(f"-{key}")]
                 if ids:
                     return read_array_id(ids[0])
+            # An empty answer of a failed squeue does not prove that the array is missing.
             if queued.returncode != 0:
                 raise _unreachable(queued)
             if time.monotonic() >= deadline:
@@ -355,7 +360,7 @@ def _unreachable(answer: CompletedProcess) -> SchedulerUnreachable:
 
 def _local_day(at: str) -> str:
     """Return the day before a time in sacct's form, a margin for clocks and time zones."""
-    moment = datetime.fromisoformat(at).timestamp() - 86400
+    moment = epoch_s(at) - DAY_S
     return datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d")
 
 
@@ -367,7 +372,3 @@ def _utc(local: str | None) -> str | None:
         return datetime.fromisoformat(local).astimezone(UTC).isoformat(timespec="milliseconds")
     except ValueError:
         return None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

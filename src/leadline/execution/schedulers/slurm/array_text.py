@@ -28,7 +28,7 @@ _ELEMENT = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\.(?P<
 ArrayElement = tuple[str, int]
 """Id of an array at the scheduler, and the number of an element."""
 WHOLE_ARRAY = -1
-"""Element number of an accounting row that stands for a whole array."""
+"""Element number of an accounting row that represents a whole array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def array_script(
         key: makes the array's name unique.
         count: number of elements.
         most: elements that may run at once (None: the site's limit).
-        lookup: file with the command of each element. Slurm's own output goes beside it.
+        lookup: file with the command of each element. Slurm's own output goes to the same folder.
         python: interpreter on the nodes with Leadline.
 
     Raises:

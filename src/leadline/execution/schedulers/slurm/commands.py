@@ -75,6 +75,7 @@ class SlurmCommands:
         if answer.returncode == 0 and job_id is not None:
             return job_id
         refused = answer.returncode > 0 and not _cut_off(answer)
+        # With these errors nothing reached the controller.
         if answer.returncode == NO_PROGRAM or (refused and NOTHING_SENT.search(answer.stderr)):
             raise self._unreachable(argv[0], answer)
         if refused and BUSY.search(answer.stderr):

@@ -93,9 +93,9 @@ _ID = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\+\d+)?(?:\
 _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.OUT_OF_MEMORY)
 
 
-def read_queue(listing: str, wanted: Collection[str]) -> dict[str, SchedulerStatus]:
+def read_queue(listing: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
     """Parse ``SQUEUE_FORMAT`` lines of the wanted ids; ``squeue -r`` lists array elements one by one."""
-    ids, statuses = frozenset(wanted), dict[str, SchedulerStatus]()
+    ids, statuses = frozenset(wanted_ids), dict[str, SchedulerStatus]()
     for line in listing.splitlines():
         scheduler_id, _, remainder = line.partition("|")
         if scheduler_id in ids:
@@ -105,7 +105,7 @@ def read_queue(listing: str, wanted: Collection[str]) -> dict[str, SchedulerStat
     return statuses
 
 
-def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, SchedulerStatus]:
+def read_accounting(listing: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
     """Parse ``SACCT_FIELDS`` lines (``-P -n --duplicates``): the last run of each wanted id, with its steps.
 
     A row may name an array only. If it was cancelled before it had a node, the row holds for all elements without a row
@@ -113,6 +113,7 @@ def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, Schedule
     """
     jobs: dict[str, _Accounted] = {}
     for line in listing.splitlines():
+        # Job names may contain the delimiter, so the name is the last field.
         fields = line.strip().split("|", 13)
         match = _ID.fullmatch(fields[0])
         if match is None or len(fields) != 14:
@@ -128,7 +129,7 @@ def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, Schedule
             elif job_id in jobs:
                 jobs[job_id].steps.append(fields)
     statuses = {}
-    for job_id in wanted:
+    for job_id in wanted_ids:
         row, array_row = jobs.get(job_id), jobs.get(job_id.partition("_")[0])
         if row is None and array_row is not None and array_row.never_ran:
             row = array_row
@@ -137,9 +138,9 @@ def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, Schedule
     return statuses
 
 
-def read_controller(listing: str, wanted: Collection[str]) -> dict[str, SchedulerStatus]:
+def read_controller(listing: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
     """Parse ``scontrol --oneliner show job ID`` for the wanted ids, one line for each array element."""
-    ids, statuses = frozenset(wanted), dict[str, SchedulerStatus]()
+    ids, statuses = frozenset(wanted_ids), dict[str, SchedulerStatus]()
     for line in listing.splitlines():
         fields: dict[str, str] = {}
         for name, value in re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", line):

@@ -30,9 +30,9 @@ from leadline.execution.wrapper.outcome import JobOutcome
 AT_ONCE = 500
 """Ids on one command line."""
 MAX_CONTROLLER_QUERIES = 200
-"""Jobs that the controller is asked for one by one in a call, if there is no accounting."""
+"""Jobs that one call looks up in the controller one by one, if there is no accounting."""
 QUICK_QUERIES = 10
-"""Jobs and arrays that the controller is asked for before the accounting."""
+"""Jobs and arrays that are looked up in the controller before the accounting."""
 SAMPLED_S = 30.0
 """Slurm's default interval of memory samples (``JobAcctGatherFrequency``)."""
 SPANS = (
@@ -167,8 +167,8 @@ class SlurmScheduler:
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
         """Ask sacct, including steps and earlier runs; without accounting, ask the controller.
 
-        The accounting is slow and seconds late. A job that completed before its first memory sample has no more data
-        there than in the controller, so the controller is asked first if the jobs are few.
+        The accounting is slow and seconds late. It knows no more than the controller about a job that completed before
+        its first memory sample. So if the jobs are few, the controller comes first.
         """
         statuses = self._completed_soon(ids)
         open_ids = [job_id for job_id in ids if job_id not in statuses]
@@ -202,6 +202,7 @@ class SlurmScheduler:
             RequestRefused: one of them belongs to another user.
         """
         for chunk in _chunks(sorted(ids)):
+            # Slurm 22.05 forgets cancelled elements of a waiting array without a trace.
             self._cancelled.update(job_id for job_id in chunk if "_" in job_id)
             answer = self._commands.ask(["scancel", *chunk])
             lines = [line for line in answer.stderr.splitlines() if line.strip() and not GONE.search(line)]
@@ -238,6 +239,7 @@ class SlurmScheduler:
         """Return the sacct output of the first query whose range is allowed; None without accounting."""
         for query in queries:
             answer = self._commands.ask(query)
+            # Sites may bound the time range, so ever smaller ones are tried.
             if not (answer.returncode and TOO_WIDE.search(answer.stderr)):
                 break
         if answer.returncode == NO_PROGRAM or NO_ACCOUNTING.search(answer.stderr):
@@ -256,7 +258,7 @@ class SlurmScheduler:
         return read_names(self._commands.listed(["squeue", "-h", "-t", "all", "-u", user, "-o", layout]), mark, keys)
 
     def _accounted(self, ids: Collection[str]) -> dict[str, SchedulerStatus] | None:
-        """Ask sacct for elements, then for whole arrays, whose row may stand for some of them."""
+        """Ask sacct for elements, then for whole arrays, whose row may represent some of them."""
         statuses: dict[str, SchedulerStatus] = {}
         for whole in (False, True):
             open_ids = sorted(job_id for job_id in ids if job_id not in statuses and (not whole or "_" in job_id))
@@ -270,7 +272,7 @@ class SlurmScheduler:
         return statuses
 
     def _completed_soon(self, ids: Collection[str]) -> dict[str, SchedulerStatus]:
-        """Return completed short jobs without failed steps, if few jobs or arrays are asked for."""
+        """Return completed short jobs without failed steps, if the query is for few jobs or arrays."""
         arrays = {job_id.partition("_")[0] for job_id in ids}
         if len(arrays) > QUICK_QUERIES:
             return {}
@@ -308,10 +310,10 @@ class SlurmScheduler:
             statuses[job_id] = self._ask_controller(job_id, [job_id]).get(job_id, status)
         return statuses
 
-    def _ask_controller(self, scheduler_id: str, wanted: Collection[str]) -> dict[str, SchedulerStatus]:
+    def _ask_controller(self, scheduler_id: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
         """Return the controller's record of a job or of an array's elements; empty once forgotten."""
         answer = self._commands.ask(["scontrol", "--oneliner", "--details", "show", "job", scheduler_id])
-        return read_controller(answer.stdout, wanted) if answer.returncode == 0 else {}
+        return read_controller(answer.stdout, wanted_ids) if answer.returncode == 0 else {}
 
     def _prepared(self) -> tuple[str, ClusterPython | None]:
         """Make the folder, and ask once for the user name and for Leadline."""

@@ -154,6 +154,7 @@ def _memory(resources: ResourceSpec, rules: SubmitRules) -> dict[str, str]:
     if not resources.memory_bytes_per_node or rules.whole_nodes:
         return {}
     mebibytes = math.ceil(resources.memory_bytes_per_node / MIB)
+    # Some sites reject memory per node and only accept it per core.
     if "--mem" in rules.rejects and resources.cores_per_task:
         return {"--mem-per-cpu": f"{math.ceil(mebibytes / (resources.cores_per_task * resources.tasks_per_node))}M"}
     return {"--mem": f"{mebibytes}M"}
@@ -185,6 +186,7 @@ def whole_minutes_s(walltime_s: float) -> int:
 
 def _warning(resources: ResourceSpec) -> str | None:
     """Request SIGUSR1 to the wrapper before the limit: 5 % of the walltime, between one and five minutes."""
+    # Only without a launcher does the wrapper replace the batch shell and get the signal.
     if resources.walltime_s is None or resources.walltime_s < WARNING_FROM_S or needs_launcher(resources):
         return None
     return f"B:USR1@{round(min(max(0.05 * resources.walltime_s, MINUTE_S), 5 * MINUTE_S))}"

@@ -48,6 +48,7 @@ def sbatch_arguments(submission: Submission, partition: Partition | None, folder
     rejected = partition.rules.rejects if partition else ()
     log = log_name(element_key(submission.key, "%a") if submission.is_array else submission.key)
     options["--output"] = f"{str(folder).replace('%', '%%')}/{RUNS_FOLDER}/{log}"
+    # sbatch would otherwise use the folder from which the plane happens to run.
     options["--chdir"] = str(folder)
     options["--open-mode"] = "append"
     if submission.checkpoint_signal:
@@ -59,6 +60,7 @@ def sbatch_arguments(submission: Submission, partition: Partition | None, folder
         options["--array"] = f"{format_ranges(submission.indices)}{limit}"
     if submission.after:
         options["--dependency"] = ":".join([submission.after_kind.value, *submission.after])
+        # Otherwise Slurm keeps a job whose dependency failed in the queue for ever.
         options["--kill-on-invalid-dep"] = "yes"
     arguments = [f"{name}={value}" for name, value in options.items() if name not in rejected]
     # A retry is a new attempt with its own key and outcome, so Slurm must not requeue.
@@ -140,6 +142,7 @@ def _gate(submission: Submission, folder: PurePosixPath, cluster_python: Cluster
         "  echo 'leadline is not installed here: a copy of a job cannot be held, and does not begin' >&2",
         f"  exit {EXIT_NEVER_BEGAN}",
         "fi",
+        # Until the release, the default action of a warning would end the shell.
         "trap '' USR1 USR2",
         f'{python} -P -m {GATE} {runs}/"$LEADLINE_KEY".word {runs}/"$LEADLINE_KEY".json || exit {EXIT_NEVER_BEGAN}',
         "trap - USR1 USR2",
