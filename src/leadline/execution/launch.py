@@ -200,6 +200,7 @@ def wait_for(wrapper: "subprocess.Popen[bytes]") -> None:
     while True:
         try:
             wrapper.wait()
+        # The job has its own session and would not get the terminal's interrupt.
         except KeyboardInterrupt:
             wrapper.send_signal(signal.SIGINT)
             continue

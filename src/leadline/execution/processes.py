@@ -157,6 +157,7 @@ def _end_group(process: subprocess.Popen[str]) -> tuple[str, str]:
     output: tuple[bytes | str | None, bytes | str | None] = (None, None)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
+            # The whole group, or children would keep the pipes open.
             os.killpg(process.pid, sign)
         try:
             return process.communicate(timeout=GRACE_S)

@@ -124,6 +124,7 @@ class SqliteFile:
 def _over_network(path: Path) -> bool:
     """True if a file is on a network file system, where SQLite's shared memory does not work."""
     folder = str(path.parent.resolve())
+    # The longest mount point that contains the folder is the file system in use.
     mounts = [mount for mount in psutil.disk_partitions(all=True) if _below(folder, mount.mountpoint)]
     kind = max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
     return kind.startswith(_NETWORK)

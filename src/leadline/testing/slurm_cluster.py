@@ -155,6 +155,7 @@ class SlurmCluster:
         """End all jobs and daemons in any state; no process and no control group is left."""
         if self.runs("slurmctld"):
             self._cancel_all()
+        # In reverse order, so that each daemon can still reach those that it needs.
         for daemon in reversed(list(self._running)):
             self.stop(daemon)
         for process in self._step_daemons():

@@ -145,6 +145,7 @@ class ClusterLayout:
 
 def lay_out(plan: ClusterPlan, folder: Path) -> ClusterLayout:
     """Choose ports and names, and write the configuration into the empty ``folder``."""
+    # All at once, or the kernel could return one port twice.
     ports = _free_ports(2 + plan.nodes)
     # Control groups are named after nodes, so node names must be unique.
     mark = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))

@@ -70,6 +70,7 @@ class LoopBound:
         """Read both after ``count`` iterations; the loop's frame is ``depth`` above the caller."""
         if count < self.due:
             return
+        # Doubling the distance keeps the cost negligible in long loops.
         self.due = 2 * count
         try:
             frame = sys._getframe(depth)
@@ -110,6 +111,7 @@ def _value(node: Any, frame: Any) -> Any:
         for names in (frame.f_locals, frame.f_globals):
             if node.id in names:
                 return names[node.id]
+    # Only plain instance fields are read, because a property would run the user's code.
     if isinstance(node, ast.Attribute):
         fields: Dict[str, Any] = getattr(_value(node.value, frame), "__dict__", {})
         if node.attr in fields:

@@ -19,6 +19,7 @@ def watch_torch(torch: Any) -> None:
     """Count optimizer steps, and backward passes of loops that update the weights by hand."""
     STATE.framework_s = clock()
     loops.watch_compiler(torch)
+    # Imported here: torch is not loaded when this module is.
     from torch.optim import optimizer
 
     optimizer.register_optimizer_step_post_hook(_stepped)
@@ -52,6 +53,7 @@ def _stepped(optimizer: Any, *_: Any) -> None:
         return
     times = STATE.steps.get(id(optimizer))
     if times is None:
+        # Some programs make an optimizer for each layer or step.
         if len(STATE.steps) >= OPTIMIZERS:
             return
         times = STATE.steps[id(optimizer)] = DurationSample()

@@ -63,6 +63,7 @@ class ModuleFinder:
         if not STATE.on:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        # Other finders may have put their own loader here, which must keep working.
         if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or not spec.origin:
             return spec
         if name in frameworks.INSTALLERS:

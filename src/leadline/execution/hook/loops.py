@@ -152,6 +152,7 @@ class WatchedLoop:
         if self.inside:
             self.inside_done = dict(self.inside)
         if not self.hot and times.count >= DECIDE and times.total_s >= DECIDE_S:
+            # Timing every short iteration would cost more than the iteration.
             self.hot = times.total_s < HOT_S * times.count
         if self.bound is not None:
             self.bound.look(times.count, depth + 1)
@@ -216,6 +217,7 @@ class WatchedLoop:
 
     def leave(self) -> None:
         """End a pass, also one that was interrupted."""
+        # The SystemExit of a probe passes through here and is not the end of a pass.
         if STATE.stopped or self.entered_s is None:
             return
         spent_s = clock() - self.entered_s

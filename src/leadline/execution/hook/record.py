@@ -41,6 +41,7 @@ class DurationSample:
         one_s = duration_s if count == 1 else duration_s / count
         if len(self.first) < FIRST:
             self.first.append(one_s)
+        # A batch is one sample, however many repetitions it has.
         if self.count % self.stride == 0 or count > 1:
             self.sampled.append(one_s)
             if len(self.sampled) > SAMPLED:
@@ -137,6 +138,7 @@ class HookState:
         if is_done:
             self.stopped = True
             self.write()
+            # The loop boundary is a clean point: no iteration is half done.
             raise SystemExit(0)
         if now_s - self.wrote_s > self.wait_s:
             self.write_soon(now_s)
@@ -145,6 +147,7 @@ class HookState:
         """Write the report; the next one follows after a thousand times the duration of this one."""
         self.write()
         self.wrote_s = clock()
+        # So writing takes at most a thousandth of the time.
         self.wait_s = min(max(WRITE_S, 1000 * (self.wrote_s - now_s)), WRITE_MOST_S)
 
     def write(self) -> None:

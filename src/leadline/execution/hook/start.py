@@ -20,6 +20,7 @@ def start(folder: str) -> None:
     """Install the hook in this interpreter, unless it belongs to a launcher whose children run the job."""
     if _launches():
         return
+    # Read first, because ``_restore`` removes the variables.
     settings = {name: os.environ.get(name, "") for name in VARIABLES}
     _restore(folder)
     # Only rank 0 is watched: all ranks do the same work.

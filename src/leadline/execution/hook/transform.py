@@ -64,6 +64,7 @@ class _LoopTransformer(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: Any) -> Any:
         words = [part for decorator in node.decorator_list for part in _words(decorator)]
+        # Compilers reject or recompile code that refers to unknown objects.
         if node.name in UNTOUCHED or node.name in self.compiled or any(word in COMPILERS for word in words):
             return node
         first = min([node.lineno, *[decorator.lineno for decorator in node.decorator_list]])

@@ -168,6 +168,7 @@ class Actor:
         if attempt.state is not JobState.RUNNING or attempt.withdrawn or job.cancelled:
             return attempt
         copies = [copy for copy in job.live_attempts if copy.key != attempt.key and not copy.withdrawn]
+        # Only a held attempt needs a release; others have already begun.
         chosen = replace(attempt, begins=attempt.held)
         if chosen == attempt and not copies:
             return attempt

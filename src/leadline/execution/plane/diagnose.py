@@ -131,6 +131,7 @@ class _Remains:
 
     def done(self) -> Diagnosis:
         """Return COMPLETED, unless exit code 0 hides that memory ran out."""
+        # Shell scripts often end with 0 although a command in them failed.
         hidden = decisive_sign(sign for sign in (*self.reported, *final_signs(self.logged)) if sign.cause in _MEMORY)
         if hidden is not None:
             return self._of(hidden.cause, f"the exit code is 0, but the log ends with: {hidden.line}")

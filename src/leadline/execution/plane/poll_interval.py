@@ -83,6 +83,7 @@ class PollSchedule:
         was_silent, self.failures, self.last_error = self.failures > 0, 0, ""
         if took_s is not None:
             self.response_s = NEWEST_WEIGHT * took_s + (1.0 - NEWEST_WEIGHT) * (self.response_s or took_s)
+        # A fast scheduler is polled often even if nothing changes.
         longest_s = max(self.intervals.first, min(self.intervals.last, MAX_PAUSE * self.response_s))
         self.interval_s = self.intervals.first if changed or was_silent else min(1.5 * self.interval_s, longest_s)
         self.interval_s = max(self.interval_s, self.intervals.first, MIN_PAUSE * self.response_s, MIN_REST * cpu_s)

@@ -48,6 +48,7 @@ class Settler:
             )
             job, job_events = self._next(job, ended, end.outcome, diagnosis)
             jobs[job.key] = job
+            # Settling one copy may withdraw the others.
             attempts += [attempt for attempt in job.attempts if attempt not in self.book.jobs[job.key].attempts]
             events += job_events
             self.outcomes[ended.key] = end.outcome

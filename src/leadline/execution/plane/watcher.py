@@ -85,6 +85,7 @@ class Watcher:
             ],
         )
         ends = self._ends(gone) if gone else []
+        # The end of an outage is an event of its own, for the display.
         if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
             self.book.write(events=[NewEvent(EventKind.POLL, details={"system": self.system, "answers": "again"})])
         return ends
@@ -148,6 +149,7 @@ class Watcher:
 
     def _with_logs(self, ends: list[ObservedEnd]) -> list[ObservedEnd]:
         """Add the ends of the logs of attempts that did not complete."""
+        # Logs are slow to fetch and only explain failures.
         keys = [end.attempt.key for end in ends if not _well(end)]
         tails = self.scheduler.log_tails(keys) if keys else {}
         return [replace(end, log=tails.get(end.attempt.key, end.log)) for end in ends]

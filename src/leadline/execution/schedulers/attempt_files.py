@@ -35,6 +35,7 @@ def run_once_script(command: str, folder: PurePosixPath, *, in_place: bool = Fal
     """
     lines = [
         f'leadline={shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"$LEADLINE_KEY"',
+        # With noclobber, only one of two starts can create the marker file.
         "set -C",
         'if ! { true > "$leadline".started; } 2>/dev/null && [ -e "$leadline".started ]; then',
         f'  if {{ read -r code _ < "$leadline"{_END}; }} 2>/dev/null; then exit "$code"; fi',
@@ -47,6 +48,7 @@ def run_once_script(command: str, folder: PurePosixPath, *, in_place: bool = Fal
         return [*lines, f"exec {command}"]
     return [
         *lines,
+        # A caught signal interrupts the shell's wait, while an ignored one would be inherited by the command.
         "trap : TERM USR1 USR2",
         "printf -v began '%(%s)T' -1",
         "code=0",

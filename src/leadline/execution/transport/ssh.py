@@ -86,6 +86,7 @@ class SshTransport:
     ) -> CompletedProcess:
         """Run a command there. Opening the connection may take ``OPEN_S`` more."""
         line = shell_line([*(["env", *(f"{name}={value}" for name, value in env.items())] if env else []), *argv])
+        # The shared connection may have been closed since the last command.
         for may_retry in (True, False):
             answer = self.processes([*self._client(), "--", self.host, line], stdin=stdin or "", timeout_s=timeout_s)
             if answer.returncode != FAILED or answer.timed_out or self._is_open():
@@ -181,6 +182,7 @@ class SshTransport:
         """Return the ssh command that uses the shared connection and fails without it."""
         if self._shared is None:
             self._shared = self._open()
+        # No second connection and no proxy: a login could ask for a second factor.
         return [*self._ssh(), *self._shared, "-o", "ControlMaster=no", "-o", "ProxyJump=none", "-o",
                 "ProxyCommand=false"]  # fmt: skip
 
@@ -218,6 +220,7 @@ class SshTransport:
         first_s, longest_s = PAUSES_S
         self._pause_s = min(max(2 * self._pause_s, first_s), longest_s)
         self._again_s = self.clock() + self._pause_s
+        # Repeated refused logins would lock the account at some sites.
         self._refused = "Permission denied" in why or "verification failed" in why or "authentication" in why
         config = ["-F", str(self.config)] if self.config else []
         login = ["ssh", *config, "-fNM", *self._own_socket(), "-o", f"ControlPersist={PERSIST}", self.host]
@@ -240,6 +243,7 @@ class SshTransport:
             env={"LC_ALL": "C"}, timeout_s=timeout_s,
         )  # fmt: skip
         moved = re.search(r"^Total transferred file size: ([\d,.]+) bytes", answer.stdout, re.MULTILINE)
+        # Without the statistics rsync was interrupted, whatever its exit code.
         if answer.returncode or answer.timed_out or moved is None:
             raise LeadlineError(f"{source} was not completely copied to {target} ({_why(answer)}): copy it again")
         return CopyReport(int(re.sub(r"\D", "", moved[1])), time.monotonic() - began_s)

@@ -80,6 +80,7 @@ def _homes() -> Iterator[tuple[Cgroup, bool]]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
+        # Version 2 has a single hierarchy, listed without controllers.
         if controllers == "":
             yield _files(VERSION_2 / path.lstrip("/"), newer=True), True
         elif "memory" in controllers.split(","):

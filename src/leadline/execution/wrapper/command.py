@@ -40,6 +40,7 @@ def main(arguments: list[str]) -> int:
     waited_s = 0.0 if options.word is None else wait_for_release(_expanded(options.word), options.word_within_s)
     if waited_s is None:
         return record_never_released(options.command, path)
+    # Schedulers may start a job again after a crash of their controller.
     if options.once and not _claim_result(path):
         return _exit_like_first(path)
 

@@ -73,6 +73,7 @@ class Instruments:
         """True if the hook told the script to end and it continues."""
         if not self.hook or self.probe_limit == ProbeLimit() or not hook_stopped(self.folder):
             return False
+        # Some scripts catch SystemExit, so the wrapper ends them after a while.
         self.stop_requested_s = self.stop_requested_s or time.monotonic()
         return time.monotonic() - self.stop_requested_s > STOP_WAIT_S
 

@@ -122,6 +122,7 @@ class ProgressFile:
         try:
             with self.path.open("rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
+                # A truncated file is not read again from the start.
                 if size <= self._offset or self._offset >= FILE_BYTES:
                     return False
                 written_s = min(os.fstat(stream.fileno()).st_mtime - time.time() + time.monotonic(), time.monotonic())
@@ -133,6 +134,7 @@ class ProgressFile:
         self._offset += len(block)
         if self._offset >= FILE_BYTES:
             self.remark = f"only the first {FILE_BYTES >> 20} MiB of the progress file were read"
+        # The last line may still be incomplete.
         *whole, self._partial_line = (self._partial_line + block).split(b"\n")
         # Drop an endless line, or memory would grow with it.
         if len(self._partial_line) > LINE_BYTES:
@@ -155,6 +157,7 @@ class ProgressFile:
         """Return the seconds since the job began; an impossible reported time is replaced by the arrival time."""
         if line.t is None:
             return arrival_s
+        # Jobs may report seconds since their start or since the epoch.
         since_s = line.t if line.t < 1e8 else line.t - time.time() + time.monotonic() - self.start_s
         if not -1 <= since_s <= time.monotonic() - self.start_s + 1:
             return arrival_s

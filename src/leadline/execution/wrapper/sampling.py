@@ -51,6 +51,7 @@ class TreeSampler:
             self.longest_interval_s = max(self.longest_interval_s, began - self._last_s)
         self._last_s = began
         tree = psutil.Process().children(recursive=True)
+        # PSS first: reading it takes longest, and the resident set is only a lower bound.
         proportional = sum(self._sample_process(process) for process in tree)
         resident = [_resident_bytes(process.pid) for process in tree]
         self.memory_bytes = max(proportional, *(now for now, _ in resident), 0)
@@ -108,6 +109,7 @@ class TreeSampler:
 
     def _sample_gpus(self, pids: set[int], now_s: float) -> None:
         """Sum the GPU memory of the tree through nvidia-smi, if there is one."""
+        # Without a driver there is nothing to ask, now or later.
         if shutil.which("nvidia-smi") is None:
             self._gpu_due_s = float("inf")
             return

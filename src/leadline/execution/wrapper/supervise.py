@@ -83,6 +83,7 @@ def supervise(
     Raises:
         InvalidInput: the command cannot be started; the outcome was written.
     """
+    # Before anything is started, so that no descendant can leave the tree.
     adopt_orphans()
     began = JobOutcome(JobState.RUNNING, now_utc(), socket.gethostname(), tuple(argv), node=describe_node())
     with memory_cgroup(limits.memory_bytes) as cgroup:
@@ -90,6 +91,7 @@ def supervise(
         # Before the start: a signal must not be lost between start and supervision.
         handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
         try:
+            # Affinity and control group are inherited at the start, so this process only takes them on for a moment.
             with _pinned(limits.cpus), cgroup.inside():
                 watch.child = start_process(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
             watch.deliver()
@@ -148,6 +150,7 @@ class _Watch:
                 self.end_state = self.end_state or self._ended_by_site()
                 self.reason = self.reason or f"ended by {signal.Signals(number).name}"
                 self._send(number)
+                # Only once: repeated SIGTERMs must not postpone the kill.
                 if number == signal.SIGTERM and self.limits.kill_after_s is not None and self.kill_at_s is None:
                     self.kill_at_s = time.monotonic() + self.limits.kill_after_s
             else:
@@ -175,6 +178,7 @@ class _Watch:
         finally:
             os.close(pidfd)
         _, status, usage = os.wait4(child.pid, 0)
+        # Popen did not wait itself and would otherwise wait for a reused process id.
         child.returncode = os.waitstatus_to_exitcode(status)
         # Linux reports ru_maxrss in KiB.
         self.sampler.saw_peak(usage.ru_maxrss * 1024)
@@ -187,6 +191,7 @@ class _Watch:
         """Return the last outcome with its reason and all measurements."""
         code, cpu_s = usage
         state, reason = self.end_state, self.reason
+        # A group that is shared with others may count their kills, so only a failed command counts there.
         if state is None and self._killed_for_memory() and (code != 0 or self.cgroup.job_folder):
             state, reason = JobState.OUT_OF_MEMORY, self._why_killed()
         if state is None:
@@ -220,6 +225,7 @@ class _Watch:
             return
         if limits.warning is not None and self._used_s() >= self._warning_due_s():
             self._warn(limits.warning)
+        # Time before memory: both may be exceeded by a command that hangs.
         if self.walltime_s is not None and self._used_s() >= self.walltime_s:
             self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(self.walltime_s)}")
         elif self.cgroup.job_folder and self._killed_for_memory():
@@ -305,6 +311,7 @@ class _Watch:
 
     def _reap(self) -> None:
         """Collect adopted processes that ended; after a limit, kill the remaining ones."""
+        # Background processes that the command left on purpose may go on.
         flags = os.WNOHANG
         if self.kill_at_s is not None:
             self._send_tree(signal.SIGKILL)

@@ -96,6 +96,7 @@ class LocalJobQueue:
         if entry.host is None:
             raise LeadlineError(f"job {entry.key} was submitted to Slurm: resume the campaign there, or stop it first")
         elsewhere = entry.host != socket.gethostname() and not self._has_ended(entry)
+        # Starting it again here could run it twice.
         if elsewhere and not forget_other_hosts:
             raise LeadlineError(
                 f"job {entry.key} was started on {entry.host}, and its state is only known there: "
@@ -144,6 +145,7 @@ class LocalJobQueue:
 
     def end(self) -> None:
         """Terminate every running job. Each is requeued, and ``wait`` returns it so."""
+        # From now on, an end by a signal is not the job's own result.
         self.ending = True
         for alive in self._alive.values():
             if alive.entry.pid is not None:
@@ -276,6 +278,7 @@ def kill_leftovers(mark: str) -> None:
 
 def machine_slots(*, gpus: int | None = None) -> Slots:
     """Return all cores, GPUs and memory that this process may use; ``gpus`` replaces the GPU count."""
+    # A site or user may have given this process only some of the GPUs.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         gpu_names = tuple(name.strip() for name in visible.split(",") if name.strip())

@@ -176,6 +176,7 @@ class LocalScheduler:
                         f"the limit of job {scheduler_id} cannot be changed: it has ended or is unknown"
                     )
                 changed = [self._limit(entry, walltime_s) for entry in open_entries]
+                # A job that started or ended meanwhile gets the limit in the next round.
                 if all(changed):
                     return
 
@@ -186,6 +187,7 @@ class LocalScheduler:
             if self._queue.slots.rejection_reason(spec.resources):
                 return None
             waiting = self._waiting()
+            # Beyond DEPTH jobs the order is not computed, so no start can be predicted.
             if len(waiting) >= DEPTH or any(
                 not state.final for dependency in submission.after for state in self._journal.states(dependency)
             ):
@@ -203,6 +205,7 @@ class LocalScheduler:
             if self._version == self._journal.version():
                 return
             self._queue.resume()
+            # Before the waiting jobs are listed: a released submission may start at once.
             for number in self._journal.held_submissions():
                 self._release(self._journal.taken(number))
             waiting = self._waiting()
@@ -222,6 +225,7 @@ class LocalScheduler:
             self._queue.start([entry])
         except JobWithdrawn:
             return
+        # The cancellation may have come between the listing and the start.
         if self._journal.has_flag(_cancelled(entry.key)):
             self._end(self._journal.get(entry.key))
 

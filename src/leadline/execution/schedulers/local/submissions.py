@@ -111,6 +111,7 @@ class LocalSubmissions(QueueJournal):
         """
         with self.transaction() as connection:
             cursor = connection.execute("UPDATE job SET recorded = 0 WHERE key = ? AND state = 'PENDING'", (key,))
+            # The condition in the statement makes cancel and start exclude each other.
             if not cursor.rowcount:
                 raise JobWithdrawn(f"job {key} no longer waits")
             self.note_begin(connection, key, host=host, place=place)

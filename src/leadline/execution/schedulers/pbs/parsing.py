@@ -66,6 +66,7 @@ def leadline_id(pbs_id: str) -> str:
 def read_qstat_json(output: str) -> dict[str, JobAttributes] | None:
     """Parse ``qstat -f -F json`` by Leadline's ids; None for invalid JSON."""
     try:
+        # Some versions write raw control characters into strings.
         document = json.loads(output, strict=False)
     except ValueError:
         return None
@@ -232,6 +233,7 @@ def _whole(text: str | None) -> int | None:
 
 def _nodes(text: str | None) -> str | None:
     """Parse ``one/0*8+two/0*8``."""
+    # A node appears once for each of its chunks.
     names = dict.fromkeys(part.partition("/")[0] for part in (text or "").split("+") if part)
     return ",".join(names) or None
 

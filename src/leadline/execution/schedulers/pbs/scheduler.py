@@ -94,6 +94,7 @@ class PbsScheduler:
             RequestRefused: qsub refused the job; ``SchedulerBusy`` if its queue is full.
             SubmissionUncertain: qsub did not answer.
         """
+        # The file stays, so that users can see what was submitted.
         script = self.folder / "jobs" / f"{submission.key}.sh"
         # PBS's own output must not mix with the job's, which has a fixed name.
         options = qsub_options(submission, self.flavour, script.with_suffix(".out"))

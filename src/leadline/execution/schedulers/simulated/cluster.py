@@ -266,6 +266,7 @@ class EasyQueue:
             if running := self._begin(job, now_s):
                 started.append(running)
                 continue
+            # Equal requests behind it cannot start either, which saves most of the work.
             rejected[job.request] = job.least_s
             if not has_reservation:
                 self._reserve(job, now_s)
@@ -277,6 +278,7 @@ class EasyQueue:
         Nothing is changed. The result is None if too few nodes are left for any start.
         """
         plan = EasyQueue(SimulatedCluster(self.cluster.nodes, self.cluster.partitions), backfills=self.backfills)
+        # Copies: the forecast must not change the real state.
         plan.cluster.free = [list(free) for free in self.cluster.free]
         plan.running = {key: RunningJob(key, job.request, job.nodes, job.started_s, max(job.until_s, now_s))
                         for key, job in self.running.items()}  # fmt: skip

@@ -110,6 +110,7 @@ class _Replay:
         killed = self.killed_at_s[index]
         if len(killed) > MAX_ATTEMPTS:
             raise InvalidInput(f"job {self.jobs[index].id} was killed {len(killed)} times: request more after a kill")
+        # The policy must not see the future of the trace.
         visible = replace(
             self.jobs[index], submitted_s=now_s, eligible_s=None, started_s=None, ended_s=None, state=JobState.PENDING
         )

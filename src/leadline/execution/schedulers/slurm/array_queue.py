@@ -177,6 +177,7 @@ class SlurmArrayQueue:
         key = uuid.uuid4().hex[:12]
         lookup = self.folder / "arrays" / f"{key}.json"
         next_entries = [replace(entry, attempt=entry.attempt + 1) for entry in entries]
+        # One file for all elements: thousands of small files strain a shared file system.
         lookup.write_text(json.dumps([self._element(entry) for entry in next_entries]), encoding="utf-8")
         script = lookup.with_suffix(".sh")
         text = array_script(
@@ -240,6 +241,7 @@ class SlurmArrayQueue:
         queued = read_squeue(answer.stdout)
         gone = [entry for entry in self._running.values() if _ended(queued.get(self._at(entry)))]
         for key in set(self._missing_s) - {entry.key for entry in gone}:
+            # Slurm lists the element again, so it was not lost.
             del self._missing_s[key]
         accounted = self._accounted(gone) if gone else {}
         for entry in gone:
@@ -256,6 +258,7 @@ class SlurmArrayQueue:
             return {}
         ids = sorted({self._at(entry)[0] for entry in entries})
         answer = self._command(["sacct", "-n", "-P", "-j", ",".join(ids), "-o", ARRAY_SACCT_FIELDS])
+        # A site without accounting never gets one while this runs.
         if answer.returncode != 0 and "disabled" in answer.stderr:
             self._accounting = False
         return read_sacct(answer.stdout) if answer.returncode == 0 else {}

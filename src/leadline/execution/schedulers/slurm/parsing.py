@@ -98,6 +98,7 @@ def read_queue(listing: str, wanted_ids: Collection[str]) -> dict[str, Scheduler
     ids, statuses = frozenset(wanted_ids), dict[str, SchedulerStatus]()
     for line in listing.splitlines():
         scheduler_id, _, remainder = line.partition("|")
+        # Foreign jobs first drop out, because their fields may contain anything.
         if scheduler_id in ids:
             fields = remainder.split("|", 9)
             if len(fields) == 10:

@@ -94,6 +94,7 @@ class SlurmScheduler:
         partition_of: Callable[[JobSpec], Partition | None] = lambda _: None,
         timeout_s: float = COMMAND_S,
     ) -> None:
+        # The path is written into scripts and Slurm's file patterns.
         if not folder.is_absolute() or re.search(r"[\x00-\x1f\\$]", str(folder)):
             raise InvalidInput(
                 f"{str(folder)!r} cannot hold jobs: use an absolute path without control characters, \\ and $"

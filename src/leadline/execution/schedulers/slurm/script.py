@@ -67,6 +67,7 @@ def _check_limits(resources: ResourceSpec, partition: Partition) -> None:
     """Refuse requests that the scheduler would refuse or leave pending for ever."""
     node, limits = partition.node, partition.limits
     cores = (resources.cores_per_task or 1) * resources.tasks_per_node
+    # A node with a GPU model but without a count has an unknown number of GPUs.
     gpus = None if node.device and not node.gpus else node.gpus
     memory = node.usable_memory_bytes or node.memory_bytes
     requests: list[tuple[str, float, float | None, Callable[[float], str]]] = [
@@ -128,6 +129,7 @@ def _queue(partition: Partition) -> str:
 
 def _job_name(name: str, key: str) -> str:
     """Return a name of at most 64 characters that needs no quoting in any listing."""
+    # The key stays whole, because the job is found by it.
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-") or "leadline"
     return f"{plain[: 63 - len(key)]}-{key}" if key else plain[:64]
 

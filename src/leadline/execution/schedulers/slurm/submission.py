@@ -53,6 +53,7 @@ def sbatch_arguments(submission: Submission, partition: Partition | None, folder
     options["--open-mode"] = "append"
     if submission.checkpoint_signal:
         options["--signal"] = _signal(submission)
+    # Only the wrapper of a single job handles the default warning.
     elif submission.is_array or not submission.measured:
         options.pop("--signal", None)
     if submission.is_array:
