@@ -1,1 +1,1 @@
-"""Turn a choice into a batch script or a local run, and measure it."""
+"""Execution of jobs: schedulers, the plane that manages jobs, and the measuring wrapper."""

@@ -1,4 +1,4 @@
-"""What time it is, and waiting: the port that a hand-turned clock fills in tests and simulations."""
+"""Clocks: the port, this machine's clock, and one that tests and simulations advance by hand."""
 
 import os
 import time
@@ -10,23 +10,23 @@ from leadline.core.errors import InvalidInput
 
 
 class Clock(Protocol):
-    """A clock on the wall, one that never jumps, one of work, and sleep."""
+    """Wall clock, monotonic clock, CPU time and sleep."""
 
     def now_s(self) -> float:
-        """Return seconds since the epoch; it may jump."""
+        """Return seconds since the epoch; the clock may jump."""
 
     def monotonic_s(self) -> float:
-        """Return seconds since some moment; it never goes back."""
+        """Return seconds since some time; never goes back."""
 
     def cpu_s(self) -> float:
-        """Return the seconds of CPU that this process and what it ran have taken."""
+        """Return the CPU seconds of this process and its ended children."""
 
     def sleep(self, duration_s: float) -> None:
         """Let time pass."""
 
 
 class SystemClock:
-    """This machine's (implements ``Clock``)."""
+    """The clock of this machine (implements ``Clock``)."""
 
     def now_s(self) -> float:
         """Return seconds since the epoch."""
@@ -37,7 +37,7 @@ class SystemClock:
         return time.monotonic()
 
     def cpu_s(self) -> float:
-        """Return the seconds of CPU of this process and of its children that ended."""
+        """Return the CPU seconds of this process and its ended children."""
         return sum(os.times()[:4])
 
     def sleep(self, duration_s: float) -> None:
@@ -45,13 +45,18 @@ class SystemClock:
         time.sleep(duration_s)
 
 
+def now_utc() -> str:
+    """Return the present time of this machine as ISO 8601 in UTC, to the millisecond."""
+    return iso_utc(time.time())
+
+
 def iso_utc(moment_s: float) -> str:
-    """Return a moment (seconds since the epoch) as ISO 8601 in UTC, to the millisecond."""
+    """Return a time in seconds since the epoch as ISO 8601 in UTC, to the millisecond."""
     return datetime.fromtimestamp(moment_s, UTC).isoformat(timespec="milliseconds")
 
 
 def epoch_s(moment: str) -> float:
-    """Return seconds since the epoch of a moment in ISO 8601."""
+    """Return an ISO 8601 time as seconds since the epoch."""
     return datetime.fromisoformat(moment).timestamp()
 
 
@@ -60,7 +65,7 @@ MANUAL_CLOCK_START_S = 1_700_000_000.0
 
 @dataclass
 class ManualClock:
-    """Stands still until it is turned, which is what sleeping on it does (implements ``Clock``); it can jump, too."""
+    """Advances only on command, or by sleeping on it (implements ``Clock``). It can jump, too."""
 
     at_s: float = MANUAL_CLOCK_START_S
     jump_s: float = 0.0
@@ -75,15 +80,15 @@ class ManualClock:
         return self.at_s
 
     def cpu_s(self) -> float:
-        """Return the CPU that somebody says was taken."""
+        """Return the CPU seconds that a test set."""
         return self.worked_s
 
     def sleep(self, duration_s: float) -> None:
-        """Let time pass.
+        """Advance the clock.
 
         Raises:
-            InvalidInput: time would run backwards.
+            InvalidInput: the duration is negative.
         """
         if duration_s < 0:
-            raise InvalidInput(f"a clock cannot be turned by {duration_s:g} s: time does not run backwards")
+            raise InvalidInput(f"a clock cannot advance by {duration_s:g} s: use a duration of at least 0")
         self.at_s += duration_s

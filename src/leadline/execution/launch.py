@@ -1,4 +1,4 @@
-"""Put the measuring wrapper around a job, and make the run of what it wrote."""
+"""Start jobs under the measuring wrapper: its command line, runs on this machine, and probes."""
 
 import math
 import os
@@ -25,12 +25,16 @@ NO_PROBE_LIMIT = ProbeLimit()
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What a job is started under beside what it asks for itself.
+    """Conditions of a start, in addition to the job's own request.
 
-    The shorter of two walltimes holds. ``job_environment`` stands below the job's own. ``warning`` names a signal that
-    processes which listen are sent ``warning_s`` before the walltime. Of a ``adjustable`` job the walltime can be
-    changed while it runs. What still runs ``kill_after_s`` after it was told to end is killed. The command of a held
-    job begins when the file ``release_file`` is there.
+    Attributes:
+        walltime_s: time limit; the shorter of this and the job's own counts.
+        environment: variables that the job's own override.
+        warning: signal to processes with a handler, before the walltime.
+        warning_s: seconds between the signal and the walltime.
+        adjustable: the walltime can be changed while the job runs.
+        kill_after_s: seconds from a termination until remaining processes are killed.
+        release_file: the command begins when this file exists.
     """
 
     walltime_s: float | None = None
@@ -51,66 +55,72 @@ def wrapper_command(
     probe_limit: ProbeLimit = NO_PROBE_LIMIT,
     gate: int | None = None,
 ) -> list[str]:
-    """Return the command that runs a job measured, its setup lines before it.
+    """Return the command that runs a job measured, after its setup lines.
 
-    The job is ended once ``probe_limit`` was seen of it, and begins when the descriptor ``gate`` says so.
+    Args:
+        spec: the job.
+        result: file of the outcome.
+        cpus: cores that the command may use.
+        options: conditions of the start.
+        probe_limit: end of a probe.
+        gate: descriptor that must deliver a byte before the command begins.
     """
     options = options or LaunchOptions()
-    words = [sys.executable, "-P", "-m", WRAPPER]
+    arguments = [sys.executable, "-P", "-m", WRAPPER]
     if gate is not None:
-        words += ["--gate", str(gate)]
+        arguments += ["--gate", str(gate)]
     if cpus:
-        words += ["--cpus", ",".join(map(str, cpus))]
-    words += option_arguments(options)
+        arguments += ["--cpus", ",".join(map(str, cpus))]
+    arguments += option_arguments(options)
     if probe_limit.units is not None:
-        words += ["--stop-units", str(probe_limit.units)]
+        arguments += ["--stop-units", str(probe_limit.units)]
     if probe_limit.time_s is not None:
-        words += ["--stop-time-s", repr(probe_limit.time_s)]
-    return [*words, *wrapper_arguments(spec, result, walltime_s=options.walltime_s)]
+        arguments += ["--stop-time-s", repr(probe_limit.time_s)]
+    return [*arguments, *wrapper_arguments(spec, result, walltime_s=options.walltime_s)]
 
 
 def option_arguments(terms: LaunchOptions) -> list[str]:
-    """Return the wrapper's own arguments for a warning, for changes and for the end of a job."""
-    words = []
+    """Return the wrapper's arguments for warning, control, kill delay and release."""
+    arguments = []
     if terms.warning is not None:
-        words += ["--warning", terms.warning, "--warning-s", repr(terms.warning_s)]
+        arguments += ["--warning", terms.warning, "--warning-s", repr(terms.warning_s)]
     if terms.adjustable:
-        words += ["--controlled"]
+        arguments += ["--controlled"]
     if terms.kill_after_s is not None:
-        words += ["--kill-after-s", repr(terms.kill_after_s)]
+        arguments += ["--kill-after-s", repr(terms.kill_after_s)]
     if terms.release_file is not None:
-        words += ["--word", terms.release_file]
-    return words
+        arguments += ["--word", terms.release_file]
+    return arguments
 
 
 def wrapper_arguments(
     spec: JobSpec, result: Path, *, walltime_s: float | None = None, at_a_site: bool = False
 ) -> list[str]:
-    """Return the wrapper's own arguments and, after them, the job's command; a site has a limit of whole minutes."""
+    """Return the wrapper's arguments followed by the job's command; a site limits jobs to whole minutes."""
     resources = spec.resources
-    words = ["--result", str(result)]
+    arguments = ["--result", str(result)]
     if spec.watched:
-        words += ["--probe-hook"]
+        arguments += ["--probe-hook"]
     if spec.workdir:
-        words += ["--workdir", spec.workdir]
-    limits = [one for one in (resources.walltime_s, walltime_s) if one is not None]
+        arguments += ["--workdir", spec.workdir]
+    limits = [limit for limit in (resources.walltime_s, walltime_s) if limit is not None]
     if limits:
-        words += ["--walltime-s", repr(float(min(limits)))]
+        arguments += ["--walltime-s", repr(float(min(limits)))]
     if at_a_site and resources.walltime_s is not None:
-        words += ["--site-walltime-s", repr(math.ceil(resources.walltime_s / MINUTE_S) * float(MINUTE_S))]
+        arguments += ["--site-walltime-s", repr(math.ceil(resources.walltime_s / MINUTE_S) * float(MINUTE_S))]
     if resources.memory_bytes_per_node is not None:
-        words += ["--memory-bytes", str(math.ceil(resources.memory_bytes_per_node))]
-    return [*words, "--", *command_with_setup(spec)]
+        arguments += ["--memory-bytes", str(math.ceil(resources.memory_bytes_per_node))]
+    return [*arguments, "--", *command_with_setup(spec)]
 
 
 def job_environment(spec: JobSpec) -> dict[str, str]:
-    """Return the job's own variables; ``OMP_NUM_THREADS`` follows the cores unless the job sets it itself."""
+    """Return the job's variables; ``OMP_NUM_THREADS`` follows the cores unless the job sets it."""
     cores = spec.resources.cores_per_task
     return {**({} if cores is None else {"OMP_NUM_THREADS": str(cores)}), **spec.environment}
 
 
 def command_with_setup(spec: JobSpec) -> list[str]:
-    """Return the command behind its setup lines, which a shell runs first and ends at the first that fails."""
+    """Return the command after its setup lines in a shell, which ends at the first failing line."""
     if not spec.setup:
         return list(spec.command)
     script = "\n".join(["set -eo pipefail", *spec.setup, 'exec "$@"'])
@@ -118,9 +128,9 @@ def command_with_setup(spec: JobSpec) -> list[str]:
 
 
 def measured_run(spec: JobSpec, run_id: str, outcome: JobOutcome) -> Run:
-    """Return the run of a job and its outcome.
+    """Return the run of a job with its outcome.
 
-    An outcome that still says RUNNING is all that is left of a wrapper that was killed: the state is not known.
+    An outcome in state RUNNING remains from a killed wrapper, so the state is UNKNOWN.
     """
     tags = outcome.node | ({"reason": outcome.reason} if outcome.reason else {})
     if outcome.signal:
@@ -145,14 +155,19 @@ def run_local(
     on_progress: Callable[[str], None] = lambda _: None,
     output: int | None = None,
 ) -> Run:
-    """Run ``spec`` to its end on this process's streams and return what was measured.
+    """Run ``spec`` to its end on this process's streams and return its measured run.
 
-    The walltime and the memory of ``spec.resources`` are enforced. The wrapper has a session of its own: if this
-    process dies, the job goes on, and its outcome stays in ``folder`` as ``RUN-ID.json``. ``output`` is a file
-    descriptor that takes the command's output in place of stdout.
+    Walltime and memory are enforced. The wrapper has its own session: if this process dies, the job continues, and its
+    outcome is stored in ``folder`` as ``RUN-ID.json``.
+
+    Args:
+        spec: the job.
+        folder: folder of the outcome.
+        on_progress: called with a message for the user.
+        output: file descriptor for the command's output in place of stdout.
 
     Raises:
-        InvalidInput: there is no command, or it cannot be started.
+        InvalidInput: the command is missing or cannot be started.
     """
     if not spec.command:
         raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
@@ -160,7 +175,7 @@ def run_local(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LeadlineError(
-            f"{folder} cannot be made ({error.strerror}), and the run's outcome is kept there"
+            f"{folder} cannot be created ({error.strerror}): the outcome of the run is stored there"
         ) from error
     run_id = uuid.uuid4().hex[:12]
     result = folder.absolute() / f"{run_id}.json"
@@ -173,7 +188,7 @@ def run_local(
 
 
 def _inherited_environment(spec: JobSpec) -> dict[str, str]:
-    """Return the job's own variables; ``OMP_NUM_THREADS`` follows the cores unless somebody set it."""
+    """Return the job's variables; ``OMP_NUM_THREADS`` follows the cores unless it is set anywhere."""
     cores = spec.resources.cores_per_task
     if cores is None or "OMP_NUM_THREADS" in os.environ:
         return dict(spec.environment)
@@ -181,10 +196,11 @@ def _inherited_environment(spec: JobSpec) -> dict[str, str]:
 
 
 def wait_for(wrapper: "subprocess.Popen[bytes]") -> None:
-    """Wait for the end; an interrupt goes to the job, and a second one too."""
+    """Wait for the end; interrupts go to the job."""
     while True:
         try:
             wrapper.wait()
+        # The job has its own session and would not get the terminal's interrupt.
         except KeyboardInterrupt:
             wrapper.send_signal(signal.SIGINT)
             continue
@@ -201,9 +217,9 @@ def _read_run(spec: JobSpec, run_id: str, result: Path) -> Run:
 def run_probe(
     command: Sequence[str], *, probe_limit: ProbeLimit, limit_s: float, output: int | None = None
 ) -> JobOutcome:
-    """Run ``command`` until ``probe_limit`` was seen or ``limit_s`` is over, and return what the wrapper wrote down.
+    """Run ``command`` until ``probe_limit`` or ``limit_s`` is reached and return the outcome.
 
-    ``output`` is a file descriptor that takes the command's output in place of stdout.
+    ``output`` is a file descriptor for the command's output in place of stdout.
 
     Raises:
         InvalidInput: the command cannot be started.
@@ -211,8 +227,8 @@ def run_probe(
     spec = JobSpec("probe", tuple(command), ResourceSpec(walltime_s=limit_s), watched=True)
     with tempfile.TemporaryDirectory(prefix="leadline-probe-") as folder:
         result = Path(folder, "outcome.json")
-        words = wrapper_command(spec, result, probe_limit=probe_limit)
-        wait_for(start_process(words, stdout=output, own_session=True))
+        arguments = wrapper_command(spec, result, probe_limit=probe_limit)
+        wait_for(start_process(arguments, stdout=output, own_session=True))
         outcome = read_outcome(result)
     if outcome.exit_code == 127 and outcome.pid is None:
         raise InvalidInput(outcome.reason)

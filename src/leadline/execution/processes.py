@@ -1,4 +1,4 @@
-"""Start processes: the only module of Leadline that does."""
+"""Start processes; the only module of Leadline that does."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.processes import CompletedProcess
 
 GRACE_S = 2.0
-"""How long a process group may take to end after SIGTERM before SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL of a process group."""
 
 
 def run_process(
@@ -26,11 +26,15 @@ def run_process(
 ) -> CompletedProcess:
     """Run ``argv`` without a shell to its end and capture its output (implements ``ProcessRunner``).
 
-    ``env`` is added to the current environment; ``stdin`` is what it reads, nothing if there is none. After
-    ``timeout_s`` the whole process group is ended.
+    Args:
+        argv: program and arguments.
+        env: variables added to the current environment.
+        cwd: working folder.
+        stdin: input; empty without it.
+        timeout_s: time after which the whole process group is killed.
 
     Raises:
-        InvalidInput: the program does not exist or may not be executed.
+        InvalidInput: the program does not exist or is not executable.
     """
     try:
         process = subprocess.Popen(  # noqa: S603 - the command is the user's own, and there is no shell
@@ -60,35 +64,38 @@ def run_process(
 
 
 def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float | None = None) -> CompletedProcess:
-    """Run ``source`` with its output going to ``target``, both to their end, and capture what they say on stderr.
+    """Run ``source`` with its output piped to ``target``, and capture the errors of both.
 
-    The exit code is the first that is not 0. After ``timeout_s`` both are ended.
+    The exit code is the first one that is not 0. After ``timeout_s`` both are killed.
 
     Raises:
-        InvalidInput: a program does not exist or may not be executed.
+        InvalidInput: a program does not exist or is not executable.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     started: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryFile() as said, Path(os.devnull).open("r+b") as nothing:
-        quiet, errors = nothing.fileno(), said.fileno()
+    with tempfile.TemporaryFile() as error_file, Path(os.devnull).open("r+b") as null:
+        null_fd, errors = null.fileno(), error_file.fileno()
         readable, writable = os.pipe()
         try:
             try:
-                started.append(start_process(source, stdin=quiet, stdout=writable, stderr=errors, own_group=True))
-                started.append(start_process(target, stdin=readable, stdout=quiet, stderr=errors, own_group=True))
+                started.append(start_process(source, stdin=null_fd, stdout=writable, stderr=errors, own_group=True))
+                started.append(start_process(target, stdin=readable, stdout=null_fd, stderr=errors, own_group=True))
             finally:
+                # Otherwise the target would never see the end of its input.
                 os.close(readable)
                 os.close(writable)
-            codes = [one.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0)) for one in started]
+            codes = [
+                process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0)) for process in started
+            ]
             timed_out = False
         except subprocess.TimeoutExpired:
             codes, timed_out = [-signal.SIGKILL], True
         finally:
-            for one in started:
-                one.kill()
-                one.wait()
-        said.seek(0)
-        text = said.read().decode(errors="replace")
+            for process in started:
+                process.kill()
+                process.wait()
+        error_file.seek(0)
+        text = error_file.read().decode(errors="replace")
     return CompletedProcess(next((code for code in codes if code), 0), "", text, timed_out)
 
 
@@ -104,17 +111,24 @@ def start_process(
     own_session: bool = False,
     pass_fds: Sequence[int] = (),
 ) -> "subprocess.Popen[bytes]":
-    """Start ``argv`` without a shell on this process's own streams, and return it running.
+    """Start ``argv`` without a shell and return the running process.
 
-    ``stdin``, ``stdout`` and ``stderr`` are file descriptors that stand in for them, and ``pass_fds`` are further ones
-    that it gets under their numbers. A process of its own group is not
-    reached by the terminal's signals; one of its own session also survives the end of this process and of the terminal.
+    Args:
+        argv: program and arguments.
+        env: variables added to the current environment.
+        cwd: working folder.
+        stdin: file descriptor in place of this process's stdin.
+        stdout: the same for stdout.
+        stderr: the same for stderr.
+        own_group: keep the terminal's signals from the process.
+        own_session: let the process also survive the end of this process and of the terminal.
+        pass_fds: further descriptors that it inherits.
 
     Raises:
-        InvalidInput: the program does not exist or may not be executed, or the folder does not exist.
+        InvalidInput: the program or the folder does not exist, or the program is not executable.
     """
     if cwd is not None and not cwd.is_dir():
-        raise InvalidInput(f"{str(cwd)!r} cannot be worked in: it is no folder; check the path")
+        raise InvalidInput(f"{str(cwd)!r} is not a folder: check the path")
     try:
         return subprocess.Popen(  # noqa: S603 - the command is the user's own, and there is no shell
             list(argv),
@@ -135,23 +149,25 @@ def start_process(
 
 
 def _end_group(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """End the process and its children: TERM, then KILL after the grace time; return what it said until then.
+    """Kill the process and its children and return the output until then.
 
-    What left the group (a shared connection's master, a daemon) may hold the pipes open; it is not waited for.
+    A process that left the group (a daemon, the master of a shared connection) may keep the pipes open; it is not
+    waited for.
     """
-    said: tuple[bytes | str | None, bytes | str | None] = (None, None)
+    output: tuple[bytes | str | None, bytes | str | None] = (None, None)
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
+            # The whole group, or children would keep the pipes open.
             os.killpg(process.pid, sign)
         try:
             return process.communicate(timeout=GRACE_S)
         except subprocess.TimeoutExpired as error:
-            said = error.stdout, error.stderr
+            output = error.stdout, error.stderr
         if process.poll() is not None:
             break
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
     process.wait()
-    stdout, stderr = (one.decode(errors="replace") if isinstance(one, bytes) else one or "" for one in said)
+    stdout, stderr = (part.decode(errors="replace") if isinstance(part, bytes) else part or "" for part in output)
     return stdout, stderr

@@ -1,21 +1,24 @@
-"""Be the one process that does something, and say who is: a lock on a file, gone with the process that holds it."""
+"""A lock on a file, released when its process ends, with a note about the holder."""
 
 import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+RETRY_AFTER_S = (0.05, 0.1, 0.2)
+"""Pauses between tries: ``lock_holder`` takes a lock for a moment, too."""
+
 
 @contextmanager
-def file_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock of the file, made if it is not there; yield ``False`` if another process holds it."""
+def file_lock(path: Path, *, retry_after_s: Sequence[float] = RETRY_AFTER_S) -> Iterator[bool]:
+    """Hold the lock of a file, created if missing; yield False if another process holds it."""
     with path.open("a+", encoding="utf-8") as stream:
-        if not _locked(stream):
+        if not _try_lock(stream, retry_after_s):
             yield False
             return
         stream.truncate(0)
@@ -29,7 +32,7 @@ def file_lock(path: Path) -> Iterator[bool]:
 
 
 def lock_holder(path: Path) -> str | None:
-    """Return who holds the lock, as ``process 12 on node1 since 14:02``; ``None`` if nobody does."""
+    """Return the holder, as ``process 12 on node1 since 14:02``; None if the lock is free."""
     try:
         with path.open("r+", encoding="utf-8") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,13 +43,12 @@ def lock_holder(path: Path) -> str | None:
     return None
 
 
-def _locked(stream: TextIO) -> bool:
-    """Take the lock; somebody who only looks whether it is taken holds it for a moment."""
-    for wait_s in (0.05, 0.1, 0.2, 0.0):
+def _try_lock(stream: TextIO, retry_after_s: Sequence[float]) -> bool:
+    for wait_s in (0.0, *retry_after_s):
+        time.sleep(wait_s)
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            time.sleep(wait_s)
-        else:
-            return True
+            continue
+        return True
     return False

@@ -1,4 +1,4 @@
-"""Keep one SQLite file that several processes write: whole or not at all, and never another program's."""
+"""One SQLite file shared by several processes: atomic writes, and never into another program's file."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -12,19 +12,24 @@ import psutil
 from leadline.core.errors import LeadlineError
 
 _NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "panfs", "afs", "glusterfs", "fuse", "9p")
-"""File systems on which SQLite's write-ahead log cannot be shared; fuse may be one of them."""
+"""File systems on which SQLite's write-ahead log cannot be shared; fuse may hide one of them."""
 BUSY_S = 30.0
-"""How long a writer waits for another one."""
+"""Time that a writer waits for another one."""
 
 
 class SqliteFile:
-    """The file ``path`` with ``tables``, made if it is not there; a context manager that closes it.
+    """The file ``path`` with ``tables``, created if missing; a context manager that closes it.
 
-    Any thread may use it, one at a time. ``application_id`` stands in the file's header, so that another program's
-    database is never written to, and ``version`` is that of the tables.
+    Any thread may use it, one at a time.
+
+    Args:
+        path: the file.
+        tables: SQL statements that create its tables.
+        application_id: number in the file header, so that another program's database is never written.
+        version: version of the tables.
 
     Raises:
-        LeadlineError: the file cannot be used, or is another program's or another version's.
+        LeadlineError: the file cannot be used, or belongs to another program or version.
     """
 
     def __init__(self, path: Path, *, tables: str, application_id: int, version: int) -> None:
@@ -43,24 +48,25 @@ class SqliteFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
     def read(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return the rows that ``query`` finds."""
+        """Return the rows of a query."""
         with self._errors():
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Write all or nothing; it is on the disk when this returns."""
+        """Write all or nothing, on disk when this returns."""
         with self._errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # a full disk may have ended it already
+                # A full disk may have ended the transaction already.
+                if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
 
@@ -69,6 +75,7 @@ class SqliteFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             try:
+                # A write-ahead log needs shared memory, which network file systems lack.
                 connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _over_network(self.path) else 'WAL'}")
                 connection.execute("BEGIN IMMEDIATE")
                 self._make_or_check(connection)
@@ -79,7 +86,7 @@ class SqliteFile:
             return connection
 
     def _make_or_check(self, connection: sqlite3.Connection) -> None:
-        """Make the tables in a new file; refuse one of another version or another program."""
+        """Create the tables in a new file; refuse one of another version or program."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -98,7 +105,7 @@ class SqliteFile:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn the database's errors into sentences."""
+        """Convert the database's errors."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -107,18 +114,19 @@ class SqliteFile:
             ) from error
         except sqlite3.DatabaseError as error:
             raise LeadlineError(
-                f"the journal {self.path} is damaged or no journal ({error}); nothing was changed: move it away, or "
+                f"the journal {self.path} is damaged or not a journal ({error}); nothing was changed: move it away, or "
                 f"save what it holds with sqlite3 {self.path} .recover"
             ) from error
         except OSError as error:
-            raise LeadlineError(f"the journal {self.path} cannot be made ({error.strerror})") from error
+            raise LeadlineError(f"the journal {self.path} cannot be created ({error.strerror})") from error
 
 
 def _over_network(path: Path) -> bool:
-    """Whether a file lies on a file system that several machines see, where SQLite's shared memory does not reach."""
-    there = str(path.parent.resolve())
-    mounts = [one for one in psutil.disk_partitions(all=True) if _below(there, one.mountpoint)]
-    kind = max(mounts, key=lambda one: len(one.mountpoint)).fstype if mounts else ""
+    """True if a file is on a network file system, where SQLite's shared memory does not work."""
+    folder = str(path.parent.resolve())
+    # The longest mount point that contains the folder is the file system in use.
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if _below(folder, mount.mountpoint)]
+    kind = max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
     return kind.startswith(_NETWORK)
 
 

@@ -1,1 +1,1 @@
-"""What proves an adapter: real services for the length of a test, and the contract of every plug point."""
+"""Test tools for plug-in authors: contract suites, fakes, and real services for the length of a test."""

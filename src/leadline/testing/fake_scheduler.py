@@ -1,4 +1,4 @@
-"""A scheduler in memory for tests of the engine: it honours the port, and a test turns its clock and its failures."""
+"""A scheduler in memory for tests of the engine; tests control its clock and its failures."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from leadline.execution.wrapper.outcome import JobOutcome
 
 @dataclass
 class FakeJob:
-    """A job as the desk holds it."""
+    """A job in the fake scheduler."""
 
     submission: Submission
     key: str
@@ -26,7 +26,7 @@ class FakeJob:
 
 @dataclass
 class FakeScheduler:
-    """Take jobs, start and end them when told to; ``down``, ``lose_answers`` and ``refusal`` are its failures."""
+    """Accepts jobs and runs them on command; ``down``, ``lose_answers`` and ``refusal`` are its failures."""
 
     name: str
     clock: ManualClock
@@ -38,12 +38,12 @@ class FakeScheduler:
     cancelled: list[str] = field(default_factory=list)
     released: set[str] = field(default_factory=set)
     started_commands: list[str] = field(default_factory=list)
-    """The attempts whose command began, as often as it did."""
+    """Attempts whose command began, with repetitions."""
     query_count: int = 0
     down: bool = False
     lose_answers: str = ""
     lose_release_answers: bool = False
-    """Whether a word is written, but nobody hears that it was."""
+    """Release jobs without confirming it."""
     refusal: Exception | None = None
     no_accounting: bool = False
     fixed_limits: bool = False
@@ -53,7 +53,7 @@ class FakeScheduler:
     transport: Transport = field(default_factory=LocalTransport)
 
     def submit(self, submission: Submission) -> str:
-        """Take a job, unless a failure was turned on."""
+        """Accept a job, unless a failure is on."""
         self._answer()
         if self.refusal is not None:
             raise self.refusal
@@ -63,110 +63,118 @@ class FakeScheduler:
         self.next_number += 1
         self.submitted.append(submission.key)
         for at, key in enumerate(submission.keys):
-            own = f"{number}_{submission.indices[at]}" if submission.is_array else number
+            job_id = f"{number}_{submission.indices[at]}" if submission.is_array else number
             status = SchedulerStatus(JobState.PENDING, "Priority", submitted_s=self.clock.now_s(), name=submission.key)
-            held = FakeJob(submission, key, status)
-            self.jobs[own] = held
+            fake_job = FakeJob(submission, key, status)
+            self.jobs[job_id] = fake_job
         if self.lose_answers == "after":
             raise SubmissionUncertain("no answer in time")
         return number
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
-        """Return key → id of what was ever taken."""
+        """Return key -> id of all accepted submissions."""
         self._answer()
-        every = {**self.ended_jobs, **self.jobs}
+        all_jobs = {**self.ended_jobs, **self.jobs}
         return {
-            held.submission.key: own.partition("_")[0] for own, held in every.items() if held.submission.key in keys
+            fake_job.submission.key: job_id.partition("_")[0]
+            for job_id, fake_job in all_jobs.items()
+            if fake_job.submission.key in keys
         }
 
     def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
-        """Return what neither waits nor ever ran here."""
+        """Return the keys that neither wait nor ever ran here."""
         self._answer()
-        known = {held.key for held in (*self.jobs.values(), *self.ended_jobs.values())}
-        return [key for key in keys if key not in known]
+        known_keys = {fake_job.key for fake_job in (*self.jobs.values(), *self.ended_jobs.values())}
+        return [key for key in keys if key not in known_keys]
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Return what stands in the queue."""
+        """Return the jobs in the queue."""
         self._answer()
         self.query_count += 1
-        return {own: self.jobs[own].status for own in ids if own in self.jobs}
+        return {job_id: self.jobs[job_id].status for job_id in ids if job_id in self.jobs}
 
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Return what left the queue, where there is accounting."""
+        """Return the ended jobs, if there is accounting."""
         self._answer()
-        return {} if self.no_accounting else {own: self.ended_jobs[own].status for own in ids if own in self.ended_jobs}
+        return (
+            {}
+            if self.no_accounting
+            else {job_id: self.ended_jobs[job_id].status for job_id in ids if job_id in self.ended_jobs}
+        )
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:  # noqa: ARG002
-        """Return the outcomes that a test put down."""
+        """Return the outcomes that a test set."""
         self._answer()
         return {key: self.outcomes[key] for key in keys if key in self.outcomes}
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the logs that a test put down."""
+        """Return the logs that a test set."""
         return {key: self.logs[key] for key in keys if key in self.logs}
 
     def cancel(self, ids: Collection[str]) -> None:
-        """End jobs."""
+        """Cancel jobs."""
         self._answer()
-        for own in ids:
-            self.cancelled.append(own)
-            if own in self.jobs:
-                self.end(own, JobState.CANCELLED)
+        for job_id in ids:
+            self.cancelled.append(job_id)
+            if job_id in self.jobs:
+                self.end(job_id, JobState.CANCELLED)
 
     def let_begin(self, keys: Collection[str]) -> None:
-        """Let held jobs begin, at once if they run."""
+        """Release held jobs; running ones begin at once."""
         self._answer()
-        for own, held in self.jobs.items():
-            if held.key in keys and held.key not in self.released and held.status.state is JobState.RUNNING:
-                self._begin(own)
+        for job_id, fake_job in self.jobs.items():
+            if fake_job.key in keys and fake_job.key not in self.released and fake_job.status.state is JobState.RUNNING:
+                self._begin(job_id)
         self.released |= set(keys)
         if self.lose_release_answers:
             raise SchedulerUnreachable("no answer in time")
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath] | None:  # noqa: ARG002
-        """Return the folder that a test gave."""
+        """Return the folder that a test set."""
         self._answer()
         return None if self.folder is None else (self.transport, self.folder)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
-        """Change a limit, unless limits are fixed here."""
+        """Change a limit, unless limits are fixed."""
         self._answer()
         if self.fixed_limits:
             raise RequestRefused("Access/permission denied")
-        held = self.jobs[scheduler_id]
-        held.status = replace(held.status, walltime_s=walltime_s)
+        fake_job = self.jobs[scheduler_id]
+        fake_job.status = replace(fake_job.status, walltime_s=walltime_s)
 
     def forecast_start_s(self, submission: Submission) -> float | None:  # noqa: ARG002
-        """Know nothing."""
+        """Return None."""
         return None
 
-    def forget(self, own: str) -> None:
-        """Forget a job, as a controller that is killed before it saved it; its number is given again."""
-        del self.jobs[own]
-        self.next_number = int(own)
+    def forget(self, job_id: str) -> None:
+        """Forget a job as a killed controller does; its number is reused."""
+        del self.jobs[job_id]
+        self.next_number = int(job_id)
 
-    def run(self, own: str) -> None:
-        """Let a job start."""
-        held = self.jobs[own]
-        held.status = replace(held.status, state=JobState.RUNNING, reason="", started_s=self.clock.now_s(), node="n1")
-        if not held.submission.held or held.key in self.released:
-            self._begin(own)
+    def run(self, job_id: str) -> None:
+        """Start a job."""
+        fake_job = self.jobs[job_id]
+        fake_job.status = replace(
+            fake_job.status, state=JobState.RUNNING, reason="", started_s=self.clock.now_s(), node="n1"
+        )
+        if not fake_job.submission.held or fake_job.key in self.released:
+            self._begin(job_id)
 
-    def end(self, own: str, state: JobState, *, reports: bool = False) -> None:
-        """Let a job end, with a report of its wrapper or without."""
-        held = self.jobs.pop(own)
-        held.status = replace(held.status, state=state, ended_s=self.clock.now_s())
-        self.ended_jobs[own] = held
+    def end(self, job_id: str, state: JobState, *, reports: bool = False) -> None:
+        """End a job, with a report of its wrapper or without."""
+        fake_job = self.jobs.pop(job_id)
+        fake_job.status = replace(fake_job.status, state=state, ended_s=self.clock.now_s())
+        self.ended_jobs[job_id] = fake_job
         if reports:
-            self.outcomes[held.key] = outcome(state, self.clock)
+            self.outcomes[fake_job.key] = outcome(state, self.clock)
 
     def only(self) -> str:
         """Return the id of the only job in the queue."""
-        (own,) = self.jobs
-        return own
+        (job_id,) = self.jobs
+        return job_id
 
-    def _begin(self, own: str) -> None:
-        self.started_commands.append(self.jobs[own].key)
+    def _begin(self, job_id: str) -> None:
+        self.started_commands.append(self.jobs[job_id].key)
 
     def _answer(self) -> None:
         if self.down:
@@ -174,31 +182,31 @@ class FakeScheduler:
 
 
 def outcome(state: JobState, clock: ManualClock) -> JobOutcome:
-    """Return what a wrapper writes of a job that ended now."""
+    """Return the outcome of a job that ended now."""
     at = iso_utc(clock.now_s())
     return JobOutcome(state, at, "n1", ("true",), ended_at=at, exit_code=0 if state is JobState.COMPLETED else 1)
 
 
 @dataclass
 class FakeAdvisor:
-    """An advisor that sends jobs where their policy says first, and remembers what ended."""
+    """An advisor that follows the job's policy and stores the ended attempts."""
 
     copies: int = 1
     recorded: dict[str, tuple[JobState, JobOutcome | None]] = field(default_factory=dict)
     expectation: Expectation = field(default_factory=Expectation)
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
-        """Send it to the first places of its policy."""
+        """Return plans for the first places of the policy."""
         return tuple(AttemptPlan(place, job.spec.resources) for place in job.policy.places[: self.copies])
 
     def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
-        """Return what the test expects."""
+        """Return the expectation that a test set."""
         return self.expectation
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
-        """Remember them."""
-        for one in ends:
-            self.recorded[one.attempt.key] = (one.attempt.state, one.outcome)
+        """Store the ends."""
+        for end in ends:
+            self.recorded[end.attempt.key] = (end.attempt.state, end.outcome)
 
 
 def diagnose_by_state(
@@ -207,15 +215,15 @@ def diagnose_by_state(
     outcome: JobOutcome | None,
     log: str,
 ) -> Diagnosis:
-    """Diagnose by what is said, the scheduler first."""
-    for one in (status, outcome):
-        if one is not None and one.state.final:
-            return Diagnosis(one.state)
+    """Diagnose by the reported state; the scheduler counts first."""
+    for report in (status, outcome):
+        if report is not None and report.state.final:
+            return Diagnosis(report.state)
     return Diagnosis(JobState.UNKNOWN, None, (log,))
 
 
 def retry_node_failures(situation: Situation) -> Decision:
-    """Decide as little as the engine needs: finish, try again after a node's failure, else give up."""
+    """Finish completed jobs, retry after a failed node, and give up otherwise."""
     state = situation.attempt.state
     if not state.final:
         return Decision(Action.KEEP, "it is fine")

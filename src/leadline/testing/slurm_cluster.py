@@ -1,4 +1,4 @@
-"""A Slurm of one's own for the length of a test: Debian's daemons, in a folder, on free ports, gone afterwards."""
+"""A private Slurm for the length of a test: Debian's daemons in a folder, on free ports, removed afterwards."""
 
 import os
 import secrets
@@ -23,13 +23,13 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "mariadb-ins
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 CGROUPS = ("memory", "freezer", "cpuset", "cpu", "cpuacct", "devices")
 DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
-"""Ends what it starts when this process is gone, however it went."""
+"""Command prefix that ends the process when this one is gone, even after a kill."""
 STOP_S = 15.0
-"""How long a daemon may take to end after SIGTERM before SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL of a daemon."""
 
 
 class ClusterNotStarted(LeadlineError):
-    """A daemon of the cluster did not do what was asked of it; the message says which, and what it said."""
+    """A daemon of the cluster failed; the message contains its output."""
 
 
 def why_no_slurm() -> str:
@@ -43,7 +43,7 @@ def slurm_cluster(folder: Path, plan: ClusterPlan | None = None) -> Iterator["Sl
     """Yield a running cluster, by default of two nodes with four cores each; ``folder`` must be empty.
 
     Raises:
-        NoCluster: a daemon did not start.
+        ClusterNotStarted: a daemon did not start.
     """
     cluster = SlurmCluster(plan := plan or ClusterPlan(), lay_out(plan, folder))
     try:
@@ -55,7 +55,7 @@ def slurm_cluster(folder: Path, plan: ClusterPlan | None = None) -> Iterator["Sl
 
 @dataclass(slots=True)
 class SlurmCluster:
-    """A running cluster, and what tests of faults do to it.
+    """A running cluster, with methods to inject faults.
 
     Its daemons are ``munged``, ``mariadbd``, ``slurmdbd``, ``slurmctld`` and each node by its name.
     """
@@ -66,37 +66,38 @@ class SlurmCluster:
 
     @property
     def folder(self) -> Path:
-        """Where its files lie: ``slurm.conf``, logs, sockets."""
+        """Folder of ``slurm.conf``, logs and sockets."""
         return self.layout.folder
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of its nodes."""
+        """Names of the nodes."""
         return self.layout.nodes
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables under which sbatch, squeue and sacct reach it."""
+        """Variables with which sbatch, squeue and sacct reach the cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": PATH}
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 60.0) -> CompletedProcess:
-        """Run a command on it to its end."""
+        """Run a command on the cluster to its end."""
         return run_process(argv, env=self.environment, timeout_s=timeout_s)
 
     def start(self, daemon: str, *, wait_s: float = 60.0) -> None:
-        """Start a daemon that is not running, and wait until it answers."""
+        """Start a daemon unless it runs, and wait until it answers."""
         if (process := self._running.get(daemon)) is not None and process.poll() is None:
             return
         command = self._command(daemon)
-        with (self.folder / f"{daemon}.out").open("ab") as said, Path(os.devnull).open("rb") as nothing:
+        with (self.folder / f"{daemon}.out").open("ab") as log, Path(os.devnull).open("rb") as null:
             self._running[daemon] = start_process(
-                [*DIE_WITH_PARENT, *command], env={**self.environment, "MYSQL_UNIX_PORT": str(self.folder / "mysql.sock")},
-                stdin=nothing.fileno(), stdout=said.fileno(), stderr=said.fileno(), own_session=True,
+                [*DIE_WITH_PARENT, *command],
+                env={**self.environment, "MYSQL_UNIX_PORT": str(self.folder / "mysql.sock")},
+                stdin=null.fileno(), stdout=log.fileno(), stderr=log.fileno(), own_session=True,
             )  # fmt: skip
         self.wait(lambda: self._answers(daemon), f"{daemon} to answer", most_s=wait_s)
 
     def stop(self, daemon: str, *, sign: signal.Signals = signal.SIGTERM) -> None:
-        """End a daemon; with ``SIGKILL`` as a crash would. What it served goes on without it."""
+        """Stop a daemon, or crash it with ``SIGKILL``; its jobs continue."""
         process = self._running.pop(daemon)
         process.send_signal(sign)
         try:
@@ -106,10 +107,11 @@ class SlurmCluster:
             process.wait()
 
     def crash(self, node: str) -> None:
-        """End a node as a loss of power would: its slurmd, its step daemons and all that they run, at once."""
+        """Kill a node as a power failure would: slurmd, its step daemons and their processes."""
         if self.runs(node):
             self.stop(node, sign=signal.SIGKILL)
-        for _ in range(3):  # a step daemon that has just begun does not listen yet
+        # A step daemon that has just started does not listen yet, so look again.
+        for _ in range(3):
             for daemon in self._step_daemons(node):
                 _kill_all(daemon)
             time.sleep(0.1)
@@ -117,27 +119,27 @@ class SlurmCluster:
             _kill_all(orphan)
 
     def runs(self, daemon: str) -> bool:
-        """Whether a daemon is running."""
+        """True if a daemon is running."""
         return daemon in self._running and self._running[daemon].poll() is None
 
     def idle(self) -> int:
-        """Return how many nodes are idle."""
+        """Return the number of idle nodes."""
         return len(self.run(["sinfo", "-h", "-N", "-p", "long", "-t", "idle", "-o", "%N"]).stdout.split())
 
-    def wait(self, condition: Callable[[], bool], what: str, *, most_s: float = 60.0) -> None:
+    def wait(self, condition: Callable[[], bool], event: str, *, most_s: float = 60.0) -> None:
         """Wait until a condition holds.
 
         Raises:
-            NoCluster: it does not after ``most_s``.
+            ClusterNotStarted: it does not hold within ``most_s``.
         """
         deadline = time.monotonic() + most_s
         while not condition():
             if time.monotonic() > deadline:
-                raise ClusterNotStarted(f"waited {most_s:.0f} s for {what}: see the logs in {self.folder}")
+                raise ClusterNotStarted(f"waited {most_s:.0f} s for {event}: see the logs in {self.folder}")
             time.sleep(0.05)
 
     def start_all(self) -> None:
-        """Start all daemons, each after those that it needs, and wait for the nodes."""
+        """Start all daemons in the order of their dependencies, and wait for the nodes."""
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
@@ -150,9 +152,10 @@ class SlurmCluster:
         self.wait(lambda: self.idle() == len(self.nodes), "the nodes to be idle")
 
     def end(self) -> None:
-        """End all jobs and all daemons, whatever state they are in; no process and no control group is left."""
+        """End all jobs and daemons in any state; no process and no control group is left."""
         if self.runs("slurmctld"):
             self._cancel_all()
+        # In reverse order, so that each daemon can still reach those that it needs.
         for daemon in reversed(list(self._running)):
             self.stop(daemon)
         for process in self._step_daemons():
@@ -178,8 +181,10 @@ class SlurmCluster:
 
     def _answers(self, daemon: str) -> bool:
         if self._running[daemon].poll() is not None:
-            said = (self.folder / f"{daemon}.out").read_text(encoding="utf-8", errors="replace").strip()
-            raise ClusterNotStarted(f"{daemon} ended at once ({said.splitlines()[-1] if said else 'it said nothing'})")
+            output = (self.folder / f"{daemon}.out").read_text(encoding="utf-8", errors="replace").strip()
+            raise ClusterNotStarted(
+                f"{daemon} ended at once ({output.splitlines()[-1] if output else 'it output nothing'})"
+            )
         if daemon == "munged":
             return (self.folder / "munge.sock").exists()
         if daemon == "mariadbd":
@@ -189,27 +194,27 @@ class SlurmCluster:
 
     def _make_database(self) -> None:
         user = self.layout.user
-        self._done(["mariadb-install-db", "--no-defaults", f"--datadir={self.folder}/mysql", f"--user={user}",
+        self._run_checked(["mariadb-install-db", "--no-defaults", f"--datadir={self.folder}/mysql", f"--user={user}",
                     "--skip-test-db", "--auth-root-authentication-method=socket", f"--auth-root-socket-user={user}",
                     f"--tmpdir={self.folder}/tables", *_QUICK])  # fmt: skip
         self.start("mariadbd")
         self.start("slurmdbd")
         account = ["sacctmgr", "-i", "-Q", "add"]
-        self._done([*account, "cluster", self.plan.name])
-        self._done([*account, "account", "research", f"Cluster={self.plan.name}"])
-        self._done([*account, "user", user, "Account=research", "DefaultAccount=research"])
+        self._run_checked([*account, "cluster", self.plan.name])
+        self._run_checked([*account, "account", "research", f"Cluster={self.plan.name}"])
+        self._run_checked([*account, "user", user, "Account=research", "DefaultAccount=research"])
 
     def _sql(self, statement: str) -> list[str]:
         return ["mariadb", "--no-defaults", f"--socket={self.folder}/mysql.sock", "-u", self.layout.user, "-e",
                 statement]  # fmt: skip
 
-    def _done(self, command: list[str]) -> None:
-        done = self.run(command, timeout_s=120.0)
-        if done.returncode:
-            raise ClusterNotStarted(f"{command[0]} failed: {done.stdout}{done.stderr}")
+    def _run_checked(self, command: list[str]) -> None:
+        answer = self.run(command, timeout_s=120.0)
+        if answer.returncode:
+            raise ClusterNotStarted(f"{command[0]} failed: {answer.stdout}{answer.stderr}")
 
     def _cancel_all(self) -> None:
-        """End all jobs, those that wait first, and let their steps' daemons end as they do."""
+        """Cancel all jobs, waiting ones first, and wait for their step daemons."""
         for states in (["--state=PENDING"], []):
             self.run(["scancel", *states, "-u", self.layout.user])
         deadline = time.monotonic() + STOP_S
@@ -217,21 +222,21 @@ class SlurmCluster:
             time.sleep(0.1)
 
     def _step_daemons(self, node: str = "*") -> list[psutil.Process]:
-        """Return the step daemons of this cluster, or of a node: they outlive slurmd by design.
+        """Return the step daemons of this cluster or of one node, which outlive slurmd by design.
 
-        A step daemon's title stands where its environment was, so it is known by the socket that it listens at.
+        A step daemon overwrites its environment by its title, so it is recognized by its socket.
         """
-        found = []
+        daemons = []
         for process in psutil.process_iter(["name"]):
             if process.info["name"] != "slurmstepd":
                 continue
             try:
-                sockets = [PurePath(str(one.laddr)) for one in process.net_connections("unix") if one.laddr]
+                sockets = [PurePath(str(path.laddr)) for path in process.net_connections("unix") if path.laddr]
             except psutil.Error:  # it ended meanwhile, or is another user's
                 continue
-            if any(one.match(f"{self.layout.spool}/{node}/*") for one in sockets):
-                found.append(process)
-        return found
+            if any(path.match(f"{self.layout.spool}/{node}/*") for path in sockets):
+                daemons.append(process)
+        return daemons
 
 
 _QUICK = ("--innodb-flush-method=nosync", "--skip-innodb-doublewrite", "--innodb-log-file-size=16M",
@@ -239,37 +244,37 @@ _QUICK = ("--innodb-flush-method=nosync", "--skip-innodb-doublewrite", "--innodb
 
 
 def _kill_all(process: psutil.Process) -> None:
-    """Kill a process and those that it has started, and wait until they are gone."""
+    """Kill a process and its descendants, and wait until they are gone."""
     try:
-        everyone = [process, *process.children(recursive=True)]
+        members = [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    for one in everyone:
+    for member in members:
         with suppress(psutil.NoSuchProcess):
-            one.kill()
-    psutil.wait_procs(everyone, timeout=STOP_S)
+            member.kill()
+    psutil.wait_procs(members, timeout=STOP_S)
 
 
 def _jobs_of(node: str) -> list[psutil.Process]:
-    """Return the processes of jobs that Slurm started at a node; no other cluster's nodes have its name."""
-    found = []
+    """Return the processes of jobs that Slurm started on a node; node names are unique to a cluster."""
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it ended meanwhile, or is another user's
             if process.environ().get("SLURMD_NODENAME") == node:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _listens(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _remove_cgroup(folder: Path) -> None:
-    """Remove a control group and those within it, and end what a killed step daemon has left in them."""
+    """Remove a control group and its children, and kill processes left in them."""
     deadline = time.monotonic() + STOP_S
     while folder.is_dir():
-        groups = sorted((one for one in folder.rglob("*") if one.is_dir()), reverse=True)
+        groups = sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True)
         for group in (*groups, folder):
             for number in (group / "cgroup.procs").read_text(encoding="ascii").split():
                 with suppress(ProcessLookupError):

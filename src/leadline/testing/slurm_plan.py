@@ -1,4 +1,4 @@
-"""The plan of a Slurm of one's own, and the configuration files that it is written down as."""
+"""Plan of a private Slurm cluster, and its configuration files."""
 
 import os
 import pwd
@@ -93,13 +93,16 @@ CommitDelay=1
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What a cluster is to be; its nodes are declared, not real, and all run here.
+    """Properties of a cluster whose nodes are declared, not real, and all run here.
 
-    Partition ``short`` is the default and takes ``short_minutes`` at most, ``long`` a week. ``preemptible``
-    (``REQUEUE`` or ``CANCEL``) adds a partition ``spare`` whose jobs give way to those of the others so. Without
-    ``accounting`` there is no sacct. ``remembered_s`` is how long the controller knows jobs that ended.
-    ``cgroups`` limits memory by control groups of version 1, so that a job ends OUT_OF_MEMORY; ``None``: where root
-    may write them. ``settings`` are further lines of slurm.conf.
+    Attributes:
+        short_minutes: limit of the default partition ``short``; partition ``long`` allows a week.
+        preemptible: ``REQUEUE`` or ``CANCEL`` adds a partition ``spare`` with preemptible jobs.
+        accounting: run sacct's database.
+        cgroups: limit memory by control groups of version 1, so that jobs end OUT_OF_MEMORY (None: if root can write
+            them).
+        remembered_s: time for which the controller knows ended jobs.
+        settings: further lines of slurm.conf.
     """
 
     name: str = "test"
@@ -120,10 +123,10 @@ class ClusterPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """Where a planned cluster lies: its folder, its ports and the names of its nodes, which no other one has.
+    """Folder, ports and unique node names of a planned cluster.
 
-    ``spool`` is a folder of a short name, for a step daemon's socket lies in it, and the path of a socket has at most
-    107 characters: where it is longer, Slurm cancels the job as soon as it starts.
+    ``spool`` is a folder with a short name, because the path of a step daemon's socket in it has at most 107
+    characters. With a longer path, Slurm cancels each job at its start.
     """
 
     folder: Path
@@ -136,14 +139,16 @@ class ClusterLayout:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes."""
+        """Names of the nodes."""
         return tuple(self.node_ports)
 
 
 def lay_out(plan: ClusterPlan, folder: Path) -> ClusterLayout:
-    """Choose ports and names, and write the configuration into ``folder``, which must be empty."""
+    """Choose ports and names, and write the configuration into the empty ``folder``."""
+    # All at once, or the kernel could return one port twice.
     ports = _free_ports(2 + plan.nodes)
-    mark = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))  # control groups are named after nodes
+    # Control groups are named after nodes, so node names must be unique.
+    mark = "".join(secrets.choice(string.ascii_lowercase) for _ in range(4))
     names = [f"{mark}n{number + 1}" for number in range(plan.nodes)]
     cgroups = cgroups_writable() if plan.cgroups is None else plan.cgroups
     spool = Path(tempfile.mkdtemp(prefix="slurm-"))
@@ -152,7 +157,8 @@ def lay_out(plan: ClusterPlan, folder: Path) -> ClusterLayout:
     folder.chmod(0o755)
     (folder / "state").mkdir()
     (folder / "dev").mkdir()
-    (folder / "tables").mkdir()  # two databases that are made at once take each other's temporary tables
+    # Two databases created at once would use each other's temporary tables.
+    (folder / "tables").mkdir()
     for name in names:
         (layout.spool / name).mkdir()
     for number in range(plan.gpus):
@@ -185,9 +191,9 @@ def slurm_conf(plan: ClusterPlan, layout: ClusterLayout) -> str:
 
 
 def cgroups_writable() -> bool:
-    """Whether this process may make control groups of version 1 for memory, and for freezing processes."""
+    """True if this process may make control groups of version 1 for memory and freezer."""
     folders = [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/freezer")]
-    return (folders[0] / "memory.limit_in_bytes").exists() and all(os.access(one, os.W_OK) for one in folders)
+    return (folders[0] / "memory.limit_in_bytes").exists() and all(os.access(folder, os.W_OK) for folder in folders)
 
 
 def _node(plan: ClusterPlan, name: str, port: int) -> str:
@@ -220,7 +226,7 @@ def _gres_conf(plan: ClusterPlan, layout: ClusterLayout) -> str:
 
 def _free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
-        found = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in found:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in found]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for bound in sockets:
+            bound.bind(("127.0.0.1", 0))
+        return [bound.getsockname()[1] for bound in sockets]

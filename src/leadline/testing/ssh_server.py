@@ -1,4 +1,4 @@
-"""A real sshd of one's own on loopback for the length of a test, with its own keys, and what breaks it."""
+"""A private sshd on loopback for the length of a test, with its own keys and injected faults."""
 
 import getpass
 import os
@@ -18,7 +18,7 @@ from leadline.execution.processes import run_process, start_process
 from leadline.testing.slurm_cluster import DIE_WITH_PARENT, PATH
 
 HOST = "place"
-"""The alias under which the client's configuration knows the server."""
+"""Alias of the server in the client's configuration."""
 START_S = 20.0
 
 SERVER = """\
@@ -49,7 +49,7 @@ Host {host}
 
 
 class ServerNotStarted(LeadlineError):
-    """sshd did not start; the message has what it said."""
+    """sshd did not start; the message contains its output."""
 
 
 def why_no_sshd() -> str:
@@ -60,10 +60,10 @@ def why_no_sshd() -> str:
 
 @contextmanager
 def ssh_server(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator["SshServer"]:
-    """Yield a server that lets this user in as ``HOST`` of its ``config``, to find ``variables`` set there.
+    """Yield a server that accepts this user as ``HOST`` of its ``config``, with ``variables`` set there.
 
     Raises:
-        NoServer: it did not start.
+        ServerNotStarted: it did not start.
     """
     server = SshServer(folder, _free_port(), dict(variables or {}))
     server.make()
@@ -76,7 +76,7 @@ def ssh_server(folder: Path, variables: Mapping[str, str] | None = None) -> Iter
 
 @dataclass(slots=True)
 class SshServer:
-    """A server in a folder; ``config`` is what a client reads with ``ssh -F``."""
+    """A server in a folder; ``config`` is for clients with ``ssh -F``."""
 
     folder: Path
     port: int
@@ -91,9 +91,9 @@ class SshServer:
     def make(self) -> None:
         """Write keys and configuration."""
         for name in ("host_key", "key"):
-            made = run_process(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)])
-            if made.returncode:
-                raise ServerNotStarted(f"ssh-keygen failed: {made.stderr}")
+            answer = run_process(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)])
+            if answer.returncode:
+                raise ServerNotStarted(f"ssh-keygen failed: {answer.stderr}")
         (self.folder / "authorized_keys").write_bytes((self.folder / "key.pub").read_bytes())
         host_key = (self.folder / "host_key.pub").read_text(encoding="ascii")
         (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {host_key}", encoding="ascii")
@@ -104,16 +104,17 @@ class SshServer:
         self.config.write_text(client, encoding="utf-8")
 
     def start(self) -> None:
-        """Start it, and wait until it listens."""
+        """Start it and wait until it listens."""
         if os.geteuid() == 0:
-            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # root's sshd separates its privileges there
+            # sshd of root needs this folder for its privilege separation.
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         program = shutil.which("sshd", path=PATH)
         if program is None:
             raise ServerNotStarted(why_no_sshd())
-        with (self.folder / "sshd.log").open("ab") as said, Path(os.devnull).open("rb") as nothing:
+        with (self.folder / "sshd.log").open("ab") as log, Path(os.devnull).open("rb") as null:
             self._process = start_process(
                 [*DIE_WITH_PARENT, program, "-D", "-e", "-f", str(self.folder / "sshd_config")],
-                stdin=nothing.fileno(), stdout=said.fileno(), stderr=said.fileno(), own_session=True,
+                stdin=null.fileno(), stdout=log.fileno(), stderr=log.fileno(), own_session=True,
             )  # fmt: skip
         deadline = time.monotonic() + START_S
         while not _listens(self.port):
@@ -122,29 +123,33 @@ class SshServer:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """End it with all connections, as a cut wire would; the commands that run there go on."""
+        """Stop it with all connections, as a cut cable would; commands on it continue."""
         if self._process is None:
             return
         try:
-            mine = [one for one in psutil.Process(self._process.pid).children(recursive=True) if one.name() == "sshd"]
+            daemons = [
+                daemon
+                for daemon in psutil.Process(self._process.pid).children(recursive=True)
+                if daemon.name() == "sshd"
+            ]
         except psutil.NoSuchProcess:
-            mine = []
+            daemons = []
         self._process.terminate()
         self._process.wait()
         self._process = None
-        for one in mine:
+        for daemon in daemons:
             try:
-                one.kill()
+                daemon.kill()
             except psutil.NoSuchProcess:
                 continue
 
 
 def _listens(port: int) -> bool:
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

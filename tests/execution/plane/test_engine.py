@@ -61,7 +61,7 @@ class World:
         return self.journal.get(key)
 
     def said(self, kind, key="a"):
-        return [event.said for event in self.journal.events(job=key, kinds=[kind])]
+        return [event.details for event in self.journal.events(job=key, kinds=[kind])]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_job_is_submitted_followed_and_settled(world):
     world.step()
     world.here.run(world.here.only())
     world.step()
-    assert world.job().standing is JobState.RUNNING
+    assert world.job().current_state is JobState.RUNNING
     world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
     world.step()
     ended = world.job()
@@ -103,9 +103,9 @@ def test_the_key_is_on_the_disk_before_the_scheduler_hears_of_it(world):
 @pytest.mark.parametrize("lost", ["before", "after"])
 def test_an_answer_that_was_lost_leads_to_exactly_one_job(world, lost):
     world.journal.add([job("a")])
-    world.here.lose = lost
+    world.here.lose_answers = lost
     world.step(every_s=1.0)
-    world.here.lose = ""
+    world.here.lose_answers = ""
     world.restart()
     world.step(6)
     assert len(world.here.jobs) == 1
@@ -115,9 +115,9 @@ def test_an_answer_that_was_lost_leads_to_exactly_one_job(world, lost):
 
 def test_a_submission_that_may_still_arrive_is_not_repeated_at_once(world):
     world.journal.add([job("a")])
-    world.here.lose = "before"
+    world.here.lose_answers = "before"
     world.step(every_s=1.0)
-    world.here.lose = ""
+    world.here.lose_answers = ""
     world.step(5, every_s=5.0)
     assert world.here.submitted == []
 
@@ -157,7 +157,7 @@ def test_what_a_killed_controller_forgot_runs_again_and_its_id_is_not_taken_for_
     assert forgotten == world.here.only()
     world.here.run(forgotten)
     world.step(every_s=5.0)
-    assert (world.job("a").standing, world.job("b").standing) == (JobState.PENDING, JobState.RUNNING)
+    assert (world.job("a").current_state, world.job("b").current_state) == (JobState.PENDING, JobState.RUNNING)
     world.here.end(forgotten, JobState.FAILED)
     world.step(every_s=5.0)
     assert (world.job("a").state, world.job("b").state) == (JobState.PENDING, JobState.FAILED)
@@ -171,9 +171,9 @@ def test_what_a_killed_controller_forgot_runs_again_and_its_id_is_not_taken_for_
 
 def test_a_clock_that_jumps_makes_no_submission_one_that_never_arrived(world):
     world.journal.add([job("a")])
-    world.here.lose = "before"
+    world.here.lose_answers = "before"
     world.step(every_s=1.0)
-    world.here.lose = ""
+    world.here.lose_answers = ""
     world.clock.jump_s += 6 * 3600.0
     world.step(4, every_s=5.0)
     assert world.here.submitted == []
@@ -278,10 +278,10 @@ def test_a_cancelled_job_ends_wherever_it_is(world):
 
 def test_a_job_cancelled_while_its_answer_was_lost_is_found_and_ended(world):
     world.journal.add([job("a")])
-    world.here.lose = "after"
+    world.here.lose_answers = "after"
     world.step(every_s=1.0)
     world.journal.cancel(["a"])
-    world.here.lose = ""
+    world.here.lose_answers = ""
     world.step(5)
     assert world.here.jobs == {}
     assert world.job().state is JobState.CANCELLED
@@ -352,7 +352,7 @@ def copied(tmp_path):
 
 
 def begun(world):
-    return world.here.begun + world.there.begun
+    return world.here.started_commands + world.there.started_commands
 
 
 def test_copies_are_held_and_one_that_is_alone_is_not(tmp_path):
@@ -410,17 +410,17 @@ def test_a_word_that_may_be_lost_is_given_again_and_only_there(tmp_path):
     world.there.let_begin = let
     world.step(5)
     assert begun(world) == [world.job().attempts[1].key]
-    assert world.here.words == set()
+    assert world.here.released == set()
 
 
 def test_a_copy_whose_submission_may_be_on_its_way_is_taken_back_too(tmp_path):
     world = World(tmp_path / "journal.sqlite", copies=2)
     world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
-    world.there.lose = "after"
+    world.there.lose_answers = "after"
     world.step(every_s=1.0)
     world.here.run(world.here.only())
     world.there.run(world.there.only())
-    world.there.lose = ""
+    world.there.lose_answers = ""
     world.step(6)
     assert begun(world) == [world.job().attempts[0].key]
     assert world.there.jobs == {}
@@ -429,12 +429,12 @@ def test_a_copy_whose_submission_may_be_on_its_way_is_taken_back_too(tmp_path):
 def test_a_job_that_is_done_while_its_copy_was_never_sent_is_not_run_again(tmp_path):
     world = World(tmp_path / "journal.sqlite", copies=2)
     world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
-    world.there.lose = "before"
+    world.there.lose_answers = "before"
     world.step(every_s=1.0)
     world.here.run(world.here.only())
     world.step()
     world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
-    world.there.lose = ""
+    world.there.lose_answers = ""
     world.step(10)
     assert world.job().state is JobState.COMPLETED
     assert len(begun(world)) == 1
@@ -458,11 +458,11 @@ def test_why_a_job_was_ended_is_its_schedulers_to_say(world):
     world.here.run(own)
     world.step()
     world.here.end(own, JobState.CANCELLED, reports=True)
-    left = world.here.left.pop(own)
+    left = world.here.ended_jobs.pop(own)
     world.step(every_s=10.0)
     assert world.job().attempts[0].live
     left.status = replace(left.status, state=JobState.NODE_FAIL)
-    world.here.left[own] = left
+    world.here.ended_jobs[own] = left
     world.step(2, every_s=5.0)
     assert world.job().attempts[0].state is JobState.NODE_FAIL
 
@@ -490,7 +490,7 @@ def test_segments_of_a_job_that_goes_on_from_its_checkpoint_are_no_tries(tmp_pat
         world.here.run(own)
         world.step()
         world.here.end(own, JobState.TIMEOUT, reports=True)
-        key = world.here.left[own].key
+        key = world.here.ended_jobs[own].key
         world.here.outcomes[key] = replace(world.here.outcomes[key], warned=True)
         world.step()
     world.step()
@@ -499,7 +499,7 @@ def test_segments_of_a_job_that_goes_on_from_its_checkpoint_are_no_tries(tmp_pat
 
 def test_a_refusal_closes_the_job_with_the_schedulers_own_words(world):
     world.journal.add([job("a")])
-    world.here.refuse = RequestRefused("Invalid account")
+    world.here.refusal = RequestRefused("Invalid account")
     world.step(2)
     assert world.job().state is JobState.FAILED
     assert "here:short refused it: Invalid account" in world.job().reason
@@ -507,10 +507,10 @@ def test_a_refusal_closes_the_job_with_the_schedulers_own_words(world):
 
 def test_a_scheduler_that_takes_nothing_more_is_tried_again_later(world):
     world.journal.add([job("a")])
-    world.here.refuse = SchedulerBusy("QOSMaxSubmitJobPerUserLimit")
+    world.here.refusal = SchedulerBusy("QOSMaxSubmitJobPerUserLimit")
     world.step(3)
     assert world.job().state is JobState.PENDING
-    world.here.refuse = None
+    world.here.refusal = None
     world.step(3)
     assert len(world.here.jobs) == 1
 
@@ -557,20 +557,20 @@ def test_a_journal_that_cannot_be_written_stops_nothing_for_good(world):
         raise LeadlineError("the journal cannot be used (database or disk is full)")
         yield
 
-    writing, world.journal.writing = world.journal.writing, full
+    writing, world.journal.transaction = world.journal.transaction, full
     with pytest.raises(LeadlineError, match="disk is full"):
         world.plane.step()
     assert world.here.submitted == []
-    world.journal.writing = writing
+    world.journal.transaction = writing
     world.step(2)
     assert len(world.here.jobs) == 1
 
 
 def test_a_clock_that_jumps_neither_loses_nor_repeats_a_job(world):
     world.journal.add([job("a")])
-    world.here.lose = "after"
+    world.here.lose_answers = "after"
     world.step(every_s=1.0)
-    world.here.lose = ""
+    world.here.lose_answers = ""
     for jump_s in (-86_400.0, 86_400.0):
         world.clock.jump_s = jump_s
         world.step(3)
@@ -583,8 +583,8 @@ def test_a_clock_that_jumps_neither_loses_nor_repeats_a_job(world):
 def test_every_poll_is_a_row_of_the_journal(world):
     world.journal.add([job("a")])
     world.step(5)
-    polls = [event for event in world.journal.events(kinds=[EventKind.POLL]) if "live" in event.said]
-    assert len(polls) == world.here.asked
+    polls = [event for event in world.journal.events(kinds=[EventKind.POLL]) if "live" in event.details]
+    assert len(polls) == world.here.query_count
 
 
 STEPS = st.lists(
@@ -604,7 +604,7 @@ def happen(world, what):
     elif what in ("down", "up"):
         desk.down = what == "down"
     elif what.startswith("lose"):
-        desk.lose = what.partition(" ")[2]
+        desk.lose_answers = what.partition(" ")[2]
     elif first is not None and what == "run":
         desk.run(first)
     elif first is not None:
@@ -627,12 +627,12 @@ def happen_there(world, desk, what):
     """Let one thing happen to one of several desks."""
     for held in [own for own, one in desk.jobs.items() if one.status.state is JobState.RUNNING][:1]:
         mine = desk.jobs[held]
-        lets = not mine.submission.held or mine.key in desk.words
+        lets = not mine.submission.held or mine.key in desk.released
         if what == "late" and not lets:
             desk.end(held, JobState.FAILED)
             desk.outcomes[mine.key] = JobOutcome(
-                JobState.CANCELLED, iso_utc(world.clock.now_s()), "n1", ("true",), ended_at=iso_utc(world.clock.now_s()),
-                exit_code=EXIT_NEVER_BEGAN, reason="the word did not come",
+                JobState.CANCELLED, iso_utc(world.clock.now_s()), "n1", ("true",),
+                ended_at=iso_utc(world.clock.now_s()), exit_code=EXIT_NEVER_BEGAN, reason="the release did not come",
             )  # fmt: skip
         elif what == "node" or (what == "well" and lets):
             desk.end(held, JobState.COMPLETED if what == "well" else JobState.NODE_FAIL, reports=what == "well")
@@ -642,9 +642,9 @@ def happen_there(world, desk, what):
     elif what in ("down", "up"):
         desk.down = what == "down"
     elif what.startswith("lose"):
-        desk.lose = what.partition(" ")[2]
+        desk.lose_answers = what.partition(" ")[2]
     elif what == "words":
-        desk.lose_words = not desk.lose_words
+        desk.lose_release_answers = not desk.lose_release_answers
 
 
 def dies_at_the_next_word(world):
@@ -688,7 +688,7 @@ def test_whatever_happens_at_most_one_copys_command_begins_at_a_time(tmp_path_fa
             held.key
             for desk in (world.here, world.there)
             for held in desk.jobs.values()
-            if held.key in desk.begun and held.status.state is JobState.RUNNING
+            if held.key in desk.started_commands and held.status.state is JobState.RUNNING
         ]
         assert len(at_work) <= 1
         assert len(begun(world)) == len(set(begun(world)))
@@ -712,7 +712,7 @@ def test_whatever_happens_each_happens_each_job_runs_to_one_end_and_never_twice_
         happen(world, one)
         held = [held.key for held in world.here.jobs.values()]
         assert len(held) == len(set(held))
-    world.here.down, world.here.lose = False, ""
+    world.here.down, world.here.lose_answers = False, ""
     for _ in range(30):
         world.step()
         for own in list(world.here.jobs):
@@ -766,11 +766,11 @@ def test_a_plan_that_wavers_at_every_look_is_not_written_down(world):
         world.step()
     new = world.journal.events(since=before)
     assert not [one for one in new if one.kind is EventKind.STATE]
-    assert all(one.said["changed"] == 0 for one in new if one.kind is EventKind.POLL)
+    assert all(one.details["changed"] == 0 for one in new if one.kind is EventKind.POLL)
 
 
 def test_what_could_not_be_written_of_the_news_is_written_at_the_next_step(world, monkeypatch):
-    news = [[NewEvent(EventKind.LEARNED, said={"why": "it is better"})]]
+    news = [[NewEvent(EventKind.LEARNED, details={"why": "it is better"})]]
     world.plane._news = lambda: news.pop() if news else []
     with monkeypatch.context() as broken:
         broken.setattr(world.journal, "write", full_disk)
@@ -778,7 +778,7 @@ def test_what_could_not_be_written_of_the_news_is_written_at_the_next_step(world
             world.plane.step()
     assert world.journal.events(kinds=[EventKind.LEARNED]) == ()
     world.step(2)
-    assert [one.said for one in world.journal.events(kinds=[EventKind.LEARNED])] == [{"why": "it is better"}]
+    assert [one.details for one in world.journal.events(kinds=[EventKind.LEARNED])] == [{"why": "it is better"}]
 
 
 def full_disk(**_):

@@ -35,30 +35,30 @@ def test_a_name_means_a_key_then_what_is_called_so_then_an_array_then_a_beginnin
     }.items():  # fmt: skip
         if expected is None:
             with pytest.raises(UnknownName):
-                journal.named(name)
+                journal.find_jobs(name)
         else:
-            assert expected == keys(journal.named(name)), name
+            assert expected == keys(journal.find_jobs(name)), name
 
 
 def test_the_newest_event_of_each_job_is_found_for_more_of_them_than_one_query_takes(journal):
     jobs = [job(f"j{at:04}") for at in range(1200)]
     journal.add(jobs)
     for steps in (1, 2):
-        journal.write(notes=[NewEvent(EventKind.PROGRESS, one.key, "", {"steps": steps}) for one in jobs[1:]])
-    journal.write(notes=[NewEvent(EventKind.STATE, jobs[1].key, "", {"state": "RUNNING"})])
-    found = journal.latest(EventKind.PROGRESS, keys(jobs))
+        journal.write(events=[NewEvent(EventKind.PROGRESS, one.key, "", {"steps": steps}) for one in jobs[1:]])
+    journal.write(events=[NewEvent(EventKind.STATE, jobs[1].key, "", {"state": "RUNNING"})])
+    found = journal.latest_events(EventKind.PROGRESS, keys(jobs))
     assert set(keys(jobs[1:])) == set(found)
-    assert {2} == {one.said["steps"] for one in found.values()}
+    assert {2} == {one.details["steps"] for one in found.values()}
 
 
 def test_silences_are_told_with_their_ends_and_without_polls(journal):
     journal.add([job("a")])
     journal.write(
-        notes=[
-            NewEvent(EventKind.POLL, said={"system": "here", "live": 1}),
-            NewEvent(EventKind.FAULT, said={"system": "here", "why": "no answer"}),
+        events=[
+            NewEvent(EventKind.POLL, details={"system": "here", "live": 1}),
+            NewEvent(EventKind.FAULT, details={"system": "here", "why": "no answer"}),
             NewEvent(EventKind.FAULT, "a", "", {"why": "refused"}),
-            NewEvent(EventKind.POLL, said={"system": "here", "answers": "again"}),
+            NewEvent(EventKind.POLL, details={"system": "here", "answers": "again"}),
         ]
     )
-    assert [one.kind for one in journal.silences()] == [EventKind.FAULT, EventKind.POLL]
+    assert [one.kind for one in journal.outage_events()] == [EventKind.FAULT, EventKind.POLL]

@@ -38,8 +38,14 @@ def drive(folder):
         PlaneJournal(folder / "plane.sqlite", SystemClock()) as journal,
         closing(LocalScheduler(folder / "queue", Slots((0, 1)))) as local,
     ):
-        plane = Plane(journal, {"local": local}.__getitem__, FakeAdvisor(), diagnose=diagnose_by_state, decide=retry_node_failures,
-                      patience=QUICK)  # fmt: skip
+        plane = Plane(
+            journal,
+            {"local": local}.__getitem__,
+            FakeAdvisor(),
+            diagnose=diagnose_by_state,
+            decide=retry_node_failures,
+            intervals=QUICK,
+        )
         deadline = time.monotonic() + 60
         plane.run(lambda: plane.idle or time.monotonic() > deadline)
 

@@ -51,7 +51,7 @@ class Systems:
     def again(self):
         self.plane = Plane(
             self.journal, {"local": self.local, "cluster": self.cluster}.__getitem__, FakeAdvisor(self.copies),
-            diagnose=diagnose, decide=self.decide, patience=QUICK,
+            diagnose=diagnose, decide=self.decide, intervals=QUICK,
         )  # fmt: skip
 
     def until(self, condition, most_s=120.0):
@@ -150,6 +150,6 @@ def test_a_job_moves_from_here_to_a_cluster_with_its_checkpoint(folder):
         assert f"begins at {left_at}" in log
         assert 4 <= left_at < 40
         assert (Path(both.cluster.folder) / "kept" / "step").read_text() == "40"
-        (said,) = [event.said for event in both.journal.events(job="a", kinds=[EventKind.STAGED])]
+        (said,) = [event.details for event in both.journal.events(job="a", kinds=[EventKind.STAGED])]
         assert (said["from"], said["to"]) == ("local", "cluster")
         assert said["moved_bytes"] >= 1

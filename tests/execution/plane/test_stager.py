@@ -112,7 +112,7 @@ def test_a_copy_that_breaks_off_is_never_used_and_is_made_again(moving):
     moving.leave()
     assert not moving.arrive(2.0)
     assert not (moving.target / "kept").exists()
-    assert "could not be brought there: not all was copied" in str(moving.said(EventKind.FAULT))
+    assert "could not be copied there: not all was copied" in str(moving.said(EventKind.FAULT))
     assert moving.said(EventKind.STAGED) == []
     moving.there.transport.whole = True
     assert moving.arrive()
@@ -153,12 +153,12 @@ def test_a_plane_that_is_killed_while_it_copies_begins_anew_and_submits_once(mov
 def test_what_is_written_down_as_brought_is_not_brought_again(moving):
     moving.leave()
     deadline_s = time.monotonic() + 20
-    moving.there.lose = "before"
+    moving.there.lose_answers = "before"
     while not moving.said(EventKind.STAGED) and time.monotonic() < deadline_s:
         moving.step(every_s=1.0)
         time.sleep(0.02)
     moving.restart()
-    moving.there.lose = ""
+    moving.there.lose_answers = ""
     assert moving.arrive()
     assert len(moving.said(EventKind.STAGED)) == 1
 
@@ -186,12 +186,12 @@ def test_what_staging_takes_is_known_only_from_copies_between_these_systems(movi
     assert moving.arrive()
     assert known() is None
     (made,) = moving.journal.events(job="a", kinds=[EventKind.STAGED])
-    with moving.journal.writing() as connection:
+    with moving.journal.transaction() as connection:
         connection.execute(
             "INSERT INTO event (at, kind, job, attempt, said) SELECT at, kind, 'b', attempt, said FROM event "
             "WHERE number = ?", (made.number,),
         )  # fmt: skip
-    assert known().point == pytest.approx(2 * made.said["elapsed_s"], rel=1e-3)
+    assert known().point == pytest.approx(2 * made.details["elapsed_s"], rel=1e-3)
 
 
 def test_how_large_a_checkpoint_is_is_asked_beside_the_plane(moving):
@@ -207,7 +207,7 @@ def test_how_large_a_checkpoint_is_is_asked_beside_the_plane(moving):
 
 @pytest.mark.parametrize("name", ["/etc", "..", "a/../../b", ".", "", "a\0b"])
 def test_a_checkpoint_folder_lies_within_the_jobs(name):
-    with pytest.raises(InvalidInput, match="no folder within the job's own"):
+    with pytest.raises(InvalidInput, match="not a folder below the job's own"):
         check_folder_name(name)
 
 

@@ -109,7 +109,7 @@ def test_start_up_ends_where_training_begins_and_phases_are_added_up(file):
 def test_malformed_lines_are_counted_and_passed_over(file):
     write(file, "step=1 t=1", "loss is 3", "\x00\xff", "step=one", "x" * 5000, "step=2 t=2")
     assert file.progress().steps == 2
-    assert "4 lines of the progress file were passed over" in file.progress().remarks[0]
+    assert "4 lines of the progress file were ignored" in file.progress().remarks[0]
 
 
 def test_a_time_that_cannot_be_true_gives_way_to_when_it_was_seen(file):

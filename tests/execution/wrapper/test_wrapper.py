@@ -90,7 +90,7 @@ def test_a_job_beyond_its_memory_is_out_of_memory(measure):
     _, outcome = measure(sys.executable, "-c", HOLD, "200", options=["--memory-bytes", str(100 * MIB)])
     assert outcome.state is JobState.OUT_OF_MEMORY
     assert outcome.measured["host_memory_bytes"].value > 100 * MIB
-    assert "more than the 100 MiB asked for" in outcome.reason
+    assert "more than the requested 100 MiB" in outcome.reason
 
 
 def test_a_program_that_does_not_exist_is_one_sentence_and_127(measure):
@@ -191,7 +191,7 @@ def test_a_copy_that_is_never_let_begin_does_not(tmp_path):
     with _copy(tmp_path, "--word-within-s", "0.3") as process:
         assert process.wait(30) == 125
     ended = read_outcome(tmp_path / "a.json")
-    assert ended.never_let
+    assert ended.never_released
     assert (ended.state, ended.exit_code) == (JobState.CANCELLED, 125)
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
@@ -243,9 +243,9 @@ def test_a_limit_is_changed_while_the_command_runs(tmp_path, monkeypatch):
 WITHOUT_GROUPS = """
 import sys
 from pathlib import Path
-from leadline.execution.wrapper import control_group
+from leadline.execution.wrapper import cgroup
 from leadline.execution.wrapper.command import main
-control_group.VERSION_1 = control_group.VERSION_2 = Path('/nowhere')
+cgroup.VERSION_1 = cgroup.VERSION_2 = Path('/nowhere')
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -269,7 +269,7 @@ def test_a_kill_for_memory_that_the_exit_code_hides_is_seen(measure):
     hides = f"{shlex.join([sys.executable, '-c', HOLD, '200'])} || true"
     _, outcome = measure("sh", "-c", hides, options=["--memory-bytes", str(100 * MIB)])
     assert outcome.state is JobState.OUT_OF_MEMORY
-    assert outcome.reason == "the kernel killed a process that would use more than the 100 MiB asked for"
+    assert outcome.reason == "the kernel killed a process that would use more than the requested 100 MiB"
     assert outcome.measured["cgroup_memory_bytes"].value <= 100 * MIB
     assert not group.made.exists()
 

@@ -1,4 +1,4 @@
-"""Read how far a loop will go off the comparison that ends it: ``while step < steps``, ``if step >= steps: break``."""
+"""Predict the length of a loop from its end condition: ``while step < steps``, ``if step >= steps: break``."""
 
 from __future__ import annotations
 
@@ -22,24 +22,28 @@ BELOW, ABOVE = (ast.Lt, ast.LtE, ast.NotEq), (ast.Gt, ast.GtE, ast.Eq)
 
 
 def find_bound(loop: Any) -> Optional[Tuple[Any, Any, bool]]:
-    """Return (counter, bound, whether the bound itself is reached) of a loop; ``None`` where none is to be seen.
+    """Return (counter, bound, True if the bound itself is reached) of a loop; None if it has none.
 
-    A counter is a loop variable, or what the loop only ever counts up.
+    A counter is the loop variable, or a variable that the loop only increases.
     """
     tests: List[Tuple[Any, Any]] = [(loop.test, BELOW)] if isinstance(loop, ast.While) else []
     breaks = [node for node in loop.body if isinstance(node, ast.If)]
-    tests += [(node.test, ABOVE) for node in breaks if any(isinstance(one, ast.Break) for one in node.body)]
-    one: Any
+    tests += [(node.test, ABOVE) for node in breaks if any(isinstance(child, ast.Break) for child in node.body)]
+    condition: Any
     for test, signs in tests:
-        for one in test.values if isinstance(test, ast.BoolOp) else [test]:
-            compares = isinstance(one, ast.Compare) and len(one.ops) == 1 and isinstance(one.ops[0], signs)
-            if compares and _counts(loop, ast.unparse(one.left)):
-                return one.left, one.comparators[0], isinstance(one.ops[0], (ast.Gt, ast.LtE))
+        for condition in test.values if isinstance(test, ast.BoolOp) else [test]:
+            compares = (
+                isinstance(condition, ast.Compare) and len(condition.ops) == 1 and isinstance(condition.ops[0], signs)
+            )
+            if compares and _counts(loop, ast.unparse(condition.left)):
+                return condition.left, condition.comparators[0], isinstance(condition.ops[0], (ast.Gt, ast.LtE))
     return None
 
 
 def _counts(loop: Any, name: str) -> bool:
-    if isinstance(loop, ast.For) and name in [one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)]:
+    if isinstance(loop, ast.For) and name in [
+        target.id for target in ast.walk(loop.target) if isinstance(target, ast.Name)
+    ]:
         return True
     up = False
     for node in ast.walk(loop):
@@ -47,25 +51,26 @@ def _counts(loop: Any, name: str) -> bool:
             if not isinstance(node.op, ast.Add):
                 return False
             up = True
-        if isinstance(node, ast.Assign) and name in [ast.unparse(one) for one in node.targets]:
+        if isinstance(node, ast.Assign) and name in [ast.unparse(target) for target in node.targets]:
             return False
     return up
 
 
 class LoopBound:
-    """The counter and the bound of one running loop, looked at now and then in the user's frame."""
+    """Counter and bound of one running loop, read from time to time in the user's frame."""
 
-    def __init__(self, found: Tuple[Any, Any, bool], kind: str) -> None:
-        self.counter, self.limit, self.reached = found
+    def __init__(self, bound: Tuple[Any, Any, bool], kind: str) -> None:
+        self.counter, self.limit, self.reached = bound
         self.late = kind == "for"
         self.first: Optional[Tuple[int, float]] = None
         self.latest: Optional[Tuple[int, float, float]] = None
         self.due = 1
 
     def look(self, count: int, depth: int) -> None:
-        """Read both after ``count`` iterations; ``depth`` frames above the caller is the loop's own."""
+        """Read both after ``count`` iterations; the loop's frame is ``depth`` above the caller."""
         if count < self.due:
             return
+        # Doubling the distance keeps the cost negligible in long loops.
         self.due = 2 * count
         try:
             frame = sys._getframe(depth)
@@ -77,7 +82,7 @@ class LoopBound:
         self.latest = (count, counter, limit)
 
     def total(self) -> Optional[int]:
-        """Return the iterations of the whole loop, from how fast the counter goes up."""
+        """Return the iterations of the whole loop, extrapolated from the counter's growth."""
         if self.first is None or self.latest is None or self.latest[0] == self.first[0]:
             return None
         count, counter, limit = self.latest
@@ -88,14 +93,14 @@ class LoopBound:
 
 
 def evaluate(node: Any, frame: Any) -> float:
-    """Return the number that an expression stands for, without calling anything of the user's.
+    """Return the number of an expression without calling the user's code.
 
     Raises:
-        ValueError: it is no number, or cannot be told so.
+        ValueError: it is not a number, or cannot be read safely.
     """
     value = _value(node, frame)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError("no number")  # noqa: TRY004 - one error for whatever cannot be read
+        raise ValueError("no number")  # noqa: TRY004 - one error for all unreadable expressions
     return value
 
 
@@ -106,6 +111,7 @@ def _value(node: Any, frame: Any) -> Any:
         for names in (frame.f_locals, frame.f_globals):
             if node.id in names:
                 return names[node.id]
+    # Only plain instance fields are read, because a property would run the user's code.
     if isinstance(node, ast.Attribute):
         fields: Dict[str, Any] = getattr(_value(node.value, frame), "__dict__", {})
         if node.attr in fields:
@@ -118,7 +124,7 @@ def _value(node: Any, frame: Any) -> Any:
 
 
 def _called(node: Any, frame: Any) -> float:
-    arguments: List[Any] = [_value(one, frame) for one in node.args]
+    arguments: List[Any] = [_value(argument, frame) for argument in node.args]
     if node.func.id != "len":
         return float(arguments[0])
     if len(arguments) == 1 and isinstance(arguments[0], (list, tuple, dict, str, range, set)):

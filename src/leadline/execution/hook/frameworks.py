@@ -1,4 +1,4 @@
-"""Count the steps of PyTorch and the batches of Keras, by their own hooks."""
+"""Count the steps of PyTorch and the batches of Keras through their own hooks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ OPTIMIZERS = 16
 
 
 def watch_torch(torch: Any) -> None:
-    """Count optimizer steps; and backward passes, for loops that update the weights by hand."""
+    """Count optimizer steps, and backward passes of loops that update the weights by hand."""
     STATE.framework_s = clock()
     loops.watch_compiler(torch)
+    # Imported here: torch is not loaded when this module is.
     from torch.optim import optimizer
 
     optimizer.register_optimizer_step_post_hook(_stepped)
@@ -37,23 +38,26 @@ _backward = DurationSample()
 
 
 def _went_backward() -> None:
-    if not STATE.here() or STATE.steps:
+    if not STATE.is_watched_thread() or STATE.steps:
         return
     _backward.tick(clock())
     if _backward.count == 1:
         STATE.chain = [loop.number for loop in STATE.stack]
-        STATE.framework_s = None  # an optimizer is not to be waited for: the weights are updated by hand
+        # The weights are updated by hand, so no optimizer step will come.
+        STATE.framework_s = None
     STATE.frameworks.setdefault("torch", {})["backward"] = _backward.count + 1
 
 
 def _stepped(optimizer: Any, *_: Any) -> None:
-    if not STATE.here():
+    if not STATE.is_watched_thread():
         return
     times = STATE.steps.get(id(optimizer))
     if times is None:
+        # Some programs make an optimizer for each layer or step.
         if len(STATE.steps) >= OPTIMIZERS:
             return
         times = STATE.steps[id(optimizer)] = DurationSample()
+    # The chain of loops does not change, so one look at the call stack is enough.
     if times.count == 0:
         try:
             STATE.chain = [loop.number for loop in STATE.stack]
@@ -64,9 +68,9 @@ def _stepped(optimizer: Any, *_: Any) -> None:
 
 
 def _trainer(frame: Any) -> Dict[str, Any]:
-    """Return what a trainer on the call stack says of the whole job: Hugging Face's, Lightning's."""
-    seen = 0
-    while frame is not None and seen < 60:
+    """Return the total steps that a trainer on the call stack reports: Hugging Face's or Lightning's."""
+    frames = 0
+    while frame is not None and frames < 60:
         owner: Any = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
         for kind in type(owner).__mro__:
             package = kind.__module__.partition(".")[0]
@@ -74,7 +78,7 @@ def _trainer(frame: Any) -> Dict[str, Any]:
                 return {"trainer": "Hugging Face Trainer", "total_steps": _whole(owner.state.max_steps)}
             if kind.__name__ == "Trainer" and package in ("lightning", "pytorch_lightning"):
                 return {"trainer": "Lightning Trainer", "total_steps": _whole(owner.estimated_stepping_batches)}
-        frame, seen = frame.f_back, seen + 1
+        frame, frames = frame.f_back, frames + 1
     return {}
 
 
@@ -83,16 +87,16 @@ def _whole(value: Any) -> Any:
 
 
 def watch_keras(keras: Any) -> None:
-    """Add a callback to every list of callbacks that Keras makes for itself."""
+    """Add a callback to every callback list of Keras."""
     from keras.src.callbacks.callback_list import CallbackList
 
-    made = CallbackList.__init__
+    original_init = CallbackList.__init__
 
-    @functools.wraps(made)
+    @functools.wraps(original_init)
     def with_callback(self: Any, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
+        original_init(self, *args, **kwargs)
         try:
-            if STATE.here():
+            if STATE.is_watched_thread():
                 watch = _callback(keras)
                 watch.set_params(self.params)
                 self.callbacks.append(watch)
@@ -103,8 +107,8 @@ def watch_keras(keras: Any) -> None:
     STATE.extra.append(lambda: {"keras": _keras_document()})
 
 
-class _Seen:
-    """What was seen of ``fit``: the epochs and their batches."""
+class _FitRecord:
+    """Epochs and batches of ``fit``."""
 
     def __init__(self) -> None:
         self.epochs, self.batches = DurationSample(), DurationSample()
@@ -113,7 +117,7 @@ class _Seen:
         self.passes = self.in_passes = self.current = 0
 
 
-FIT = _Seen()
+FIT = _FitRecord()
 
 
 def _keras_document() -> Dict[str, Any]:
@@ -125,7 +129,7 @@ def _keras_document() -> Dict[str, Any]:
 
 
 def _callback(keras: Any) -> Any:
-    class Watch(keras.callbacks.Callback):  # type: ignore[misc]
+    class KerasCallback(keras.callbacks.Callback):  # type: ignore[misc]
         """Times epochs and batches of ``fit``."""
 
         def on_epoch_begin(self, *_: Any, **__: Any) -> None:
@@ -142,7 +146,7 @@ def _callback(keras: Any) -> Any:
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
             _epoch_ends()
 
-    return Watch()
+    return KerasCallback()
 
 
 def _epoch_begins(params: Dict[str, Any]) -> None:

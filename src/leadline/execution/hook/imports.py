@@ -1,4 +1,4 @@
-"""Take the user's own modules and the script itself through the transformation, and notice frameworks."""
+"""Transform the user's own modules and the script on import, and notice frameworks."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 PACKAGES = ("site-packages", "dist-packages", "node_modules", ".venv", "venv", "env", "conda", "miniconda3")
 SHADOWED = ("ast", "json", "enum", "re", "contextlib", "itertools", "operator", "math", "threading", "copyreg",
             "functools", "collections", "keyword", "reprlib", "types", "weakref")  # fmt: skip
-"""Modules of the standard library that are loaded here, before the script might bring its own of that name."""
+"""Standard modules that the hook loads, and that the script may replace by its own of the same name."""
 
 
 def install_import_hook(script: str) -> None:
-    """Place the finder before Python's own, and take the script where there is one."""
-    watcher = ModuleFinder(script)
-    places = [at for at, one in enumerate(sys.meta_path) if one is importlib.machinery.PathFinder]
-    sys.meta_path.insert(places[0] if places else len(sys.meta_path), watcher)
+    """Insert the finder before Python's own, and claim the script if there is one."""
+    finder = ModuleFinder(script)
+    positions = [position for position, entry in enumerate(sys.meta_path) if entry is importlib.machinery.PathFinder]
+    sys.meta_path.insert(positions[0] if positions else len(sys.meta_path), finder)
     if script:
-        sys.path_hooks.insert(0, watcher.hook)
-        _give_way(os.path.dirname(os.path.realpath(script)))
+        sys.path_hooks.insert(0, finder.hook)
+        _unload_shadowed(os.path.dirname(os.path.realpath(script)))
 
 
-def _give_way(folder: str) -> None:
-    """Let go of a standard module that the script's folder has a module of the same name as."""
+def _unload_shadowed(folder: str) -> None:
+    """Unload standard modules that a file in the script's folder replaces."""
     try:
         names = {name.partition(".")[0] for name in os.listdir(folder)}
     except OSError:
@@ -44,7 +44,7 @@ def _give_way(folder: str) -> None:
 
 
 class ModuleFinder:
-    """The finder of the user's modules, and of the script as if its path were a folder with a ``__main__``."""
+    """Finds the user's modules, and the script as if its path were a folder with a ``__main__``."""
 
     def __init__(self, script: str) -> None:
         self.script = script
@@ -53,26 +53,27 @@ class ModuleFinder:
         self.claimed = False
 
     def hook(self, path: str) -> Any:
-        """Answer for the script's path alone, once (one of ``sys.path_hooks``)."""
+        """Answer for the script's path only, once (an entry of ``sys.path_hooks``)."""
         if self.claimed or path != self.script:
             raise ImportError(path)
         return _Folder(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find a module as Python would, and take its loader's place where it is the user's own or a framework."""
+        """Find a module as Python would, with another loader for frameworks and the user's own modules."""
         if not STATE.on:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        # Other finders may have put their own loader here, which must keep working.
         if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or not spec.origin:
             return spec
         if name in frameworks.INSTALLERS:
             spec.loader = FrameworkLoader(name, spec.origin)
-        elif self.own(spec.origin):
+        elif self.is_own(spec.origin):
             spec.loader = WatchedSourceLoader(name, spec.origin, self)
         return spec
 
     def claim(self) -> Any:
-        """Take the script: put the path in order that Python prepared for a folder, and hand out its loader."""
+        """Return the script's spec, and restore the path that Python changed for a folder."""
         self.claimed = True
         sys.path_hooks.remove(self.hook)
         sys.path_importer_cache.pop(self.script, None)
@@ -83,81 +84,83 @@ class ModuleFinder:
         loader = WatchedSourceLoader("__main__", self.script, self)
         return importlib.util.spec_from_file_location("__main__", self.script, loader=loader)
 
-    def own(self, path: str) -> bool:
-        """Whether a source file is the user's own: below the script or the working folder, and of no library."""
+    def is_own(self, path: str) -> bool:
+        """True for a source file below the script or the working folder that is in no library."""
+        # ``python -m`` has no script whose folder could be a root.
         if not self.roots:
             self.roots = [os.getcwd()]
         path = os.path.abspath(path)
         for root in self.roots:
             if path.startswith(root.rstrip(os.sep) + os.sep):
-                rest = path[len(root) :].split(os.sep)
-                return not path.startswith(LIBRARY) and not any(one in PACKAGES for one in rest)
+                parts = path[len(root) :].split(os.sep)
+                return not path.startswith(LIBRARY) and not any(part in PACKAGES for part in parts)
         return False
 
 
 class _Folder:
-    """What Python takes for a folder that holds the script as its ``__main__`` and nothing else."""
+    """Appears to Python as a folder that only contains the script as its ``__main__``."""
 
-    def __init__(self, watcher: ModuleFinder) -> None:
-        self.watcher = watcher
+    def __init__(self, finder: ModuleFinder) -> None:
+        self.finder = finder
 
     def find_spec(self, name: str, target: Any = None) -> Any:  # noqa: ARG002 - as Python calls it
-        """Answer for ``__main__`` alone."""
-        return self.watcher.claim() if name == "__main__" and not self.watcher.claimed else None
+        """Answer for ``__main__`` only."""
+        return self.finder.claim() if name == "__main__" and not self.finder.claimed else None
 
 
 class FrameworkLoader(importlib.machinery.SourceFileLoader):
-    """Loads a framework as always, and then places the hooks in it."""
+    """Loads a framework as usual and then installs its hooks."""
 
     def exec_module(self, module: Any) -> None:
         """Execute the module, then call its installer."""
         super().exec_module(module)
         try:
             frameworks.INSTALLERS[module.__name__](module)
-        except Exception as error:  # noqa: BLE001 - never the job's affair
+        except Exception as error:  # noqa: BLE001 - errors of the hook must not reach the job
             STATE.remark(error, f"{module.__name__} could not be watched")
 
 
 class WatchedSourceLoader(importlib.machinery.SourceFileLoader):
-    """Loads a module of the user's from its source, with its loops watched."""
+    """Loads a module of the user from source, with its loops watched."""
 
-    def __init__(self, name: str, path: str, watcher: ModuleFinder) -> None:
+    def __init__(self, name: str, path: str, finder: ModuleFinder) -> None:
         super().__init__(name, path)
-        self._watcher = watcher
+        self._finder = finder
 
     def __reduce__(self) -> Any:
-        """Be Python's own loader elsewhere."""
+        """Pickle as Python's own loader."""
         return importlib.machinery.SourceFileLoader, (self.name, self.path)
 
     def get_code(self, fullname: str) -> Any:
-        """Return the module's code, watched where that is possible and plain where it is not."""
+        """Return the module's code, watched if possible."""
         data = self.get_data(self.path)
         namespace = self._namespace(fullname)
         if namespace is not None:
             try:
                 return self._watched(data, namespace)
             except SyntaxError:
-                pass  # the plain code will raise it
-            except Exception as error:  # noqa: BLE001 - never the job's affair
+                # The plain code raises it again below.
+                pass
+            except Exception as error:  # noqa: BLE001 - errors of the hook must not reach the job
                 STATE.remark(error, f"{os.path.basename(self.path)} is not watched")
-        namespace = self._watcher.main if fullname == "__main__" else None
+        namespace = self._finder.main if fullname == "__main__" else None
         if namespace is not None:
             _be_script(namespace, self.path)
         return compile(data, self.path, "exec", dont_inherit=True)
 
     def _namespace(self, fullname: str) -> Optional[Dict[str, Any]]:
-        """Return the globals that the code will run in; ``python -m`` runs its module in those of ``__main__``."""
+        """Return the globals of the code; ``python -m`` runs its module in those of ``__main__``."""
         if fullname == "__main__":
-            return self._watcher.main
+            return self._finder.main
         if fullname in sys.modules:
             return sys.modules[fullname].__dict__
-        if sys.argv[:1] == ["-m"] and not self._watcher.claimed:
-            self._watcher.claimed = True
-            return self._watcher.main
+        if sys.argv[:1] == ["-m"] and not self._finder.claimed:
+            self._finder.claimed = True
+            return self._finder.main
         return None
 
     def _watched(self, data: bytes, namespace: Dict[str, Any]) -> Any:
-        script = namespace is self._watcher.main and self.name == "__main__"
+        script = namespace is self._finder.main and self.name == "__main__"
         tree, infos = transform(ast.parse(data, self.path), self.path, main=script)
         code = compile(tree, self.path, "exec", dont_inherit=True)
         loops.place_loops(infos, namespace)
@@ -167,7 +170,7 @@ class WatchedSourceLoader(importlib.machinery.SourceFileLoader):
 
 
 def _be_script(namespace: Dict[str, Any], path: str) -> None:
-    """Set the names of ``__main__`` as they are in a script that is run by its path."""
+    """Set the names of ``__main__`` as in a script that is run by its path."""
     namespace.pop("__leadline_main__", None)
     namespace["__spec__"] = namespace["__package__"] = None
     namespace["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)

@@ -1,7 +1,7 @@
-"""The objects that stand before the iterables of ``for`` loops and in the bodies of ``while`` loops.
+"""The objects that the transformed code calls for each ``for`` and ``while`` loop.
 
-An iterable is passed through item by item while its iterations are long, and in batches of C speed while they are
-short; a loop that is short in all its passes is no longer touched at all.
+Items pass one by one while iterations are long, and in batches at C speed while they are short. A loop that is short in
+all its passes is no longer touched.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, Optional
 
 HOT_S = 50e-6
-"""Iterations shorter than this are not timed one by one."""
+"""Shorter iterations are not timed one by one."""
 DECIDE_S, DECIDE = 1e-3, 16
-"""How much of a loop is timed before it is judged."""
+"""Time and iterations of a loop before it is classified."""
 PASS_S = 10e-3
-"""A loop of short iterations whose passes are shorter than this is left alone; also the time of a batch."""
+"""A loop of short iterations with shorter passes is left alone; also the time of a batch."""
 LENGTHS = 3
-"""How many passes are asked for their length."""
+"""Passes whose length is read."""
 
 compiling: Optional[Callable[[], bool]] = None
-"""Tells whether a compiler traces the current code, which must then see nothing of this module."""
+"""True while a compiler traces the current code, which must then not see this module."""
 
 
 class WatchedLoop:
     """One loop of the user's source, over all its passes.
 
-    ``name`` is the global of its module by which the source refers to it; with ``None`` there the loop runs bare.
+    ``name`` is the global of its module by which the code refers to it; if that is None, the loop runs bare.
     """
 
     def __init__(self, info: Dict[str, Any], namespace: Dict[str, Any], name: str) -> None:
@@ -55,20 +55,20 @@ class WatchedLoop:
         STATE.loops.append(self)
 
     def __reduce__(self) -> Any:
-        """Become ``False`` elsewhere: code that is sent to another process runs bare there."""
+        """Pickle as ``False``, so that code in another process runs bare."""
         return bool, ()
 
     def __call__(self, iterable: Any = None) -> Any:
-        """Return what the loop is to iterate over; for a ``while`` loop, take note of an iteration."""
+        """Return the iterator for the loop; for a ``while`` loop, record an iteration."""
         if compiling is not None and compiling():
             return iterable
         return self.tick() if self.info["kind"] == "while" else self.watch(iterable)
 
     def sized(self, part: Any) -> Any:
-        """Return a part of the iterable as it is, and remember its length."""
+        """Return a part of the iterable unchanged, and record its length."""
         if compiling is not None and compiling():
             return part
-        if self.entries < LENGTHS and STATE.here():
+        if self.entries < LENGTHS and STATE.is_watched_thread():
             length = part if type(part) is int else length_of(part)
             if length is None:
                 self.note_generator(part)
@@ -77,12 +77,12 @@ class WatchedLoop:
         return part
 
     def watch(self, iterable: Any) -> Any:
-        """Return an iterator over the same items; the iterable itself where it cannot be watched."""
-        if not STATE.here() or self.entered_s is not None:
+        """Return an iterator over the same items, or the iterable itself if it cannot be watched."""
+        if not STATE.is_watched_thread() or self.entered_s is not None:
             return iterable
         try:
             iterator = iter(iterable)
-        except Exception:  # noqa: BLE001 - the loop itself will raise it, at the user's line
+        except Exception:  # noqa: BLE001 - the loop raises it again, at the user's line
             return iterable
         if self.entries < LENGTHS:
             length = length_of(iterable)
@@ -93,17 +93,18 @@ class WatchedLoop:
         return chain.from_iterable(self.batches(iterator))
 
     def note_generator(self, iterable: Any) -> None:
-        """Keep which of the user's generator functions made the items; a loop in it may know how many they are."""
+        """Store the generator function of the items, because a loop in it may know their number."""
         code = getattr(iterable, "gi_code", None)
         if code is not None:
             self.generator = (code.co_filename, code.co_firstlineno)
 
     def batches(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """Yield the items in pieces and time them; nothing is taken before it is asked for, nor after the end."""
+        """Yield the items in pieces and time them. No item is taken early, or after the end."""
         ended: List[bool] = []
         source = chain(iterator, _flag(ended))
         now_s = clock()
         self.enter(now_s)
+        # A later pass of the same loop, after an abandoned one, changes ``entries``.
         token, pending = self.entries, 0
         try:
             for item in source:
@@ -115,7 +116,8 @@ class WatchedLoop:
                     self.times.began_s = now_s
                 pending, self.mark_s = 1, now_s
                 yield (item,)
-                if self.hot and not STATE.probes:  # all that is left at once, which costs least
+                # Passing all remaining items at once costs least.
+                if self.hot and not STATE.probes:
                     pending = sys.maxsize
                     yield iterator
                     break
@@ -131,44 +133,46 @@ class WatchedLoop:
                 self.leave()
 
     def close(self, pending: int) -> None:
-        """Record the last iterations of a pass that came to its end."""
+        """Record the last iterations of a completed pass."""
         now_s = clock()
         self.settle()
-        if pending > 1:  # a batch that may have been cut short: by the length, else by the clock
-            left = None if self.length is None else self.length - self.current
+        # The batch may have been cut short, so estimate its size from the length or the clock.
+        if pending > 1:
+            remaining = None if self.length is None else self.length - self.current
             guess = round((now_s - self.mark_s) * self.times.count / max(self.times.total_s, 1e-9))
-            pending = left if left is not None and 0 < left <= pending else max(min(guess, pending), 1)
+            pending = remaining if remaining is not None and 0 < remaining <= pending else max(min(guess, pending), 1)
         if pending:
             self.done(now_s, pending, 2)
 
     def done(self, now_s: float, count: int, depth: int) -> None:
-        """Record finished iterations; ends the job when a probe has seen enough."""
+        """Record finished iterations; stop the job when the probe is done."""
         times = self.times
         times.add(now_s - self.mark_s, count)
         self.current += count
         if self.inside:
             self.inside_done = dict(self.inside)
         if not self.hot and times.count >= DECIDE and times.total_s >= DECIDE_S:
+            # Timing every short iteration would cost more than the iteration.
             self.hot = times.total_s < HOT_S * times.count
         if self.bound is not None:
             self.bound.look(times.count, depth + 1)
         STATE.loop_done(times.count, now_s)
 
     def batch(self) -> int:
-        """Return how many of the short iterations take about ten milliseconds."""
+        """Return how many short iterations take about ten milliseconds."""
         mean_s = self.times.total_s / self.times.count
         return max(2, min(int(PASS_S / max(mean_s, 1e-9)), 8 * self.times.count))
 
     def begin(self) -> None:
-        """Take note that a ``while`` loop begins."""
+        """Record that a ``while`` loop begins."""
         if compiling is not None and compiling():
             return
-        if STATE.here() and self.entered_s is None:
+        if STATE.is_watched_thread() and self.entered_s is None:
             self.enter(clock())
 
     def tick(self) -> None:
-        """Take note that an iteration of a ``while`` loop begins."""
-        if not STATE.here() or self.entered_s is None:
+        """Record that an iteration of a ``while`` loop begins."""
+        if not STATE.is_watched_thread() or self.entered_s is None:
             return
         now_s = clock()
         self.settle()
@@ -182,10 +186,10 @@ class WatchedLoop:
             self.off()
 
     def end(self) -> None:
-        """Take note that a ``while`` loop came to its end."""
+        """Record that a ``while`` loop ended."""
         if compiling is not None and compiling():
             return
-        if not STATE.here() or self.entered_s is None:
+        if not STATE.is_watched_thread() or self.entered_s is None:
             return
         self.settle()
         if self.mark_s:
@@ -202,17 +206,18 @@ class WatchedLoop:
         stack.append(self)
 
     def settle(self) -> None:
-        """Forget the loops within this one that were left by ``return`` or an exception."""
+        """Drop inner loops that were left by ``return`` or an exception."""
         stack = STATE.stack
         while len(stack) > self.depth + 1:
             stack.pop().forget()
 
     def forget(self) -> None:
-        """Be no longer in a pass."""
+        """Mark the pass as over."""
         self.entered_s = None
 
     def leave(self) -> None:
-        """End a pass, also one that was broken off."""
+        """End a pass, also one that was interrupted."""
+        # The SystemExit of a probe passes through here and is not the end of a pass.
         if STATE.stopped or self.entered_s is None:
             return
         spent_s = clock() - self.entered_s
@@ -234,15 +239,15 @@ class WatchedLoop:
         self.namespace[self.name] = None
 
     def spent_s(self, now_s: float) -> float:
-        """Return the time in all passes, the one that runs included."""
+        """Return the time in all passes, including the current one."""
         return self.past_s + (now_s - self.entered_s if self.entered_s is not None else 0.0)
 
     def place(self) -> Dict[str, Any]:
-        """Return where the loop stands in the source."""
+        """Return the position of the loop in the source."""
         return {name: self.info[name] for name in ("file", "line", "last", "function", "outermost", "text", "kind")}
 
     def document(self, now_s: float) -> Dict[str, Any]:
-        """Return all that is known of the loop as builtins."""
+        """Return all data about the loop as builtins."""
         return {
             **self.place(),
             "number": self.number,
@@ -259,25 +264,29 @@ class WatchedLoop:
         }
 
     def full_length(self) -> Optional[int]:
-        """Return how many iterations one whole pass has, as its iterable and its bound say."""
+        """Return the iterations of one whole pass, from its iterable and its bound."""
         length = self.length
         if length is None and self.generator is not None:
-            made = [one for one in STATE.loops if one.info["yields"] and one.info["made_by"] == self.generator]
-            length = made[0].hint if len(made) == 1 else None
+            sources = [
+                candidate
+                for candidate in STATE.loops
+                if candidate.info["yields"] and candidate.info["made_by"] == self.generator
+            ]
+            length = sources[0].hint if len(sources) == 1 else None
         bound = self.bound.total() if self.bound is not None else None
-        return min((one for one in (length, bound) if one is not None), default=None)
+        return min((candidate for candidate in (length, bound) if candidate is not None), default=None)
 
 
 def length_of(iterable: Any) -> Optional[int]:
-    """Return the number of items where the iterable knows it."""
+    """Return the number of items if the iterable knows it."""
     try:
         return len(iterable)
-    except Exception:  # noqa: BLE001 - whatever it does when it is asked, it has no length for us
+    except Exception:  # noqa: BLE001 - user-defined lengths may raise anything
         return None
 
 
 def _flag(ended: List[bool]) -> Iterator[Any]:
-    """Yield nothing, and say that this was reached."""
+    """Yield nothing, and record that this point was reached."""
     ended.append(True)
     yield from ()
 
@@ -289,7 +298,7 @@ def place_loops(infos: Dict[str, Dict[str, Any]], namespace: Dict[str, Any]) -> 
 
 
 def watch_compiler(module: Any) -> None:
-    """Step aside while PyTorch compiles the user's functions."""
+    """Stop watching while PyTorch compiles the user's functions."""
     global compiling  # noqa: PLW0603 - one interpreter has one compiler
     compiler = getattr(module, "compiler", None) or sys.modules.get("torch.compiler")
     compiling = getattr(compiler, "is_compiling", None)

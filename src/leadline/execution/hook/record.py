@@ -1,4 +1,4 @@
-"""What has been seen so far, and the one file to which it is written."""
+"""The observations of the hook, and the report file to which they are written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ clock = time.monotonic
 
 FIRST, SAMPLED, LOOPS = 8, 400, 60
 WRITE_S, WRITE_MOST_S = 2.0, 20.0
-"""The shortest and the longest time between two writings of the report; a slow one is the longer put off."""
-PATIENCE_S = 60.0
-"""How long after the import of a framework its first step is waited for, before plain loops count as the work."""
+"""Shortest and longest pause between two reports; slow writes make it longer."""
+FRAMEWORK_WAIT_S = 60.0
+"""Seconds from a framework's import to its first step, before plain loops count as the work."""
 SCHEMA = "leadline.hook/1"
 
 
 class DurationSample:
-    """The durations of something repeated: all are counted, the first kept, and of the others an even sample."""
+    """Durations of repeated work: all counted, the first ones kept, and an even sample of the others."""
 
     __slots__ = ("began_s", "count", "first", "mark_s", "sampled", "stride", "total_s")
 
@@ -36,11 +36,12 @@ class DurationSample:
         self.mark_s: Optional[float] = None
 
     def add(self, duration_s: float, count: int = 1) -> None:
-        """Take the duration of ``count`` in a row."""
+        """Add the duration of ``count`` repetitions in a row."""
         self.total_s += duration_s
         one_s = duration_s if count == 1 else duration_s / count
         if len(self.first) < FIRST:
             self.first.append(one_s)
+        # A batch is one sample, however many repetitions it has.
         if self.count % self.stride == 0 or count > 1:
             self.sampled.append(one_s)
             if len(self.sampled) > SAMPLED:
@@ -48,7 +49,7 @@ class DurationSample:
         self.count += count
 
     def tick(self, now_s: float) -> None:
-        """Take a moment at which one ended, and the next began."""
+        """Add a time at which one repetition ended and the next began."""
         if self.mark_s is None:
             self.began_s = now_s
         else:
@@ -56,7 +57,7 @@ class DurationSample:
         self.mark_s = now_s
 
     def document(self) -> Dict[str, Any]:
-        """Return all of it as builtins."""
+        """Return the data as builtins."""
         return {
             "count": self.count,
             "total_s": self.total_s,
@@ -67,7 +68,7 @@ class DurationSample:
 
 
 class HookState:
-    """The one record of this process."""
+    """The observations of this process."""
 
     def __init__(self) -> None:
         self.on = False
@@ -89,7 +90,7 @@ class HookState:
         self.extra: List[Callable[[], Dict[str, Any]]] = []
 
     def begin(self, folder: str, *, units: int, time_s: float) -> None:
-        """Begin to record, and stop the job after so many units of work or seconds of them (zero: never)."""
+        """Start recording, and stop the job after so many units of work or seconds of them (0: never)."""
         self.folder, self.units, self.time_s, self.on = folder, units, time_s, True
         atexit.register(self.write)
         if hasattr(os, "register_at_fork"):
@@ -97,33 +98,33 @@ class HookState:
 
     @property
     def probes(self) -> bool:
-        """Whether the job is to be ended once enough was seen."""
+        """True if the job is to be stopped once the probe is done."""
         return bool(self.units or self.time_s)
 
     def turn_off(self) -> None:
-        """See nothing from now on."""
+        """Stop recording."""
         self.on = False
 
-    def here(self) -> bool:
-        """Whether the current thread is the one that is watched."""
+    def is_watched_thread(self) -> bool:
+        """True if recording is on and this is the watched thread."""
         return self.on and get_ident() == self.main
 
-    def remark(self, error: BaseException, what: str) -> None:
-        """Keep a failure of the hook itself."""
+    def remark(self, error: BaseException, context: str) -> None:
+        """Store an error of the hook itself."""
         if len(self.remarks) < 8:
-            self.remarks.append(f"{what}: {type(error).__name__}: {error}"[:300])
+            self.remarks.append(f"{context}: {type(error).__name__}: {error}"[:300])
 
     def step_done(self, times: DurationSample, now_s: float) -> None:
-        """Take note of a step of a framework, which says more than any plain loop."""
+        """Record a step of a framework, which counts more than any plain loop."""
         times.tick(now_s)
         if self.working_s is None:
             self.working_s = now_s
         self.consider(times.count, now_s)
 
     def loop_done(self, count: int, now_s: float) -> None:
-        """Take note of an iteration of a plain loop; it counts as work while no framework's steps are waited for."""
-        awaited = self.framework_s is not None and now_s - self.framework_s < PATIENCE_S
-        if self.probes and not (self.steps or "keras" in self.frameworks or awaited):
+        """Record an iteration of a plain loop. It counts as work unless a framework's steps are expected."""
+        expects_framework = self.framework_s is not None and now_s - self.framework_s < FRAMEWORK_WAIT_S
+        if self.probes and not (self.steps or "keras" in self.frameworks or expects_framework):
             if self.working_s is None:
                 self.working_s = now_s
             self.consider(count, now_s)
@@ -131,24 +132,27 @@ class HookState:
             self.write_soon(now_s)
 
     def consider(self, count: int, now_s: float) -> None:
-        """End the job at this boundary, by ``SystemExit``, if a probe has seen enough; else write now and then."""
+        """Stop the job by ``SystemExit`` if the probe is done; otherwise write from time to time."""
         working_s = now_s - (self.working_s if self.working_s is not None else now_s)
-        enough = (self.units and count >= self.units) or (self.time_s and count > 1 and working_s >= self.time_s)
-        if enough:
+        is_done = (self.units and count >= self.units) or (self.time_s and count > 1 and working_s >= self.time_s)
+        if is_done:
             self.stopped = True
             self.write()
+            # The loop boundary is a clean point: no iteration is half done.
             raise SystemExit(0)
         if now_s - self.wrote_s > self.wait_s:
             self.write_soon(now_s)
 
     def write_soon(self, now_s: float) -> None:
-        """Write the report, and the next one after a thousand times as long as this one took."""
+        """Write the report; the next one follows after a thousand times the duration of this one."""
         self.write()
         self.wrote_s = clock()
+        # So writing takes at most a thousandth of the time.
         self.wait_s = min(max(WRITE_S, 1000 * (self.wrote_s - now_s)), WRITE_MOST_S)
 
     def write(self) -> None:
-        """Write the report whole or not at all."""
+        """Write the report atomically."""
+        # A forked child inherits the exit handler, but must not overwrite the report.
         if not self.on or os.getpid() != self.pid:
             return
         try:
@@ -156,9 +160,9 @@ class HookState:
             with open(path + ".part", "w", encoding="utf-8") as stream:
                 json.dump(self.document(), stream)
             os.replace(path + ".part", path)
-        except Exception as error:  # noqa: BLE001 - the job matters more than its report
+        except Exception as problem:  # noqa: BLE001 - the job matters more than its report
             self.on = False
-            leave_fault(self.folder, error)
+            leave_fault(self.folder, problem)
 
     def document(self) -> Dict[str, Any]:
         """Return the report as builtins."""
@@ -177,12 +181,12 @@ class HookState:
             "chain": self.chain,
             "frameworks": self.frameworks,
             "remarks": self.remarks,
-            **{name: value for one in self.extra for name, value in one().items()},
+            **{name: value for extra_fields in self.extra for name, value in extra_fields().items()},
         }
 
 
 def leave_fault(folder: str, error: BaseException) -> None:
-    """Leave a line that the wrapper makes a remark of; where not even that can be written, say it on stderr."""
+    """Leave a file with an error, which the wrapper turns into a remark; without a writable folder, use stderr."""
     try:
         with open(os.path.join(folder, f"fault-{os.getpid()}"), "w", encoding="utf-8") as stream:
             stream.write(f"{type(error).__name__}: {error}"[:300])

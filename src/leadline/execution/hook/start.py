@@ -1,4 +1,4 @@
-"""Decide whether this interpreter runs the job's own code, and if so place the hook; leave no other trace."""
+"""Install the hook if this interpreter runs the job's own code; leave no other trace."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 
 
 def start(folder: str) -> None:
-    """Place the hook in this interpreter, unless it is a launcher's, whose children are the job's own."""
+    """Install the hook in this interpreter, unless it belongs to a launcher whose children run the job."""
     if _launches():
         return
+    # Read first, because ``_restore`` removes the variables.
     settings = {name: os.environ.get(name, "") for name in VARIABLES}
     _restore(folder)
+    # Only rank 0 is watched: all ranks do the same work.
     if any(os.environ.get(name, "0") not in ("", "0") for name in RANKS):
         return
     if not os.path.isdir(settings["LEADLINE_HOOK"]):
@@ -36,27 +38,27 @@ def start(folder: str) -> None:
 
 
 def _launches() -> bool:
-    """Whether this process only starts others: an installed command such as ``torchrun``, or its module."""
-    words = list(getattr(sys, "orig_argv", []))
+    """True if this process only starts others: an installed command such as ``torchrun``, or its module."""
+    arguments = list(getattr(sys, "orig_argv", []))
     if sys.argv and sys.argv[0] == "-m":
-        named = words[words.index("-m") + 1 : words.index("-m") + 2] if "-m" in words else []
-        return bool(named) and named[0].startswith(LAUNCHERS)
+        module = arguments[arguments.index("-m") + 1 : arguments.index("-m") + 2] if "-m" in arguments else []
+        return bool(module) and module[0].startswith(LAUNCHERS)
     script = _script()
     if not script:
         return False
-    beside = os.path.dirname(os.path.abspath(sys.executable))
-    return os.path.dirname(script) == beside or "site-packages" in script.split(os.sep)
+    bin_folder = os.path.dirname(os.path.abspath(sys.executable))
+    return os.path.dirname(script) == bin_folder or "site-packages" in script.split(os.sep)
 
 
 def _script() -> str:
-    """Return the absolute path of the script that is to run; nothing for ``-m``, ``-c`` or a terminal."""
+    """Return the absolute path of the script to run; empty for ``-m``, ``-c`` or a terminal."""
     name = sys.argv[0] if sys.argv else ""
     path = os.path.abspath(name) if name and name not in ("-", "-c", "-m") else ""
     return path if os.path.isfile(path) else ""
 
 
 def _restore(folder: str) -> None:
-    """Give the environment back as the job's own, so that what it starts is not watched too."""
+    """Restore the job's own environment, so that its children are not watched."""
     paths: List[str] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if folder in paths:
         paths.remove(folder)
@@ -69,14 +71,16 @@ def _restore(folder: str) -> None:
 
 
 class _Excepthook:
-    """Shows an uncaught error as Python does, without the frames by which the script was started."""
+    """Shows an uncaught error as Python does, without the hook's own frames."""
 
     def __call__(self, kind: Any, error: Any, trace: Any) -> None:
-        while trace is not None and _ours(trace.tb_frame.f_code):
+        while trace is not None and _is_hook_code(trace.tb_frame.f_code):
             trace = trace.tb_next
         sys.__excepthook__(kind, error.with_traceback(trace), trace)
 
 
-def _ours(code: Any) -> bool:
-    known: Dict[str, Any] = {"<frozen runpy>": True, os.path.join(os.path.dirname(os.__file__), "runpy.py"): True}
-    return code.co_filename in known or os.path.dirname(code.co_filename) == os.path.dirname(os.path.abspath(__file__))
+def _is_hook_code(code: Any) -> bool:
+    runpy_files: Dict[str, Any] = {"<frozen runpy>": True, os.path.join(os.path.dirname(os.__file__), "runpy.py"): True}
+    return code.co_filename in runpy_files or os.path.dirname(code.co_filename) == os.path.dirname(
+        os.path.abspath(__file__)
+    )

@@ -1,7 +1,7 @@
-"""Put a watcher before each loop of a module's syntax tree, and leave every line number and everything else alone.
+"""Insert a watcher before each loop of a module's syntax tree without changing line numbers.
 
-``for x in it`` becomes ``for x in (L(it) if L else it)``, and a ``while`` loop's body begins with ``if L: L()``, where
-``L`` is a global of the module for this one loop.
+``for x in it`` becomes ``for x in (L(it) if L else it)``, and the body of a ``while`` loop begins with ``if L: L()``.
+Here ``L`` is a global of the module for this one loop.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ COMPILERS = (
     "jit", "njit", "compile", "script", "trace", "vmap", "pmap", "vectorize", "guvectorize", "kernel", "cuda",
     "autotune", "pure_callback", "scan", "while_loop", "fori_loop", "cfunc", "stencil", "function",
 )  # fmt: skip
-"""Names that turn a function into something that is no longer run by Python line by line."""
+"""Decorators and calls whose functions are not executed line by line by Python."""
 UNTOUCHED = ("forward", "call", "__call__", "backward", "setup_context", "jvp", "vjp")
-"""Methods of models, which hold no loop of the training but are what compilers take."""
+"""Methods of models that compilers take; they contain no training loop."""
 
 
 def transform(tree: Any, path: str, *, main: bool) -> Tuple[Any, Dict[str, Dict[str, Any]]]:
-    """Return the changed tree and name → facts of each loop; ``main`` adds the call that sets the script's names."""
-    watcher = _Watcher(path, _compiled(tree))
+    """Return the changed tree and name -> facts of each loop; ``main`` adds the call that sets the script's names."""
+    watcher = _LoopTransformer(path, _compiled(tree))
     tree = watcher.visit(tree)
     if main:
         position = 1 if ast.get_docstring(tree, clean=False) is not None else 0
@@ -39,11 +39,11 @@ def transform(tree: Any, path: str, *, main: bool) -> Tuple[Any, Dict[str, Dict[
 
 
 def _compiled(tree: Any) -> List[str]:
-    """Return the names of functions that are handed to a compiler by a call."""
+    """Return the names of functions that are passed to a compiler."""
     names: List[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _last_name(node.func) in COMPILERS:
-            names.extend(_last_name(one) for one in node.args)
+            names.extend(_last_name(argument) for argument in node.args)
     return names
 
 
@@ -53,8 +53,8 @@ def _last_name(node: Any) -> str:
     return str(getattr(node, "id", None) or getattr(node, "attr", None) or "")
 
 
-class _Watcher(ast.NodeTransformer):
-    """Walks a module, and knows in which function it is and whether that is to be left alone."""
+class _LoopTransformer(ast.NodeTransformer):
+    """Walks a module and tracks the current function."""
 
     def __init__(self, path: str, compiled: List[str]) -> None:
         self.path, self.compiled = path, compiled
@@ -63,10 +63,11 @@ class _Watcher(ast.NodeTransformer):
         self.depth = 0
 
     def visit_FunctionDef(self, node: Any) -> Any:
-        words = [part for one in node.decorator_list for part in _words(one)]
+        words = [part for decorator in node.decorator_list for part in _words(decorator)]
+        # Compilers reject or recompile code that refers to unknown objects.
         if node.name in UNTOUCHED or node.name in self.compiled or any(word in COMPILERS for word in words):
             return node
-        first = min([node.lineno, *[one.lineno for one in node.decorator_list]])
+        first = min([node.lineno, *[decorator.lineno for decorator in node.decorator_list]])
         outer, self.depth = self.depth, 0
         self.functions.append((node.name, first))
         self.generic_visit(node)
@@ -82,10 +83,14 @@ class _Watcher(ast.NodeTransformer):
         if info["yields"]:
             node.iter = _choice(name, "sized", node.iter)
             return node
-        if isinstance(node.iter, ast.Call) and not any(isinstance(one, ast.Starred) for one in node.iter.args):
+        if isinstance(node.iter, ast.Call) and not any(
+            isinstance(argument, ast.Starred) for argument in node.iter.args
+        ):
             args = node.iter.args
             sized = _sized(_last_name(node.iter.func), len(args))
-            node.iter.args = [_choice(name, "sized", one) if at < sized else one for at, one in enumerate(args)]
+            node.iter.args = [
+                _choice(name, "sized", argument) if index < sized else argument for index, argument in enumerate(args)
+            ]
         node.iter = _choice(name, None, node.iter)
         return node
 
@@ -97,20 +102,20 @@ class _Watcher(ast.NodeTransformer):
         return [_statement(name, "begin", node), node, _statement(name, "end", node)]
 
     def _enter(self, node: Any, kind: str, head: Any) -> Tuple[str, Dict[str, Any]]:
-        """Visit what is inside a loop, and describe the loop as the source has it."""
+        """Visit the inside of a loop, and describe the loop as in the source."""
         name = f"__leadline_{len(self.infos)}__"
         text = ast.unparse(head)
-        said = f"for {ast.unparse(node.target)} in {text}" if kind == "for" else f"while {text}"
+        header = f"for {ast.unparse(node.target)} in {text}" if kind == "for" else f"while {text}"
         info = {
             "file": self.path,
             "line": node.lineno,
             "last": node.end_lineno,
             "kind": kind,
-            "text": said if len(said) <= 80 else said[:77] + "…",
+            "text": header if len(header) <= 80 else header[:77] + "…",
             "function": self.functions[-1][0] if self.functions else "",
             "made_by": (self.path, self.functions[-1][1]) if self.functions else None,
             "outermost": self.depth == 0,
-            "yields": any(_yields(one) for one in node.body),
+            "yields": any(_yields(statement) for statement in node.body),
             "bound": find_bound(node),
         }
         self.infos[name] = info
@@ -121,7 +126,7 @@ class _Watcher(ast.NodeTransformer):
 
 
 def _sized(function: str, arguments: int) -> int:
-    """Return how many of the first arguments tell the length of what a function makes of them."""
+    """Return how many of the first arguments determine the length of the call's result."""
     if function == "islice":
         return 2 if arguments == 2 else 0
     return arguments if function == "zip" else int(function in PARTS)
@@ -137,40 +142,40 @@ def _words(decorator: Any) -> List[str]:
 
 
 def _yields(node: Any) -> bool:
-    """Whether a loop hands out values, or waits, in its body: its iterations are then somebody else's too."""
+    """True if the loop body yields or awaits, so that its iterations include foreign time."""
     if isinstance(node, (ast.Yield, ast.YieldFrom, ast.Await)):
         return True
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
         return False
-    return any(_yields(one) for one in ast.iter_child_nodes(node))
+    return any(_yields(child) for child in ast.iter_child_nodes(node))
 
 
 def _choice(name: str, method: Optional[str], value: Any) -> Any:
-    """Return ``(L(value) if L else value)``, or with a method of ``L``."""
+    """Return ``(L(value) if L else value)``, or the same with a method of ``L``."""
     callee: Any = ast.Name(name, ast.Load())
     if method:
         callee = ast.Attribute(callee, method, ast.Load())
-    made = ast.IfExp(ast.Name(name, ast.Load()), ast.Call(callee, [value], []), value)
-    return _placed(made, value)
+    choice = ast.IfExp(ast.Name(name, ast.Load()), ast.Call(callee, [value], []), value)
+    return _placed(choice, value)
 
 
 def _statement(name: str, method: Optional[str], at: Any) -> Any:
-    """Return ``if L: L()``, or with a method of ``L``."""
+    """Return ``if L: L()``, or the same with a method of ``L``."""
     callee: Any = ast.Name(name, ast.Load())
     if method:
         callee = ast.Attribute(callee, method, ast.Load())
     return _placed(ast.If(ast.Name(name, ast.Load()), [ast.Expr(ast.Call(callee, [], []))], []), at)
 
 
-def _placed(made: Any, at: Optional[Any]) -> Any:
-    """Give the new nodes the place of an old one, and leave those that have a place."""
+def _placed(tree: Any, at: Optional[Any]) -> Any:
+    """Give new nodes the position of an old one."""
     line, column, last, end = 1, 0, 1, 0
     if at is not None:
         line, column, last, end = at.lineno, at.col_offset, at.lineno, at.col_offset
     if isinstance(at, ast.expr):
         last, end = at.end_lineno or line, at.end_col_offset or column
     node: Any
-    for node in ast.walk(made):
+    for node in ast.walk(tree):
         if "lineno" in node._attributes and not hasattr(node, "lineno"):
             node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = line, column, last, end
-    return made
+    return tree

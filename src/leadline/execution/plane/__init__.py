@@ -1,1 +1,1 @@
-"""The Intelligence Plane: jobs handed over, followed to their end, and corrected on the way."""
+"""The Intelligence Plane: the process that submits jobs, watches them to their end and corrects them on the way."""

@@ -1,4 +1,4 @@
-"""Decide about attempts, write the decision down with its evidence, and carry it out."""
+"""Decide about live attempts, store each decision with its evidence, and carry it out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.advisor import Advisor, Decide, Expectation
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import EventDetails, NewEvent
+from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals
 from leadline.execution.schedulers.port import RequestRefused, Scheduler
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -19,43 +19,44 @@ from leadline.execution.wrapper.outcome import JobOutcome
 
 @dataclass(slots=True)
 class Actor:
-    """Makes a situation of what is known, asks for the decision, and acts on it."""
+    """Builds the situation of an attempt, gets the decision, and acts on it."""
 
     book: JobCache
     schedulers: Mapping[str, Scheduler]
     advisor: Advisor
     clock: Clock
-    patience: PollIntervals
+    intervals: PollIntervals
     decide: Decide
     kept: dict[str, tuple[JobState, float]] = field(default_factory=dict)
-    """Attempt → its state and the moment (monotonic) when keeping it was last written down."""
+    """Attempt -> its state and the monotonic time when KEEP was last stored."""
     starts: Mapping[str, float] = field(default_factory=dict)
-    """Attempt → when its scheduler itself expects to start it (epoch), of those that wait."""
+    """Waiting attempt -> start time that its scheduler expects, in seconds since the epoch."""
     fixed: set[str] = field(default_factory=set)
-    """Attempts whose limit the scheduler would not shorten."""
-    let: set[str] = field(default_factory=set)
-    """Attempts that were given the word to begin by this process."""
+    """Attempts whose limit the scheduler refused to shorten."""
+    released: set[str] = field(default_factory=set)
+    """Attempts that this process has released."""
 
     def judge(self, attempt: Attempt, outcome: JobOutcome | None) -> None:
-        """Decide about an attempt that waits or runs, and act.
+        """Decide about a live attempt, and act.
 
         Raises:
-            SchedulerUnreachable: the decision could not be carried out; it is made anew later.
+            SchedulerUnreachable: the decision was not carried out; it is made again later.
         """
         job = self.book.jobs.get(attempt.job)
-        if job is None or job.cancelled or _now(self.book, job, attempt)[1].withdrawn:
+        # Withdrawn attempts end soon; a decision about them would never take effect.
+        if job is None or job.cancelled or _current(self.book, job, attempt)[1].withdrawn:
             return
         attempt = self._choose(job, attempt)
         situation = self._situation(job, attempt, outcome)
         decision = self.decide(situation)
-        told_alike = decision.action in (Action.KEEP, Action.CHECKPOINT) or self._is_fixed(attempt, decision)
-        if told_alike and not self._worth_telling(attempt):
+        is_repetitive = decision.action in (Action.KEEP, Action.CHECKPOINT) or self._is_fixed(attempt, decision)
+        if is_repetitive and not self._should_store(attempt):
             return
-        self.book.write(notes=[NewEvent(EventKind.DECISION, job.key, attempt.key, decision_details(decision))])
+        self.book.write(events=[NewEvent(EventKind.DECISION, job.key, attempt.key, decision_details(decision))])
         self._act(job, attempt, decision)
 
     def judge_waiting(self, system: str) -> None:
-        """Decide about attempts of which nothing new is known, now and then."""
+        """Decide from time to time about attempts without news."""
         for job, attempt in list(self.book.live(system)):
             if attempt.scheduler_id is None:
                 continue
@@ -63,133 +64,141 @@ class Actor:
             state, since_s = self.kept.get(attempt.key, (None, 0.0))
             if state is None:
                 self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
-            elif self.clock.monotonic_s() - since_s > self.patience.decide:
+            elif self.clock.monotonic_s() - since_s > self.intervals.decide:
                 self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
                 self.judge(attempt, None)
 
-    def decide_end(self, job: Job, ended: Attempt, outcome: JobOutcome | None, found: Diagnosis) -> Decision:
-        """Return what becomes of a job whose last attempt ended."""
+    def decide_end(self, job: Job, ended: Attempt, outcome: JobOutcome | None, diagnosis: Diagnosis) -> Decision:
+        """Return what follows the end of a job's last attempt."""
         self.kept.pop(ended.key, None)
         self.fixed.discard(ended.key)
-        self.let.discard(ended.key)
+        self.released.discard(ended.key)
         situation = self._situation(job, ended, outcome)
-        return self.decide(replace(situation, evidence=found.evidence, cause=found.cause))
+        return self.decide(replace(situation, evidence=diagnosis.evidence, cause=diagnosis.cause))
 
     def _is_fixed(self, attempt: Attempt, decision: Decision) -> bool:
-        """Whether shortening this attempt's limit was refused before."""
+        """True if shortening this limit was refused before."""
         return decision.action is Action.SHRINK and attempt.key in self.fixed
 
-    def _worth_telling(self, attempt: Attempt) -> bool:
-        """Whether that an attempt is left alone is written down: once for each state, then now and then."""
+    def _should_store(self, attempt: Attempt) -> bool:
+        """True if a KEEP decision is stored: once for each state, then from time to time."""
         state, since_s = self.kept.get(attempt.key, (None, 0.0))
         now_s = self.clock.monotonic_s()
-        if state is attempt.state and now_s - since_s < self.patience.decide:
+        if state is attempt.state and now_s - since_s < self.intervals.decide:
             return False
         self.kept[attempt.key] = (attempt.state, now_s)
         return True
 
     def _situation(self, job: Job, attempt: Attempt, outcome: JobOutcome | None) -> Situation:
         now_s = self.clock.now_s()
-        expected = self.advisor.expect(job, attempt, outcome, now_s=now_s)
+        expectation = self.advisor.expect(job, attempt, outcome, now_s=now_s)
         memory = outcome.measured.get("host_memory_bytes") if outcome else None
         return Situation(
             job,
             attempt,
             now_s,
             attempt_elapsed_s(attempt, now_s),
-            expected.total_s,
-            expected.memory_bytes,
+            expectation.total_s,
+            expectation.memory_bytes,
             memory.value if memory else None,
-            expected.remaining_wait_s or self._scheduled_wait_s(attempt, now_s),
-            expected.allowed_s,
-            expected.node_memory_bytes,
-            sum(attempt_node_s(one, now_s) for one in job.attempts),
-            _spent(job, expected, now_s),
-            expected.cost_per_s,
+            expectation.remaining_wait_s or self._scheduled_wait_s(attempt, now_s),
+            expectation.allowed_s,
+            expectation.node_memory_bytes,
+            sum(attempt_node_s(past, now_s) for past in job.attempts),
+            _spent_cost(job, expectation, now_s),
+            expectation.cost_per_s,
             attempt.refused_extensions,
             checkpointed=has_checkpoint(job, outcome),
-            alternatives=expected.alternatives,
-            gpu_memory_bytes=expected.gpu_memory_bytes,
+            alternatives=expectation.alternatives,
+            gpu_memory_bytes=expectation.gpu_memory_bytes,
         )
 
     def _scheduled_wait_s(self, attempt: Attempt, now_s: float) -> Interval | None:
-        """Return how long an attempt still waits by its scheduler's own plan, where that is all that is known."""
+        """Return the remaining wait that the scheduler plans; None if it gives no start time."""
         start_s = self.starts.get(attempt.key) if attempt.state is JobState.PENDING else None
         return None if start_s is None else wait_from_plan(max(0.0, start_s - now_s))
 
     def _act(self, job: Job, attempt: Attempt, decision: Decision) -> None:
         scheduler = self.schedulers[attempt.place.system]
-        asked = decision.resources
-        if decision.action in (Action.SHRINK, Action.EXTEND) and asked and asked.walltime_s and attempt.scheduler_id:
+        request = decision.resources
+        if (
+            decision.action in (Action.SHRINK, Action.EXTEND)
+            and request
+            and request.walltime_s
+            and attempt.scheduler_id
+        ):
             try:
-                scheduler.change_walltime(attempt.scheduler_id, asked.walltime_s)
+                scheduler.change_walltime(attempt.scheduler_id, request.walltime_s)
             except RequestRefused as error:
-                longer = decision.action is Action.EXTEND
-                if not longer:
+                is_extension = decision.action is Action.EXTEND
+                if not is_extension:
                     self.fixed.add(attempt.key)
-                counted = replace(attempt, refused_extensions=attempt.refused_extensions + longer)
-                self._tell(EventKind.FAULT, counted, {"why": str(error), "asked": decision.action.value})
+                refused = replace(attempt, refused_extensions=attempt.refused_extensions + is_extension)
+                self._store(EventKind.FAULT, refused, {"why": str(error), "asked": decision.action.value})
                 return
-            changed = replace(attempt, walltime_s=asked.walltime_s)
-            self._tell(EventKind.STATE, changed, {"state": attempt.state.value, "walltime_s": asked.walltime_s})
+            changed = replace(attempt, walltime_s=request.walltime_s)
+            self._store(EventKind.STATE, changed, {"state": attempt.state.value, "walltime_s": request.walltime_s})
         elif decision.action in (Action.MOVE, Action.RESUBMIT):
-            plan = AttemptPlan(decision.place or attempt.place, asked or attempt.resources, reason=decision.reason)
+            plan = AttemptPlan(decision.place or attempt.place, request or attempt.resources, reason=decision.reason)
             self._withdraw(attempt, replace(job, plan=plan, reason=decision.reason))
         elif decision.action is Action.WITHDRAW or decision.action is Action.GIVE_UP:
             self._withdraw(attempt, replace(job, reason=decision.reason))
 
-    def give_words(self, system: str) -> None:
-        """Let those copies at a system begin of which it is written down that they are to.
+    def release_chosen(self, system: str) -> None:
+        """Release the chosen copies of jobs at a system.
 
         Raises:
-            SchedulerUnreachable: it is not known whether all have the word; it is given again later.
+            SchedulerUnreachable: some releases may be missing; they are repeated later.
         """
         chosen = [
-            one.key for _, one in self.book.live(system) if one.begins and not one.withdrawn and one.key not in self.let
+            attempt.key
+            for _, attempt in self.book.live(system)
+            if attempt.begins and not attempt.withdrawn and attempt.key not in self.released
         ]
         if chosen:
             self.schedulers[system].let_begin(chosen)
-            self.let.update(chosen)
+            self.released.update(chosen)
 
-    def _choose(self, job: Job, runs: Attempt) -> Attempt:
-        """Make the first copy of a job that runs the one to begin, and take the others back; return it as it is then.
+    def _choose(self, job: Job, attempt: Attempt) -> Attempt:
+        """Choose the first running copy of a job and withdraw the others; return the attempt as it is then.
 
-        One write says all of that before anything is told to a scheduler: whatever dies, no other copy is ever chosen.
+        One write stores all of this before any scheduler is called. After a kill, no other copy can be chosen.
         """
-        job, runs = _now(self.book, job, runs)
-        if runs.state is not JobState.RUNNING or runs.withdrawn or job.cancelled:
-            return runs
-        others = [one for one in job.live_attempts if one.key != runs.key and not one.withdrawn]
-        chosen = replace(runs, begins=runs.held)
-        if chosen == runs and not others:
-            return runs
-        why = f"a copy of it runs at {runs.place}"
-        notes = [
-            NewEvent(EventKind.DECISION, job.key, one.key, {"action": Action.WITHDRAW.value, "why": why})
-            for one in others
+        job, attempt = _current(self.book, job, attempt)
+        if attempt.state is not JobState.RUNNING or attempt.withdrawn or job.cancelled:
+            return attempt
+        copies = [copy for copy in job.live_attempts if copy.key != attempt.key and not copy.withdrawn]
+        # Only a held attempt needs a release; others have already begun.
+        chosen = replace(attempt, begins=attempt.held)
+        if chosen == attempt and not copies:
+            return attempt
+        why = f"another copy runs at {attempt.place}"
+        events = [
+            NewEvent(EventKind.DECISION, job.key, copy.key, {"action": Action.WITHDRAW.value, "why": why})
+            for copy in copies
         ]
-        if chosen != runs:
-            said = {"action": Action.BEGIN.value, "why": "it is the first copy that runs"}
-            notes.insert(0, NewEvent(EventKind.DECISION, job.key, runs.key, said))
-        self.book.write(attempts=[chosen, *(replace(one, withdrawn=True) for one in others)], notes=notes)
+        if chosen != attempt:
+            details = {"action": Action.BEGIN.value, "why": "it is the first copy that runs"}
+            events.insert(0, NewEvent(EventKind.DECISION, job.key, attempt.key, details))
+        self.book.write(attempts=[chosen, *(replace(copy, withdrawn=True) for copy in copies)], events=events)
         return chosen
 
     def _withdraw(self, attempt: Attempt, job: Job) -> None:
-        """Take an attempt back: it is written down, so that its end is known for what it is, and then carried out."""
+        """Mark an attempt as withdrawn, so that its end is understood; the engine cancels it."""
         self.book.write(jobs=[job], attempts=[replace(attempt, withdrawn=True)])
 
-    def _tell(self, kind: EventKind, attempt: Attempt, said: EventDetails) -> None:
-        self.book.write(attempts=[attempt], notes=[NewEvent(kind, attempt.job, attempt.key, said)])
+    def _store(self, kind: EventKind, attempt: Attempt, details: EventDetails) -> None:
+        self.book.write(attempts=[attempt], events=[attempt_event(kind, attempt, details)])
 
 
-def _now(book: JobCache, job: Job, attempt: Attempt) -> tuple[Job, Attempt]:
-    """Return a job and its attempt as the book has them by now."""
+def _current(book: JobCache, job: Job, attempt: Attempt) -> tuple[Job, Attempt]:
+    """Return a job and its attempt as they are in the cache."""
     job = book.jobs.get(job.key, job)
-    return job, next((one for one in job.attempts if one.key == attempt.key), attempt)
+    return job, next((current for current in job.attempts if current.key == attempt.key), attempt)
 
 
 def has_checkpoint(job: Job, outcome: JobOutcome | None) -> bool:
-    """Whether a job has a checkpoint: its signal was heard, or without one it has shown progress of its own."""
+    """True if a job has a checkpoint: it got the signal, or without a signal it has shown progress."""
     if not job.policy.resumes or outcome is None:
         return False
     if job.policy.checkpoint_signal is not None:
@@ -198,18 +207,18 @@ def has_checkpoint(job: Job, outcome: JobOutcome | None) -> bool:
 
 
 def decision_details(decision: Decision) -> EventDetails:
-    """Return a decision as an event tells it."""
-    said: dict[str, float | int | str | bool | None] = {"action": decision.action.value, "why": decision.reason}
+    """Return a decision as the details of an event."""
+    details: dict[str, float | int | str | bool | None] = {"action": decision.action.value, "why": decision.reason}
     if decision.place is not None:
-        said["place"] = str(decision.place)
+        details["place"] = str(decision.place)
     if decision.resources is not None:
-        said["walltime_s"] = decision.resources.walltime_s
-        said["memory_bytes_per_node"] = decision.resources.memory_bytes_per_node
-    return {**decision.evidence, **said}
+        details["walltime_s"] = decision.resources.walltime_s
+        details["memory_bytes_per_node"] = decision.resources.memory_bytes_per_node
+    return {**decision.evidence, **details}
 
 
 def attempt_elapsed_s(attempt: Attempt, now_s: float) -> float:
-    """Return how long an attempt has run, or ran."""
+    """Return how long an attempt has run."""
     if attempt.started_at is None:
         return 0.0
     end_s = epoch_s(attempt.ended_at) if attempt.ended_at else now_s
@@ -217,12 +226,12 @@ def attempt_elapsed_s(attempt: Attempt, now_s: float) -> float:
 
 
 def attempt_node_s(attempt: Attempt, now_s: float) -> float:
-    """Return the node-seconds an attempt has taken."""
+    """Return the node-seconds of an attempt."""
     return attempt.resources.nodes * attempt_elapsed_s(attempt, now_s)
 
 
-def _spent(job: Job, expected: Expectation, now_s: float) -> float | None:
-    """Return what all attempts cost at the price of this one's request; ``None`` where no price is known."""
-    if expected.cost_per_s is None:
+def _spent_cost(job: Job, expectation: Expectation, now_s: float) -> float | None:
+    """Return the cost of all attempts at the current price; None without a price."""
+    if expectation.cost_per_s is None:
         return None
-    return expected.cost_per_s * sum(attempt_elapsed_s(one, now_s) for one in job.attempts)
+    return expectation.cost_per_s * sum(attempt_elapsed_s(attempt, now_s) for attempt in job.attempts)

@@ -1,4 +1,4 @@
-"""What the engine asks of the rest of Leadline: where a job goes, what it will take, and what to do when it ended."""
+"""The port through which the engine asks for plans, predictions and decisions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from leadline.execution.wrapper.outcome import JobOutcome
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What is expected of an attempt, and what its place allows; ``None`` is not known (see ``Situation``)."""
+    """Predictions for an attempt and limits of its place; None is unknown (see ``Situation``)."""
 
     total_s: Interval | None = None
     memory_bytes: Interval | None = None
@@ -27,7 +27,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class EndedAttempt:
-    """An attempt that ran and ended, with what its wrapper wrote of it, where it did."""
+    """An attempt that ran and ended, with its wrapper's outcome if there is one."""
 
     job: Job
     attempt: Attempt
@@ -35,22 +35,22 @@ class EndedAttempt:
 
 
 class Advisor(Protocol):
-    """The plane's counsel; the composition root makes one of estimators, catalog, prices and queue waits."""
+    """Plans and predicts for the plane. The composition root builds it from estimators, catalog, prices and waits."""
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
-        """Return where and with which request a job is first submitted: one plan for each copy that may wait at once.
+        """Return the place and request of a job's first submission, one for each parallel copy.
 
         Raises:
-            LeadlineError: no place would take it; the sentence says why.
+            LeadlineError: no place accepts the job; the message says why.
         """
 
     def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:
-        """Return what is expected of an attempt, given what its wrapper has reported."""
+        """Return the predictions for an attempt, given its wrapper's last report."""
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
-        """Take the ends of attempts over; it may be told twice of one, and must not count it twice."""
+        """Record ended attempts. It may be called twice for one attempt, which must count once."""
 
 
 Diagnose = Callable[[Attempt, SchedulerStatus | None, JobOutcome | None, str], Diagnosis]
-"""(attempt, what the scheduler said, what its wrapper wrote, the end of its log) → how it ended, and the evidence."""
+"""(attempt, scheduler status, wrapper outcome, end of the log) -> the diagnosis."""
 Decide = Callable[[Situation], Decision]

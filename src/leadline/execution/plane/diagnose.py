@@ -1,9 +1,8 @@
-"""What ended an attempt, from what is left of it: the scheduler's row and steps, the wrapper's outcome, the log."""
+"""Find out why an attempt ended, from the scheduler's record, the wrapper's outcome and the log."""
 
 import re
 import signal
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, FailureCause
@@ -14,11 +13,11 @@ from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
 NEAR = 0.85
-"""Share of the memory asked for at which a SIGKILL is one for memory: samples miss what was taken last."""
+"""Share of the requested memory from which a SIGKILL counts as out of memory. Samples miss the last allocations."""
 SKEW_S = 60.0
-"""How far the clocks of a node and of its scheduler may differ."""
+"""Largest expected difference between the clocks of a node and its scheduler."""
 EARLY = 0.9
-"""A wrapper that speaks of the limit before this share of it has passed is not believed."""
+"""A wrapper that reports the limit before this share of it has passed is ignored."""
 
 _STATE_OF = {
     FailureCause.HOST_MEMORY: JobState.OUT_OF_MEMORY,
@@ -30,13 +29,13 @@ _STATE_OF = {
 }
 _OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
 _NO_OUTPUT = 53
-"""Slurm's exit 0:53: the batch script's output file could not be opened."""
+"""Slurm's exit 0:53: the output file of the batch script could not be opened."""
 _BY = re.compile(r"CANCELLED by (\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """How an attempt ended, by what (``None``: it has not, or it is done), and the sentences that this rests on."""
+    """Final state of an attempt, the cause (None if it runs or completed), and the evidence as sentences."""
 
     state: JobState
     cause: FailureCause | None = None
@@ -52,23 +51,30 @@ def diagnose(
     cancelled: bool = False,
     user_id: int | None = None,
 ) -> Diagnosis:
-    """Return what ended ``attempt``.
+    """Return why ``attempt`` ended.
 
-    ``status`` is the scheduler's last word, ``outcome`` the wrapper's and ``log`` the end of what the job wrote; each
-    may be missing. ``cancelled`` says that its user took the job back; ``user_id`` is the user's number at the site.
-    Nothing is concluded from silence: without a final word the state is what was said last. A scheduler that lags
-    behind gives way to a wrapper that has seen the end.
+    Without a final word from anyone, the state is the last one reported. If the scheduler lags behind, the wrapper's
+    outcome counts.
+
+    Args:
+        attempt: the attempt.
+        status: the scheduler's last status.
+        outcome: the wrapper's outcome.
+        log: the end of the job's output.
+        cancelled: the user cancelled the job.
+        user_id: the user's numeric id at the site.
     """
+    # Its command never ran, so no scheduler state and no log can add anything.
     if outcome is not None and outcome.never_released:
         cause = FailureCause.PLANE if attempt.withdrawn else FailureCause.TRANSIENT
         return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
-    status, forgotten = _before_it_was_forgotten(attempt, status, outcome)
+    status, forgotten = _end_before_restart(attempt, status, outcome)
     outcome, remarks = (outcome, forgotten) if forgotten else _believable(attempt, status, outcome)
-    found = _found(attempt, status, outcome, log, cancelled=cancelled, user_id=user_id)
-    return Diagnosis(found.state, found.cause, (*found.evidence, *remarks))
+    diagnosis = _diagnose_believed(attempt, status, outcome, log, cancelled=cancelled, user_id=user_id)
+    return Diagnosis(diagnosis.state, diagnosis.cause, (*diagnosis.evidence, *remarks))
 
 
-def _found(
+def _diagnose_believed(
     attempt: Attempt,
     status: SchedulerStatus | None,
     outcome: JobOutcome | None,
@@ -77,41 +83,45 @@ def _found(
     cancelled: bool,
     user_id: int | None,
 ) -> Diagnosis:
-    ended = outcome is not None and outcome.state.final
+    has_ended = outcome is not None and outcome.state.final
     if status is None or status.state is JobState.UNKNOWN:
-        if outcome is None or not ended:
-            return Diagnosis(JobState.UNKNOWN, None, ("neither the scheduler nor the wrapper tells of an end",))
+        if outcome is None or not has_ended:
+            return Diagnosis(JobState.UNKNOWN, None, ("neither the scheduler nor the wrapper reported an end",))
         status = SchedulerStatus(outcome.state, outcome.reason, exit_code=outcome.exit_code, signal=outcome.signal)
     elif not status.state.final:
-        if outcome is None or not ended:
+        if outcome is None or not has_ended:
             return Diagnosis(status.state, None, (f"the scheduler still says {status.state.value}",))
         status = replace(status, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
-    left = _Left(attempt, status, outcome, _signs(attempt, status, outcome), read_signs(log, gpus=_gpus(attempt)))
-    if left.is_done:
-        return left.done()
+    remains = _Remains(attempt, status, outcome, _signs(attempt, status, outcome), read_signs(log, gpus=_gpus(attempt)))
+    if remains.is_done:
+        return remains.done()
     if status.state is JobState.FAILED:
-        return left.failed()
+        return remains.failed()
     if status.state is JobState.CANCELLED:
-        return left.cancelled(by_user=cancelled, user_id=user_id)
-    return left.named()
+        return remains.cancelled(by_user=cancelled, user_id=user_id)
+    return remains.named()
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
-    """What an ended attempt left: ``told`` are the signs in what scheduler and wrapper say, ``logged`` in the log."""
+class _Remains:
+    """All that an ended attempt left behind.
+
+    Attributes:
+        reported: failure signs in the texts of scheduler and wrapper.
+        logged: failure signs in the log.
+    """
 
     attempt: Attempt
     status: SchedulerStatus
     outcome: JobOutcome | None
-    told: list[FailureSign]
+    reported: list[FailureSign]
     logged: list[FailureSign]
 
     @property
     def is_done(self) -> bool:
-        """Whether the command came to its own end with exit code 0.
+        """True if the command ended with exit code 0.
 
-        The wrapper saw that, whatever became of the rest of the job; but a job that FAILED or was OUT_OF_MEMORY may
-        have failed in a part that the wrapper does not see.
+        A job that is FAILED or OUT_OF_MEMORY may have failed in a part that the wrapper does not see.
         """
         if self.status.state is JobState.COMPLETED:
             return self.status.exit_code in (0, None)
@@ -120,83 +130,98 @@ class _Left:
         return done and self.status.state not in (JobState.FAILED, JobState.OUT_OF_MEMORY)
 
     def done(self) -> Diagnosis:
-        """Return COMPLETED, but where exit code 0 hides that memory ran out."""
-        hidden = decisive_sign(sign for sign in (*self.told, *final_signs(self.logged)) if sign.cause in _MEMORY)
+        """Return COMPLETED, unless exit code 0 hides that memory ran out."""
+        # Shell scripts often end with 0 although a command in them failed.
+        hidden = decisive_sign(sign for sign in (*self.reported, *final_signs(self.logged)) if sign.cause in _MEMORY)
         if hidden is not None:
-            return self._of(hidden.cause, f"the exit code is 0, but the last words are: {hidden.line}")
+            return self._of(hidden.cause, f"the exit code is 0, but the log ends with: {hidden.line}")
         if self.status.state is JobState.COMPLETED:
             return Diagnosis(JobState.COMPLETED, None, ("the command ended with exit code 0",))
-        said = f"the command had ended with exit code 0; the scheduler's {self.status.state.value} came after it"
-        return Diagnosis(JobState.COMPLETED, None, (said,))
+        sentence = f"the command ended with exit code 0 before the scheduler reported {self.status.state.value}"
+        return Diagnosis(JobState.COMPLETED, None, (sentence,))
 
     def named(self) -> Diagnosis:
         """Return the cause of a state that names it: TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED."""
-        state, said = self.status.state, f"the scheduler says {self.status.state.value}{_because(self.status.reason)}"
+        state, sentence = (
+            self.status.state,
+            f"the scheduler says {self.status.state.value}{_because(self.status.reason)}",
+        )
         ran_out = decisive_sign(sign for sign in final_signs(self.logged) if sign.cause in _MEMORY)
         if state is JobState.OUT_OF_MEMORY:
             on_gpu = ran_out is not None and ran_out.cause is FailureCause.GPU_MEMORY
-            if on_gpu and ran_out is not None and not any(sign.cause is FailureCause.HOST_MEMORY for sign in self.told):
-                return self._of(FailureCause.GPU_MEMORY, said, f"the log ends with: {ran_out.line}")
-            return self._of(FailureCause.HOST_MEMORY, said, *self._figures(FailureCause.HOST_MEMORY))
+            if (
+                on_gpu
+                and ran_out is not None
+                and not any(sign.cause is FailureCause.HOST_MEMORY for sign in self.reported)
+            ):
+                return self._of(FailureCause.GPU_MEMORY, sentence, f"the log ends with: {ran_out.line}")
+            return self._of(FailureCause.HOST_MEMORY, sentence, *self._figures(FailureCause.HOST_MEMORY))
+        # A process group often hangs until the limit after one rank ran out of memory.
         if state is JobState.TIMEOUT:
             if ran_out is not None:
-                return self._of(ran_out.cause, f"{said}, but it hung after: {ran_out.line}")
-            return self._of(FailureCause.WALLTIME, said, *self._figures(FailureCause.WALLTIME))
-        return self._of(FailureCause.NODE if state is JobState.NODE_FAIL else FailureCause.PREEMPTION, said)
+                return self._of(ran_out.cause, f"{sentence}, but it hung after: {ran_out.line}")
+            return self._of(FailureCause.WALLTIME, sentence, *self._figures(FailureCause.WALLTIME))
+        return self._of(FailureCause.NODE if state is JobState.NODE_FAIL else FailureCause.PREEMPTION, sentence)
 
     def failed(self) -> Diagnosis:
-        """Return what lies behind FAILED: scheduler and wrapper first, then the log, then code and signal alone."""
-        told = decisive_sign(self.told)
-        if told is not None and told.cause in _STATE_OF:
-            return self._of(told.cause, f"the job's row says FAILED, but: {told.line}", *self._figures(told.cause))
+        """Return the cause behind FAILED: from scheduler and wrapper, then the log, then exit code and signal."""
+        reported = decisive_sign(self.reported)
+        if reported is not None and reported.cause in _STATE_OF:
+            return self._of(
+                reported.cause, f"the job's row says FAILED, but: {reported.line}", *self._figures(reported.cause)
+            )
         logged = decisive_sign(self.logged)
         if logged is not None and logged.cause in _MEMORY:
             return self._of(logged.cause, f"the log says: {logged.line}", *self._figures(logged.cause))
+        # The kernel's killer leaves no message in the job's own output.
         if self._signal() == signal.SIGKILL and self._near():
             return self._of(
                 FailureCause.HOST_MEMORY,
-                "it was ended by SIGKILL near its limit of memory",
+                "it was killed by SIGKILL near its memory limit",
                 *self._figures(FailureCause.HOST_MEMORY),
             )
-        sign = told or logged
+        sign = reported or logged
         if sign is not None:
-            return self._of(sign.cause, f"the {'job' if sign is told else 'log'} says: {sign.line}")
+            return self._of(sign.cause, f"the {'job' if sign is reported else 'log'} says: {sign.line}")
         return self._by_code()
 
     def cancelled(self, *, by_user: bool, user_id: int | None) -> Diagnosis:
-        """Return who cancelled it, or what a cancellation stands for."""
-        sign = decisive_sign(sign for sign in (*self.told, *final_signs(self.logged)) if sign.cause in _SCHEDULERS)
+        """Return who cancelled the attempt, or the cause that a cancellation hides."""
+        sign = decisive_sign(sign for sign in (*self.reported, *final_signs(self.logged)) if sign.cause in _SCHEDULERS)
         if self.attempt.withdrawn:
-            return self._of(FailureCause.PLANE, "the plane took it back")
+            return self._of(FailureCause.PLANE, "the plane withdrew it")
         if by_user:
-            return self._of(FailureCause.USER, "its user took it back")
+            return self._of(FailureCause.USER, "its user cancelled it")
         if sign is not None:
             return self._of(sign.cause, f"the scheduler says CANCELLED, but: {sign.line}")
         match = _BY.search(self.status.reason)
         if match is None:
             return self._of(FailureCause.USER, f"it was cancelled outside the plane{_because(self.status.reason)}")
-        by = int(match[1])
-        staff = by == 0 or (user_id is not None and by != user_id)
-        who = "an administrator" if staff else "its user"
-        return self._of(FailureCause.ADMINISTRATOR if staff else FailureCause.USER, f"{who} cancelled it (user {by})")
+        canceller = int(match[1])
+        by_staff = canceller == 0 or (user_id is not None and canceller != user_id)
+        who = "an administrator" if by_staff else "its user"
+        return self._of(
+            FailureCause.ADMINISTRATOR if by_staff else FailureCause.USER, f"{who} cancelled it (user {canceller})"
+        )
 
     def _by_code(self) -> Diagnosis:
-        """Return what an exit code and a signal tell by themselves."""
+        """Return the cause that exit code and signal show."""
         code, number = self._exit_code(), self._signal()
         if code in (126, 127):
-            what = "not found" if code == 127 else "not executable"
-            return self._of(FailureCause.PROGRAM, f"exit code {code}: the command, or one that it calls, is {what}")
+            problem = "not found" if code == 127 else "not executable"
+            return self._of(FailureCause.PROGRAM, f"exit code {code}: a command is {problem}")
         if number == _NO_OUTPUT:
             return self._of(
-                FailureCause.PROGRAM, "its output file could not be opened: a folder is missing or not writable"
+                FailureCause.PROGRAM,
+                "its output file could not be opened: check that the folder exists and is writable",
             )
         if number in _OWN_SIGNALS:
-            return self._of(FailureCause.PROGRAM, f"the program ended itself by {signal.Signals(number).name}")
+            return self._of(FailureCause.PROGRAM, f"the program ended with {signal.Signals(number).name}")
         if number == signal.SIGBUS:
-            return self._of(FailureCause.TRANSIENT, "SIGBUS: memory behind a file or a device was not there")
+            return self._of(FailureCause.TRANSIENT, "SIGBUS: memory mapped to a file or device was missing")
         if number:
-            return self._of(FailureCause.UNKNOWN, f"it was ended by signal {number}, and nothing tells by whom")
-        return self._of(FailureCause.UNKNOWN, f"it ended with exit code {code}, and nothing tells why")
+            return self._of(FailureCause.UNKNOWN, f"it was ended by signal {number} from an unknown sender")
+        return self._of(FailureCause.UNKNOWN, f"it ended with exit code {code} for an unknown reason")
 
     def _of(self, cause: FailureCause, *evidence: str) -> Diagnosis:
         state = _STATE_OF.get(cause, self.status.state)
@@ -206,36 +231,43 @@ class _Left:
         return self.status.exit_code or (self.outcome.exit_code if self.outcome else None)
 
     def _signal(self) -> int | None:
-        """Return the number of the signal that ended it, also where a shell made an exit code of it."""
+        """Return the number of the ending signal, also if a shell turned it into an exit code."""
         code = self.status.exit_code or 0
-        told = self.status.signal or (self.outcome.signal if self.outcome else None)
-        return told or (code - 128 if 128 < code <= 128 + 64 else None)
+        number = self.status.signal or (self.outcome.signal if self.outcome else None)
+        return number or (code - 128 if 128 < code <= 128 + 64 else None)
 
     def _near(self) -> bool:
-        limit, seen = self.attempt.resources.memory_bytes_per_node, memory_seen(self.attempt, self.status, self.outcome)
-        return limit is not None and seen is not None and seen >= NEAR * limit
+        limit, peak_bytes = (
+            self.attempt.resources.memory_bytes_per_node,
+            peak_memory_bytes(self.attempt, self.status, self.outcome),
+        )
+        return limit is not None and peak_bytes is not None and peak_bytes >= NEAR * limit
 
     def _figures(self, cause: FailureCause) -> tuple[str, ...]:
-        """Return the sentence that holds what was used against what was asked for."""
+        """Return a sentence that compares the used amount with the request."""
         if cause is FailureCause.WALLTIME:
             limit_s = self.attempt.walltime_s or self.attempt.resources.walltime_s
             return (f"its limit was {format_duration(limit_s)}",) if limit_s else ()
-        seen, limit = memory_seen(self.attempt, self.status, self.outcome), self.attempt.resources.memory_bytes_per_node
-        if cause is not FailureCause.HOST_MEMORY or not seen:
+        peak_bytes, limit = (
+            peak_memory_bytes(self.attempt, self.status, self.outcome),
+            self.attempt.resources.memory_bytes_per_node,
+        )
+        if cause is not FailureCause.HOST_MEMORY or not peak_bytes:
             return ()
-        return (f"{format_bytes(seen)} were seen{f' of {format_bytes(limit)} asked for' if limit else ''}",)
+        return (f"{format_bytes(peak_bytes)} were used{f' of the requested {format_bytes(limit)}' if limit else ''}",)
 
 
-def memory_seen(attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None) -> float | None:
-    """Return the most memory that was seen on one node, in bytes; a lower bound, for it was sampled.
+def peak_memory_bytes(attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None) -> float | None:
+    """Return the highest memory measured on one node, in bytes.
 
-    The accounting names the largest task only; the tasks of a node are taken to be alike.
+    It is a lower bound, because memory is sampled. The accounting reports only the largest task, so all tasks of a node
+    are assumed to be equal.
     """
     tasks = attempt.resources.tasks_per_node
     accounted = status.memory_bytes * tasks if status is not None and status.memory_bytes else None
     sampled = outcome.measured.get("host_memory_bytes") if outcome is not None else None
-    seen = [value for value in (accounted, sampled.value if sampled is not None else None) if value]
-    return max(seen, default=None)
+    peaks = [peak for peak in (accounted, sampled.value if sampled is not None else None) if peak]
+    return max(peaks, default=None)
 
 
 _CUT = {JobState.OUT_OF_MEMORY: FailureCause.HOST_MEMORY, JobState.TIMEOUT: FailureCause.WALLTIME}
@@ -250,59 +282,61 @@ _SCHEDULERS = (
 
 
 def _signs(attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None) -> list[FailureSign]:
-    """Return the signs in what the scheduler and the wrapper say."""
-    said = [status.reason, *status.evidence, *([outcome.reason] if outcome is not None else [])]
+    """Return the failure signs in the texts of scheduler and wrapper."""
+    texts = [status.reason, *status.evidence, *([outcome.reason] if outcome is not None else [])]
     if status.signal == 125:
-        said.append("0:125, Slurm's mark of a step that ran out of memory")
-    found = read_signs("\n".join(said), gpus=_gpus(attempt))
+        texts.append("0:125, Slurm's mark of a step that ran out of memory")
+    signs = read_signs("\n".join(texts), gpus=_gpus(attempt))
     cause = _CUT.get(outcome.state) if outcome is not None else None
     if outcome is not None and cause is not None:
-        found.append(FailureSign(cause, f"the wrapper says {outcome.state.value}{_because(outcome.reason)}"))
-    return found
+        signs.append(FailureSign(cause, f"the wrapper says {outcome.state.value}{_because(outcome.reason)}"))
+    return signs
 
 
-def _before_it_was_forgotten(
+def _end_before_restart(
     attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None
 ) -> tuple[SchedulerStatus | None, tuple[str, ...]]:
-    """Return the end that a command had come to by itself, where its scheduler has forgotten of it, and why that is so.
+    """Return the true end of a command that its scheduler has forgotten, and a remark about it.
 
-    A controller that was killed forgets its last seconds. What it had started in them it starts again, and the command
-    is not run again; what it had ended in them it looks for in vain, and takes its node for lost.
+    A killed controller forgets its last seconds. Jobs that it started in them are started again, but the wrapper
+    refuses to run the command twice. Jobs that ended in them are missing afterwards, and their node is reported as
+    failed.
     """
-    if status is None or outcome is None or not _own_end(outcome):
+    if status is None or outcome is None or not _ended_by_itself(outcome):
         return status, ()
-    began_s, ended_s = (epoch_s(one) if one else None for one in (outcome.started_at, outcome.ended_at))
+    began_s, ended_s = (epoch_s(moment) if moment else None for moment in (outcome.started_at, outcome.ended_at))
     started_s = status.started_s
     if started_s is not None and (
         (ended_s is not None and ended_s < started_s) or (began_s is not None and began_s < started_s - SKEW_S)
     ):
-        why = "its scheduler had forgotten that it ran, and started it once more in vain"
+        remark = "its scheduler forgot that it ran and started it again without effect"
     elif status.state is JobState.NODE_FAIL and attempt.resources.nodes == 1:
-        why = "the command had ended by itself before its scheduler took the node for lost"
+        remark = "the command ended by itself before its scheduler reported the node as failed"
     else:
         return status, ()
-    return SchedulerStatus(outcome.state, exit_code=outcome.exit_code, node=status.node), (why,)
+    return SchedulerStatus(outcome.state, exit_code=outcome.exit_code, node=status.node), (remark,)
 
 
-def _own_end(outcome: JobOutcome) -> bool:
-    """Whether a command ended with an exit code of its own, and by nothing else."""
-    by_itself = outcome.signal is None and (outcome.exit_code or 0) < 128  # more is how shells tell of a signal
+def _ended_by_itself(outcome: JobOutcome) -> bool:
+    """True if the command ended with its own exit code."""
+    # Shells report a signal as 128 plus its number.
+    by_itself = outcome.signal is None and (outcome.exit_code or 0) < 128
     return by_itself and outcome.state in (JobState.COMPLETED, JobState.FAILED)
 
 
 def _believable(
     attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None
 ) -> tuple[JobOutcome | None, tuple[str, ...]]:
-    """Return the outcome if it can be of this attempt and true; else ``None``, with the reason."""
+    """Return the outcome if it can belong to this attempt; otherwise None and the reason."""
     if outcome is None or status is None:
         return outcome, ()
-    began_s = datetime.fromisoformat(outcome.started_at).timestamp() if outcome.started_at else None
+    began_s = epoch_s(outcome.started_at) if outcome.started_at else None
     if began_s is not None and status.started_s is not None and began_s < status.started_s - SKEW_S:
-        return None, ("the wrapper's outcome is of an earlier start and is passed over",)
+        return None, ("the wrapper's outcome belongs to an earlier start and is ignored",)
     limit_s = attempt.walltime_s or attempt.resources.walltime_s
     ran_s = status.elapsed_s if outcome.state is JobState.TIMEOUT else None
     if ran_s is not None and limit_s and ran_s < EARLY * limit_s:
-        return None, (f"the wrapper speaks of the limit after {format_duration(ran_s)} and is not believed",)
+        return None, (f"the wrapper reported the limit after only {format_duration(ran_s)} and is ignored",)
     return outcome, ()
 
 

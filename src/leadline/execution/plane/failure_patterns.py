@@ -1,4 +1,4 @@
-"""Signs of what ended a job, in the words that schedulers, kernels, libraries and interpreters leave behind."""
+"""Patterns of failure causes in the messages of schedulers, kernels, libraries and interpreters."""
 
 import re
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from leadline.core.plane import FailureCause
 from leadline.execution.wrapper.outcome import STARTED_BEFORE
 
 FINAL_LINES = 15
-"""Lines at the end of a log that tell how it ended; a sign above them may be of what the program got over."""
+"""Lines at the end of a log that show how it ended. The program may have survived earlier errors."""
 LINES = 400
 WIDTH = 300
 
@@ -60,18 +60,18 @@ _ORDER = (
     (FailureCause.PROGRAM,),
     (FailureCause.TRANSIENT,),
 )
-"""Which cause is believed where several are named: the end of one process brings errors of networks to the others."""
+"""Priority of causes. The end of one process causes network errors in the others."""
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _EXCEPTION = re.compile(r"^(\[?\w*rank\s*\d+\]?:?\s*)?(\w+\.)*(?P<name>[A-Z]\w*(Error|Exception|Warning))\b\s*(:|$)")
 _ECHOES = ("ChildFailedError", "CalledProcessError", "ProcessRaisedException", "ProcessExitedException")
-"""Exceptions of launchers, which tell that another process failed."""
+"""Exceptions of launchers, which only report that another process failed."""
 _GPU = re.compile(r"cuda|cud|cub|hip|gpu|xpu|mps|torch", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class FailureSign:
-    """A line that tells of a cause, and how many lines before the end it stands."""
+    """A line that shows a cause, and its distance from the end in lines."""
 
     cause: FailureCause
     line: str
@@ -79,36 +79,37 @@ class FailureSign:
 
 
 def read_signs(text: str, *, gpus: bool = True) -> list[FailureSign]:
-    """Return the signs among the last lines of a log, in their order.
+    """Return the failure signs in the last lines of a log, in their order.
 
-    An exception that Python did not get over is a sign of the program's own fault, if its line does not tell of
-    something else. Without ``gpus`` an allocator that does not name its device speaks of the host's memory.
+    An uncaught Python exception counts as a fault of the program if its line shows no other cause. Without ``gpus``, an
+    allocator that does not name its device means host memory.
     """
     lines = [line.strip()[:WIDTH] for line in text.splitlines()[-LINES:] if line.strip()]
-    found: list[FailureSign] = []
+    signs: list[FailureSign] = []
     traced = chained = False
     for at, line in enumerate(lines):
         traced = traced or _TRACEBACK in line
         chained = chained or line.startswith(_CHAINED)
         cause = _cause_of(line, gpus=gpus)
         exception = _EXCEPTION.match(line) if traced else None
-        if cause is None and exception and not (exception["name"] in _ECHOES or (chained and found)):
+        # A chained exception or a launcher's only repeats an earlier failure.
+        if cause is None and exception and not (exception["name"] in _ECHOES or (chained and signs)):
             cause = FailureCause.PROGRAM
         if cause is not None:
-            found.append(FailureSign(cause, line, len(lines) - 1 - at))
+            signs.append(FailureSign(cause, line, len(lines) - 1 - at))
         if exception:
             traced = chained = False
-    return found
+    return signs
 
 
 def decisive_sign(signs: Iterable[FailureSign]) -> FailureSign | None:
-    """Return the sign to believe; of several of one sort the first."""
+    """Return the first sign of the cause with the highest priority."""
     listed = list(signs)
     return next((sign for causes in _ORDER for sign in listed if sign.cause in causes), None)
 
 
 def final_signs(signs: Iterable[FailureSign]) -> list[FailureSign]:
-    """Return the signs with which a log ends."""
+    """Return the signs at the end of a log."""
     return [sign for sign in signs if sign.before_end < FINAL_LINES]
 
 
@@ -116,6 +117,7 @@ def _cause_of(line: str, *, gpus: bool) -> FailureCause | None:
     cause = next((cause for cause, pattern in _READ if pattern.search(line)), None)
     if gpus:
         return cause
+    # JAX and others print the same text for host and device memory.
     if cause is FailureCause.GPU_MEMORY and not _GPU.search(line):
         return FailureCause.HOST_MEMORY
     return FailureCause.PROGRAM if cause is FailureCause.NODE and "no CUDA-capable device" in line else cause

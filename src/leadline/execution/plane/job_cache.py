@@ -1,4 +1,4 @@
-"""The open jobs of the journal in memory: written there first, always."""
+"""The open jobs of the journal in memory. Every change is written to the journal first."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -11,27 +11,30 @@ from leadline.execution.plane.journal import NewEvent, PlaneJournal
 
 @dataclass(slots=True)
 class JobCache:
-    """The open jobs by key; what another process adds or cancels is seen by ``take_in``.
+    """The open jobs by key; ``take_in`` reads what other processes added or cancelled.
 
-    Thousands of jobs may be open of which next to none changes, so each step looks only at those that concern it:
-    ``idle`` have no attempt at a scheduler, ``leaving`` have an end that is not recorded, and of ``unwanted`` a user or
-    the plane took something back. They are in the order in which they came to be so.
+    Thousands of open jobs may wait unchanged, so each step visits only the jobs that concern it.
+
+    Attributes:
+        idle: jobs without an attempt at a scheduler, in order of arrival.
+        leaving: jobs with an end that is not recorded.
+        unwanted: jobs that a user or the plane cancelled or withdrew.
+        ended: final states of closed jobs that others depend on.
+        at_system: system -> its live attempts.
     """
 
     journal: PlaneJournal
     jobs: dict[str, Job] = field(default_factory=dict)
-    seen: int = 0
+    last_event: int = 0
     ended: dict[str, JobState] = field(default_factory=dict)
-    """How closed jobs ended that others wait for."""
     idle: dict[str, None] = field(default_factory=dict)
     leaving: dict[str, None] = field(default_factory=dict)
     unwanted: dict[str, None] = field(default_factory=dict)
     at_system: dict[str, dict[str, Attempt]] = field(default_factory=lambda: defaultdict(dict))
-    """System → the attempts that are, or may be, at its scheduler."""
 
     def load(self) -> None:
-        """Read all open jobs anew, as after a write that failed."""
-        self.seen = self.journal.last_event()
+        """Read all open jobs again, as after a failed write."""
+        self.last_event = self.journal.last_event()
         self.jobs.clear()
         self.at_system.clear()
         for index in (self.idle, self.leaving, self.unwanted):
@@ -40,43 +43,45 @@ class JobCache:
             self._hold(job)
 
     def take_in(self) -> None:
-        """Take in what users asked since."""
-        self.seen, keys = self.journal.user_requests(self.seen)
+        """Read the requests that users made since the last call."""
+        self.last_event, keys = self.journal.user_requests(self.last_event)
         for job in self.journal.jobs_by_key(keys):
-            mine = self.jobs.get(job.key)
-            if mine is not None:
-                self._hold(replace(mine, cancelled=job.cancelled))
+            cached = self.jobs.get(job.key)
+            if cached is not None:
+                self._hold(replace(cached, cancelled=job.cancelled))
             elif not job.recorded:
                 self._hold(job)
 
     def write(
-        self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), notes: Iterable[NewEvent] = ()
+        self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()
     ) -> None:
-        """Write to the journal, then to memory: what memory holds is on the disk."""
+        """Write to the journal, then to memory."""
         jobs, attempts = list(jobs), list(attempts)
-        self.journal.write(jobs=jobs, attempts=attempts, events=notes)
+        # The journal first: after a crash, memory must not know more than the disk.
+        self.journal.write(jobs=jobs, attempts=attempts, events=events)
         changed: dict[str, Job] = {}
         for job in jobs:
-            held = self.jobs[job.key]
-            changed[job.key] = replace(job, attempts=held.attempts, cancelled=held.cancelled or job.cancelled)
+            cached = self.jobs[job.key]
+            changed[job.key] = replace(job, attempts=cached.attempts, cancelled=cached.cancelled or job.cancelled)
         for attempt in attempts:
+            # The same write may have changed the job itself.
             job = changed.get(attempt.job) or self.jobs[attempt.job]
             changed[job.key] = replace(job, attempts=_put(job.attempts, attempt))
         for job in changed.values():
             self._hold(job)
 
     def close(self, job: Job, state: JobState, why: str) -> None:
-        """Close a job that has no attempt at any scheduler."""
+        """Close a job that has no live attempt."""
         closed, note = closed_job(job, state, why)
-        self.write(jobs=[closed], notes=[note])
+        self.write(jobs=[closed], events=[note])
 
     def live(self, system: str) -> Iterator[tuple[Job, Attempt]]:
-        """Yield the attempts that are, or may be, at a system's scheduler."""
+        """Yield the live attempts at a system, with their jobs."""
         for attempt in self.at_system[system].values():
             yield self.jobs[attempt.job], attempt
 
     def end_of(self, key: str) -> JobState | None:
-        """Return how a job ended; ``None`` if it has not, or if there is none of that key."""
+        """Return the final state of a job; None if it is open or unknown."""
         if key not in self.ended and key not in self.jobs:
             for job in self.journal.jobs_by_key([key]):
                 if job.closed:
@@ -84,42 +89,46 @@ class JobCache:
         return self.ended.get(key)
 
     def _hold(self, job: Job) -> None:
-        """Keep a job as it is now, or let go of one for which nothing is left to do."""
+        """Store a job in memory, or drop it if it is finished."""
         if job.closed:
             self.ended[job.key] = job.state
-        gone = job.closed and job.recorded
-        if gone:
+        is_finished = job.closed and job.recorded
+        if is_finished:
             self.jobs.pop(job.key, None)
         else:
             self.jobs[job.key] = job
         for attempt in job.attempts:
-            if attempt.live and not gone:
+            if attempt.live and not is_finished:
                 self.at_system[attempt.place.system][attempt.key] = attempt
             else:
                 self.at_system[attempt.place.system].pop(attempt.key, None)
         live = job.live_attempts
-        unrecorded = job.closed or any(not one.live and not one.recorded for one in job.attempts)
-        _mark(self.idle, job.key, is_so=not gone and not live and not job.closed)
-        _mark(self.leaving, job.key, is_so=not gone and unrecorded)
-        _mark(self.unwanted, job.key, is_so=not gone and (job.cancelled or any(one.withdrawn for one in live)))
+        unrecorded = job.closed or any(not attempt.live and not attempt.recorded for attempt in job.attempts)
+        _mark(self.idle, job.key, present=not is_finished and not live and not job.closed)
+        _mark(self.leaving, job.key, present=not is_finished and unrecorded)
+        _mark(
+            self.unwanted,
+            job.key,
+            present=not is_finished and (job.cancelled or any(attempt.withdrawn for attempt in live)),
+        )
 
 
 def closed_job(job: Job, state: JobState, why: str) -> tuple[Job, NewEvent]:
-    """Return a job as it is closed, and the event that tells it; both are yet to be written."""
+    """Return a closed job and its event; neither is written yet."""
     closed = replace(job, state=state, reason=why, plan=None)
     return closed, NewEvent(EventKind.SETTLED, job.key, "", {"state": state.value, "why": why})
 
 
-def _mark(index: dict[str, None], key: str, *, is_so: bool) -> None:
-    """Put a key into an index, where it keeps its place, or take it out."""
-    if is_so:
+def _mark(index: dict[str, None], key: str, *, present: bool) -> None:
+    """Add a key to an index, keeping its position, or remove it."""
+    if present:
         index.setdefault(key)
     else:
         index.pop(key, None)
 
 
 def _put(attempts: tuple[Attempt, ...], attempt: Attempt) -> tuple[Attempt, ...]:
-    """Replace the attempt of that key, or append it."""
-    if any(one.key == attempt.key for one in attempts):
-        return tuple(attempt if one.key == attempt.key else one for one in attempts)
+    """Replace the attempt with that key, or append it."""
+    if any(existing.key == attempt.key for existing in attempts):
+        return tuple(attempt if existing.key == attempt.key else existing for existing in attempts)
     return (*attempts, attempt)

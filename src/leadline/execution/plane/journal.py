@@ -1,7 +1,6 @@
-"""Keep every job of the plane, its attempts, and all that happened to them, in one SQLite file.
+"""Store every job of the plane, its attempts and events in one SQLite file.
 
-The events are the feed, too: whoever changes a job writes an event of it, so that another process reads only what
-changed since.
+The events are also the feed between processes. Every change of a job adds an event, so that others read only changes.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,9 +18,9 @@ from leadline.execution.clock import Clock, SystemClock, iso_utc
 from leadline.files.sqlite import SqliteFile
 
 VERSION = 1
-"""Of the tables; kept in the file's ``user_version``."""
+"""Version of the tables, stored in the file's ``user_version``."""
 APPLICATION_ID = 0x4C50_4C4E
-"""``LPLN`` in the file's header: another program's database is never written to."""
+"""``LPLN`` in the file header, so that other databases are never written."""
 
 _TABLES = """
 CREATE TABLE job (
@@ -54,14 +53,14 @@ CREATE INDEX event_job ON event (job);
 """
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
 _AT_ONCE = 500
-"""Values of one query; SQLite takes some thousands."""
+"""Values in one query; SQLite allows some thousands."""
 
 EventDetails = Mapping[str, float | int | str | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An event to be written: what, of which job and attempt, with which figures."""
+    """An event to be written."""
 
     kind: EventKind
     job: str = ""
@@ -69,33 +68,37 @@ class NewEvent:
     details: EventDetails = field(default_factory=dict)
 
 
+def attempt_event(kind: EventKind, attempt: Attempt, details: EventDetails) -> NewEvent:
+    """Return an event about an attempt."""
+    return NewEvent(kind, attempt.job, attempt.key, details)
+
+
 class PlaneJournal(SqliteFile):
-    """The journal in the file ``path``, made if it is not there; a context manager that closes it."""
+    """The journal in the file ``path``, created if missing; a context manager that closes it."""
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """Take jobs in, all or none; a key that is there already stays as it is."""
+        """Add jobs in one transaction; existing keys stay unchanged."""
         with self.transaction() as connection:
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             for position, job in enumerate(jobs, last + 1):
-                done = connection.execute(
+                cursor = connection.execute(
                     "INSERT OR IGNORE INTO job (key, position, state, reason, plan, document) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
                     (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
                 )
-                if done.rowcount:
-                    self._tell(connection, [NewEvent(EventKind.HANDED_OVER, job.key)])
+                if cursor.rowcount:
+                    self._insert_events(connection, [NewEvent(EventKind.HANDED_OVER, job.key)])
 
     def write(
         self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()
     ) -> None:
-        """Write what changed of jobs and attempts, and the events that tell it: all or nothing, in one go.
+        """Write changed jobs and attempts, and the events about them, in one transaction.
 
-        Of a job, its state, reason, plan and ``recorded`` are written, and never ``cancelled``, which is the
-        user's.
+        Of a job, only state, reason, plan and ``recorded`` are written. ``cancelled`` belongs to the user.
         """
         with self.transaction() as connection:
             for job in jobs:
@@ -109,86 +112,87 @@ class PlaneJournal(SqliteFile):
                     "ON CONFLICT (key) DO UPDATE SET document = excluded.document",
                     (attempt.key, attempt.job, attempt.number, to_json(attempt, indent=0)),
                 )
-            self._tell(connection, events)
+            self._insert_events(connection, events)
 
     def cancel(self, keys: Collection[str]) -> None:
-        """Note that the user takes jobs back; the process that runs the plane carries it out."""
+        """Store that the user cancels jobs; the process that runs the plane carries it out."""
         with self.transaction() as connection:
             for key in keys:
                 connection.execute("UPDATE job SET cancelled = 1 WHERE key = ?", (key,))
-            self._tell(connection, [NewEvent(EventKind.CANCEL, key) for key in keys])
+            self._insert_events(connection, [NewEvent(EventKind.CANCEL, key) for key in keys])
 
     def open_jobs(self) -> tuple[Job, ...]:
-        """Return the jobs for which there is still something to do, in the order they were handed over."""
+        """Return the jobs that still need work, in the order of submission."""
         return self._jobs("WHERE recorded = 0", ())
 
     def newest_jobs(self, limit: int | None = None) -> tuple[Job, ...]:
-        """Return the last jobs that were handed over, the newest first."""
+        """Return the last submitted jobs, newest first."""
         return self._jobs("", (), order="DESC", most=limit)
 
     def jobs_by_key(self, keys: Iterable[str]) -> tuple[Job, ...]:
-        """Return the jobs of these keys that there are."""
-        wanted = list(keys)
-        found: list[Job] = []
-        for at in range(0, len(wanted), _AT_ONCE):
-            part = wanted[at : at + _AT_ONCE]
-            found += self._jobs(f"WHERE key IN ({', '.join('?' * len(part))})", part)
-        return tuple(found)
+        """Return the existing jobs of these keys."""
+        key_list = list(keys)
+        jobs: list[Job] = []
+        for start in range(0, len(key_list), _AT_ONCE):
+            chunk = key_list[start : start + _AT_ONCE]
+            jobs += self._jobs(f"WHERE key IN ({', '.join('?' * len(chunk))})", chunk)
+        return tuple(jobs)
 
     def get(self, name: str) -> Job:
-        """Return the job of that key, of the only key that begins so, or of that id at a scheduler.
+        """Return the job with that key, with a key that starts so, or with that id at a scheduler.
 
         Raises:
-            UnknownName: there is none, or several keys begin so.
+            UnknownName: no job or several jobs match.
         """
         rows = self.read("SELECT key FROM job WHERE substr(key, 1, length(?1)) = ?1", name) if name else []
         keys = [key for (key,) in rows if key == name] or [key for (key,) in rows]
         if not keys:
-            said = "SELECT job FROM attempt WHERE json_extract(document, '$.scheduler_id') = ? ORDER BY rowid DESC"
-            keys = [key for (key,) in self.read(said, name)[:1]]
+            query = "SELECT job FROM attempt WHERE json_extract(document, '$.scheduler_id') = ? ORDER BY rowid DESC"
+            # A restarted controller may reuse ids, so the newest attempt counts.
+            keys = [key for (key,) in self.read(query, name)[:1]]
         if len(keys) == 1:
             return self.jobs_by_key(keys)[0]
-        known = keys or [key for (key,) in self.read("SELECT key FROM job ORDER BY position DESC LIMIT 50")]
-        raise UnknownName("job", name, known, fix="no job was handed over yet" if not known else "")
+        suggestions = keys or [key for (key,) in self.read("SELECT key FROM job ORDER BY position DESC LIMIT 50")]
+        raise UnknownName("job", name, suggestions, fix="no job was submitted yet" if not suggestions else "")
 
     def array_elements(self, name: str) -> tuple[Job, ...]:
         """Return the elements of an array."""
         return self._jobs("WHERE json_extract(document, '$.group') = ?", (name,))
 
     def find_jobs(self, name: str) -> tuple[Job, ...]:
-        """Return the jobs that somebody means who writes ``name``, in the order they were handed over.
+        """Return the jobs that a user may mean by ``name``, in the order of submission.
 
-        That is the job of that key; else all that are called so, the array of that name or of the only one that begins
-        so, an element of it as ``ARRAY_7``, or what ``get`` finds.
+        The candidates are, in this order: the job with that key, all jobs with that name, the array with that name or
+        unique prefix, its element as ``ARRAY_7``, and the result of ``get``.
 
         Raises:
-            UnknownName: there is none, or several begin so.
+            UnknownName: no job or several jobs match.
         """
-        if found := self.jobs_by_key([name]) or self._jobs("WHERE json_extract(document, '$.spec.name') = ?", (name,)):
-            return found
+        if jobs := self.jobs_by_key([name]) or self._jobs("WHERE json_extract(document, '$.spec.name') = ?", (name,)):
+            return jobs
         array, _, index = name.partition("_")
-        begins = "substr(json_extract(document, '$.group'), 1, length(?1)) = ?1"
-        query = f"SELECT DISTINCT json_extract(document, '$.group') FROM job WHERE {begins}"  # noqa: S608 - constants
+        condition = "substr(json_extract(document, '$.group'), 1, length(?1)) = ?1"
+        query = f"SELECT DISTINCT json_extract(document, '$.group') FROM job WHERE {condition}"  # noqa: S608 - constants
         groups = [group for (group,) in self.read(query, array)] if array else []
         if len(groups) != 1 or (index and not index.isdecimal()):
             return (self.get(name),)
         elements = self.array_elements(groups[0])
-        return tuple(one for one in elements if str(one.index) == index) if index else elements
+        return tuple(element for element in elements if str(element.index) == index) if index else elements
 
     def latest_events(self, kind: EventKind, jobs: Iterable[str]) -> dict[str, JournalEvent]:
-        """Return the newest event of one kind of each of these jobs that has any, by job."""
-        wanted, found = list(jobs), {}
-        for at in range(0, len(wanted), _AT_ONCE):
-            part = wanted[at : at + _AT_ONCE]
+        """Return the newest event of one kind for each of these jobs that has one."""
+        keys, newest = list(jobs), {}
+        for start in range(0, len(keys), _AT_ONCE):
+            chunk = keys[start : start + _AT_ONCE]
             query = (
                 "SELECT max(number), at, kind, job, attempt, said FROM event "  # noqa: S608 - marks
-                f"WHERE job IN ({', '.join('?' * len(part))}) AND kind = ? GROUP BY job"
+                f"WHERE job IN ({', '.join('?' * len(chunk))}) AND kind = ? GROUP BY job"
             )
-            found.update({one.job: one for one in map(_event, self.read(query, *part, kind))})
-        return found
+            newest.update({event.job: event for event in map(_event, self.read(query, *chunk, kind))})
+        return newest
 
     def outage_events(self) -> tuple[JournalEvent, ...]:
-        """Return what no job is named in: systems that did not answer, and those that answer again, in their order."""
+        """Return the events about systems that stopped or resumed answering, in their order."""
         query = (
             "SELECT number, at, kind, job, attempt, said FROM event WHERE job = '' AND (kind = ? OR "
             "(kind = ? AND json_extract(said, '$.answers') IS NOT NULL)) ORDER BY number"
@@ -196,12 +200,12 @@ class PlaneJournal(SqliteFile):
         return tuple(map(_event, self.read(query, EventKind.FAULT, EventKind.POLL)))
 
     def last_event(self) -> int:
-        """Return the number of the newest event; 0 where there is none."""
+        """Return the number of the newest event; 0 if there is none."""
         ((number,),) = self.read("SELECT coalesce(max(number), 0) FROM event")
         return int(number)
 
     def user_requests(self, since: int) -> tuple[int, tuple[str, ...]]:
-        """Return the number of the newest event, and the jobs of which users asked something after ``since``."""
+        """Return the number of the newest event, and the jobs with user requests after ``since``."""
         newest = self.last_event()
         if newest <= since:
             return newest, ()
@@ -212,7 +216,7 @@ class PlaneJournal(SqliteFile):
     def events(
         self, *, job: str | None = None, kinds: Collection[EventKind] = (), since: int = 0, limit: int = -1
     ) -> tuple[JournalEvent, ...]:
-        """Return events in their order: of one job or of all, of some kinds or of all; the last ``limit``."""
+        """Return events in their order, filtered by job and kind; at most the last ``limit``."""
         conditions, values = ["number > ?"], [since, *([job] if job is not None else []), *kinds]
         if job is not None:
             conditions.append("job = ?")
@@ -226,11 +230,14 @@ class PlaneJournal(SqliteFile):
         rows = self.read(query, *values, limit)
         return tuple(map(_event, reversed(rows)))
 
-    def _tell(self, connection: Connection, notes: Iterable[NewEvent]) -> None:
+    def _insert_events(self, connection: Connection, events: Iterable[NewEvent]) -> None:
         at = iso_utc(self._clock.now_s())
         connection.executemany(
             "INSERT INTO event (at, kind, job, attempt, said) VALUES (?, ?, ?, ?, ?)",
-            [(at, one.kind.value, one.job, one.attempt, to_json(dict(one.details), indent=0)) for one in notes],
+            [
+                (at, event.kind.value, event.job, event.attempt, to_json(dict(event.details), indent=0))
+                for event in events
+            ],
         )
 
     def _jobs(
@@ -243,14 +250,14 @@ class PlaneJournal(SqliteFile):
         return tuple(self._job(row, attempts.get(row[0], ())) for row in rows)
 
     def _attempts(self, keys: list[str]) -> dict[str, tuple[Attempt, ...]]:
-        found: dict[str, tuple[Attempt, ...]] = {}
-        for at in range(0, len(keys), _AT_ONCE):
-            part = keys[at : at + _AT_ONCE]
-            query = f"SELECT document FROM attempt WHERE job IN ({', '.join('?' * len(part))}) ORDER BY number, rowid"  # noqa: S608 - marks
-            for (document,) in self.read(query, *part):
-                one = from_json(document, Attempt, label=f"an attempt of {self.path}")
-                found[one.job] = (*found.get(one.job, ()), one)
-        return found
+        attempts: dict[str, tuple[Attempt, ...]] = {}
+        for start in range(0, len(keys), _AT_ONCE):
+            chunk = keys[start : start + _AT_ONCE]
+            query = f"SELECT document FROM attempt WHERE job IN ({', '.join('?' * len(chunk))}) ORDER BY number, rowid"  # noqa: S608 - marks
+            for (document,) in self.read(query, *chunk):
+                attempt = from_json(document, Attempt, label=f"an attempt of {self.path}")
+                attempts[attempt.job] = (*attempts.get(attempt.job, ()), attempt)
+        return attempts
 
     def _job(self, row: tuple[object, ...], attempts: tuple[Attempt, ...]) -> Job:
         key, state, cancelled, recorded, reason, plan, document = row
@@ -268,12 +275,12 @@ class PlaneJournal(SqliteFile):
 
 
 def _event(row: tuple[object, ...]) -> JournalEvent:
-    number, at, kind, job, attempt, said = map(str, row)
-    return JournalEvent(int(number), at, EventKind(kind), job, attempt, msgspec.json.decode(said, type=dict))
+    number, at, kind, job, attempt, details = map(str, row)
+    return JournalEvent(int(number), at, EventKind(kind), job, attempt, msgspec.json.decode(details, type=dict))
 
 
 def _document(job: Job) -> str:
-    """Write what never changes of a job; the rest has columns, and attempts have rows."""
+    """Return the constant part of a job as JSON; the rest is in columns and attempt rows."""
     return to_json(replace(job, attempts=(), plan=None), indent=0)
 
 

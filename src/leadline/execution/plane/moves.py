@@ -1,4 +1,4 @@
-"""Whether a job should go to another place: where it ends sooner, or where what it needs is to be had."""
+"""Decide whether a job should move to another place: to end sooner, or to get a larger limit or more memory."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -18,130 +18,145 @@ from leadline.execution.plane.budget import (
 from leadline.execution.plane.needs import SituationView
 
 MARGIN = 0.2
-"""Share of the time to the result that a move has to save: forecasts of waits waver, and a place in a queue is lost."""
+"""Share of the time to the result that a move must save: wait predictions vary, and the queue position is lost."""
 MARGIN_S = 300.0
 CONFIDENCE = 0.8
-"""Probability of saving that much from which on a waiting job is moved."""
+"""Probability of saving that much from which a waiting job is moved."""
 CHANCE = 0.3
-"""How much likelier the deadline has to be met elsewhere."""
+"""Required gain in the probability of meeting the deadline."""
 RESERVE = 2
-"""Attempts that are left when a job moves of its own accord, so that the new one may still fail and be made again."""
+"""Attempts that must remain before a job is moved, so that the new attempt may still fail and be repeated."""
 _NORMAL = NormalDist()
 
 
 def move_to_end_sooner(view: SituationView) -> Decision | None:
-    """Return the move of a waiting job to where it ends sooner or meets its deadline; ``None`` if it should stay."""
+    """Return the move of a waiting job to where it ends sooner or meets its deadline; None to stay."""
     situation = view.situation
-    here = total([situation.remaining_wait_s, situation.total_s])
-    if here is None or attempts_left(view) < RESERVE:
+    time_here = total([situation.remaining_wait_s, situation.total_s])
+    if time_here is None or attempts_left(view) < RESERVE:
         return None
     best: tuple[float, Decision] | None = None
-    for other in reachable(view):
-        there = _there(view, other)
-        if there is None:
+    for place in reachable(view):
+        time_there = _time_at(view, place)
+        if time_there is None:
             continue
-        proposal = propose_other_place(view, other, _saves(other, here, there), _figures(here, there))
-        if not (_is_sooner(view, other, here, there) or _meets_deadline(view, here, there)) or broken_bound(
-            view, proposal
-        ):
+        proposal = propose_other_place(
+            view, place, _saves(place, time_here, time_there), _time_details(time_here, time_there)
+        )
+        if not (
+            _is_sooner(view, place, time_here, time_there) or _meets_deadline(view, time_here, time_there)
+        ) or broken_bound(view, proposal):
             continue
-        if best is None or there.point < best[0]:
-            best = there.point, within_bounds(view, proposal)
+        if best is None or time_there.point < best[0]:
+            best = time_there.point, within_bounds(view, proposal)
     return best[1] if best is not None else None
 
 
 def move_to_fit(view: SituationView, fits: Callable[[Alternative], bool], reason: str) -> Decision | None:
-    """Return the move to the place that ``fits`` and where the job ends soonest; ``None`` where there is none."""
-    places = [(_soonest(view, other), at, other) for at, other in enumerate(reachable(view)) if fits(other)]
-    for _, _, other in sorted(places, key=lambda one: one[:2]):
-        proposal = propose_other_place(view, other, f"{reason}; {other.place} has it")
+    """Return the move to the place that ``fits`` and where the job ends soonest; None if there is none."""
+    # The index keeps the order of the situation among equal times.
+    places = [(_soonest(view, place), index, place) for index, place in enumerate(reachable(view)) if fits(place)]
+    for _, _, place in sorted(places, key=lambda ranked: ranked[:2]):
+        proposal = propose_other_place(view, place, f"{reason}; moving to {place.place}")
         if not broken_bound(view, proposal):
             return within_bounds(view, proposal)
     return None
 
 
 def reachable(view: SituationView) -> list[Alternative]:
-    """Return the other places that the policy names and where no copy of the job is, as the situation lists them."""
-    taken = {view.attempt.place, *(one.place for one in view.job.live_attempts)}
-    return [one for one in view.situation.alternatives if one.place in view.policy.places and one.place not in taken]
+    """Return the alternatives that the policy allows and where no copy of the job is."""
+    used_places = {view.attempt.place, *(option.place for option in view.job.live_attempts)}
+    return [
+        option
+        for option in view.situation.alternatives
+        if option.place in view.policy.places and option.place not in used_places
+    ]
 
 
 def total(parts: Iterable[Interval | None], extra: Interval | None = None) -> Interval | None:
-    """Return the interval of a sum of independent quantities, ``None`` if one is not known.
+    """Return the interval of a sum of independent quantities; None if one of them is unknown.
 
-    Points add, and so do the squares of what lies between a point and an end.
+    Points add up, and the distances between point and bound add in squares.
     """
-    known = [one for one in parts if one is not None]
-    if len(known) < 2:
+    intervals = [interval for interval in parts if interval is not None]
+    if len(intervals) < 2:
         return None
-    listed = known if extra is None else [*known, extra]
-    point = sum(one.point for one in listed)
-    below = math.hypot(*(one.point - one.low for one in listed))
-    above = math.hypot(*(one.high - one.point for one in listed))
-    return Interval(point, max(point - below, 0.0), point + above, min(one.level for one in listed))
+    terms = intervals if extra is None else [*intervals, extra]
+    point = sum(interval.point for interval in terms)
+    below = math.hypot(*(interval.point - interval.low for interval in terms))
+    above = math.hypot(*(interval.high - interval.point for interval in terms))
+    return Interval(point, max(point - below, 0.0), point + above, min(interval.level for interval in terms))
 
 
-def fits_time(view: SituationView, needed_s: float, other: Alternative) -> bool:
-    """Whether another place lets the job run as long as it needs here, or as long as it would need there."""
-    asked_s = other.resources.walltime_s
-    if asked_s is None:
+def fits_time(view: SituationView, needed_s: float, place: Alternative) -> bool:
+    """True if another place allows the needed run time, scaled to the speed there."""
+    limit_s = place.resources.walltime_s
+    if limit_s is None:
         return False
-    if other.elapsed_s is None or view.situation.total_s is None:
-        return asked_s >= needed_s
-    return asked_s >= needed_s * other.elapsed_s.point / view.situation.total_s.point
+    if place.elapsed_s is None or view.situation.total_s is None:
+        return limit_s >= needed_s
+    return limit_s >= needed_s * place.elapsed_s.point / view.situation.total_s.point
 
 
-def chance_by(known: Interval, time_s: float) -> float:
-    """Return the probability that a sum of waits and run times is over by ``time_s``, taken as normal on each side."""
-    away = time_s - known.point
-    spread = _spread(known.high - known.point if away > 0 else known.point - known.low, known.level)
-    return _NORMAL.cdf(away / spread) if spread else float(away >= 0)
+def chance_by(interval: Interval, time_s: float) -> float:
+    """Return the probability that a time is over by ``time_s``.
+
+    The distribution is taken as normal on each side of its point.
+    """
+    distance = time_s - interval.point
+    spread = _spread(interval.high - interval.point if distance > 0 else interval.point - interval.low, interval.level)
+    return _NORMAL.cdf(distance / spread) if spread else float(distance >= 0)
 
 
-def _is_sooner(view: SituationView, other: Alternative, here: Interval, there: Interval) -> bool:
-    saved_s = here.point - there.point
-    margin_s = max(MARGIN_S, MARGIN * here.point)
-    spread = math.hypot(_spread(here.point - here.low, here.level), _spread(there.high - there.point, there.level))
-    sure = _NORMAL.cdf((saved_s - margin_s) / spread) if spread else float(saved_s > margin_s)
-    return sure >= CONFIDENCE and _is_worth_its_price(view, other, here, there)
+def _is_sooner(view: SituationView, place: Alternative, time_here: Interval, time_there: Interval) -> bool:
+    saved_s = time_here.point - time_there.point
+    margin_s = max(MARGIN_S, MARGIN * time_here.point)
+    spread = math.hypot(
+        _spread(time_here.point - time_here.low, time_here.level),
+        _spread(time_there.high - time_there.point, time_there.level),
+    )
+    probability = _NORMAL.cdf((saved_s - margin_s) / spread) if spread else float(saved_s > margin_s)
+    return probability >= CONFIDENCE and _is_worth_its_price(view, place, time_here, time_there)
 
 
-def _is_worth_its_price(view: SituationView, other: Alternative, here: Interval, there: Interval) -> bool:
-    """Whether it is dearer there by no larger factor than it is sooner, as far as prices are known."""
+def _is_worth_its_price(view: SituationView, place: Alternative, time_here: Interval, time_there: Interval) -> bool:
+    """True if the price grows by no larger factor than the time shrinks, as far as prices are known."""
     price, run = view.situation.cost_per_s, view.situation.total_s
-    if other.cost is None or price is None or run is None:
-        return view.policy.cost is None or other.cost is not None
-    return other.cost * max(there.point, 1.0) <= price * run.point * here.point
+    if place.cost is None or price is None or run is None:
+        return view.policy.cost is None or place.cost is not None
+    return place.cost * max(time_there.point, 1.0) <= price * run.point * time_here.point
 
 
-def _meets_deadline(view: SituationView, here: Interval, there: Interval) -> bool:
-    wanted_s = seconds_to_deadline(view)
-    return wanted_s is not None and chance_by(there, wanted_s) >= chance_by(here, wanted_s) + CHANCE
+def _meets_deadline(view: SituationView, time_here: Interval, time_there: Interval) -> bool:
+    deadline_s = seconds_to_deadline(view)
+    return deadline_s is not None and chance_by(time_there, deadline_s) >= chance_by(time_here, deadline_s) + CHANCE
 
 
-def _saves(other: Alternative, here: Interval, there: Interval) -> str:
+def _saves(place: Alternative, time_here: Interval, time_there: Interval) -> str:
     return (
-        f"at {other.place} it is expected to be done in {format_duration(there.point)}, "
-        f"here in {format_duration(here.point)}"
+        f"at {place.place} it is expected to end in {format_duration(time_there.point)}, "
+        f"here in {format_duration(time_here.point)}"
     )
 
 
-def _figures(here: Interval, there: Interval) -> Evidence:
+def _time_details(time_here: Interval, time_there: Interval) -> Evidence:
     return {
-        "here_s": here.point, "here_low_s": here.low, "there_s": there.point, "there_high_s": there.high,
+        "here_s": time_here.point, "here_low_s": time_here.low,
+        "there_s": time_there.point, "there_high_s": time_there.high,
     }  # fmt: skip
 
 
-def _soonest(view: SituationView, other: Alternative) -> float:
-    known = _there(view, other)
-    return known.point if known is not None else math.inf
+def _soonest(view: SituationView, place: Alternative) -> float:
+    time = _time_at(view, place)
+    return time.point if time is not None else math.inf
 
 
-def _there(view: SituationView, other: Alternative) -> Interval | None:
-    """Return the time to the result there; ``None`` where a part of it, such as that of staging, is not known."""
-    if other.staging_s is None and view.job.checkpoint_source(other.place.system) is not None:
+def _time_at(view: SituationView, place: Alternative) -> Interval | None:
+    """Return the time to the result at another place; None if a part of it is unknown, such as the copy time."""
+    # Without a known copy time, a job with a checkpoint cannot be compared.
+    if place.staging_s is None and view.job.checkpoint_source(place.place.system) is not None:
         return None
-    return total([other.wait_s, other.elapsed_s], other.staging_s)
+    return total([place.wait_s, place.elapsed_s], place.staging_s)
 
 
 def _spread(half_width: float, level: float) -> float:

@@ -1,4 +1,4 @@
-"""What the next attempt has to ask for, from forecasts and from what this one has outlived."""
+"""Request of the next attempt, from predictions and from the lower bounds that past attempts showed."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,31 +11,32 @@ from leadline.core.units import MIB, MINUTE_S
 from leadline.uncertainty.distributions import Distribution, quantile, survival_distribution
 
 LONGER = 4.0
-"""The most by which a limit grows at once where no forecast holds: then all lost attempts together take at most a
-third of the last one (1/4 + 1/16 + …), and time that was asked for and not used is given back."""
+"""Largest growth of a time limit at once without a prediction. All lost attempts together then take at most a third of
+the last one (1/4 + 1/16 + ...). Unused time is given back.
+"""
 MORE = 2.0
-"""The same for memory, which is held for the whole run whether it is used or not."""
+"""The same for memory, which is held for the whole run even if unused."""
 MIN_RAISE = 1.1
-"""The least growth after a limit was hit: within less lie the differences between runs of one job."""
+"""Smallest growth after a limit was hit. Runs of one job differ by about as much."""
 MIN_SUCCESS_PROBABILITY = 0.25
-"""Probability of success from which on the most that is to be had is tried, though it is less than is wanted."""
+"""Success probability from which the largest available limit is tried although it is too small."""
 
 
 class Sizing(Protocol):
-    """How a limit is chosen for a quantity that is known by a distribution."""
+    """Chooses a limit for a quantity with a known distribution."""
 
-    def __call__(self, known: Distribution, risk: float) -> float:
-        """Return the limit to ask for; it is exceeded with a probability of at most ``risk``."""
+    def __call__(self, distribution: Distribution, risk: float) -> float:
+        """Return a limit that is exceeded with a probability of at most ``risk``."""
 
 
-def limit_by_risk(known: Distribution, risk: float) -> float:
-    """Return the least limit that the risk allows."""
-    return known.quantile(1 - risk)
+def limit_by_risk(distribution: Distribution, risk: float) -> float:
+    """Return the smallest limit that the risk allows."""
+    return distribution.quantile(1 - risk)
 
 
 @dataclass(frozen=True, slots=True)
 class SituationView:
-    """A situation with the questions that every decision asks of it."""
+    """A situation with the quantities that every decision needs."""
 
     situation: Situation
     sizing: Sizing = limit_by_risk
@@ -47,109 +48,128 @@ class SituationView:
 
     @property
     def policy(self) -> Policy:
-        """What may be done for it."""
+        """The job's policy."""
         return self.situation.job.policy
 
     @property
     def attempt(self) -> Attempt:
-        """The attempt that is decided on."""
+        """The attempt to decide about."""
         return self.situation.attempt
 
     @property
     def limit_s(self) -> float | None:
-        """Its limit as it is now."""
+        """The current time limit."""
         return self.attempt.walltime_s or self.attempt.resources.walltime_s
 
     @property
     def outlived_s(self) -> float:
-        """How long it is known to last at least: this attempt's time, and limits that ended earlier ones here.
+        """Lower bound of the run time: this attempt's time, and limits that ended earlier attempts at this place.
 
-        What an attempt that resumes has lasted is not the whole, and another place has other nodes.
+        The time of a resumed attempt is only a part of the whole, and other places have other nodes.
         """
         attempts = (self.attempt, *(() if self.policy.resumes else self.job.attempts))
-        hit = [one for one in attempts if one.state is JobState.TIMEOUT and one.place == self.attempt.place]
-        return max(self.situation.elapsed_s, *(one.walltime_s or one.resources.walltime_s or 0.0 for one in hit), 0.0)
+        timeouts = [
+            attempt for attempt in attempts if attempt.state is JobState.TIMEOUT and attempt.place == self.attempt.place
+        ]
+        return max(
+            self.situation.elapsed_s,
+            *(attempt.walltime_s or attempt.resources.walltime_s or 0.0 for attempt in timeouts),
+            0.0,
+        )
 
     @property
     def memory_floor_bytes(self) -> float:
-        """The memory that it is known to need at least: what was seen, and what attempts had that ran out of it."""
-        short = [one.resources for one in (self.attempt, *self.job.attempts) if one.state is JobState.OUT_OF_MEMORY]
-        return max(self.situation.memory_now_bytes or 0.0, *(one.memory_bytes_per_node or 0 for one in short), 0.0)
+        """Lower bound of the memory need: the measured peak, and requests that were too small."""
+        insufficient = [
+            attempt.resources
+            for attempt in (self.attempt, *self.job.attempts)
+            if attempt.state is JobState.OUT_OF_MEMORY
+        ]
+        return max(
+            self.situation.memory_now_bytes or 0.0,
+            *(request.memory_bytes_per_node or 0 for request in insufficient),
+            0.0,
+        )
 
     def time(self) -> Distribution | None:
-        """Return what is known of the whole run time."""
+        """Return the distribution of the whole run time."""
         return survival_distribution(self.situation.total_s, self.outlived_s)
 
     def memory(self) -> Distribution | None:
-        """Return what is known of the peak of memory."""
+        """Return the distribution of the memory peak."""
         return survival_distribution(self.situation.memory_bytes, self.memory_floor_bytes)
 
     def late(self, limit_s: float | None) -> float:
-        """Return the probability that it lasts longer than a limit; 0 where there is no forecast or no limit."""
+        """Return the probability that the job outlasts a limit; 0 without a prediction or a limit."""
         return _exceeds(self.situation.total_s, self.outlived_s, limit_s)
 
     def short_of_memory(self, memory_bytes: float | None) -> float:
-        """Return the probability that it needs more memory than that; 0 where there is no forecast or no limit."""
+        """Return the probability that the job needs more memory; 0 without a prediction or a limit."""
         return _exceeds(self.situation.memory_bytes, self.memory_floor_bytes, memory_bytes)
 
     def time_beyond(self, limit_s: float) -> float:
-        """Return the probability that it lasts longer than a limit, also where only its own past tells."""
-        known = self.time()
-        return known.above(limit_s) if known is not None else 0.0
+        """Return the probability that the job outlasts a limit, also without a prediction."""
+        run_time = self.time()
+        return run_time.above(limit_s) if run_time is not None else 0.0
 
     def memory_beyond(self, memory_bytes: float) -> float:
-        """Return the probability that it needs more memory than that, also where only its own past tells."""
-        known = self.memory()
-        return known.above(memory_bytes) if known is not None else 0.0
+        """Return the probability that the job needs more memory, also without a prediction."""
+        peak = self.memory()
+        return peak.above(memory_bytes) if peak is not None else 0.0
 
     def needed_s(self) -> float | None:
-        """Return the walltime to ask for, in whole minutes; ``None`` where nothing tells."""
-        known = self.time()
-        if known is None:
+        """Return the time limit to request, in whole minutes; None if unknown."""
+        run_time = self.time()
+        if run_time is None:
             return None
-        needed = _needed(known, self.situation.total_s, self.outlived_s, self.policy.risk, LONGER, self.sizing)
+        needed = _needed(run_time, self.situation.total_s, self.outlived_s, self.policy.risk, LONGER, self.sizing)
         return max(1, math.ceil(needed / MINUTE_S)) * MINUTE_S
 
     def needed_bytes(self) -> float | None:
-        """Return the memory a node to ask for, in whole MiB; ``None`` where nothing tells."""
-        known = self.memory()
-        if known is None:
+        """Return the memory per node to request, in whole MiB; None if unknown."""
+        peak = self.memory()
+        if peak is None:
             return None
         floor, forecast = self.memory_floor_bytes, self.situation.memory_bytes
-        return math.ceil(_needed(known, forecast, floor, self.policy.risk, MORE, self.sizing) / MIB) * MIB
+        # Schedulers count memory in MiB, so a fraction would be rounded down.
+        return math.ceil(_needed(peak, forecast, floor, self.policy.risk, MORE, self.sizing) / MIB) * MIB
 
     def request(self) -> ResourceSpec:
-        """Return the attempt's request, raised to what the forecasts call for as far as the place has it."""
-        asked, risk = replace(self.attempt.resources, walltime_s=self.limit_s), self.policy.risk
+        """Return the attempt's request, raised to the predicted need as far as the place allows."""
+        request, risk = replace(self.attempt.resources, walltime_s=self.limit_s), self.policy.risk
         if not self.policy.resizes:
-            return asked
+            return request
         needed_s, needed_bytes = self.needed_s(), self.needed_bytes()
-        if needed_s is not None and self.late(asked.walltime_s) > risk:
-            asked = replace(asked, walltime_s=max(_most(needed_s, self.situation.allowed_s), asked.walltime_s or 0.0))
-        if needed_bytes is not None and self.short_of_memory(asked.memory_bytes_per_node) > risk:
-            most = _most(needed_bytes, self.situation.node_memory_bytes)
-            asked = replace(asked, memory_bytes_per_node=math.ceil(max(most, asked.memory_bytes_per_node or 0)))
-        return asked
+        if needed_s is not None and self.late(request.walltime_s) > risk:
+            request = replace(
+                request, walltime_s=max(_capped(needed_s, self.situation.allowed_s), request.walltime_s or 0.0)
+            )
+        if needed_bytes is not None and self.short_of_memory(request.memory_bytes_per_node) > risk:
+            largest = _capped(needed_bytes, self.situation.node_memory_bytes)
+            request = replace(
+                request, memory_bytes_per_node=math.ceil(max(largest, request.memory_bytes_per_node or 0))
+            )
+        return request
 
 
 def _exceeds(forecast: Interval | None, floor: float, limit: float | None) -> float:
-    known = survival_distribution(forecast, floor)
-    return known.above(limit) if forecast is not None and known is not None and limit is not None else 0.0
+    distribution = survival_distribution(forecast, floor)
+    return distribution.above(limit) if forecast is not None and distribution is not None and limit is not None else 0.0
 
 
 def _needed(
-    known: Distribution, forecast: Interval | None, floor: float, risk: float, growth: float, sizing: Sizing
+    distribution: Distribution, forecast: Interval | None, floor: float, risk: float, growth: float, sizing: Sizing
 ) -> float:
-    """Return the limit by ``sizing``, but no more than ``growth`` times the floor beyond what the forecast says.
+    """Return the limit by ``sizing``, at most ``growth`` times the floor or what the prediction supports.
 
-    Nor is it more than ``growth`` times the forecast itself: one that is so vague is no better than none.
+    The prediction itself counts up to ``growth`` times its point: a vaguer one is no better than none.
     """
-    sure = 0.0
+    predicted = 0.0
     if forecast is not None:
-        sure = min(quantile(forecast, 1 - risk), growth * max(forecast.point, floor))
-    chosen = sizing(known, risk)
-    return max(sure, min(chosen, growth * floor) if floor else chosen)
+        predicted = min(quantile(forecast, 1 - risk), growth * max(forecast.point, floor))
+    chosen = sizing(distribution, risk)
+    return max(predicted, min(chosen, growth * floor) if floor else chosen)
 
 
-def _most(needed: float, there: float | None) -> float:
-    return needed if there is None else min(needed, there)
+def _capped(needed: float, available: float | None) -> float:
+    return needed if available is None else min(needed, available)

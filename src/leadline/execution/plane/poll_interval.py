@@ -1,29 +1,32 @@
-"""How often the plane asks, and how long it waits for an answer before it concludes anything."""
+"""How often the plane polls schedulers, and how long it waits before drawing conclusions."""
 
 from dataclasses import dataclass, field
 
 from leadline.execution.clock import Clock
 
-LEAST_PAUSE, MOST_PAUSE = 5.0, 500.0
-"""Pauses between two questions, in terms of the time that answers took of late."""
-OF_LATE = 0.5
-"""What the last answer counts in that time, beside all those before it: one may be slow by chance."""
-LEAST_REST = 25.0
-"""The same in terms of the CPU that the answer took here: so the plane takes a twenty-fifth of a core at most."""
+MIN_PAUSE, MAX_PAUSE = 5.0, 500.0
+"""Pauses between polls, as multiples of the recent response time."""
+NEWEST_WEIGHT = 0.5
+"""Weight of the newest response time in the average. A single slow answer may be chance."""
+MIN_REST = 25.0
+"""Minimum pause as a multiple of the CPU time of a poll, so that the plane uses at most 1/25 of a core."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollIntervals:
-    """All in seconds.
+    """Times of the plane, all in seconds.
 
-    Between questions to a scheduler ``first`` to ``last`` pass, growing while nothing changes: at least 5 times as
-    long as answers took of late, so that a slow one is not burdened, and at most 500 times, so that a quick one is
-    not idle; and 25 times as long as the last kept this machine at work. ``unreachable`` is the longest pause after
-    it did not answer. ``reports`` pass between readings of what jobs write, ``decide`` between decisions about one
-    job of which nothing new is known. A submission whose answer was lost is taken for never arrived after
-    ``grace``; how a job ended that did not complete is taken from its wrapper alone after ``settle``; a job that is
-    named nowhere is given up for lost after ``lost``. No attempt is put off by more than ``delay``, whatever the
-    clock on the wall says meanwhile.
+    Attributes:
+        first: pause between polls after a change.
+        last: longest pause while nothing changes. The pause is also at least 5 and at most 500 times the recent
+            response time, and at least 25 times the CPU time of the last poll.
+        unreachable: longest pause after a scheduler did not answer.
+        reports: pause between readings of the wrappers' reports.
+        decide: pause between decisions about an attempt without news.
+        grace: a submission with a lost answer counts as never arrived after this time.
+        settle: after this time the wrapper alone decides how an attempt ended that did not complete.
+        lost: an attempt that nothing reports any more counts as lost after this time.
+        delay: longest delay of an attempt, whatever the wall clock does.
     """
 
     first: float = 1.0
@@ -42,51 +45,56 @@ DEFAULT_INTERVALS = PollIntervals()
 
 @dataclass(slots=True)
 class PollSchedule:
-    """When one scheduler is asked next: soon after something changed, ever more rarely while nothing does."""
+    """Time of the next poll of one scheduler: soon after a change, later and later without one."""
 
     clock: Clock
-    patience: PollIntervals
+    intervals: PollIntervals
     interval_s: float = 0.0
     due_s: float = 0.0
-    usual_s: float = 0.0
-    """How long answers took of late."""
+    response_s: float = 0.0
+    """Recent response time."""
     failures: int = 0
-    said: str = field(default="")
+    last_error: str = field(default="")
 
     @property
     def due(self) -> bool:
-        """Whether it is time to ask."""
+        """True if it is time to poll."""
         return self.clock.monotonic_s() >= self.due_s
 
     @property
     def wait_s(self) -> float:
-        """Seconds until it is time to ask."""
+        """Seconds until the next poll."""
         return max(0.0, self.due_s - self.clock.monotonic_s())
 
     def hurry(self) -> None:
-        """Something was changed: ask soon."""
-        self.interval_s = self.patience.first
+        """Poll soon, because something was changed."""
+        self.interval_s = self.intervals.first
         if not self.failures:
             self.due_s = min(self.due_s, self.clock.monotonic_s() + self.interval_s)
 
     def answered(self, *, changed: bool, took_s: float | None = None, cpu_s: float = 0.0) -> bool:
-        """Note an answer that took so long, and so much of a CPU; return whether it is the first after silence.
+        """Note an answer and return True if it is the first after a failure.
 
-        ``None`` is for what took no time, as there was nothing to ask.
+        Args:
+            changed: the answer showed a change.
+            took_s: response time; None without a question.
+            cpu_s: CPU time of this process for the poll.
         """
-        back, self.failures, self.said = self.failures > 0, 0, ""
+        was_silent, self.failures, self.last_error = self.failures > 0, 0, ""
         if took_s is not None:
-            self.usual_s = OF_LATE * took_s + (1.0 - OF_LATE) * (self.usual_s or took_s)
-        longest_s = max(self.patience.first, min(self.patience.last, MOST_PAUSE * self.usual_s))
-        self.interval_s = self.patience.first if changed or back else min(1.5 * self.interval_s, longest_s)
-        self.interval_s = max(self.interval_s, self.patience.first, LEAST_PAUSE * self.usual_s, LEAST_REST * cpu_s)
+            self.response_s = NEWEST_WEIGHT * took_s + (1.0 - NEWEST_WEIGHT) * (self.response_s or took_s)
+        # A fast scheduler is polled often even if nothing changes.
+        longest_s = max(self.intervals.first, min(self.intervals.last, MAX_PAUSE * self.response_s))
+        self.interval_s = self.intervals.first if changed or was_silent else min(1.5 * self.interval_s, longest_s)
+        self.interval_s = max(self.interval_s, self.intervals.first, MIN_PAUSE * self.response_s, MIN_REST * cpu_s)
         self.due_s = self.clock.monotonic_s() + self.interval_s
-        return back
+        return was_silent
 
     def failed(self, why: str) -> bool:
-        """Note that no answer came; return whether that is news."""
-        news, self.said = why != self.said, why
+        """Note a missing answer; return True if the error is a new one."""
+        is_new, self.last_error = why != self.last_error, why
         self.failures += 1
-        pause_s = min(self.patience.first * 2.0**self.failures, self.patience.unreachable)
+        # Doubling pauses keep a failing scheduler from being flooded.
+        pause_s = min(self.intervals.first * 2.0**self.failures, self.intervals.unreachable)
         self.due_s = self.clock.monotonic_s() + pause_s
-        return news
+        return is_new

@@ -1,4 +1,4 @@
-"""Settle attempts that ended: how, why, and whether the job is done, tried again or given up."""
+"""Settle attempts that ended: why they ended, and whether the job is done, retried or given up."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from leadline.execution.plane.actor import Actor, decision_details, has_checkpoi
 from leadline.execution.plane.advisor import Advisor, Diagnose, EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache, closed_job
-from leadline.execution.plane.journal import NewEvent
+from leadline.execution.plane.journal import NewEvent, attempt_event
 from leadline.execution.plane.watcher import ObservedEnd
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -19,7 +19,7 @@ from leadline.execution.wrapper.outcome import JobOutcome
 
 @dataclass(slots=True)
 class Settler:
-    """Writes the ends of attempts and jobs down, and hands finished jobs to the history."""
+    """Writes the ends of attempts and jobs, and passes finished attempts to the history."""
 
     book: JobCache
     schedulers: Mapping[str, Scheduler]
@@ -28,30 +28,34 @@ class Settler:
     diagnose: Diagnose
     actor: Actor
     outcomes: dict[str, JobOutcome | None] = field(default_factory=dict)
-    """Attempt → its outcome, until it is recorded."""
+    """Attempt -> its outcome, until it is recorded."""
 
     def settle(self, ends: list[ObservedEnd]) -> None:
-        """Settle attempts, and decide what becomes of their jobs: one write for all."""
+        """Settle attempts and decide about their jobs, in one write."""
         jobs: dict[str, Job] = {}
         attempts: list[Attempt] = []
-        notes: list[NewEvent] = []
+        events: list[NewEvent] = []
         for end in ends:
-            held = jobs.get(end.attempt.job) or self.book.jobs[end.attempt.job]
-            found = self.diagnose(end.attempt, end.status, end.outcome, end.log)
-            ended = self._ended(end, found)
-            notes.append(
-                NewEvent(EventKind.STATE, ended.job, ended.key, {"state": found.state.value, "reason": ended.reason})
+            job_before = jobs.get(end.attempt.job) or self.book.jobs[end.attempt.job]
+            diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log)
+            ended = self._ended_attempt(end, diagnosis)
+            events.append(
+                attempt_event(EventKind.STATE, ended, {"state": diagnosis.state.value, "reason": ended.reason})
             )
-            job = replace(held, attempts=tuple(ended if one.key == ended.key else one for one in held.attempts))
-            job, told = self._next(job, ended, end.outcome, found)
+            job = replace(
+                job_before,
+                attempts=tuple(ended if attempt.key == ended.key else attempt for attempt in job_before.attempts),
+            )
+            job, job_events = self._next(job, ended, end.outcome, diagnosis)
             jobs[job.key] = job
-            attempts += [one for one in job.attempts if one not in self.book.jobs[job.key].attempts]
-            notes += told
+            # Settling one copy may withdraw the others.
+            attempts += [attempt for attempt in job.attempts if attempt not in self.book.jobs[job.key].attempts]
+            events += job_events
             self.outcomes[ended.key] = end.outcome
-        self.book.write(jobs=jobs.values(), attempts=attempts, notes=notes)
+        self.book.write(jobs=jobs.values(), attempts=attempts, events=events)
 
     def record(self) -> None:
-        """Hand the attempts that ended to the history, and let go of jobs for which nothing is left to do."""
+        """Pass ended attempts to the history and drop finished jobs."""
         leaving = [self.book.jobs[key] for key in self.book.leaving]
         ends = [
             EndedAttempt(job, attempt, self.outcomes.get(attempt.key))
@@ -62,85 +66,93 @@ class Settler:
         closed = [job for job in leaving if job.closed and not job.recorded]
         if not ends and not closed:
             return
-        ran = [one for one in ends if one.attempt.started_at is not None]
-        reported = self._reported([one.attempt for one in ran if one.attempt.key not in self.outcomes])
-        self.advisor.ended([replace(one, outcome=one.outcome or reported.get(one.attempt.key)) for one in ran])
+        ran = [end for end in ends if end.attempt.started_at is not None]
+        # After a restart, outcomes that an earlier process read are not in memory.
+        reported = self._reported([end.attempt for end in ran if end.attempt.key not in self.outcomes])
+        self.advisor.ended([replace(end, outcome=end.outcome or reported.get(end.attempt.key)) for end in ran])
         self.book.write(
             jobs=[replace(job, recorded=True) for job in closed],
-            attempts=[replace(one.attempt, recorded=True) for one in ends],
+            attempts=[replace(end.attempt, recorded=True) for end in ends],
         )
         self.outcomes.clear()
 
     def _reported(self, attempts: list[Attempt]) -> dict[str, JobOutcome]:
-        """Return the reports of attempts that an earlier process settled; of those that can still be read."""
-        found: dict[str, JobOutcome] = {}
-        for system in {one.place.system for one in attempts} & set(self.schedulers):
-            keys = [one.key for one in attempts if one.place.system == system]
+        """Return the readable reports of attempts that an earlier process settled."""
+        reports: dict[str, JobOutcome] = {}
+        for system in {attempt.place.system for attempt in attempts} & set(self.schedulers):
+            keys = [attempt.key for attempt in attempts if attempt.place.system == system]
             try:
-                found |= self.schedulers[system].reports(keys)
-            except SchedulerUnreachable:  # the run is kept by what the journal has of it
+                reports |= self.schedulers[system].reports(keys)
+            except SchedulerUnreachable:  # the run is stored without its report
                 continue
-        return found
+        return reports
 
-    def _ended(self, end: ObservedEnd, found: Diagnosis) -> Attempt:
+    def _ended_attempt(self, end: ObservedEnd, diagnosis: Diagnosis) -> Attempt:
         attempt, status, outcome = end.attempt, end.status, end.outcome
-        started = outcome.started_at if outcome else attempt.started_at
+        started_at = outcome.started_at if outcome else attempt.started_at
         if status is not None and status.started_s is not None:
-            started = iso_utc(status.started_s)
-        ended = outcome.ended_at if outcome and outcome.ended_at else iso_utc(self.clock.now_s())
+            started_at = iso_utc(status.started_s)
+        ended_at = outcome.ended_at if outcome and outcome.ended_at else iso_utc(self.clock.now_s())
         if status is not None and status.ended_s is not None:
-            ended = iso_utc(status.ended_s)
+            ended_at = iso_utc(status.ended_s)
         return replace(
             attempt,
-            state=found.state,
-            started_at=started,
-            ended_at=ended,
-            reason="; ".join(found.evidence) or attempt.reason,
+            state=diagnosis.state,
+            started_at=started_at,
+            ended_at=ended_at,
+            reason="; ".join(diagnosis.evidence) or attempt.reason,
             node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
             exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
         )
 
     def _next(
-        self, job: Job, ended: Attempt, outcome: JobOutcome | None, found: Diagnosis
+        self, job: Job, ended: Attempt, outcome: JobOutcome | None, diagnosis: Diagnosis
     ) -> tuple[Job, list[NewEvent]]:
-        """Return the job as the end of an attempt leaves it, and what is to be told of that."""
-        done = any(one.state is JobState.COMPLETED for one in job.attempts)
-        if job.live_attempts:  # another copy is still there; it is of no more use if the job is done, or can only fail
-            useless = done or job.cancelled or self._gives_up(job, ended, outcome, found)
-            rest = tuple(replace(one, withdrawn=one.withdrawn or (one.live and useless)) for one in job.attempts)
-            return replace(job, attempts=rest), []
+        """Return the job after the end of one attempt, and the events that describe it."""
+        done = any(attempt.state is JobState.COMPLETED for attempt in job.attempts)
+        if job.live_attempts:
+            # The remaining copies are useless once the job is done or can only fail.
+            useless = done or job.cancelled or self._gives_up(job, ended, outcome, diagnosis)
+            attempts = tuple(
+                replace(attempt, withdrawn=attempt.withdrawn or (attempt.live and useless)) for attempt in job.attempts
+            )
+            return replace(job, attempts=attempts), []
+        # Another copy completed, so the end of this one changes nothing.
         if done and (ended.state is not JobState.COMPLETED or job.cancelled):
             closed, settled = closed_job(job, JobState.COMPLETED, "")
             return closed, [settled]
         if job.cancelled:
             closed, settled = closed_job(job, JobState.CANCELLED, "cancelled by its user")
             return closed, [settled]
+        # A move or a resubmission was planned when the attempt was withdrawn.
         if ended.withdrawn and job.plan is not None:
             return job, []
-        decision = self.actor.decide_end(job, ended, outcome, found)
-        told = [NewEvent(EventKind.DECISION, job.key, ended.key, decision_details(decision))]
+        decision = self.actor.decide_end(job, ended, outcome, diagnosis)
+        events = [NewEvent(EventKind.DECISION, job.key, ended.key, decision_details(decision))]
         if decision.action in (Action.RESUBMIT, Action.MOVE, Action.CHECKPOINT):
             attempts = tuple(
-                replace(one, segment=has_checkpoint(job, outcome)) if one.key == ended.key else one
-                for one in job.attempts
+                replace(attempt, segment=has_checkpoint(job, outcome)) if attempt.key == ended.key else attempt
+                for attempt in job.attempts
             )
             plan = self._plan(decision, ended)
-            return replace(job, attempts=attempts, plan=plan, reason=decision.reason), told
+            return replace(job, attempts=attempts, plan=plan, reason=decision.reason), events
         closed, settled = closed_job(job, _end_of(job, ended), decision.reason)
-        return closed, [*told, settled]
+        return closed, [*events, settled]
 
-    def _gives_up(self, job: Job, ended: Attempt, outcome: JobOutcome | None, found: Diagnosis) -> bool:
-        """Whether nothing more would be tried after the end of a copy, so that the others need not be either."""
+    def _gives_up(self, job: Job, ended: Attempt, outcome: JobOutcome | None, diagnosis: Diagnosis) -> bool:
+        """True if nothing would be tried after the end of this copy."""
         if ended.withdrawn:
             return False
-        return self.actor.decide_end(job, ended, outcome, found).action is Action.GIVE_UP
+        return self.actor.decide_end(job, ended, outcome, diagnosis).action is Action.GIVE_UP
 
     def _plan(self, decision: Decision, ended: Attempt) -> AttemptPlan:
-        later = iso_utc(self.clock.now_s() + decision.delay_s) if decision.delay_s else None
-        return AttemptPlan(decision.place or ended.place, decision.resources or ended.resources, later, decision.reason)
+        not_before = iso_utc(self.clock.now_s() + decision.delay_s) if decision.delay_s else None
+        return AttemptPlan(
+            decision.place or ended.place, decision.resources or ended.resources, not_before, decision.reason
+        )
 
 
 def _end_of(job: Job, ended: Attempt) -> JobState:
-    """Return how a job ended whose last attempt was this one: as the last that was not taken back."""
-    own = [one for one in job.attempts if not one.withdrawn]
-    return own[-1].state if own and ended.withdrawn else ended.state
+    """Return the final state of a job: that of its last attempt that was not withdrawn."""
+    kept = [attempt for attempt in job.attempts if not attempt.withdrawn]
+    return kept[-1].state if kept and ended.withdrawn else ended.state

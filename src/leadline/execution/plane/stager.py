@@ -1,4 +1,4 @@
-"""Bring the checkpoint of a job to the system where it goes on, before it is submitted there."""
+"""Copy the checkpoint of a job to the system where it continues, before the job is submitted there."""
 
 import shutil
 import threading
@@ -18,40 +18,40 @@ from leadline.execution.plane.journal import EventDetails, NewEvent
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.transport.port import CopyReport, LocalTransport, Transport
 
-OWN = uuid.uuid4().hex[:8]
-"""This process, in the names of its copies."""
+PROCESS_MARK = uuid.uuid4().hex[:8]
+"""Marks this process in the names of its copies."""
 COPY_S = 12 * 3600.0
-"""How long a copy may take."""
+"""Time limit for one copy."""
 ASK_S = 120.0
-AGAIN_S = (60.0, 1800.0)
-"""How long nothing is tried after a copy that failed: the first time, and at most; it doubles."""
+RETRY_PAUSES_S = (60.0, 1800.0)
+"""Pause after a failed copy: at first, and at most. It doubles each time."""
 SWAP = """\
 set -e
 if [ -e "$2" ] || [ -L "$2" ]; then rm -rf -- "$2.before"; mv -- "$2" "$2.before"; fi
 mv -- "$1" "$2"
 rm -rf -- "$2.before" "$3".*.arriving
 """
-"""Puts the whole copy ``$1`` in the place of ``$2``, and removes what others left under ``$3``."""
+"""Puts the complete copy ``$1`` in the place of ``$2`` and removes leftovers under ``$3``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRoute:
-    """From where to where a checkpoint goes: how either side is reached, and the folders."""
+    """Source and target of a checkpoint: the transports and the folders."""
 
     source: Transport
     folder: PurePosixPath
     target: Transport
-    there: PurePosixPath
+    target_folder: PurePosixPath
 
     @property
-    def stays(self) -> bool:
-        """Whether both are one and the same folder."""
-        return self.source.where == self.target.where and self.folder == self.there
+    def is_same_folder(self) -> bool:
+        """True if source and target are the same folder."""
+        return self.source.where == self.target.where and self.folder == self.target_folder
 
 
 @dataclass(slots=True)
 class _Copying:
-    """A copy that is being made by a thread; ``copied`` is there once it is whole, ``failure`` if it is not."""
+    """A copy made by a thread. It sets ``copied`` on success and ``failure`` otherwise."""
 
     source: Attempt
     system: str
@@ -62,11 +62,10 @@ class _Copying:
 
 @dataclass(slots=True)
 class Stager:
-    """Copies checkpoints, each in a thread of its own, and writes down what was brought where.
+    """Copies checkpoints, each in its own thread, and stores what was copied where.
 
-    A kill leaves at most a part of a copy under a name that nobody uses; the next process makes its own. A job is not
-    submitted before the journal says that its checkpoint is there. ``folder`` holds what is on its way between two
-    other machines.
+    A kill leaves at most a partial copy under an unused name; the next process starts its own. A job is submitted only
+    after the journal says that its checkpoint is there. ``folder`` holds copies between two remote machines.
     """
 
     book: JobCache
@@ -76,14 +75,14 @@ class Stager:
     folder: Path
     copying: dict[str, _Copying] = field(default_factory=dict)
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Job → when a failed copy is tried again (monotonic), and after which pause."""
+    """Job -> time of the next try (monotonic), and the pause before it."""
     sizes: dict[str, float | None] = field(default_factory=dict)
-    """Attempt → how large its checkpoint is, in bytes; ``None`` as long as that is being asked."""
+    """Attempt -> size of its checkpoint in bytes; None while a thread asks for it."""
 
     def size_bytes(self, job: Job, source: Attempt) -> float | None:
-        """Return how large the checkpoint of an attempt that ended is, once it is known: it is asked beside the plane.
+        """Return the size of the checkpoint of an ended attempt, or None if it is unknown or there is none.
 
-        ``None`` is not known, or that there is none.
+        The first call starts a thread that asks the system; later calls return its answer.
         """
         if source.live or source.place.system not in self.schedulers:
             return None
@@ -108,121 +107,130 @@ class Stager:
             self.sizes[source.key] = float(KIB * int(size))
 
     def ready(self, job: Job) -> bool:
-        """Whether a job that is about to be submitted has its checkpoint there; else it is being brought."""
+        """True if a job's checkpoint is at its next system; otherwise a copy is started or runs."""
         system = job.plan.place.system if job.plan else None
         source = None if system is None else job.checkpoint_source(system)
         if source is None or system is None or self._is_there(job, source, system):
             return True
-        one = self.copying.get(job.key)
-        if one is not None and one.done.is_set():
+        copying = self.copying.get(job.key)
+        if copying is not None and copying.done.is_set():
             del self.copying[job.key]
-            return self._taken(job, one)
+            return self._finish(job, copying)
         again_s, _ = self.waits.get(job.key, (0.0, 0.0))
-        if one is None and self.clock.monotonic_s() >= again_s:
+        if copying is None and self.clock.monotonic_s() >= again_s:
             return self._begin(job, source, system)
         return False
 
     def _is_there(self, job: Job, source: Attempt, system: str) -> bool:
         events = self.book.journal.events(job=job.key, kinds=[EventKind.STAGED])
-        return any((one.attempt, one.details.get("to")) == (source.key, system) for one in events)
+        return any((event.attempt, event.details.get("to")) == (source.key, system) for event in events)
 
     def _begin(self, job: Job, source: Attempt, system: str) -> bool:
-        """Start a copy; ``True`` if there is none to make."""
+        """Start a copy; True if none is needed."""
         try:
             self.admit(source.place.system)
             self.admit(system)
-            way = self._way(job, source, system)
+            route = self._route(job, source, system)
         except LeadlineError as error:
             self._failed(job, source, system, str(error))
             return False
-        if way is None or way.stays:
+        if route is None or route.is_same_folder:
             self._note(job, source, system, CopyReport(0, 0.0))
             return True
-        one = self.copying[job.key] = _Copying(source, system)
-        arguments = (one, way, self.folder / f"{job.key}-{source.key}-{OWN}")
+        copying = self.copying[job.key] = _Copying(source, system)
+        arguments = (copying, route, self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}")
         threading.Thread(target=_copy, args=arguments, daemon=True, name=f"staging {job.key}").start()
         return False
 
-    def _way(self, job: Job, source: Attempt, system: str) -> CheckpointRoute | None:
-        """Return the way of a job's checkpoint; ``None`` if one of the systems has no files."""
-        homes = [self.schedulers[one].home(_at(job, one)) for one in (source.place.system, system)]
-        known = [one for one in homes if one is not None]
-        if len(known) < 2:
+    def _route(self, job: Job, source: Attempt, system: str) -> CheckpointRoute | None:
+        """Return the route of a job's checkpoint; None if one of the systems has no files."""
+        homes = [self.schedulers[name].home(_at(job, name)) for name in (source.place.system, system)]
+        present = [name for name in homes if name is not None]
+        if len(present) < 2:
             return None
-        (left, old), (to, new) = known
+        (source_transport, source_home), (target_transport, target_home) = present
         folder = job.policy.checkpoint_folder or ""
-        return CheckpointRoute(left, old / folder, to, new / folder)
+        return CheckpointRoute(source_transport, source_home / folder, target_transport, target_home / folder)
 
-    def _taken(self, job: Job, one: _Copying) -> bool:
-        if one.copied is None:
-            self._failed(job, one.source, one.system, one.failure)
+    def _finish(self, job: Job, copying: _Copying) -> bool:
+        if copying.copied is None:
+            self._failed(job, copying.source, copying.system, copying.failure)
             return False
-        self._note(job, one.source, one.system, one.copied)
+        self._note(job, copying.source, copying.system, copying.copied)
         return True
 
     def _note(self, job: Job, source: Attempt, system: str, copied: CopyReport) -> None:
         self.waits.pop(job.key, None)
-        said: EventDetails = {"from": source.place.system, "to": system, "moved_bytes": copied.moved_bytes,
+        details: EventDetails = {"from": source.place.system, "to": system, "moved_bytes": copied.moved_bytes,
                 "elapsed_s": round(copied.elapsed_s, 6)}  # fmt: skip
-        self.book.write(notes=[NewEvent(EventKind.STAGED, job.key, source.key, said)])
+        self.book.write(events=[NewEvent(EventKind.STAGED, job.key, source.key, details)])
 
     def _failed(self, job: Job, source: Attempt, system: str, why: str) -> None:
-        _, before_s = self.waits.get(job.key, (0.0, 0.0))
-        first, most = AGAIN_S
-        pause_s = min(max(2 * before_s, first), most)
+        _, last_pause_s = self.waits.get(job.key, (0.0, 0.0))
+        first_s, longest_s = RETRY_PAUSES_S
+        pause_s = min(max(2 * last_pause_s, first_s), longest_s)
         self.waits[job.key] = self.clock.monotonic_s() + pause_s, pause_s
-        said = {"place": system, "why": f"its checkpoint could not be brought there: {why}"}
-        self.book.write(notes=[NewEvent(EventKind.FAULT, job.key, source.key, said)])
+        details = {"place": system, "why": f"its checkpoint could not be copied there: {why}"}
+        self.book.write(events=[NewEvent(EventKind.FAULT, job.key, source.key, details)])
 
 
-def copy_checkpoint(way: CheckpointRoute, mark: str, between: Path) -> CopyReport:
-    """Copy a folder whole or not at all in place of another; nothing is moved where there is none.
+def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyReport:
+    """Copy a checkpoint folder completely or not at all; do nothing if the source does not exist.
 
-    ``mark`` names the copy on its way, which this process takes up again after a failure; another takes a name of its
-    own, as what a killed one had started may still be writing. ``between`` holds it here where neither side is this
-    machine. The seconds are those of the whole copy, and the bytes those that were moved.
+    Args:
+        route: source and target.
+        mark: names the partial copy, so that this process can continue it after a failure. Other processes use their
+            own name, because a transfer of a killed process may still be writing.
+        between: local folder for copies between two remote machines.
+
+    Returns:
+        the bytes moved and the seconds of the whole copy.
 
     Raises:
-        LeadlineError: it was not copied whole; do it again.
+        LeadlineError: the copy is incomplete; call again.
     """
     began_s = time.monotonic()
-    if not _exists(way.source, way.folder):
+    if not _exists(route.source, route.folder):
         return CopyReport(0, time.monotonic() - began_s)
-    stem = way.there.with_name(f".{way.there.name}.{mark}")
-    arriving = stem.with_name(f"{stem.name}.{OWN}.arriving")
-    if isinstance(way.source, LocalTransport):
-        moved = [way.target.send(Path(way.folder), arriving, timeout_s=COPY_S)]
-    elif isinstance(way.target, LocalTransport):
-        moved = [way.source.fetch(way.folder, Path(arriving), timeout_s=COPY_S)]
+    stem = route.target_folder.with_name(f".{route.target_folder.name}.{mark}")
+    partial = stem.with_name(f"{stem.name}.{PROCESS_MARK}.arriving")
+    if isinstance(route.source, LocalTransport):
+        reports = [route.target.send(Path(route.folder), partial, timeout_s=COPY_S)]
+    elif isinstance(route.target, LocalTransport):
+        reports = [route.source.fetch(route.folder, Path(partial), timeout_s=COPY_S)]
     else:
-        moved = [way.source.fetch(way.folder, between, timeout_s=COPY_S)]
-        moved.append(way.target.send(between, arriving, timeout_s=COPY_S))
-    swapped = way.target.run(["sh", "-c", SWAP, "sh", str(arriving), str(way.there), str(stem)], timeout_s=ASK_S)
-    if swapped.returncode or swapped.timed_out:
-        raise LeadlineError(f"{way.there} cannot be put in place at {way.target.where} ({swapped.stderr.strip()})")
+        reports = [route.source.fetch(route.folder, between, timeout_s=COPY_S)]
+        reports.append(route.target.send(between, partial, timeout_s=COPY_S))
+    answer = route.target.run(
+        ["sh", "-c", SWAP, "sh", str(partial), str(route.target_folder), str(stem)], timeout_s=ASK_S
+    )
+    if answer.returncode or answer.timed_out:
+        raise LeadlineError(
+            f"{route.target_folder} cannot be put in place at {route.target.where} ({answer.stderr.strip()})"
+        )
     shutil.rmtree(between, ignore_errors=True)
-    return CopyReport(max(one.moved_bytes for one in moved), time.monotonic() - began_s)
+    return CopyReport(max(report.moved_bytes for report in reports), time.monotonic() - began_s)
 
 
-def _copy(one: _Copying, way: CheckpointRoute, between: Path) -> None:
+def _copy(copying: _Copying, route: CheckpointRoute, between: Path) -> None:
     try:
-        one.copied = copy_checkpoint(way, one.source.key, between)
+        copying.copied = copy_checkpoint(route, copying.source.key, between)
     except (LeadlineError, OSError) as error:
-        one.failure = str(error)
+        copying.failure = str(error)
     finally:
-        one.failure = one.failure or ("" if one.copied else "the copy broke off")
-        one.done.set()
+        copying.failure = copying.failure or ("" if copying.copied else "the copy broke off")
+        copying.done.set()
 
 
 def _exists(transport: Transport, folder: PurePosixPath) -> bool:
-    """Whether there is a folder of that name.
+    """True if the folder exists.
 
     Raises:
-        SchedulerUnreachable: nothing told.
+        SchedulerUnreachable: the transport gave no clear answer.
     """
     answer = transport.run(["test", "-d", str(folder)], timeout_s=ASK_S)
     if answer.timed_out or answer.returncode not in (0, 1):
-        raise SchedulerUnreachable(f"{folder} cannot be looked at on {transport.where} ({answer.stderr.strip()})")
+        raise SchedulerUnreachable(f"{folder} cannot be checked on {transport.where} ({answer.stderr.strip()})")
     return answer.returncode == 0
 
 
@@ -231,12 +239,12 @@ def _at(job: Job, system: str) -> JobSpec:
 
 
 def check_folder_name(name: str) -> str:
-    """Return the name of a folder within that of a job.
+    """Return the name of a folder below the job's own folder.
 
     Raises:
-        InvalidInput: it is not one, or it is that folder itself, or may be outside of it.
+        InvalidInput: the name is absolute, empty, or may lead outside.
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-        raise InvalidInput(f"{name!r} is no folder within the job's own: name one such as checkpoints")
+        raise InvalidInput(f"{name!r} is not a folder below the job's own: use a name such as checkpoints")
     return str(path)

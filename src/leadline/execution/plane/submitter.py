@@ -1,4 +1,7 @@
-"""Hand jobs to schedulers exactly once: the key is on the disk before anything is sent, and looked up if in doubt."""
+"""Submit jobs to schedulers exactly once.
+
+The key of an attempt is on disk before anything is sent. If an answer is lost, the key is looked up at the scheduler.
+"""
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +15,7 @@ from leadline.core.plane import Attempt, AttemptPlan, DependencyKind, EventKind,
 from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import EventDetails, NewEvent
+from leadline.execution.plane.journal import EventDetails, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
 from leadline.execution.schedulers.port import (
     RequestRefused,
@@ -24,88 +27,97 @@ from leadline.execution.schedulers.port import (
 )
 
 AT_ONCE = 100
-"""Submissions of one round; between rounds the plane looks after what runs."""
+"""Submissions in one round. Between rounds the plane watches the running jobs."""
 MAX_ARRAY_SIZE = 1000
-"""Elements of one array; Slurm's own limit (MaxArraySize) is 1001 where nobody changed it."""
+"""Elements of one array. Slurm's default limit (MaxArraySize) is 1001."""
 NOTED_AT_ONCE = 25
-"""Ids of submissions that are noted in one go."""
+"""Ids of submissions that one write stores."""
 BUSY_S = 60.0
-"""How long to wait before a scheduler that took nothing more is tried again."""
+"""Wait before submitting again to a scheduler that was full."""
 
 
 @dataclass(slots=True)
 class Submitter:
-    """Notes attempts, submits them, and finds those again whose answer was lost."""
+    """Stores attempts, submits them, and finds those whose answer was lost."""
 
     book: JobCache
     schedulers: Mapping[str, Scheduler]
     rhythms: Mapping[str, PollSchedule]
     admit: Callable[[str], object]
-    """Makes sure that a system is among them, or raises ``LeadlineError``."""
+    """Adds a system to ``schedulers`` if it is missing; raises ``LeadlineError`` if that fails."""
     advisor: Advisor
     clock: Clock
-    patience: PollIntervals
+    intervals: PollIntervals
     has_checkpoint: Callable[[Job], bool] = lambda _: True
-    """Whether what a job goes on from is where it goes to; it is brought there else, and asked for again."""
+    """True if the job's checkpoint is at its next place. If not, the copy is started and the question asked again
+    later."""
     missed: dict[str, float] = field(default_factory=dict)
-    """Batch → since when (monotonic) it is looked up in vain; a clock that jumps makes no time pass."""
+    """Batch -> monotonic time since which its key is not found. Clock jumps do not count."""
     due: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Job and moment that it is put off to → when that is by a clock that does not jump."""
+    """(job, start time) -> the same time on the monotonic clock."""
     unsent: set[str] = field(default_factory=set)
-    """Batches that are known not to have been sent."""
+    """Batches that were certainly not sent."""
     dropped: list[Attempt] = field(default_factory=list)
-    """What was taken back before it was sent, and is over with that."""
+    """Attempts that were withdrawn before they were sent."""
 
     def start(self) -> int:
-        """Submit what is ready, as far as one round goes; return how many jobs were handed over."""
+        """Submit one round of ready jobs and return how many were submitted."""
         ready = self._ready()
         attempts = [attempt for job in ready for attempt in self._attempts(job)]
         if not attempts:
-            return self._again()
+            return self._submit_unsent()
         batches = _batches(attempts, self.book.jobs)
         self.book.write(
-            jobs=[replace(self.book.jobs[key], plan=None) for key in {one.job for one in attempts}],
-            attempts=[one for batch in batches for one in batch],
-            notes=[NewEvent(EventKind.NOTED, one.job, one.key, _asked(one)) for batch in batches for one in batch],
+            jobs=[replace(self.book.jobs[key], plan=None) for key in {attempt.job for attempt in attempts}],
+            attempts=[attempt for batch in batches for attempt in batch],
+            events=[
+                attempt_event(EventKind.NOTED, attempt, _request_details(attempt))
+                for batch in batches
+                for attempt in batch
+            ],
         )
-        return self._submit_all(batches) + self._again()
+        return self._submit_all(batches) + self._submit_unsent()
 
     def look_up(self, system: str) -> None:
-        """Find the submissions at a system whose answer was lost; what surely never arrived is submitted again.
+        """Find the submissions at a system whose answer was lost.
+
+        A batch that is still missing after the grace period is submitted again.
 
         Raises:
-            SchedulerUnreachable: it did not answer; nothing was concluded.
+            SchedulerUnreachable: the scheduler did not answer.
         """
-        lost = _by_batch(one for _, one in self.book.live(system) if one.scheduler_id is None)
+        lost = _by_batch(attempt for _, attempt in self.book.live(system) if attempt.scheduler_id is None)
+        # Unsent batches have no id either, but there is nothing to find.
         lost = {batch: attempts for batch, attempts in lost.items() if batch not in self.unsent}
         if not lost:
             return
-        found = self.schedulers[system].find(sorted(lost))
+        ids = self.schedulers[system].find(sorted(lost))
         for batch, attempts in lost.items():
-            if batch in found:
-                self._know([(attempts, found[batch])], found_again=True)
+            if batch in ids:
+                self._know([(attempts, ids[batch])], found_again=True)
                 continue
             now_s = self.clock.monotonic_s()
-            if now_s - self.missed.setdefault(batch, now_s) > self.patience.grace:
+            if now_s - self.missed.setdefault(batch, now_s) > self.intervals.grace:
                 del self.missed[batch]
                 self.unsent.add(batch)
 
-    def _again(self) -> int:
-        """Submit what never arrived, under the key that it has."""
+    def _submit_unsent(self) -> int:
+        """Submit batches that never arrived, under the same keys."""
         waiting = [
-            one
+            attempt
             for system in self.schedulers
             if self.rhythms[system].failures == 0
-            for _, one in self.book.live(system)
-            if one.scheduler_id is None and one.batch in self.unsent
+            for _, attempt in self.book.live(system)
+            if attempt.scheduler_id is None and attempt.batch in self.unsent
         ]
-        dropped = [one for one in waiting if one.withdrawn or self.book.jobs[one.job].cancelled]
+        dropped = [attempt for attempt in waiting if attempt.withdrawn or self.book.jobs[attempt.job].cancelled]
         self.dropped += dropped
-        return self._submit_all(_by_batch(one for one in waiting if one not in dropped).values())
+        return self._submit_all(_by_batch(attempt for attempt in waiting if attempt not in dropped).values())
 
     def _ready(self) -> list[Job]:
-        """Return jobs that may be submitted now; those that wait for what ended otherwise are closed."""
+        """Return the jobs that can be submitted now; close those whose dependency failed."""
         ready: list[Job] = []
+        # A copy, because closing a job changes the index.
         for job in [self.book.jobs[key] for key in self.book.idle]:
             if job.cancelled:
                 continue
@@ -114,14 +126,15 @@ class Submitter:
             if not self._may_follow(job) or not self.has_checkpoint(job):
                 continue
             ready.append(job)
+            # An array is never split between rounds, because its elements share one submission.
             if len(ready) >= AT_ONCE and not job.group:
                 break
         return ready
 
     def _is_due(self, key: str, not_before: str) -> bool:
-        """Whether the moment that a job is put off to has come, by a clock that does not jump."""
+        """True once the start time of a delayed job has come, on the monotonic clock."""
         if (key, not_before) not in self.due:
-            wait_s = min(epoch_s(not_before) - self.clock.now_s(), self.patience.delay)
+            wait_s = min(epoch_s(not_before) - self.clock.now_s(), self.intervals.delay)
             self.due[key, not_before] = self.clock.monotonic_s() + wait_s
         if self.clock.monotonic_s() < self.due[key, not_before]:
             return False
@@ -129,7 +142,7 @@ class Submitter:
         return True
 
     def _may_follow(self, job: Job) -> bool:
-        """Whether all that a job waits for has ended as it should; if it never can, the job is closed."""
+        """True if all dependencies ended as required; close the job if they never can."""
         for key in job.after:
             state = self.book.end_of(key)
             if state is None:
@@ -141,7 +154,7 @@ class Submitter:
         return True
 
     def _attempts(self, job: Job) -> list[Attempt]:
-        """Return the attempts to be made of a job now: one, or one for each copy that may wait at once."""
+        """Return the attempts to make now: one, or one for each parallel copy."""
         try:
             plans = (job.plan,) if job.plan else self.advisor.plans(job)
             for plan in plans:
@@ -149,36 +162,46 @@ class Submitter:
         except LeadlineError as error:
             self.book.close(job, JobState.FAILED, str(error))
             return []
-        plans = plans if job.policy.measured else plans[:1]  # nothing could hold copies back
-        number, held = len(job.attempts), len(plans) > 1
+        # Only the wrapper can hold a copy back, so unmeasured jobs get no copies.
+        plans = plans if job.policy.measured else plans[:1]
+        first_number, has_copies = len(job.attempts), len(plans) > 1
         noted_at = iso_utc(self.clock.now_s())
-        return [replace(_attempt(job, plan, number + at, noted_at), held=held) for at, plan in enumerate(plans, 1)]
+        return [
+            replace(_attempt(job, plan, first_number + at, noted_at), held=has_copies)
+            for at, plan in enumerate(plans, 1)
+        ]
 
     def _submit_all(self, batches: Iterable[list[Attempt]]) -> int:
-        """Submit batches, and note their ids some at a time: what a kill leaves unnoted is found by its key."""
+        """Submit batches, system by system."""
         by_system: dict[str, list[list[Attempt]]] = {}
         for batch in batches:
             by_system.setdefault(batch[0].place.system, []).append(batch)
-        return sum(self._submit_at(system, own) for system, own in by_system.items())
+        return sum(self._submit_at(system, system_batches) for system, system_batches in by_system.items())
 
     def _submit_at(self, system: str, batches: list[list[Attempt]]) -> int:
-        """Submit batches to one system, a few at first: where an answer fails to come, the rest is sent later."""
+        """Submit batches to one system and return the number of jobs that it accepted.
+
+        The first round is small. If an answer is missing, the rest is sent later. Ids are stored some at a time; ids
+        lost by a kill are found again by key.
+        """
         scheduler, count, at = self.schedulers[system], 0, 0
+        # ssh and sbatch take most of the time, so several submissions overlap.
         with ThreadPoolExecutor(scheduler.abreast) as pool:
             while at < len(batches) and not self.rhythms[system].failures:
                 part = batches[at : at + (NOTED_AT_ONCE if at else scheduler.abreast)]
                 at += len(part)
-                hand = partial(_sent, scheduler)
-                sent = (pool.map if scheduler.abreast > 1 else map)(hand, map(self._submission, part))
-                known = [(batch, self._taken(batch, answer)) for batch, answer in zip(part, sent, strict=True)]
-                taken = [(batch, found) for batch, found in known if found is not None]
-                self._know(taken)
-                count += sum(len(batch) for batch, _ in taken)
+                submit = partial(_try_submit, scheduler)
+                answers = (pool.map if scheduler.abreast > 1 else map)(submit, map(self._submission, part))
+                ids = [(batch, self._handle_answer(batch, answer)) for batch, answer in zip(part, answers, strict=True)]
+                accepted = [(batch, scheduler_id) for batch, scheduler_id in ids if scheduler_id is not None]
+                self._know(accepted)
+                count += sum(len(batch) for batch, _ in accepted)
+        # The journal already has these batches, so they must not be taken for lost ones.
         self.unsent |= {batch[0].batch for batch in batches[at:]}
         return count
 
-    def _taken(self, attempts: list[Attempt], answer: str | LeadlineError) -> str | None:
-        """Return the id of a batch; ``None`` if it was not taken, or if that is not known."""
+    def _handle_answer(self, attempts: list[Attempt], answer: str | LeadlineError) -> str | None:
+        """Return the id of a batch; None if it was refused or the answer is unknown."""
         first = attempts[0]
         rhythm = self.rhythms[first.place.system]
         self.unsent.discard(first.batch)
@@ -191,6 +214,7 @@ class Submitter:
             case RequestRefused() | InvalidInput():
                 self._refused(attempts, str(answer))
             case SchedulerUnreachable():
+                # Nothing was sent, so the batch can be sent again without a lookup.
                 if not isinstance(answer, SubmissionUncertain):
                     self.unsent.add(first.batch)
                 if rhythm.failed(str(answer)):
@@ -206,7 +230,7 @@ class Submitter:
         return Submission(
             first.batch,
             spec,
-            tuple(_index(self.book.jobs[one.job]) for one in attempts) if job.group else (),
+            tuple(_index(self.book.jobs[attempt.job]) for attempt in attempts) if job.group else (),
             checkpoint_signal=job.policy.checkpoint_signal,
             checkpoint_s=job.policy.checkpoint_s,
             measured=job.policy.measured,
@@ -214,50 +238,55 @@ class Submitter:
         )
 
     def _know(self, batches: Iterable[tuple[list[Attempt], str]], *, found_again: bool = False) -> None:
-        """Note the scheduler's ids of batches."""
-        at, known = iso_utc(self.clock.now_s()), []
-        for attempts, found in batches:
+        """Store the scheduler's ids of batches."""
+        now, attempts_with_id = iso_utc(self.clock.now_s()), []
+        for attempts, scheduler_id in batches:
             self.missed.pop(attempts[0].batch, None)
-            for one in attempts:
-                job = self.book.jobs[one.job]
-                own = f"{found}_{_index(job)}" if job.group else found
-                known.append(replace(one, scheduler_id=own, submitted_at=at))
-        if known:
-            said = {"found_again": found_again}
-            notes = [NewEvent(EventKind.SUBMITTED, one.job, one.key, {"id": one.scheduler_id, **said}) for one in known]
-            self.book.write(attempts=known, notes=notes)
+            for attempt in attempts:
+                job = self.book.jobs[attempt.job]
+                attempt_id = f"{scheduler_id}_{_index(job)}" if job.group else scheduler_id
+                attempts_with_id.append(replace(attempt, scheduler_id=attempt_id, submitted_at=now))
+        if attempts_with_id:
+            details = {"found_again": found_again}
+            events = [
+                attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, **details})
+                for attempt in attempts_with_id
+            ]
+            self.book.write(attempts=attempts_with_id, events=events)
 
     def _put_off(self, attempts: list[Attempt], why: str) -> None:
-        """Let jobs wait here, as the scheduler takes no more of them for now."""
+        """Delay jobs because the scheduler is full for now."""
         later = iso_utc(self.clock.now_s() + BUSY_S)
-        self._withdraw(attempts, why, lambda one: AttemptPlan(one.place, one.resources, later, why))
+        self._withdraw(attempts, why, lambda attempt: AttemptPlan(attempt.place, attempt.resources, later, why))
 
     def _refused(self, attempts: list[Attempt], why: str) -> None:
-        """Close jobs that the scheduler refused and that wait nowhere else."""
+        """Close refused jobs that have no other live copy."""
         self._withdraw(attempts, why, lambda _: None)
-        for one in attempts:
-            job = self.book.jobs[one.job]
+        for attempt in attempts:
+            job = self.book.jobs[attempt.job]
             if not job.live_attempts and not job.closed:
-                self.book.close(job, JobState.FAILED, f"{one.place} refused it: {why}")
+                self.book.close(job, JobState.FAILED, f"{attempt.place} refused it: {why}")
 
     def _withdraw(self, attempts: list[Attempt], why: str, plan: Callable[[Attempt], AttemptPlan | None]) -> None:
         now = iso_utc(self.clock.now_s())
         self.book.write(
-            jobs=[replace(self.book.jobs[one.job], plan=plan(one)) for one in attempts],
+            jobs=[replace(self.book.jobs[attempt.job], plan=plan(attempt)) for attempt in attempts],
             attempts=[
-                replace(one, state=JobState.CANCELLED, withdrawn=True, ended_at=now, reason=why) for one in attempts
+                replace(attempt, state=JobState.CANCELLED, withdrawn=True, ended_at=now, reason=why)
+                for attempt in attempts
             ],
-            notes=[
-                NewEvent(EventKind.FAULT, one.job, one.key, {"place": str(one.place), "why": why}) for one in attempts
+            events=[
+                attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why})
+                for attempt in attempts
             ],
         )
 
-    def _fault(self, one: Attempt, why: str) -> None:
-        self.book.write(notes=[NewEvent(EventKind.FAULT, one.job, one.key, {"place": str(one.place), "why": why})])
+    def _fault(self, attempt: Attempt, why: str) -> None:
+        self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why})])
 
 
-def _sent(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
-    """Return a scheduler's answer, an error of its own too."""
+def _try_submit(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
+    """Return the scheduler's answer, or its error."""
     try:
         return scheduler.submit(submission)
     except LeadlineError as error:
@@ -265,6 +294,7 @@ def _sent(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
 
 
 def _attempt(job: Job, plan: AttemptPlan, number: int, noted_at: str) -> Attempt:
+    # A shorter start limit is only for the first attempt; a retry needs its whole limit.
     resources = plan.resources if number == 1 else replace(plan.resources, least_walltime_s=None)
     return Attempt(
         uuid.uuid4().hex[:12], job.key, number, plan.place, resources, noted_at=noted_at,
@@ -273,40 +303,44 @@ def _attempt(job: Job, plan: AttemptPlan, number: int, noted_at: str) -> Attempt
 
 
 def _batches(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[list[Attempt]]:
-    """Put the elements of an array that ask for the same at the same place into one batch; others are alone."""
-    found: dict[object, list[Attempt]] = {}
-    for one in attempts:
-        group = jobs[one.job].group
-        found.setdefault((group, one.place, one.resources, one.held) if group else one.key, []).append(one)
-    batches = [all_[at : at + MAX_ARRAY_SIZE] for all_ in found.values() for at in range(0, len(all_), MAX_ARRAY_SIZE)]
+    """Group the elements of an array with equal request and place; every other attempt is submitted alone."""
+    groups: dict[object, list[Attempt]] = {}
+    for attempt in attempts:
+        array = jobs[attempt.job].group
+        groups.setdefault((array, attempt.place, attempt.resources, attempt.held) if array else attempt.key, []).append(
+            attempt
+        )
+    batches = [
+        group[at : at + MAX_ARRAY_SIZE] for group in groups.values() for at in range(0, len(group), MAX_ARRAY_SIZE)
+    ]
     return [_keyed(batch, jobs) for batch in batches]
 
 
 def _keyed(batch: list[Attempt], jobs: Mapping[str, Job]) -> list[Attempt]:
-    """Give the attempts of one submission its key, and those of an array's elements theirs."""
+    """Give the attempts of one submission its key; array elements get element keys."""
     key = batch[0].key
-    own = [element_key(key, _index(jobs[one.job])) if jobs[one.job].group else key for one in batch]
-    return [replace(one, key=mine, batch=key) for one, mine in zip(batch, own, strict=True)]
+    keys = [element_key(key, _index(jobs[attempt.job])) if jobs[attempt.job].group else key for attempt in batch]
+    return [replace(attempt, key=attempt_key, batch=key) for attempt, attempt_key in zip(batch, keys, strict=True)]
 
 
 def _by_batch(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
-    found: dict[str, list[Attempt]] = {}
-    for one in attempts:
-        found.setdefault(one.batch, []).append(one)
-    return found
+    batches: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        batches.setdefault(attempt.batch, []).append(attempt)
+    return batches
 
 
 def _index(job: Job) -> int:
     return job.index or 0
 
 
-def _asked(one: Attempt) -> EventDetails:
-    asked = one.resources
+def _request_details(attempt: Attempt) -> EventDetails:
+    resources = attempt.resources
     return {
-        "place": str(one.place),
-        "nodes": asked.nodes,
-        "gpus_per_node": asked.gpus_per_node,
-        "walltime_s": asked.walltime_s,
-        "memory_bytes_per_node": asked.memory_bytes_per_node,
-        "why": one.reason,
+        "place": str(attempt.place),
+        "nodes": resources.nodes,
+        "gpus_per_node": resources.gpus_per_node,
+        "walltime_s": resources.walltime_s,
+        "memory_bytes_per_node": resources.memory_bytes_per_node,
+        "why": attempt.reason,
     }

@@ -1,4 +1,4 @@
-"""What attempts leave in their scheduler's folder: outcomes of the wrapper, and ends of what nobody measured."""
+"""Files of attempts in their scheduler's folder: outcomes of the wrapper, and ends of unmeasured commands."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,29 +12,30 @@ from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, STARTED_BEFORE, JobOutcome
 
 RUNS_FOLDER = "runs"
-"""The folder, in a scheduler's own, of outcomes and outputs."""
+"""Subfolder of a scheduler's folder with outcomes and outputs."""
 _END = ".ended"
 
 
 def log_name(key: str) -> str:
-    """Return the file that has what an attempt, and its scheduler of it, said."""
+    """Return the file with the output of an attempt and of its scheduler."""
     return f"{key}.log"
 
 
 def end_name(key: str) -> str:
-    """Return the file in which an attempt that nobody measured leaves how it ended."""
+    """Return the file in which an unmeasured attempt stores its end."""
     return f"{key}{_END}"
 
 
 def run_once_script(command: str, folder: PurePosixPath, *, in_place: bool = False) -> list[str]:
-    """Return the lines of bash that run a command of which no wrapper sees that it runs once, and leave how it ended.
+    """Return bash lines that run a command once without the wrapper and store how it ended.
 
-    ``LEADLINE_KEY`` is the attempt's key. A second start runs nothing and ends as the first did. A shell that is told
-    to end waits for the command, which is told as well; ``in_place`` it gives up its place to the command, which alone
-    is sent what was for the shell then, and leaves no end.
+    ``LEADLINE_KEY`` holds the attempt's key. A second start runs nothing and exits like the first. A shell that gets a
+    signal waits for the command, which gets it too. With ``in_place`` the command replaces the shell, so that it alone
+    gets the signals; its end is then not stored.
     """
     lines = [
         f'leadline={shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"$LEADLINE_KEY"',
+        # With noclobber, only one of two starts can create the marker file.
         "set -C",
         'if ! { true > "$leadline".started; } 2>/dev/null && [ -e "$leadline".started ]; then',
         f'  if {{ read -r code _ < "$leadline"{_END}; }} 2>/dev/null; then exit "$code"; fi',
@@ -47,6 +48,7 @@ def run_once_script(command: str, folder: PurePosixPath, *, in_place: bool = Fal
         return [*lines, f"exec {command}"]
     return [
         *lines,
+        # A caught signal interrupts the shell's wait, while an ignored one would be inherited by the command.
         "trap : TERM USR1 USR2",
         "printf -v began '%(%s)T' -1",
         "code=0",
@@ -59,28 +61,28 @@ def run_once_script(command: str, folder: PurePosixPath, *, in_place: bool = Fal
 def read_outcomes(
     transport: Transport, folder: PurePosixPath, names: Mapping[str, str], *, since_s: float
 ) -> dict[str, JobOutcome]:
-    """Return what lies in the files of these names (name → key) and was written since; what is damaged says nothing.
+    """Return the outcomes in the given files (name -> key) written since ``since_s``; damaged files are skipped.
 
     Raises:
         SchedulerUnreachable: the folder was not reached.
     """
-    found: dict[str, JobOutcome] = {}
+    outcomes: dict[str, JobOutcome] = {}
     for name, text in transport.read_changed(folder / RUNS_FOLDER, list(names), since_s=since_s).items():
         try:
-            found[names[name]] = read_end(text) if name.endswith(_END) else from_json(text, JobOutcome, label=name)
+            outcomes[names[name]] = read_end(text) if name.endswith(_END) else from_json(text, JobOutcome, label=name)
         except InvalidInput:
             continue
-    return found
+    return outcomes
 
 
 def read_end(text: str) -> JobOutcome:
-    """Read exit code, start and end (seconds since the epoch) of a command that nobody measured.
+    """Parse exit code, start and end (seconds since the epoch) of an unmeasured command.
 
     Raises:
-        InvalidInput: it says something else.
+        InvalidInput: the text has another form.
     """
     words = text.split()
-    if len(words) != 3 or not all(one.isascii() and one.isdigit() for one in words):
+    if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
         raise InvalidInput(f"{text!r} is not an exit code, a start and an end")
     code, began_s, ended_s = map(int, words)
     state = JobState.FAILED if code else JobState.COMPLETED

@@ -1,14 +1,14 @@
-"""What a queue of measured jobs is: the entries of its journal, and what every place that runs them can do."""
+"""The queue of measured jobs: its journal in SQLite, and the port of the places that run its jobs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, ClassVar, Protocol
 
 from leadline.core.documents import from_json, to_json
 from leadline.core.jobs import JobSpec, JobState
+from leadline.execution.clock import now_utc
 from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.files.sqlite import SqliteFile
 
@@ -17,10 +17,17 @@ from leadline.files.sqlite import SqliteFile
 class QueueEntry:
     """One job of the queue.
 
-    ``attempt`` counts from 1 once it was started, and ``losses`` how often its wrapper vanished under a living queue.
-    ``pid`` with ``pid_started`` (seconds since the epoch) name the wrapper on ``host``; ``place`` names the job at a
-    scheduler. ``outcome`` is there once it ended; ``lost_s`` is what attempts took that gave no result.
-    ``recorded`` says whether whoever owns the queue has taken the outcome over; ``note`` is the owner's own.
+    Attributes:
+        attempt: number of the attempt, from 1 once it was started.
+        losses: how often its wrapper vanished while the queue was alive.
+        host: machine of the wrapper.
+        pid: process id of the wrapper.
+        pid_started: start of the wrapper, in seconds since the epoch.
+        place: name of the job at a scheduler, or its slots.
+        outcome: outcome of the last attempt once it ended.
+        lost_s: seconds of attempts without a result.
+        recorded: the owner of the queue has stored the outcome.
+        note: free text of the owner.
     """
 
     key: str
@@ -40,72 +47,69 @@ class QueueEntry:
 
 
 MAX_LOSSES = 3
-"""A job whose wrapper was lost so often under a living queue has failed."""
+"""A job whose wrapper vanished so often under a living queue has failed."""
 
 
 class JobQueue(Protocol):
-    """A place where the jobs of one journal run under the measuring wrapper."""
+    """A place that runs the jobs of one journal under the measuring wrapper."""
 
     @property
     def running(self) -> Mapping[str, QueueEntry]:
-        """The jobs that were started here and have not been seen to end, by key."""
+        """The started jobs that have not ended, by key."""
 
     def resume(self) -> None:
-        """Take up what an earlier process left: wait for what lives, settle what ended, put back what vanished."""
+        """Continue an earlier process: wait for living jobs, settle ended ones, requeue vanished ones."""
 
     def start(self, candidates: Iterable[QueueEntry]) -> int:
-        """Start candidates in their order while there is room; return how many were started."""
+        """Start candidates in their order while they fit; return how many were started."""
 
     def wait(self, timeout_s: float) -> list[QueueEntry]:
         """Return the jobs that ended, after ``timeout_s`` at the latest.
 
-        An entry whose state is PENDING was put back: it ended without a result of its own.
+        A returned entry in state PENDING was requeued: it ended without a result of its own.
         """
 
     def end(self) -> None:
-        """Tell every running job to end; each is put back, and comes out of ``wait`` so."""
+        """Terminate every running job. Each is requeued, and ``wait`` returns it so."""
 
 
 def result_path(folder: Path, entry: QueueEntry) -> Path:
-    """Return the file of an attempt's outcome; every attempt has its own, so that none is taken for another's."""
+    """Return the outcome file of an attempt; every attempt has its own."""
     return folder / "runs" / f"{entry.key}-{entry.attempt}.json"
 
 
 def log_path(folder: Path, entry: QueueEntry) -> Path:
-    """Return the file of an attempt's output."""
+    """Return the output file of an attempt."""
     return result_path(folder, entry).with_suffix(".log")
 
 
 def last_log_line(path: Path, *, max_characters: int = 300) -> str:
-    """Return the last line of a job's log that is neither blank nor the wrapper's own, cut to ``max_characters`` characters.
-
-    It is empty where there is none.
-    """
+    """Return the last line of a log that is neither blank nor the wrapper's own; empty if there is none."""
     lines = read_tail(path, 8192).splitlines()
-    said = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("leadline: ")), "")
-    return said if len(said) <= max_characters else f"{said[: max_characters - 1]}…"
+    last = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("leadline: ")), "")
+    return last if len(last) <= max_characters else f"{last[: max_characters - 1]}…"
 
 
-def read_tail(path: Path, most_bytes: int) -> str:
-    """Return the last of a file; nothing of one that cannot be read."""
+def read_tail(path: Path, max_bytes: int) -> str:
+    """Return the end of a file; empty if it cannot be read."""
     try:
         with path.open("rb") as stream:
-            stream.seek(max(path.stat().st_size - most_bytes, 0))
+            stream.seek(max(path.stat().st_size - max_bytes, 0))
             return stream.read().decode(errors="replace")
     except OSError:
         return ""
 
 
 def unmeasured_outcome(entry: QueueEntry, state: JobState, reason: str) -> JobOutcome:
-    """Return the outcome of an attempt whose wrapper was ended before it could write one."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    """Return the outcome of an attempt whose wrapper could not write one."""
+    now = now_utc()
     return JobOutcome(state, entry.started_at or now, entry.host or "", entry.spec.command, ended_at=now, reason=reason)
 
 
 VERSION = 1
-"""Of the tables; kept in the file's ``user_version``."""
+"""Version of the tables, stored in the file's ``user_version``."""
 APPLICATION_ID = 0x4C51_5545
-"""``LQUE`` in the file's header: another program's database is never written to."""
+"""``LQUE`` in the file header, so that other databases are never written."""
 
 TABLES = """
 CREATE TABLE job (
@@ -139,7 +143,7 @@ INSERT = "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?,
 
 
 class QueueJournal(SqliteFile):
-    """The queue in the file ``path``, made if it is not there; a context manager that closes it."""
+    """The queue in the file ``path``, created if missing; a context manager that closes it."""
 
     tables: ClassVar[str] = TABLES
     application_id: ClassVar[int] = APPLICATION_ID
@@ -148,54 +152,63 @@ class QueueJournal(SqliteFile):
         super().__init__(path, tables=self.tables, application_id=self.application_id, version=VERSION)
 
     def add(self, jobs: Iterable[tuple[str, JobSpec, str]]) -> None:
-        """Append jobs as (key, spec, note); of a key that is there already, spec and note change until it starts."""
+        """Append jobs as (key, spec, note). A known key gets the new spec and note until it starts."""
         with self.transaction() as connection:
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             connection.executemany(
                 f"{INSERT} ON CONFLICT (key) DO UPDATE SET spec = excluded.spec, note = excluded.note "
                 "WHERE state = 'PENDING'",
-                [(key, last + at, to_json(spec, indent=0), note) for at, (key, spec, note) in enumerate(jobs, 1)],
+                [
+                    (key, last + offset, to_json(spec, indent=0), note)
+                    for offset, (key, spec, note) in enumerate(jobs, 1)
+                ],
             )
 
     def entries(self) -> tuple[QueueEntry, ...]:
-        """Return all jobs in the order they were added."""
+        """Return all jobs in the order in which they were added."""
         rows = self.read(f"SELECT {COLUMNS} FROM job ORDER BY position")  # noqa: S608 - a constant of this file
         return tuple(self._entry(row) for row in rows)
 
     def in_state(self, state: JobState) -> tuple[QueueEntry, ...]:
-        """Return the jobs in one state, in the order they were added."""
+        """Return the jobs in one state, in the order in which they were added."""
         query = f"SELECT {COLUMNS} FROM job WHERE state = ? ORDER BY position"  # noqa: S608 - a constant of this file
         return tuple(self._entry(row) for row in self.read(query, state.value))
 
     def get(self, key: str) -> QueueEntry:
-        """Return one job; its key must be there."""
+        """Return one job, which must exist."""
         (row,) = self.read(f"SELECT {COLUMNS} FROM job WHERE key = ?", key)  # noqa: S608 - a constant of this file
         return self._entry(row)
 
     def begin(self, key: str, *, host: str | None = None, place: str | None = None) -> QueueEntry:
-        """Note that a job is about to be started, before it is: nobody else may start it."""
+        """Mark a job as about to start, so that no other process starts it."""
         with self.transaction() as connection:
             self.note_begin(connection, key, host=host, place=place)
         return self.get(key)
 
     def note_begin(self, connection: Connection, key: str, *, host: str | None, place: str | None) -> None:
-        """Note, within a transaction, that a job is about to be started."""
+        """Mark a job as about to start, within a transaction."""
         connection.execute(
             "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, "
             "place = ?, started_at = ?, outcome = NULL, recorded = 0 WHERE key = ?",
-            (host, place, _now(), key),
+            (host, place, now_utc(), key),
         )
 
     def attach(self, key: str, pid: int, pid_started: float) -> QueueEntry:
-        """Note the process of a job's wrapper."""
+        """Store the process of a job's wrapper."""
         return self._change(key, "pid = ?, pid_started = ?", pid, pid_started)
 
     def settle(self, key: str, outcome: JobOutcome) -> QueueEntry:
-        """Note how a job ended."""
+        """Store the outcome of a job."""
         return self._change(key, "state = ?, outcome = ?", outcome.state.value, to_json(outcome, indent=0))
 
     def requeue(self, key: str, *, lost_s: float = 0.0, lost: bool = False) -> QueueEntry:
-        """Let a job wait again; ``lost_s`` were spent on it, and ``lost`` says that its wrapper vanished."""
+        """Let a job wait again.
+
+        Args:
+            key: the job.
+            lost_s: seconds spent without a result.
+            lost: its wrapper vanished.
+        """
         return self._change(
             key,
             "state = 'PENDING', outcome = NULL, recorded = 0, pid = NULL, pid_started = NULL, place = NULL, "
@@ -204,39 +217,42 @@ class QueueJournal(SqliteFile):
         )  # fmt: skip
 
     def mark_recorded(self, key: str) -> QueueEntry:
-        """Note that the owner of the queue has taken the outcome over."""
+        """Store that the owner of the queue has the outcome."""
         return self._change(key, "recorded = 1")
 
     def begin_batch(self, key: str, jobs: Iterable[tuple[str, str]]) -> None:
-        """Note a batch that is about to be submitted, with the (key, place) of its jobs, all or none of them."""
+        """Store a batch that is about to be submitted, with the (key, place) of its jobs."""
         with self.transaction() as connection:
-            connection.execute("INSERT INTO batch (key, made_at) VALUES (?, ?)", (key, _now()))
+            connection.execute("INSERT INTO batch (key, made_at) VALUES (?, ?)", (key, now_utc()))
             connection.executemany(
                 "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = NULL, pid = NULL, pid_started = NULL, "
                 "place = ?, started_at = ?, outcome = NULL, recorded = 0 WHERE key = ?",
-                [(place, _now(), job) for job, place in jobs],
+                [(place, now_utc(), job) for job, place in jobs],
             )
 
     def set_batch_id(self, key: str, scheduler_id: str) -> None:
-        """Note the scheduler's own id of a batch."""
+        """Store the scheduler's id of a batch."""
         with self.transaction() as connection:
             connection.execute("UPDATE batch SET scheduler_id = ? WHERE key = ?", (scheduler_id, key))
 
     def batches(self) -> dict[str, tuple[str | None, str]]:
-        """Return key → (the scheduler's id, ``None`` where it was never learned; when it was made)."""
-        return {key: (known, at) for key, known, at in self.read("SELECT key, scheduler_id, made_at FROM batch")}
+        """Return key -> (scheduler id or None if unknown, creation time)."""
+        return {
+            key: (scheduler_id, made_at)
+            for key, scheduler_id, made_at in self.read("SELECT key, scheduler_id, made_at FROM batch")
+        }
 
     def set_flag(self, name: str) -> None:
-        """Leave a wish for the process that runs the queue."""
+        """Set a flag for the process that runs the queue."""
         with self.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (name, _now()))
+            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (name, now_utc()))
 
     def has_flag(self, name: str) -> bool:
-        """Whether somebody left that wish."""
+        """True if the flag is set."""
         return bool(self.read("SELECT 1 FROM wish WHERE name = ?", name))
 
     def clear_flag(self, name: str) -> None:
-        """Take a wish back."""
+        """Clear a flag."""
         with self.transaction() as connection:
             connection.execute("DELETE FROM wish WHERE name = ?", (name,))
 
@@ -246,17 +262,28 @@ class QueueJournal(SqliteFile):
         return self.get(key)
 
     def _entry(self, row: tuple[Any, ...]) -> QueueEntry:
-        key, spec, note, state, attempt, losses, host, pid, pid_started, place, started_at, outcome, lost_s, done = row
-        what = f"job {key} of {self.path}"
+        (
+            key,
+            spec,
+            note,
+            state,
+            attempt,
+            losses,
+            host,
+            pid,
+            pid_started,
+            place,
+            started_at,
+            outcome,
+            lost_s,
+            recorded,
+        ) = row
+        description = f"job {key} of {self.path}"
         return QueueEntry(
             key,
-            from_json(spec, JobSpec, label=what),
+            from_json(spec, JobSpec, label=description),
             note, JobState(state), attempt, losses, host, pid, pid_started, place, started_at,
-            from_json(outcome, JobOutcome, label=what) if outcome else None,
+            from_json(outcome, JobOutcome, label=description) if outcome else None,
             lost_s,
-            bool(done),
+            bool(recorded),
         )  # fmt: skip
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

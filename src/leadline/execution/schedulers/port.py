@@ -1,8 +1,7 @@
-"""What every scheduler can do for the plane: the port that Slurm, PBS, this machine and the simulated one fill.
+"""The port of a scheduler, implemented for Slurm, PBS, this machine and the simulator.
 
-An adapter keeps no memory of its own that matters: whoever asks holds the keys and the ids in a journal, so a new
-adapter can take up where another process ended. Nothing is ever concluded from silence: a job that a scheduler does
-not name has not ended.
+An adapter has no state that matters. The caller stores keys and ids in a journal, so that a new adapter can continue
+the work of another process. A missing answer proves nothing: a job that a scheduler does not report has not ended.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,26 +17,32 @@ from leadline.execution.wrapper.outcome import JobOutcome
 
 
 class RequestRefused(LeadlineError):
-    """The scheduler said no, with its reason; nothing was changed."""
+    """The scheduler refused a request and changed nothing."""
 
 
 class SchedulerBusy(RequestRefused):
-    """The scheduler takes nothing more for now: too many jobs of this user wait, or of all."""
+    """The scheduler accepts no more jobs for now, of this user or at all."""
 
 
 class SubmissionUncertain(SchedulerUnreachable):
-    """The scheduler did not answer a request that it may have carried out: look the key up before a second try."""
+    """The scheduler did not confirm a request that it may have executed; look up the key before a retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What is handed to a scheduler under ``key``: one job, or an array of one element for each of ``indices``.
+    """A job for a scheduler, or an array with one element for each of ``indices``.
 
-    Outcomes are reported under ``keys``. ``after`` are the scheduler's ids that must have ended as ``after_kind`` says.
-    ``spec.partition`` is where. A command that listens is sent ``checkpoint_signal`` ``checkpoint_s`` before the limit.
-    ``most`` elements run at once (``None``: as many as the site lets). The commands of a ``held`` one begin when
-    ``let_begin`` says so, and never where it does not within ``gate.HELD_S`` of their start; only ``measured`` ones can
-    be held, for it is the wrapper that waits.
+    Attributes:
+        key: unique name of the submission. Outcomes are reported under ``keys``.
+        spec: the job; ``spec.partition`` is its partition.
+        indices: indices of the array elements.
+        after: scheduler ids of jobs that must end first, as ``after_kind`` says.
+        checkpoint_signal: signal to the command before its limit.
+        checkpoint_s: seconds between this signal and the limit.
+        most: array elements that may run at once (None: the site's limit).
+        measured: the job runs under the wrapper.
+        held: the commands wait for ``let_begin``, at most ``gate.RELEASE_TIMEOUT_S`` from their start. Needs
+            ``measured``, because the wrapper does the waiting.
     """
 
     key: str
@@ -52,17 +57,17 @@ class Submission:
     held: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an array that names an element twice.
+        """Check the indices.
 
         Raises:
-            InvalidInput: it does.
+            InvalidInput: an index occurs twice.
         """
         if len(set(self.indices)) != len(self.indices):
-            raise InvalidInput(f"submission {self.key!r} names an index twice: name each element once")
+            raise InvalidInput(f"submission {self.key!r} has an index twice: use each index once")
 
     @property
     def is_array(self) -> bool:
-        """Whether it is submitted as an array."""
+        """True if it is an array."""
         return bool(self.indices)
 
     @property
@@ -72,18 +77,20 @@ class Submission:
 
 
 def element_key(key: str, index: int | str) -> str:
-    """Return the key of an array's element: a job can write it itself, from the array's key and its own index."""
+    """Return the key of an array element. A job script can build it from the array's key and the index."""
     return f"{key}-{index}"
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatus:
-    """What a scheduler says of one job; ``None`` is not told. Times are seconds since the epoch.
+    """A scheduler's report on one job; None is unknown. Times are seconds since the epoch.
 
-    ``state`` UNKNOWN is a word that Leadline does not know, kept in ``reason``. ``expected_start_s`` is the
-    scheduler's own forecast. ``evidence`` holds what its steps say beyond the job's own row.
-    ``memory_bytes`` is the largest resident memory that its accounting saw of one task. ``name`` is the job's, or the
-    key alone: a controller that was killed may forget what it took last, and give the same id again.
+    Attributes:
+        state: the state; UNKNOWN is a word that Leadline does not know, kept in ``reason``.
+        expected_start_s: the scheduler's own prediction.
+        memory_bytes: largest resident memory of one task in the accounting.
+        evidence: remarks from the job's steps.
+        name: name of the job, or its key alone. A killed controller may reuse an id for another job.
     """
 
     state: JobState
@@ -103,14 +110,14 @@ class SchedulerStatus:
     name: str | None = None
 
     def bears(self, key: str) -> bool:
-        """Whether this may be said of a submission under ``key``: its name is it, ends in it, or is not told."""
+        """True if the status may belong to ``key``: the name is the key, ends with it, or is unknown."""
         return self.name is None or self.name == key or self.name.endswith(f"-{key}")
 
 
 class Scheduler(Protocol):
-    """One system's scheduler. Ids are the scheduler's own; of an array's element ``ID_INDEX``.
+    """One system's scheduler. Ids are the scheduler's own; array elements are ``ID_INDEX``.
 
-    Every method may raise ``SchedulerUnreachable``; then nothing is concluded.
+    Every method may raise ``SchedulerUnreachable``, which proves nothing about the jobs.
     """
 
     @property
@@ -119,71 +126,73 @@ class Scheduler(Protocol):
 
     @property
     def abreast(self) -> int:
-        """How many submissions it may be handed at once, each in a thread of its own; of one, in the asking thread."""
+        """Submissions that may run at once, each in its own thread; with 1, in the caller's thread."""
 
     def submit(self, submission: Submission) -> str:
-        """Hand it over and return the scheduler's id (of an array: the array's).
+        """Submit and return the scheduler's id (of an array: the array's).
 
         Raises:
-            InvalidInput: it cannot be written down as the site wants it; nothing was sent.
-            Refused: the scheduler took nothing; ``SchedulerBusy`` if it may later.
-            Unsure: it may have taken it.
+            InvalidInput: the job cannot be expressed for this site; nothing was sent.
+            RequestRefused: nothing was accepted; ``SchedulerBusy`` if a later try may succeed.
+            SubmissionUncertain: the job may have been accepted.
         """
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
-        """Return key → id of those submissions that are in the queue, or were, however long ago.
+        """Return key -> id of the submissions in the queue or in the accounting, however old.
 
-        Asks the queue and the accounting. What is absent was not there when both answered; a submission that was cut
-        off may still arrive some seconds later.
+        An absent key was unknown to both. A submission that was cut off may still arrive some seconds later.
         """
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Ask the queue once for all of them. Jobs that left it are absent, or there with a final state."""
+        """Ask the queue once for all ids. Jobs that left it are absent or have a final state."""
 
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Ask the accounting, steps included, for jobs that left the queue; those it does not know yet are absent.
+        """Ask the accounting, with steps, for jobs that left the queue; jobs not yet known are absent.
 
-        Where there is no accounting, the answer is what else is known (the controller's memory), or empty.
+        Without accounting, the answer is what the controller still knows, or empty.
         """
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
-        """Return what the wrappers of these attempts wrote after ``since_s`` (epoch): interim or final outcomes."""
+        """Return the outcomes, interim or final, that these attempts' wrappers wrote after ``since_s`` (epoch)."""
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the last of what these attempts wrote to their streams; of those that wrote nothing, nothing."""
+        """Return the ends of the output of these attempts; silent ones are absent."""
 
     def cancel(self, ids: Collection[str]) -> None:
-        """End jobs, waiting or running; those that ended already are passed over."""
+        """Cancel jobs, waiting or running; ended jobs are skipped."""
 
     def let_begin(self, keys: Collection[str]) -> None:
-        """Give held attempts, waiting or running, the word upon which their commands begin; giving it twice is well."""
+        """Release held attempts, waiting or running, so that their commands begin; repeating it is harmless."""
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath] | None:
-        """Return how files of a job are reached and the folder that its command runs in; ``None`` where it has none.
+        """Return the transport to a job's files and the folder of its command; None if there are no files.
 
         Raises:
-            InvalidInput: the folder is not known.
+            InvalidInput: the folder is unknown.
         """
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
-        """Ask for another limit.
+        """Request another limit.
 
         Raises:
-            Refused: the site does not let its users do that.
+            RequestRefused: the site does not allow this to users.
         """
 
     def forecast_start_s(self, submission: Submission) -> float | None:
-        """Return when the scheduler itself says that such a job would start (epoch), without submitting it."""
+        """Return the scheduler's own start prediction for such a job (epoch), without submitting it."""
 
 
 @runtime_checkable
 class ForgetfulScheduler(Protocol):
-    """A scheduler whose controller may forget, when it is killed, jobs that it had taken and given an id."""
+    """A scheduler whose controller may forget accepted jobs when it is killed."""
 
     def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
-        """Return those of ``keys`` (of attempts → of their submissions) that surely never began and never will.
+        """Return the attempts that certainly never began and never will.
 
-        The queue names none of them, not even as ended, and nothing at the place shows that one began.
+        The queue names none of them, not even as ended, and no file shows that one began.
+
+        Args:
+            keys: attempt key -> submission key.
 
         Raises:
             SchedulerUnreachable: there was no answer.

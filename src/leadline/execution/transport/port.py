@@ -1,4 +1,4 @@
-"""Where a scheduler's commands run and its files lie: on this machine, or (``ssh.py``) on one that is logged in to."""
+"""Commands and files of a scheduler's machine: the port, and the adapter for this machine."""
 
 import os
 import shlex
@@ -12,30 +12,31 @@ from typing import Protocol
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.processes import run_process
-from leadline.execution.wrapper.outcome import RELEASE_TEXT, release_file_name, write_atomically
+from leadline.execution.wrapper.outcome import RELEASE_TEXT, release_file_name
+from leadline.files.atomic import write_atomically
 
 NO_PROGRAM = 127
-"""The exit code of a command that is not there, as shells have it."""
+"""Exit code of a missing command, as in shells."""
 
 
 class ConnectionLost(SchedulerUnreachable):
-    """The way to the other machine broke while a command ran: it may have been carried out."""
+    """The connection broke while a command ran, which may have been executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What a copy took: the bytes of the files that were moved (those that were there already are not), and seconds."""
+    """Bytes that a copy moved (existing files are not moved again), and its seconds."""
 
     moved_bytes: int
     elapsed_s: float
 
 
 class Transport(Protocol):
-    """A place that commands are run at. Each method may raise ``SchedulerUnreachable``, which says what to do."""
+    """A machine on which commands run. Each method may raise ``SchedulerUnreachable``."""
 
     @property
     def where(self) -> str:
-        """The place's name, for messages."""
+        """Name of the place, for messages."""
 
     def run(
         self,
@@ -45,59 +46,59 @@ class Transport(Protocol):
         env: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> CompletedProcess:
-        """Run a command to its end; ``timed_out`` is set where that took too long, and it may still run there.
+        """Run a command to its end. With ``timed_out`` set, it may still run there.
 
-        A program that does not exist has exit code 127.
+        A missing program has exit code 127.
 
         Raises:
-            InvalidInput: an argument cannot be handed to any program.
-            CutOff: the connection broke meanwhile.
+            InvalidInput: no program can get such an argument.
+            ConnectionLost: the connection broke meanwhile.
         """
 
     def write(self, path: PurePosixPath, text: str, *, timeout_s: float = 60.0) -> None:
-        """Write a file whole or not at all, in place of an older one; its folder is made.
+        """Write a file atomically; its folder is created.
 
         Raises:
-            LeadlineError: it cannot be written there.
+            LeadlineError: the file cannot be written.
         """
 
     def read_changed(
         self, folder: PurePosixPath, names: Collection[str], *, since_s: float, timeout_s: float = 60.0
     ) -> dict[str, str]:
-        """Return name → text of those files of a folder that were changed after ``since_s`` (epoch of its clock)."""
+        """Return name -> text of the files in a folder changed after ``since_s`` (epoch of its clock)."""
 
     def send(self, source: Path, target: PurePosixPath, *, timeout_s: float) -> CopyReport:
-        """Copy a folder of this machine into one of the place, which is made; nothing of what is there is removed.
+        """Copy a local folder into a folder of the place, which is created; no existing file is removed.
 
         Raises:
-            LeadlineError: not all was copied; copy again.
+            LeadlineError: the copy is incomplete; copy again.
         """
 
     def fetch(self, source: PurePosixPath, target: Path, *, timeout_s: float) -> CopyReport:
-        """Copy a folder of the place into one of this machine, as ``send`` does."""
+        """Copy a folder of the place into a local one, as ``send`` does."""
 
 
 def shell_line(argv: Sequence[str]) -> str:
-    """Return words as one line from which a POSIX shell makes these very words again, and nothing else.
+    """Return the arguments as one line for a POSIX shell.
 
     Raises:
-        InvalidInput: a word holds a NUL character or is no Unicode text, and no program can be given it.
+        InvalidInput: an argument contains a NUL character or invalid Unicode.
     """
     return shlex.join(_checked(argv))
 
 
 def write_release_file(transport: Transport, folder: PurePosixPath, key: str) -> None:
-    """Let a held attempt begin whose outcome goes to that folder.
+    """Release a held attempt whose outcome goes to that folder.
 
     Raises:
-        SchedulerUnreachable: it is not known whether the word is there; write it again.
+        SchedulerUnreachable: the file may be missing; write it again.
     """
     try:
         transport.write(folder / release_file_name(key), RELEASE_TEXT)
     except SchedulerUnreachable:
         raise
     except LeadlineError as error:
-        raise SchedulerUnreachable(f"attempt {key} at {transport.where} cannot be let begin: {error}") from error
+        raise SchedulerUnreachable(f"attempt {key} at {transport.where} cannot be released: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class LocalTransport:
 
     @property
     def where(self) -> str:
-        """The place's name, for messages."""
+        """Name of the place, for messages."""
         return "this machine"
 
     def run(
@@ -127,10 +128,9 @@ class LocalTransport:
             return CompletedProcess(NO_PROGRAM, "", str(error))
 
     def write(self, path: PurePosixPath, text: str, *, timeout_s: float = 60.0) -> None:  # noqa: ARG002 - the protocol's
-        """Write a file whole or not at all."""
+        """Write a file atomically."""
         try:
-            Path(path.parent).mkdir(parents=True, exist_ok=True)
-            write_atomically(text, Path(path))
+            write_atomically(Path(path), text, private=True)
         except OSError as error:
             raise LeadlineError(
                 f"{path} cannot be written ({error.strerror}): check its permissions and the free space"
@@ -144,18 +144,18 @@ class LocalTransport:
         since_s: float,
         timeout_s: float = 60.0,  # noqa: ARG002 - the protocol's
     ) -> dict[str, str]:
-        """Return name → text of those files of a folder that were changed after ``since_s``."""
-        found = {}
+        """Return name -> text of the files changed after ``since_s``."""
+        texts = {}
         for name in names:
             path = Path(folder, name)
             try:
                 if path.stat().st_mtime > since_s:
-                    found[name] = path.read_text(encoding="utf-8", errors="replace")
+                    texts[name] = path.read_text(encoding="utf-8", errors="replace")
             except FileNotFoundError:  # not written yet
                 continue
             except OSError as error:
                 raise SchedulerUnreachable(f"{path} cannot be read ({error.strerror}): check {folder}") from error
-        return found
+        return texts
 
     def send(self, source: Path, target: PurePosixPath, *, timeout_s: float) -> CopyReport:  # noqa: ARG002 - the protocol's
         """Copy a folder into another one."""
@@ -167,33 +167,31 @@ class LocalTransport:
 
 
 def _checked(argv: Sequence[str]) -> list[str]:
-    """Return words that a program can be given."""
+    """Return the arguments if a program can get them."""
     words = list(argv)
     for word in words:
         if "\0" in word:
-            raise InvalidInput(f"{word!r} holds a NUL character, which no program can be given: remove it")
+            raise InvalidInput(f"{word!r} contains a NUL character: remove it")
         try:
             os.fsencode(word)
         except UnicodeEncodeError as error:
-            raise InvalidInput(
-                f"{word!r} is no text that a program can be given ({error.reason}): change it"
-            ) from error
+            raise InvalidInput(f"{word!r} is not valid text ({error.reason}): change it") from error
     return words
 
 
 def _copied(source: Path, target: Path) -> CopyReport:
     began_s, moved_bytes = time.monotonic(), 0
 
-    def copy(one: str, other: str) -> None:
+    def copy(source_file: str, target_file: str) -> None:
         nonlocal moved_bytes
-        there = Path(other)
-        arriving = there.with_name(f".{there.name}.arriving")
-        shutil.copy2(one, arriving)
+        final = Path(target_file)
+        arriving = final.with_name(f".{final.name}.arriving")
+        shutil.copy2(source_file, arriving)
         moved_bytes += arriving.stat().st_size
-        arriving.replace(there)
+        arriving.replace(final)
 
     try:
         shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True, copy_function=copy)
     except (OSError, shutil.Error) as error:
-        raise LeadlineError(f"{source} was not copied whole to {target} ({error}): copy it again") from error
+        raise LeadlineError(f"{source} was not completely copied to {target} ({error}): copy it again") from error
     return CopyReport(moved_bytes, time.monotonic() - began_s)

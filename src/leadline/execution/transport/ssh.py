@@ -1,4 +1,4 @@
-"""Another machine, over one SSH connection that is opened once, shared by all commands, and never fought for."""
+"""Another machine over one shared SSH connection."""
 
 import base64
 import hashlib
@@ -19,37 +19,40 @@ from leadline.execution.processes import run_pipe, run_process
 from leadline.execution.transport.port import ConnectionLost, CopyReport, shell_line
 
 FAILED = 255
-"""The exit code of ssh itself; a command's own 255 is told from it by the connection, which then still stands."""
+"""Exit code of ssh itself. A command's own 255 differs in that the connection stays open."""
 OPEN_S = 40.0
-"""How long a connection may take to come about."""
+"""Time limit for opening a connection."""
 PAUSES_S = (5.0, 600.0)
-"""How long nothing is tried after a failure: the first time, and at most; it doubles."""
+"""Pause after a failure, at first and at most. It doubles each time."""
 PERSIST = "4h"
-"""How long an unused connection stays open."""
+"""Time that an unused connection stays open."""
 CHANGED = """\
 cd -- "$1" 2>/dev/null || { echo none; exit; }
 xargs -0 -r sh -c 'since=$1; shift; exec find "$@" -maxdepth 0 -type f -newermt "@$since" -print0 2>/dev/null' sh "$2" |
 tar --null -T - --no-recursion -cf - 2>/dev/null | base64"""
-"""Packs those of the files named on its input that changed since ``$2``."""
+"""Packs the files named on its input that changed since ``$2``."""
 WRITE = """\
 set -e; umask 077; mkdir -p -- "${1%/*}"
 new=$(mktemp "${1%/*}/.leadline.XXXXXX"); trap 'rm -f -- "$new"' EXIT
 cat > "$new"; chmod 644 "$new"; test "$(wc -c < "$new")" -eq "$2"; sync "$new" 2>/dev/null || sync; mv -f -- "$new" "$1"
 """
-"""Puts its input into the file ``$1`` if it has ``$2`` bytes."""
+"""Writes its input to the file ``$1`` if it has ``$2`` bytes."""
 
 
 @dataclass(slots=True)
 class SshTransport:
     """A machine that the user can log in to with ``ssh HOST`` (implements ``Transport``).
 
-    ``host`` is what ssh takes (an alias, ``user@host``), ``config`` a configuration file in place of the user's own.
-    Nothing is ever asked of the user: where a login needs a second factor, it is the user's to open a connection, which
-    is found by ``ssh -O check``. After a failure nothing is tried for a while, and after a refused login never again
-    but to look for such a connection. The remote login shell must be a POSIX one (sh, bash, dash, ksh, zsh).
+    It never asks the user for input. If a login needs a second factor, the user opens a connection, which ``ssh -O
+    check`` finds. After a failure nothing is tried for a while, and after a refused login only such a connection is
+    looked for. The remote login shell must be a POSIX shell (sh, bash, dash, ksh, zsh).
+
+    Attributes:
+        host: destination as for ssh, an alias or ``user@host``.
+        config: configuration file in place of the user's own.
 
     Raises:
-        InvalidInput: the host cannot be one.
+        InvalidInput: the host is not possible.
     """
 
     host: str
@@ -66,11 +69,11 @@ class SshTransport:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.@:%\[\]-]+", self.host) or self.host.startswith("-"):
-            raise InvalidInput(f"{self.host!r} cannot be a host for ssh: name it as in ssh HOST")
+            raise InvalidInput(f"{self.host!r} cannot be a host for ssh: use a name such as in ssh HOST")
 
     @property
     def where(self) -> str:
-        """The place's name, for messages."""
+        """Name of the place, for messages."""
         return self.host
 
     def run(
@@ -81,23 +84,25 @@ class SshTransport:
         env: Mapping[str, str] | None = None,
         timeout_s: float,
     ) -> CompletedProcess:
-        """Run a command there; the connection is opened where it is not, which may take ``OPEN_S`` more."""
+        """Run a command there. Opening the connection may take ``OPEN_S`` more."""
         line = shell_line([*(["env", *(f"{name}={value}" for name, value in env.items())] if env else []), *argv])
-        for again in (True, False):
+        # The shared connection may have been closed since the last command.
+        for may_retry in (True, False):
             answer = self.processes([*self._client(), "--", self.host, line], stdin=stdin or "", timeout_s=timeout_s)
-            if answer.returncode != FAILED or answer.timed_out or self._stands():
+            if answer.returncode != FAILED or answer.timed_out or self._is_open():
                 return answer
             self._shared = None
+            # ssh prints this if the master vanished before the command was sent, so a retry is safe.
             if "UNKNOWN port 65535" not in answer.stderr:
                 raise ConnectionLost(
-                    f"the connection to {self.host} broke ({_last(answer.stderr)}): look what became of it"
+                    f"the connection to {self.host} broke ({_last(answer.stderr)}): check if the command was executed"
                 )
-            if not again:
+            if not may_retry:
                 break
         raise self._unreachable("the connection closes as soon as it is open")
 
     def write(self, path: PurePosixPath, text: str, *, timeout_s: float = 60.0) -> None:
-        """Write a file whole or not at all."""
+        """Write a file atomically."""
         size = str(len(text.encode()))
         answer = self.run(["sh", "-c", WRITE, "sh", str(path), size], stdin=text, timeout_s=timeout_s)
         if answer.returncode or answer.timed_out:
@@ -108,18 +113,20 @@ class SshTransport:
     def read_changed(
         self, folder: PurePosixPath, names: Collection[str], *, since_s: float, timeout_s: float = 60.0
     ) -> dict[str, str]:
-        """Return name → text of those files of a folder that were changed after ``since_s``, by one command."""
+        """Return name -> text of the files changed after ``since_s``, with one command."""
         if not names:
             return {}
-        asked = "".join(f"./{name}\0" for name in names)
+        listing = "".join(f"./{name}\0" for name in names)
         answer = self.run(
-            ["sh", "-c", CHANGED, "sh", str(folder), f"{max(since_s, 0.0):.6f}"], stdin=asked, timeout_s=timeout_s
+            ["sh", "-c", CHANGED, "sh", str(folder), f"{max(since_s, 0.0):.6f}"], stdin=listing, timeout_s=timeout_s
         )
         if answer.stdout.strip() == "none":
             return {}
         try:
             with tarfile.open(fileobj=io.BytesIO(base64.b64decode(answer.stdout)), mode="r:") as archive:
-                packed = {one.name.removeprefix("./"): archive.extractfile(one) for one in archive.getmembers()}
+                packed = {
+                    member.name.removeprefix("./"): archive.extractfile(member) for member in archive.getmembers()
+                }
                 return {
                     name: content.read().decode(errors="replace")
                     for name, content in packed.items() if content is not None
@@ -128,18 +135,20 @@ class SshTransport:
             raise SchedulerUnreachable(f"{folder} at {self.host} cannot be read ({_why(answer)}): check it") from error
 
     def send(self, source: Path, target: PurePosixPath, *, timeout_s: float) -> CopyReport:
-        """Copy a folder there: by rsync, which moves only what differs, else by tar."""
-        made = self.run(["mkdir", "-p", "--", str(target)], timeout_s=OPEN_S)
-        if made.returncode:
-            raise LeadlineError(f"{target} cannot be made at {self.host} ({_why(made)}): check its permissions")
+        """Copy a folder there: with rsync, which moves only differences, or with tar."""
+        answer = self.run(["mkdir", "-p", "--", str(target)], timeout_s=OPEN_S)
+        if answer.returncode:
+            raise LeadlineError(f"{target} cannot be created at {self.host} ({_why(answer)}): check its permissions")
         if self._has_rsync():
             return self._by_rsync(f"{source}/", f"{self.host}:{target}/", timeout_s)
         began_s = time.monotonic()
-        there = shell_line(["tar", "-C", str(target), "-xpf", "-"])
+        remote_command = shell_line(["tar", "-C", str(target), "-xpf", "-"])
         piped = run_pipe(
-            ["tar", "-C", str(source), "-cf", "-", "."], [*self._client(), "--", self.host, there], timeout_s=timeout_s
+            ["tar", "-C", str(source), "-cf", "-", "."],
+            [*self._client(), "--", self.host, remote_command],
+            timeout_s=timeout_s,
         )
-        return self._whole(piped, f"{source}", source, began_s)
+        return self._report_tar(piped, f"{source}", source, began_s)
 
     def fetch(self, source: PurePosixPath, target: Path, *, timeout_s: float) -> CopyReport:
         """Copy a folder from there, as ``send`` does."""
@@ -147,55 +156,59 @@ class SshTransport:
         if self._has_rsync():
             return self._by_rsync(f"{self.host}:{source}/", f"{target}/", timeout_s)
         began_s = time.monotonic()
-        there = shell_line(["tar", "-C", str(source), "-cf", "-", "."])
+        remote_command = shell_line(["tar", "-C", str(source), "-cf", "-", "."])
         piped = run_pipe(
-            [*self._client(), "--", self.host, there], ["tar", "-C", str(target), "-xpf", "-"], timeout_s=timeout_s
+            [*self._client(), "--", self.host, remote_command],
+            ["tar", "-C", str(target), "-xpf", "-"],
+            timeout_s=timeout_s,
         )
-        return self._whole(piped, f"{self.host}:{source}", target, began_s)
+        return self._report_tar(piped, f"{self.host}:{source}", target, began_s)
 
     def close(self) -> None:
-        """Close the connection, if it is Leadline's own."""
-        if self._shared == self._own():
-            self.processes([*self._ssh(), *self._own(), "-O", "exit", "--", self.host], timeout_s=OPEN_S)
+        """Close the connection if it is Leadline's own."""
+        if self._shared == self._own_socket():
+            self.processes([*self._ssh(), *self._own_socket(), "-O", "exit", "--", self.host], timeout_s=OPEN_S)
         self._shared = None
 
     def _ssh(self) -> list[str]:
         return ["ssh", *(["-F", str(self.config)] if self.config else []), "-o", "BatchMode=yes"]
 
-    def _own(self) -> list[str]:
-        # Short, for a socket's path may have 107 characters; home folders are shared by machines, and sockets are not.
+    def _own_socket(self) -> list[str]:
+        # A socket path may have 107 characters. Machines share home folders, but not sockets.
         mark = hashlib.sha256(f"{socket.gethostname()}\n{self.config}\n{self.host}".encode()).hexdigest()[:10]
         return ["-S", str(self.sockets / f"leadline-{mark}")]
 
     def _client(self) -> list[str]:
-        """Return ssh as it goes over the shared connection, and fails where there is none rather than open another."""
+        """Return the ssh command that uses the shared connection and fails without it."""
         if self._shared is None:
             self._shared = self._open()
+        # No second connection and no proxy: a login could ask for a second factor.
         return [*self._ssh(), *self._shared, "-o", "ControlMaster=no", "-o", "ProxyJump=none", "-o",
                 "ProxyCommand=false"]  # fmt: skip
 
     def _open(self) -> list[str]:
-        """Find a connection that stands, Leadline's or the user's own, or open one."""
-        for shared in (self._own(), []):
-            if self._stands(shared):
+        """Return an open connection, Leadline's or the user's own, or open one."""
+        for shared in (self._own_socket(), []):
+            if self._is_open(shared):
                 self._failure, self._refused, self._pause_s = "", False, 0.0
                 return shared
         if self._refused or self.clock() < self._again_s:
             raise SchedulerUnreachable(self._failure)
+        # Whoever can open a socket can use the connection.
         self.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
         options = {"ControlPersist": PERSIST, "ConnectTimeout": "20", "ConnectionAttempts": "1",
                    "ServerAliveInterval": "15", "ServerAliveCountMax": "3", "LogLevel": "ERROR"}  # fmt: skip
         settings = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         answer = self.processes(
-            [*self._ssh(), *self._own(), *settings, "-M", "-N", "-f", "--", self.host], timeout_s=OPEN_S
+            [*self._ssh(), *self._own_socket(), *settings, "-M", "-N", "-f", "--", self.host], timeout_s=OPEN_S
         )
         if answer.returncode or answer.timed_out:
             raise self._unreachable(_why(answer))
         self._failure, self._pause_s = "", 0.0
-        return self._own()
+        return self._own_socket()
 
-    def _stands(self, shared: list[str] | None = None) -> bool:
-        """Whether a shared connection is open; asks the process that holds it, and nobody else."""
+    def _is_open(self, shared: list[str] | None = None) -> bool:
+        """True if a shared connection is open. This asks only its master process."""
         shared = self._shared if shared is None else shared
         if shared is None:
             return False
@@ -203,21 +216,22 @@ class SshTransport:
         return self.processes(command, timeout_s=OPEN_S).returncode == 0
 
     def _unreachable(self, why: str) -> SchedulerUnreachable:
-        """Note a failure and how long nothing is tried now, and return the sentence that says so."""
-        first, most = PAUSES_S
-        self._pause_s = min(max(2 * self._pause_s, first), most)
+        """Store a failure and the pause after it, and return the error."""
+        first_s, longest_s = PAUSES_S
+        self._pause_s = min(max(2 * self._pause_s, first_s), longest_s)
         self._again_s = self.clock() + self._pause_s
+        # Repeated refused logins would lock the account at some sites.
         self._refused = "Permission denied" in why or "verification failed" in why or "authentication" in why
         config = ["-F", str(self.config)] if self.config else []
-        login = ["ssh", *config, "-fNM", *self._own(), "-o", f"ControlPersist={PERSIST}", self.host]
-        fix = f"log in once with {shlex.join(login)}" if self._refused else "it is tried again after a while"
+        login = ["ssh", *config, "-fNM", *self._own_socket(), "-o", f"ControlPersist={PERSIST}", self.host]
+        fix = f"log in once with {shlex.join(login)}" if self._refused else "it is retried later"
         self._failure = f"{self.host} cannot be reached by ssh ({why}): {fix}"
         return SchedulerUnreachable(self._failure)
 
     def _has_rsync(self) -> bool:
         if self._rsync is None:
-            there = self.run(["sh", "-c", "command -v rsync"], timeout_s=OPEN_S)
-            self._rsync = there.returncode == 0 and shutil.which("rsync") is not None
+            answer = self.run(["sh", "-c", "command -v rsync"], timeout_s=OPEN_S)
+            self._rsync = answer.returncode == 0 and shutil.which("rsync") is not None
         return self._rsync
 
     def _by_rsync(self, source: str, target: str, timeout_s: float) -> CopyReport:
@@ -225,17 +239,19 @@ class SshTransport:
         client = shlex.join(self._client())
         answer = self.processes(
             ["rsync", "-a", "--protect-args", "--stats", "--no-human-readable", "-e", client, source, target],
+            # The statistics are parsed, so they must be in English.
             env={"LC_ALL": "C"}, timeout_s=timeout_s,
         )  # fmt: skip
         moved = re.search(r"^Total transferred file size: ([\d,.]+) bytes", answer.stdout, re.MULTILINE)
+        # Without the statistics rsync was interrupted, whatever its exit code.
         if answer.returncode or answer.timed_out or moved is None:
-            raise LeadlineError(f"{source} was not copied whole to {target} ({_why(answer)}): copy it again")
+            raise LeadlineError(f"{source} was not completely copied to {target} ({_why(answer)}): copy it again")
         return CopyReport(int(re.sub(r"\D", "", moved[1])), time.monotonic() - began_s)
 
-    def _whole(self, piped: CompletedProcess, source: str, here: Path, began_s: float) -> CopyReport:
+    def _report_tar(self, piped: CompletedProcess, source: str, local: Path, began_s: float) -> CopyReport:
         if piped.returncode or piped.timed_out:
-            raise LeadlineError(f"{source} was not copied whole ({_why(piped)}): copy it again")
-        moved_bytes = sum(one.lstat().st_size for one in here.rglob("*") if one.is_file() and not one.is_symlink())
+            raise LeadlineError(f"{source} was not completely copied ({_why(piped)}): copy it again")
+        moved_bytes = sum(path.lstat().st_size for path in local.rglob("*") if path.is_file() and not path.is_symlink())
         return CopyReport(moved_bytes, time.monotonic() - began_s)
 
 
@@ -243,6 +259,6 @@ def _why(answer: CompletedProcess) -> str:
     return "no answer in time" if answer.timed_out else _last(answer.stderr) or f"exit code {answer.returncode}"
 
 
-def _last(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _last(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""

@@ -1,1 +1,1 @@
-"""Run one command as a child, measure it, hold it to its limits, and write down what happened."""
+"""The measuring wrapper: runs one command as a child, measures it, enforces its limits and stores the outcome."""

@@ -1,4 +1,4 @@
-"""The kernel's control groups: hold a command to its memory, and read what the kernel saw of it."""
+"""Control groups of the kernel: limit the memory of a command, and read its use."""
 
 import os
 from collections.abc import Iterator
@@ -13,23 +13,27 @@ _PROCESSES = "cgroup.procs"
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The memory files of a control group, where they can be read; ``made`` is its folder if it is the job's own.
+    """The readable memory files of a control group.
 
-    ``home`` is the group that this process itself belongs to.
+    Attributes:
+        peak: file with the memory peak.
+        events: file with the number of out-of-memory kills.
+        home: group of this process.
+        job_folder: folder of the job's own group, if it has one.
     """
 
     peak: Path | None = None
     events: Path | None = None
     home: Path | None = None
-    made: Path | None = None
+    job_folder: Path | None = None
 
     @classmethod
     def of_this_process(cls) -> "Cgroup":
-        """Find the group's folder under version 2, then 1."""
-        return next((one for one, _ in _homes() if one.peak or one.events), cls())
+        """Find this process's group under version 2, then 1."""
+        return next((group for group, _ in _homes() if group.peak or group.events), cls())
 
     def peak_bytes(self) -> int | None:
-        """Return the group's peak, page cache and everything else in the group included."""
+        """Return the group's memory peak, including page cache."""
         return int(self.peak.read_text(encoding="ascii")) if self.peak else None
 
     def oom_kills(self) -> int:
@@ -41,11 +45,11 @@ class Cgroup:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Stay in the job's own group for a while; what this process starts meanwhile stays there."""
-        if self.made is None or self.home is None:
+        """Join the job's group for a while, so that new processes start in it."""
+        if self.job_folder is None or self.home is None:
             yield
             return
-        _move(self.made)
+        _move(self.job_folder)
         try:
             yield
         finally:
@@ -54,28 +58,29 @@ class Cgroup:
 
 @contextmanager
 def memory_cgroup(memory_bytes: int | None) -> Iterator[Cgroup]:
-    """Yield a group of the job's own that the kernel holds to ``memory_bytes``; gone afterwards.
+    """Yield a group of the job's own with a memory limit, removed afterwards.
 
-    Where none was asked for, or none can be made (an ordinary user may not without delegation), it is the group that
-    this process belongs to.
+    Without a limit or permission (users need delegation), it is the group of this process.
     """
-    own = None if memory_bytes is None else _made(memory_bytes)
+    job_group = None if memory_bytes is None else _make_group(memory_bytes)
     try:
-        yield own or Cgroup.of_this_process()
+        yield job_group or Cgroup.of_this_process()
     finally:
-        if own is not None and own.made is not None:
-            with suppress(OSError):  # a process that the job left behind keeps it
-                own.made.rmdir()
+        if job_group is not None and job_group.job_folder is not None:
+            with suppress(OSError):
+                # Processes that the job left behind keep the group.
+                job_group.job_folder.rmdir()
 
 
 def _homes() -> Iterator[tuple[Cgroup, bool]]:
-    """Yield this process's groups that may count memory, and whether they are version 2."""
+    """Yield this process's groups that may count memory, and True for version 2."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
+        # Version 2 has a single hierarchy, listed without controllers.
         if controllers == "":
             yield _files(VERSION_2 / path.lstrip("/"), newer=True), True
         elif "memory" in controllers.split(","):
@@ -88,29 +93,29 @@ def _files(folder: Path, *, newer: bool) -> Cgroup:
     return Cgroup(peak, events, folder)
 
 
-def _made(memory_bytes: int) -> Cgroup | None:
-    """Make a group below this process's own; in version 2 beside it, as one with processes may have none below."""
+def _make_group(memory_bytes: int) -> Cgroup | None:
+    """Make a group below this process's own. Version 2 needs a sibling: groups with processes have no children."""
     for group, newer in _homes():
         home = group.home
         if home is None:
             continue
         for parent in (home, home.parent) if newer else (home,):
             folder = parent / f"leadline-{os.getpid()}"
-            if _prepared(folder, home, memory_bytes, newer=newer):
-                made = _files(folder, newer=newer)
-                return Cgroup(made.peak, made.events, home, folder)
+            if _prepare(folder, home, memory_bytes, newer=newer):
+                files = _files(folder, newer=newer)
+                return Cgroup(files.peak, files.events, home, folder)
     return None
 
 
-def _prepared(folder: Path, home: Path, memory_bytes: int, *, newer: bool) -> bool:
-    """Whether a group was made, limited, entered and left again; else nothing remains of it."""
+def _prepare(folder: Path, home: Path, memory_bytes: int, *, newer: bool) -> bool:
+    """True if the group was made, limited, entered and left; otherwise it is removed again."""
     try:
         folder.mkdir()
     except OSError:
         return False
     try:
         _write(folder / ("memory.max" if newer else "memory.limit_in_bytes"), memory_bytes)
-        # Without swap, and killed as a whole, where this kernel can do so.
+        # Without swap, and killed as a whole, if this kernel supports both.
         for name, value in _BESIDE[newer]:
             with suppress(OSError):
                 _write(folder / name, memory_bytes if value is None else value)
@@ -134,7 +139,7 @@ def _move(folder: Path) -> None:
 
 
 def _write(path: Path, value: int) -> None:
-    """Write to a file that is there; a missing one is the sign of a missing controller, never made."""
+    """Write to an existing file. A missing file means a missing controller, so it is never created."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, str(value).encode())

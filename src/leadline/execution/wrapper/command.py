@@ -1,4 +1,4 @@
-"""The wrapper's own command line; light, for it starts with every job."""
+"""Command line of the wrapper. It starts with every job, so its imports stay light."""
 
 import argparse
 import errno
@@ -7,12 +7,12 @@ import signal
 import socket
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline import __version__
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
+from leadline.execution.clock import now_utc
 from leadline.execution.wrapper.gate import RELEASE_TIMEOUT_S, record_never_released, wait_for_release
 from leadline.execution.wrapper.instruments import Instruments, ProbeLimit, with_instruments
 from leadline.execution.wrapper.outcome import (
@@ -26,13 +26,53 @@ from leadline.execution.wrapper.outcome import (
 from leadline.execution.wrapper.supervise import PROBE_DONE, WrapperLimits, supervise
 
 GATE_OPEN = b"g"
-"""What whoever starts the wrapper says at the gate once it has noted the wrapper's process."""
-PATIENCE_S = 600.0
-"""How long the last outcome waits for room on a full disk."""
+"""Byte at the gate that says: the wrapper's process is in the journal."""
+FULL_DISK_WAIT_S = 600.0
+"""Time that the last outcome waits for space on a full disk."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command after ``--`` measured, and return its exit code (128 + the signal's number if one ended it)."""
+    """Run the command after ``--`` measured; return its exit code, or 128 plus the number of its signal."""
+    options = _parser().parse_args(arguments)
+    path = _expanded(options.result)
+    if options.gate is not None and not _wait_at_gate(options.gate):
+        return _record_never_begun(options.command, path)
+    waited_s = 0.0 if options.word is None else wait_for_release(_expanded(options.word), options.word_within_s)
+    if waited_s is None:
+        return record_never_released(options.command, path)
+    # Schedulers may start a job again after a crash of their controller.
+    if options.once and not _claim_result(path):
+        return _exit_like_first(path)
+
+    def write(outcome: JobOutcome) -> None:
+        try:
+            _write(outcome, path)
+        # The job matters more than its measurement.
+        except OSError as error:
+            sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror}): the run is not recorded\n")
+
+    limits = WrapperLimits(
+        options.walltime_s, options.memory_bytes, options.site_walltime_s, options.cpus, options.warning,
+        options.warning_s, control_path(path) if options.controlled else None, options.kill_after_s,
+        options.since_s + waited_s,
+    )  # fmt: skip
+
+    def run(instruments: Instruments | None) -> int:
+        try:
+            ended = supervise(options.command, limits, write=write, workdir=options.workdir, instruments=instruments)
+        except LeadlineError as error:
+            sys.stderr.write(f"leadline: {error}\n")
+            return 127
+        if ended.state.censored and ended.reason not in ("", PROBE_DONE):
+            sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
+        return _exit_code(ended)
+
+    return with_instruments(
+        run, probe_limit=ProbeLimit(options.stop_units, options.stop_time_s), hook=options.probe_hook
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="leadline.execution.wrapper", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument("--result", required=True, help="file of the result; ${VARIABLES} are expanded")
@@ -44,54 +84,28 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--probe-hook", action="store_true", help="watch the loops of Python scripts, unmodified")
     parser.add_argument("--stop-units", type=int, help="end the command when it has shown so many units of work")
     parser.add_argument("--stop-time-s", type=float, help="end the command after so many seconds of units of work")
-    parser.add_argument("--warning", type=_signal, help="signal such as USR1, sent before the walltime to who listens")
-    parser.add_argument("--warning-s", type=float, default=0.0, help="how many seconds before it")
-    parser.add_argument("--controlled", action="store_true", help="look for another walltime beside the result")
-    parser.add_argument("--kill-after-s", type=float, help="kill what still runs so long after a SIGTERM")
-    parser.add_argument("--gate", type=int, help="descriptor that must say g before the command is started")
-    parser.add_argument("--word", help="file that must be there before the command is started; ${VARIABLES} too")
-    parser.add_argument("--word-within-s", type=float, default=RELEASE_TIMEOUT_S, help="how long it is waited for")
-    parser.add_argument("--since-s", type=float, default=0.0, help="how much of all walltimes is over already")
-    parser.add_argument("--once", action="store_true", help="start nothing if a wrapper with this result did before")
+    parser.add_argument(
+        "--warning", type=_signal, help="signal such as USR1, sent before the walltime to processes that handle it"
+    )
+    parser.add_argument("--warning-s", type=float, default=0.0, help="seconds between the signal and the walltime")
+    parser.add_argument(
+        "--controlled", action="store_true", help="read changes of the walltime from a file next to the result"
+    )
+    parser.add_argument(
+        "--kill-after-s", type=float, help="seconds from a SIGTERM until remaining processes are killed"
+    )
+    parser.add_argument("--gate", type=int, help="descriptor that must deliver g before the command is started")
+    parser.add_argument("--word", help="file that must exist before the command is started; ${VARIABLES} are expanded")
+    parser.add_argument("--word-within-s", type=float, default=RELEASE_TIMEOUT_S, help="seconds to wait for that file")
+    parser.add_argument("--since-s", type=float, default=0.0, help="seconds of all walltimes that have already passed")
+    parser.add_argument("--once", action="store_true", help="start nothing if a wrapper with this result ran before")
     parser.add_argument("command", nargs="+")
-    given = parser.parse_args(arguments)
-    path = _expanded(given.result)
-    if given.gate is not None and not _opened(given.gate):
-        return _never_begun(given.command, path)
-    waited_s = 0.0 if given.word is None else wait_for_release(_expanded(given.word), given.word_within_s)
-    if waited_s is None:
-        return record_never_released(given.command, path)
-    if given.once and not _first(path):
-        return _as_before(path)
-
-    def write(outcome: JobOutcome) -> None:
-        try:
-            _write(outcome, path)
-        except OSError as error:  # the job matters more than its measurement
-            sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror}): the run is not recorded\n")
-
-    limits = WrapperLimits(
-        given.walltime_s, given.memory_bytes, given.site_walltime_s, given.cpus, given.warning, given.warning_s,
-        control_path(path) if given.controlled else None, given.kill_after_s,
-        given.since_s + waited_s,
-    )  # fmt: skip
-
-    def run(instruments: Instruments | None) -> int:
-        try:
-            ended = supervise(given.command, limits, write=write, workdir=given.workdir, instruments=instruments)
-        except LeadlineError as error:
-            sys.stderr.write(f"leadline: {error}\n")
-            return 127
-        if ended.state.censored and ended.reason not in ("", PROBE_DONE):
-            sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
-        return _exit_code(ended)
-
-    return with_instruments(run, enough=ProbeLimit(given.stop_units, given.stop_time_s), hook=given.probe_hook)
+    return parser
 
 
 def _write(outcome: JobOutcome, path: Path) -> None:
-    """Write an outcome; of the last one, wait a while for a full disk to be cleared."""
-    deadline_s = time.monotonic() + (PATIENCE_S if outcome.state.final else 0.0)
+    """Write an outcome; the last one waits for space on a full disk."""
+    deadline_s = time.monotonic() + (FULL_DISK_WAIT_S if outcome.state.final else 0.0)
     while True:
         try:
             write_outcome(outcome, path)
@@ -103,8 +117,8 @@ def _write(outcome: JobOutcome, path: Path) -> None:
             return
 
 
-def _first(path: Path) -> bool:
-    """Whether this is the first wrapper with that result; a file system makes a file anew only once."""
+def _claim_result(path: Path) -> bool:
+    """True if this is the first wrapper with that result; only one process can create the marker file."""
     try:
         os.close(os.open(path.with_suffix(".started"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:
@@ -112,8 +126,8 @@ def _first(path: Path) -> bool:
     return True
 
 
-def _as_before(path: Path) -> int:
-    """Return the exit code of the wrapper that was first: a controller that forgot of it hears so how it ended."""
+def _exit_like_first(path: Path) -> int:
+    """Return the exit code of the first wrapper, so that a restarted controller learns how it ended."""
     try:
         before = read_outcome(path)
     except (OSError, InvalidInput):
@@ -125,14 +139,14 @@ def _as_before(path: Path) -> int:
     return _exit_code(before)
 
 
-def _exit_code(ended: JobOutcome) -> int:
-    return 128 + ended.signal if ended.signal else ended.exit_code or 0
+def _exit_code(outcome: JobOutcome) -> int:
+    return 128 + outcome.signal if outcome.signal else outcome.exit_code or 0
 
 
-def _never_begun(command: list[str], path: Path) -> int:
-    """Write down that the command was never started, so that whoever finds it may start it."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    reason = "whoever started it died before it was begun"
+def _record_never_begun(command: list[str], path: Path) -> int:
+    """Record that the command was not started, so that it may be started later."""
+    now = now_utc()
+    reason = "its starter died before the command began"
     try:
         write_outcome(JobOutcome(JobState.PENDING, now, socket.gethostname(), tuple(command), reason=reason), path)
     except OSError as error:
@@ -140,8 +154,8 @@ def _never_begun(command: list[str], path: Path) -> int:
     return EXIT_NEVER_BEGAN
 
 
-def _opened(gate: int) -> bool:
-    """Wait for whoever started this to note it; ``False`` if it died before, and the command must not be started."""
+def _wait_at_gate(gate: int) -> bool:
+    """Wait until the starter has stored this process; False if it died before."""
     with os.fdopen(gate, "rb") as stream:
         return stream.read(1) == GATE_OPEN
 

@@ -1,4 +1,4 @@
-"""Turn what the hook in a Python job has written into the progress of the job."""
+"""Convert the reports of the hook in a Python job to the job's progress."""
 
 import json
 from dataclasses import replace
@@ -9,34 +9,41 @@ from leadline.core.progress import LoopProgress, Progress
 
 SCHEMA = "leadline.hook/1"
 COVERS = 0.5
-"""Share of a loop's time that a loop within it must take to be the next level."""
+"""Share of a loop's time that an inner loop must take to become the next level."""
 AHEAD = 1.5
-"""A framework makes its own loop where it has this many times more steps than the innermost loop of the user's."""
+"""A framework runs its own loop if it makes this many times more steps than the user's innermost loop."""
 PLAIN = "loops"
 NAMES = {"steps": "PyTorch's optimizer steps", "keras": "Keras", PLAIN: "the script's loops"}
 
 
 def read_hook_progress(folder: Path, start_s: float) -> Progress | None:
-    """Return the progress of the process of the job that worked longest; ``None`` if none was watched."""
+    """Return the progress of the process that worked longest; None if none was watched."""
     reports = [report for path in folder.glob("hook-*.json") if (report := _read(path)) is not None]
     faults = tuple(f"a process could not be watched ({text})" for text in _faults(folder))
     if not reports:
         return Progress("hook", remarks=faults) if faults else None
     try:
-        found = [progress_of(report, start_s) for report in reports]
+        candidates = [progress_of(report, start_s) for report in reports]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         return Progress("hook", remarks=(f"the hook's report could not be used ({type(error).__name__}: {error})",))
-    best = max(found, key=lambda one: (one.stopped, one.unit is not None, one.unit.total_s if one.unit else 0.0))
+    best = max(
+        candidates,
+        key=lambda candidate: (
+            candidate.stopped,
+            candidate.unit is not None,
+            candidate.unit.total_s if candidate.unit else 0.0,
+        ),
+    )
     return replace(best, remarks=(*best.remarks, *faults))
 
 
 def hook_stopped(folder: Path) -> bool:
-    """Whether a process of the job was told to end because enough was seen."""
+    """True if a process of the job was stopped because the probe was done."""
     return any((_read(path) or {}).get("stopped") for path in folder.glob("hook-*.json"))
 
 
 def _faults(folder: Path) -> list[str]:
-    """Return what the hook left of its own failures, each once."""
+    """Return the errors of the hook, without repetitions."""
     return sorted({path.read_text(encoding="utf-8", errors="replace").strip() for path in folder.glob("fault-*")})
 
 
@@ -49,7 +56,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def progress_of(report: dict[str, Any], start_s: float) -> Progress:
-    """Return the progress that one report shows, of a job that began at ``start_s`` of the monotonic clock."""
+    """Return the progress in one report, of a job that began at ``start_s`` of the monotonic clock."""
     loops = {loop["number"]: loop for loop in report["loops"]}
     source, levels, began_s, total = _keras(report.get("keras"))
     if not levels:
@@ -73,8 +80,9 @@ def progress_of(report: dict[str, Any], start_s: float) -> Progress:
 
 
 def _count(report: dict[str, Any], source: str, levels: list[LoopProgress]) -> int | None:
-    """Return the steps seen done: those of the optimizer where there is one."""
+    """Return the completed steps: those of the optimizer if there is one."""
     if source == "steps" and report["steps"]:
+        # The count is of intervals between steps, one less than the steps.
         return int(report["steps"]["count"]) + 1
     return levels[-1].count if levels and source == "keras" else None
 
@@ -83,15 +91,15 @@ def _is_epoch(name: str) -> bool:
     return "epoch" in name.casefold()
 
 
-def _keras(seen: dict[str, Any] | None) -> tuple[str, list[LoopProgress], float | None, int | None]:
-    if not seen or not seen["batches"]["count"]:
+def _keras(fit: dict[str, Any] | None) -> tuple[str, list[LoopProgress], float | None, int | None]:
+    if not fit or not fit["batches"]["count"]:
         return "keras", [], None, None
-    epochs, batches = seen["epochs"], seen["batches"]
-    length = round(seen["in_passes"] / seen["passes"]) if seen["passes"] else seen["asked_steps"]
+    epochs, batches = fit["epochs"], fit["batches"]
+    length = round(fit["in_passes"] / fit["passes"]) if fit["passes"] else fit["asked_steps"]
     levels = [
-        LoopProgress("epoch of fit", epochs["count"], epochs["total_s"], seen["asked_epochs"], 0, seen["in_epochs_s"],
+        LoopProgress("epoch of fit", epochs["count"], epochs["total_s"], fit["asked_epochs"], 0, fit["in_epochs_s"],
               tuple(epochs["first_s"]), tuple(epochs["sampled_s"])),
-        LoopProgress("batch of fit", batches["count"], batches["total_s"], length, seen["passes"], 0.0,
+        LoopProgress("batch of fit", batches["count"], batches["total_s"], length, fit["passes"], 0.0,
               tuple(batches["first_s"]), tuple(batches["sampled_s"])),
     ]  # fmt: skip
     return "keras", levels, epochs["began_s"], None
@@ -100,7 +108,7 @@ def _keras(seen: dict[str, Any] | None) -> tuple[str, list[LoopProgress], float 
 def _steps(
     report: dict[str, Any], loops: dict[int, dict[str, Any]]
 ) -> tuple[str, list[LoopProgress], float | None, int | None]:
-    """Return the loops around a training step; and the steps themselves where a framework loops over them."""
+    """Return the loops around a training step, and the steps themselves if a framework loops over them."""
     steps, torch = report["steps"], report["frameworks"].get("torch", {})
     if not steps and not torch.get("backward"):
         return "steps", [], None, None
@@ -109,16 +117,17 @@ def _steps(
     began_s = chain[0]["times"]["began_s"] if chain else None
     total = None
     if steps and steps["count"] > AHEAD * (levels[-1].count + 1 if levels else 0):
-        own = LoopProgress("optimizer step", steps["count"], steps["total_s"], None, 0, 0.0, tuple(steps["first_s"]),
-                    tuple(steps["sampled_s"]))  # fmt: skip
-        levels.append(own)
+        first_s, sampled_s = tuple(steps["first_s"]), tuple(steps["sampled_s"])
+        levels.append(
+            LoopProgress("optimizer step", steps["count"], steps["total_s"], None, 0, 0.0, first_s, sampled_s)
+        )
         began_s = steps["began_s"] if began_s is None else began_s
         total = torch.get("total_steps") if len(levels) == 1 else None
     return "steps", levels, began_s, total
 
 
 def _main_chain(loops: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Follow the loop that took longest, and within it each time the loop that took at least half of it."""
+    """Return the longest loop, and within it each time the loop that takes at least half of its time."""
     chain: list[dict[str, Any]] = []
     inside = [loop for loop in loops.values() if loop["parent"] not in loops]
     while inside:
@@ -132,10 +141,10 @@ def _main_chain(loops: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _levels(chain: list[dict[str, Any]]) -> list[LoopProgress]:
     levels = []
-    for at, loop in enumerate(chain):
-        inner = chain[at + 1] if at + 1 < len(chain) else None
+    for depth, loop in enumerate(chain):
+        inner = chain[depth + 1] if depth + 1 < len(chain) else None
         times, observed = loop["times"], None
-        if at and loop["passes"]:
+        if depth and loop["passes"]:
             observed = round(loop["in_passes"] / loop["passes"])
         levels.append(
             LoopProgress(
@@ -154,7 +163,7 @@ def _levels(chain: list[dict[str, Any]]) -> list[LoopProgress]:
 
 
 def _not_reached(report: dict[str, Any], chain: list[dict[str, Any]]) -> list[str]:
-    """Name the loops that stand behind the one that was seen, in the same function, and had not begun."""
+    """Return a remark about later loops of the same function that had not begun."""
     if not chain or not report["stopped"]:
         return []
     root = chain[0]
@@ -166,4 +175,4 @@ def _not_reached(report: dict[str, Any], chain: list[dict[str, Any]]) -> list[st
     ]
     if not lines:
         return []
-    return [f"what comes after the loop of line {root['line']} was not seen: a loop in line {', '.join(lines[:5])}"]
+    return [f"what comes after the loop of line {root['line']} was not measured: loops in lines {', '.join(lines[:5])}"]

@@ -1,4 +1,4 @@
-"""What the wrapper lays beside a command to see its progress, and the figures that come of it."""
+"""Progress file and hook that the wrapper adds to a command, and the measurements from them."""
 
 import os
 import shutil
@@ -15,19 +15,19 @@ from leadline.execution.wrapper.progress import ProgressFile
 from leadline.progress import VARIABLE
 
 HOOK_FOLDER = Path(__file__).parents[1] / "hook" / "site"
-PATIENCE_S = 5.0
-"""How long a script may take to end after the hook has raised ``SystemExit`` in it."""
+STOP_WAIT_S = 5.0
+"""Seconds that a script may take to end after the hook raised ``SystemExit`` in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeLimit:
-    """When a probe has seen enough: after so many units of work, or so many seconds of them; else never."""
+    """End of a probe: after so many units of work or so many seconds of them; without both, never."""
 
     units: int | None = None
     time_s: float | None = None
 
     def is_reached(self, units: int, time_s: float) -> bool:
-        """Whether what was seen is enough."""
+        """True if the work done reaches the limit."""
         return (self.units is not None and units >= self.units) or (
             self.time_s is not None and units > 0 and time_s >= self.time_s
         )
@@ -42,7 +42,7 @@ class Instruments:
     hook: bool = False
     file: ProgressFile = field(init=False)
     stopped: bool = False
-    asked_s: float | None = None
+    stop_requested_s: float | None = None
 
     def __post_init__(self) -> None:
         path = self.folder / "progress"
@@ -50,7 +50,7 @@ class Instruments:
         self.file = ProgressFile(path, time.monotonic())
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that the command is started with."""
+        """Return the environment variables for the command."""
         variables = {VARIABLE: str(self.file.path)}
         if self.hook:
             paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -62,7 +62,7 @@ class Instruments:
         return variables
 
     def poll(self) -> bool:
-        """Take in what is new; whether enough was seen just now."""
+        """Read new progress; True if the probe limit has just been reached."""
         self.file.poll()
         if self.stopped:
             return False
@@ -70,54 +70,56 @@ class Instruments:
         return self.stopped
 
     def _ignored_the_hook(self) -> bool:
-        """Whether the hook has asked the script to end, and it goes on all the same."""
+        """True if the hook told the script to end and it continues."""
         if not self.hook or self.probe_limit == ProbeLimit() or not hook_stopped(self.folder):
             return False
-        self.asked_s = self.asked_s or time.monotonic()
-        return time.monotonic() - self.asked_s > PATIENCE_S
+        # Some scripts catch SystemExit, so the wrapper ends them after a while.
+        self.stop_requested_s = self.stop_requested_s or time.monotonic()
+        return time.monotonic() - self.stop_requested_s > STOP_WAIT_S
 
     def finish(self) -> None:
-        """Read what is left after the command's end."""
+        """Read the remaining progress after the command's end."""
         while self.file.poll():
             pass
 
     def progress(self) -> Progress | None:
-        """Return what the command has shown of its progress: by its own reports, else to the hook."""
+        """Return the command's progress from its own reports or, without them, from the hook."""
         reported = self.file.progress(stopped=self.stopped)
         watched = read_hook_progress(self.folder, self.file.start_s) if self.hook else None
+        # The job's own reports are exact, so they come before the hook's.
         if watched is None or (reported is not None and reported.levels):
             return reported
         return watched if reported is None else replace(watched, remarks=(*watched.remarks, *reported.remarks))
 
 
-def with_instruments(use: Callable[[Instruments | None], int], *, enough: ProbeLimit, hook: bool = False) -> int:
-    """Call ``use`` with instruments in a folder that is gone afterwards; with none where none can be laid."""
+def with_instruments(use: Callable[[Instruments | None], int], *, probe_limit: ProbeLimit, hook: bool = False) -> int:
+    """Call ``use`` with instruments in a temporary folder, or with None if it cannot be made."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="leadline-job-"))
     except OSError:
         return use(None)
     try:
-        return use(Instruments(folder, enough, hook))
+        return use(Instruments(folder, probe_limit, hook))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def progress_measurements(progress: Progress | None) -> dict[str, Measurement]:
-    """Return ``startup_s``, ``work_s``, ``unit_s``, ``units``, ``steps``, ``epochs``, ``phase_NAME_s`` where seen."""
+    """Return startup, work, unit, step, epoch and phase figures of a command, as far as known."""
     if progress is None:
         return {}
-    found, how = {}, f"{progress.source}: {progress.method}"
+    measurements, method = {}, f"{progress.source}: {progress.method}"
     if progress.startup_s is not None:
-        found["startup_s"] = Measurement(progress.startup_s, "s", f"start to the first unit of work; {how}")
+        measurements["startup_s"] = Measurement(progress.startup_s, "s", f"start to the first unit of work; {method}")
     if (unit := progress.unit) is not None:
         outermost = progress.levels[0]
-        found["work_s"] = Measurement(outermost.total_s, "s", f"time in all of {outermost.name}; {how}")
+        measurements["work_s"] = Measurement(outermost.total_s, "s", f"time in all of {outermost.name}; {method}")
         if unit.median_s is not None:
-            found["unit_s"] = Measurement(unit.median_s, "s", f"median time of one {unit.name}; {how}")
-        found["units"] = Measurement(unit.count, "", f"units of work seen from begin to end; {how}")
+            measurements["unit_s"] = Measurement(unit.median_s, "s", f"median time of one {unit.name}; {method}")
+        measurements["units"] = Measurement(unit.count, "", f"units of work seen from begin to end; {method}")
     for name, count in (("steps", progress.steps), ("epochs", progress.epochs)):
         if count is not None:
-            found[name] = Measurement(count, "", how)
+            measurements[name] = Measurement(count, "", method)
     for name, phase_s in progress.phases.items():
-        found[f"phase_{name}_s"] = Measurement(phase_s, "s", f"time in the phase that the job names; {how}")
-    return found
+        measurements[f"phase_{name}_s"] = Measurement(phase_s, "s", f"time in the phase that the job names; {method}")
+    return measurements

@@ -1,7 +1,5 @@
-"""What the wrapper writes down: the state a command ended in, and its figures with method and interval."""
+"""The outcome that the wrapper writes: the end state and all measurements, with the control file next to it."""
 
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,27 +8,34 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
+from leadline.files.atomic import write_atomically
 
 SCHEMA = "leadline.outcome/1"
 EXIT_NEVER_BEGAN = 125
-"""Exit code of a wrapper that started no command: its starter died before it said so (the outcome's state is PENDING),
-another wrapper had started the same attempt (there is no outcome of this one), or it was a copy of a job that never got
-the plane's word (``never_let``)."""
+"""Exit code of a wrapper that started no command, for one of three reasons.
+
+Its starter died before it opened the gate (the outcome's state is PENDING). Another wrapper had started the same
+attempt (there is no outcome). Or the copy was never released (``never_released``).
+"""
+# Scripts of submitted jobs contain this text, and ``failure_patterns`` looks for it: do not change it.
 STARTED_BEFORE = "was started before, and nothing tells how it ended: it is not started again"
-"""What is said of an attempt that its scheduler starts once more, which it does if it forgot of the first time."""
+"""Message about an attempt that a forgetful scheduler starts a second time."""
 RELEASE_TEXT = "begin\n"
-"""What is in the file that lets a copy of a job begin."""
+"""Content of the file that releases a copy of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """One command under the wrapper; ``state`` RUNNING is an interim result, all that is left if the wrapper is killed.
+    """One command under the wrapper.
 
-    ``state`` PENDING says that the command was never begun.
-    ``exit_code`` is the command's own, ``signal`` the number of the signal that ended it; one of them is ``None``.
-    ``node`` is what the node says of itself (``describe_node``).
-    ``progress`` is what the command showed of its own progress. ``warned`` says that a process of it that listens was
-    sent the signal before its limit, upon which it writes a checkpoint.
+    Attributes:
+        state: RUNNING in an interim outcome, which remains if the wrapper is killed; PENDING if the command never
+            began.
+        exit_code: the command's own exit code, or None if a signal ended it.
+        signal: number of the ending signal, or None.
+        node: hardware of the node (``describe_node``).
+        progress: the command's own progress.
+        warned: a process of the command handled the signal before the limit, upon which it writes a checkpoint.
     """
 
     state: JobState
@@ -50,39 +55,25 @@ class JobOutcome:
 
     @property
     def never_released(self) -> bool:
-        """Whether it is a copy of a job that was never let begin."""
+        """True if this copy of a job was never released."""
         return self.state is JobState.CANCELLED and self.exit_code == EXIT_NEVER_BEGAN and self.pid is None
 
 
 def release_file_name(key: str) -> str:
-    """Return the name of the file, beside its outcome, that lets the attempt of that key begin."""
+    """Return the name of the file, next to its outcome, that releases an attempt."""
     return f"{key}.word"
 
 
 def write_outcome(outcome: JobOutcome, path: Path) -> None:
-    """Write the outcome whole or not at all, in place of an older one."""
-    write_atomically(to_json(to_document(outcome, SCHEMA)) + "\n", path)
-
-
-def write_atomically(text: str, path: Path) -> None:
-    """Write a file whole or not at all, in place of an older one; it is on the disk when this returns."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write the outcome atomically."""
+    write_atomically(path, to_json(to_document(outcome, SCHEMA)) + "\n", private=True)
 
 
 def read_outcome(path: Path) -> JobOutcome:
-    """Read what the wrapper wrote.
+    """Read the outcome of a wrapper.
 
     Raises:
-        InvalidInput: there is no such file, or it is not an outcome.
+        InvalidInput: the file is missing or is not an outcome.
     """
     try:
         text = path.read_bytes()
@@ -94,17 +85,17 @@ def read_outcome(path: Path) -> JobOutcome:
 
 
 def control_path(result: Path) -> Path:
-    """Return the control file of the command whose outcome goes to ``result``."""
+    """Return the control file of the command with that outcome file."""
     return result.with_suffix(".control")
 
 
 def set_walltime(result: Path, walltime_s: float) -> None:
-    """Give a running command another limit, counted from its start."""
-    write_atomically(to_json({"walltime_s": walltime_s}) + "\n", control_path(result))
+    """Change the limit of a running command, counted from its start. Its wrapper polls the control file."""
+    write_atomically(control_path(result), to_json({"walltime_s": walltime_s}) + "\n", private=True)
 
 
 def read_walltime_s(control: Path) -> float | None:
-    """Return the limit that was asked for meanwhile; ``None`` if none was, or the file holds something else."""
+    """Return the changed limit; None without a change or with an invalid file."""
     try:
         return from_json(control.read_bytes(), dict[str, float], label=str(control)).get("walltime_s")
     except (OSError, InvalidInput):

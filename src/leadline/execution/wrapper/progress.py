@@ -1,4 +1,4 @@
-"""Follow the file to which a job writes its progress, and keep what it says bounded."""
+"""Follow the file to which a job writes its progress, within bounded memory."""
 
 import os
 import time
@@ -8,9 +8,9 @@ from pathlib import Path
 from leadline.core.progress import MAX_SAMPLED_ITERATIONS, LoopProgress, Progress, ProgressLine, parse_progress_line
 
 POLL_BYTES = 2**20
-"""The most that is read at once, so that a job that writes without end does not keep the wrapper."""
+"""Bytes of one read, so that endless output does not block the wrapper."""
 FILE_BYTES = 2**26
-"""How much of the file is read in all."""
+"""Bytes of the file that are read in all."""
 LINE_BYTES = 4096
 FIRST = 8
 PHASES = 64
@@ -18,7 +18,7 @@ PHASES = 64
 
 @dataclass(slots=True)
 class ProgressCounter:
-    """One number that a job reports: when it was seen to go up, and how far it has come over all its passes."""
+    """One number that a job reports, with the times of its increases over all passes."""
 
     name: str
     total: int | None = None
@@ -27,13 +27,13 @@ class ProgressCounter:
     passes: int = 0
     points: list[tuple[float, int]] = field(default_factory=list)
     stride: int = 1
-    seen: int = 0
+    point_count: int = 0
     first: list[tuple[float, int]] = field(default_factory=list)
     newest: tuple[float, int] | None = None
     zero_based: bool = False
 
     def add(self, value: int, at_s: float) -> None:
-        """Take a value; a lower one than before begins a new pass, and the same one again says nothing."""
+        """Add a value. A lower value starts a new pass, and an equal one is ignored."""
         if value == self.last:
             return
         if self.last is not None and value < self.last:
@@ -41,34 +41,36 @@ class ProgressCounter:
             self.passes += 1
         self.zero_based = value == 0 if self.last is None else self.zero_based
         self.last = value
-        if self.newest is not None and at_s <= self.newest[0]:  # of what came at one moment, the furthest counts
+        # Of several values at one time, the highest counts.
+        if self.newest is not None and at_s <= self.newest[0]:
             point = (self.newest[0], self.offset + value)
-            for kept in (self.first, self.points):
-                if kept[-1] == self.newest:
-                    kept[-1] = point
+            for points in (self.first, self.points):
+                if points[-1] == self.newest:
+                    points[-1] = point
             self.newest = point
             return
         self.newest = (at_s, self.offset + value)
         if len(self.first) <= FIRST:
             self.first.append(self.newest)
-        if self.seen % self.stride == 0:
+        if self.point_count % self.stride == 0:
             self.points.append(self.newest)
             if len(self.points) > MAX_SAMPLED_ITERATIONS:
+                # Halving keeps the sample even at bounded size.
                 self.points, self.stride = self.points[::2], 2 * self.stride
-        self.seen += 1
+        self.point_count += 1
 
     @property
     def done(self) -> int:
-        """How many were done between the first report and the last one."""
+        """Units done between the first report and the last one."""
         return self.newest[1] - self.first[0][1] if self.newest else 0
 
     @property
     def reached(self) -> int | None:
-        """How many are done since the job began: a count whose first report is 0 counts from 0."""
+        """Units done since the job began; a first report of 0 counts from 0."""
         return self.newest[1] + self.zero_based if self.newest else None
 
     def level(self) -> LoopProgress | None:
-        """Return the loop that this counter counts; ``None`` before it has gone up once."""
+        """Return the counted loop; None before the first increase."""
         if self.newest is None or self.done < 1:
             return None
         length = self.total
@@ -87,14 +89,14 @@ class ProgressCounter:
 
 
 def _durations(points: list[tuple[float, int]]) -> list[float]:
-    """Return the time of one unit between points; those that were seen at one moment count as one."""
-    found: list[float] = []
+    """Return the time of one unit between points; points at one time count as one."""
+    durations: list[float] = []
     at_s, value = points[0]
-    for later_s, further in points[1:]:
-        if later_s > at_s and further > value:
-            found.append((later_s - at_s) / (further - value))
-            at_s, value = later_s, further
-    return found
+    for later_s, later_value in points[1:]:
+        if later_s > at_s and later_value > value:
+            durations.append((later_s - at_s) / (later_value - value))
+            at_s, value = later_s, later_value
+    return durations
 
 
 @dataclass(slots=True)
@@ -113,13 +115,14 @@ class ProgressFile:
     began_s: float | None = None
     phase: tuple[str, float] | None = None
     _offset: int = 0
-    _rest: bytes = b""
+    _partial_line: bytes = b""
 
     def poll(self) -> bool:
-        """Read what was written since the last time, and say if anything was; what is wrong is no error of the job."""
+        """Read new content; True if there was any. Invalid content is no error of the job."""
         try:
             with self.path.open("rb") as stream:
                 size = os.fstat(stream.fileno()).st_size
+                # A truncated file is not read again from the start.
                 if size <= self._offset or self._offset >= FILE_BYTES:
                     return False
                 written_s = min(os.fstat(stream.fileno()).st_mtime - time.time() + time.monotonic(), time.monotonic())
@@ -131,14 +134,16 @@ class ProgressFile:
         self._offset += len(block)
         if self._offset >= FILE_BYTES:
             self.remark = f"only the first {FILE_BYTES >> 20} MiB of the progress file were read"
-        *whole, self._rest = (self._rest + block).split(b"\n")
-        if len(self._rest) > LINE_BYTES:
-            self.malformed, self._rest = self.malformed + 1, b""
+        # The last line may still be incomplete.
+        *whole, self._partial_line = (self._partial_line + block).split(b"\n")
+        # Drop an endless line, or memory would grow with it.
+        if len(self._partial_line) > LINE_BYTES:
+            self.malformed, self._partial_line = self.malformed + 1, b""
         for text in whole:
             self._take(text, written_s - self.start_s)
         return bool(block)
 
-    def _take(self, text: bytes, seen_s: float) -> None:
+    def _take(self, text: bytes, arrival_s: float) -> None:
         if not text.strip():
             return
         line = parse_progress_line(text.decode("utf-8", "replace")) if len(text) <= LINE_BYTES else None
@@ -146,15 +151,16 @@ class ProgressFile:
             self.malformed += 1
             return
         self.lines += 1
-        self._count(line, self._time(line, seen_s))
+        self._count(line, self._time(line, arrival_s))
 
-    def _time(self, line: ProgressLine, seen_s: float) -> float:
-        """Return the seconds since the job began; a written time that cannot be true gives way to when it was seen."""
+    def _time(self, line: ProgressLine, arrival_s: float) -> float:
+        """Return the seconds since the job began; an impossible reported time is replaced by the arrival time."""
         if line.t is None:
-            return seen_s
+            return arrival_s
+        # Jobs may report seconds since their start or since the epoch.
         since_s = line.t if line.t < 1e8 else line.t - time.time() + time.monotonic() - self.start_s
         if not -1 <= since_s <= time.monotonic() - self.start_s + 1:
-            return seen_s
+            return arrival_s
         self.timed += 1
         return max(since_s, 0.0)
 
@@ -162,7 +168,7 @@ class ProgressFile:
         if line.phase is not None:
             self._close_phase(at_s)
             self.phase = (line.phase, at_s)
-            self.began_s = at_s if line.phase == "train" and not self.steps.seen else self.began_s
+            self.began_s = at_s if line.phase == "train" and not self.steps.point_count else self.began_s
         for counter, value, total in (
             (self.epochs, line.epoch, line.total_epochs),
             (self.steps, line.step, line.total_steps),
@@ -177,21 +183,21 @@ class ProgressFile:
 
     @property
     def units(self) -> int:
-        """How many units were seen done: steps where the job reports steps, else epochs."""
+        """Completed units: steps if the job reports steps, else epochs."""
         return self.steps.done or self.epochs.done
 
     @property
     def working_s(self) -> float:
-        """How long ago the first unit was reported."""
+        """Seconds since the first unit was reported."""
         first = (self.steps.first or self.epochs.first)[:1]
         return time.monotonic() - self.start_s - first[0][0] if first else 0.0
 
     def progress(self, *, stopped: bool = False) -> Progress | None:
-        """Return what the job has said; ``None`` if it said nothing."""
+        """Return the job's reports; None without any."""
         if not self.lines:
             return Progress("progress file", remarks=self._remarks()) if self.malformed else None
         levels = tuple(level for level in (self.epochs.level(), self.steps.level()) if level is not None)
-        inner = self.steps if self.steps.seen else self.epochs
+        inner = self.steps if self.steps.point_count else self.epochs
         return Progress(
             "progress file",
             levels,
@@ -208,7 +214,7 @@ class ProgressFile:
         )
 
     def _startup_s(self, inner: ProgressCounter) -> float | None:
-        """Return when the first unit began: said by ``phase=train``, else one median unit before its first report."""
+        """Return when the first unit began: at ``phase=train``, or one median unit before its first report."""
         if self.began_s is not None:
             return self.began_s
         level = inner.level()
@@ -217,16 +223,16 @@ class ProgressFile:
         return max(inner.first[0][0] - level.median_s, 0.0)
 
     def _total(self) -> int | None:
-        """Return the units of the whole job: ``total_steps`` is of the whole job unless steps begin anew each epoch."""
+        """Return the units of the whole job. ``total_steps`` is per epoch if steps restart in each epoch."""
         steps, epochs = self.steps, self.epochs
-        if not steps.seen:
+        if not steps.point_count:
             return epochs.total
         if not steps.passes:
             return steps.total
         return round(steps.offset / steps.passes) * epochs.total if epochs.total else None
 
     def _remarks(self) -> tuple[str, ...]:
-        said = [self.remark] if self.remark else []
+        remarks = [self.remark] if self.remark else []
         if self.malformed:
-            said.append(f"{self.malformed} lines of the progress file were passed over: they are not NAME=VALUE words")
-        return tuple(said)
+            remarks.append(f"{self.malformed} lines of the progress file were ignored: they are not NAME=VALUE words")
+        return tuple(remarks)

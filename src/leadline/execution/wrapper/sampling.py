@@ -1,9 +1,9 @@
-"""Read what a process tree uses right now: memory without double counting, CPU time, input and output, GPU memory.
+"""Sample a process tree: memory without double counting, CPU time, I/O and GPU memory.
 
-``ru_maxrss`` sees only the largest process and a sum of RSS counts shared pages many times; so the proportional set
-size (PSS) is summed over the tree. PSS leaves out what strangers share (another job's pages of the same library), and a
-sample misses what comes between; so the largest process's own resident set, and the kernel's record of its peak, are
-lower bounds. Processes whose parent died stay in the tree, because the wrapper adopts them.
+``ru_maxrss`` covers only the largest process, and a sum of RSS counts shared pages many times, so the proportional set
+size (PSS) is summed over the tree. PSS leaves out pages shared with unrelated processes, and a sample misses peaks
+between samples. So the largest process's resident set and the kernel's record of its peak serve as lower bounds.
+Processes whose parent died stay in the tree, because the wrapper adopts them.
 """
 
 import ctypes
@@ -21,14 +21,14 @@ from leadline.core.units import MIB
 FIRST_INTERVAL_S = 0.1
 LAST_INTERVAL_S = 1.0
 OVERHEAD = 0.01
-"""Share of one core that sampling may take."""
+"""Share of one core that sampling may use."""
 GPU_INTERVAL_S = 2.0
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
 
 
 @dataclass(slots=True)
 class TreeSampler:
-    """Keeps the peaks and totals over the descendants of this process."""
+    """Peaks and totals over the descendants of this process."""
 
     run: ProcessRunner
     memory_bytes: int = 0
@@ -45,12 +45,13 @@ class TreeSampler:
     _written: dict[tuple[int, float], int] = field(default_factory=dict)
 
     def sample(self) -> None:
-        """Take one sample of every process; one that ends meanwhile counts with what it last showed."""
+        """Take one sample of every process; a process that ends meanwhile counts with its last values."""
         began, cpu_began = time.monotonic(), time.process_time()
         if self._last_s is not None:
             self.longest_interval_s = max(self.longest_interval_s, began - self._last_s)
         self._last_s = began
         tree = psutil.Process().children(recursive=True)
+        # PSS first: reading it takes longest, and the resident set is only a lower bound.
         proportional = sum(self._sample_process(process) for process in tree)
         resident = [_resident_bytes(process.pid) for process in tree]
         self.memory_bytes = max(proportional, *(now for now, _ in resident), 0)
@@ -61,27 +62,27 @@ class TreeSampler:
         self._cost_s = max(time.process_time() - cpu_began, 0.0)
 
     def saw_peak(self, resident_bytes: int) -> None:
-        """Take in the highest resident set that the kernel reports of one process of the tree, after its end."""
+        """Add the peak resident set that the kernel reports for an ended process."""
         self.peak_memory_bytes = max(self.peak_memory_bytes, resident_bytes)
 
     def next_interval_s(self, elapsed_s: float) -> float:
-        """Return how long to wait: a twentieth of the age, within bounds, and longer where a sample is dear."""
-        wished = min(max(elapsed_s / 20, FIRST_INTERVAL_S), LAST_INTERVAL_S)
-        return max(wished, min(self._cost_s / OVERHEAD, 10 * LAST_INTERVAL_S))
+        """Return the time to the next sample: a twentieth of the age, within bounds, longer if samples are costly."""
+        target_s = min(max(elapsed_s / 20, FIRST_INTERVAL_S), LAST_INTERVAL_S)
+        return max(target_s, min(self._cost_s / OVERHEAD, 10 * LAST_INTERVAL_S))
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds seen over all processes, those still running included."""
+        """CPU seconds of all processes, including running ones."""
         return sum(self._cpu_s.values())
 
     @property
     def read_bytes(self) -> int:
-        """Bytes fetched from storage."""
+        """Bytes read from storage."""
         return sum(self._read.values())
 
     @property
     def written_bytes(self) -> int:
-        """Bytes sent to storage."""
+        """Bytes written to storage."""
         return sum(self._written.values())
 
     def _sample_process(self, process: psutil.Process) -> int:
@@ -94,6 +95,7 @@ class TreeSampler:
         except psutil.NoSuchProcess:
             return 0
         except psutil.AccessDenied:
+            # Only the I/O counters of another user's process are hidden.
             return memory if "memory" in locals() else 0
         self._read[key], self._written[key] = counters.read_bytes, counters.write_bytes
         return memory
@@ -106,7 +108,8 @@ class TreeSampler:
             return int(process.memory_info().rss)
 
     def _sample_gpus(self, pids: set[int], now_s: float) -> None:
-        """Sum the GPU memory of the tree, by NVML through nvidia-smi where there is one."""
+        """Sum the GPU memory of the tree through nvidia-smi, if there is one."""
+        # Without a driver there is nothing to ask, now or later.
         if shutil.which("nvidia-smi") is None:
             self._gpu_due_s = float("inf")
             return
@@ -116,6 +119,7 @@ class TreeSampler:
         except LeadlineError:
             self._gpu_due_s = float("inf")
             return
+        # At most a twentieth of the time goes to nvidia-smi, which is slow on some nodes.
         self._gpu_due_s = now_s + max(GPU_INTERVAL_S, 20 * (time.monotonic() - now_s))
         if answer.returncode == 0:
             used = gpu_memory_bytes(answer.stdout, pids)
@@ -123,7 +127,7 @@ class TreeSampler:
 
 
 def gpu_memory_bytes(listing: str, pids: set[int]) -> int:
-    """Sum the MiB of the lines ``PID, MIB`` of nvidia-smi that belong to ``pids``."""
+    """Return the sum of the ``PID, MIB`` lines of nvidia-smi that belong to ``pids``."""
     fields = [line.split(",") for line in listing.splitlines() if line.count(",") == 1]
     return sum(
         int(used) * MIB for pid, used in fields if used.strip().isdigit() and pid.strip().isdigit() and int(pid) in pids
@@ -131,7 +135,7 @@ def gpu_memory_bytes(listing: str, pids: set[int]) -> int:
 
 
 def _resident_bytes(pid: int) -> tuple[int, int]:
-    """Return the resident set of a process and its highest so far; zeros for one that has ended."""
+    """Return the resident set of a process and its peak; zeros for an ended process."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -142,5 +146,5 @@ def _resident_bytes(pid: int) -> tuple[int, int]:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of descendants whose own parent dies, so that they stay in the tree (Linux)."""
+    """Become the parent of descendants whose parent dies, so that they stay in the tree (Linux)."""
     ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)

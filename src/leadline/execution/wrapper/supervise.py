@@ -1,4 +1,4 @@
-"""Hold one command to its limits and measure it until it ends."""
+"""Enforce the limits of one command and measure it until it ends."""
 
 import math
 import os
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -21,6 +20,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 from leadline.core.units import format_bytes, format_duration
+from leadline.execution.clock import now_utc
 from leadline.execution.processes import run_process, start_process
 from leadline.execution.wrapper.cgroup import Cgroup, memory_cgroup
 from leadline.execution.wrapper.instruments import Instruments, progress_measurements
@@ -29,10 +29,12 @@ from leadline.execution.wrapper.outcome import JobOutcome, read_walltime_s
 from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
 GRACE_S = 5.0
-"""How long the tree may take to end after SIGTERM before SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 FIRST_INTERIM_S, INTERIM_S = 5.0, 30.0
-"""How often an interim result is written, for who follows the job and for the case that the wrapper is killed; of a
-young job after half its age, so that a request that is much too small is seen early."""
+"""Interval of interim outcomes, for observers and in case the wrapper is killed.
+
+A young job writes one after half its age, so that a far too small request shows early.
+"""
 PROBE_DONE = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
@@ -40,13 +42,18 @@ WARNING = (signal.SIGUSR1, signal.SIGUSR2)
 
 @dataclass(frozen=True, slots=True)
 class WrapperLimits:
-    """What the wrapper enforces, and ``site_walltime_s``: what the scheduler enforces.
+    """Limits that the wrapper enforces.
 
-    ``cpus`` are the only cores that the command may use, where they are given; the wrapper may use others.
-    ``warning`` is the number of a signal that is sent ``warning_s`` before the walltime to the processes that listen
-    to it, but not in the first half. ``control`` is a file that may set another walltime while the command runs.
-    ``kill_after_s`` is how long after a SIGTERM what still runs is killed (``None``: whoever sent it sees to that).
-    ``since_s`` is how much of all walltimes was over when the command was started.
+    Attributes:
+        walltime_s: time limit of the command.
+        memory_bytes: memory limit of the process tree.
+        site_walltime_s: time limit that the scheduler enforces.
+        cpus: the only cores that the command may use, if any are named.
+        warning: signal sent before the walltime to processes with a handler, but not in the first half.
+        warning_s: seconds between warning and walltime.
+        control: file that may change the walltime while the command runs.
+        kill_after_s: seconds from a SIGTERM until remaining processes are killed (None: the sender does that).
+        since_s: seconds of all walltimes that had passed when the command started.
     """
 
     walltime_s: float | None = None
@@ -68,26 +75,29 @@ def supervise(
     workdir: Path | None = None,
     instruments: Instruments | None = None,
 ) -> JobOutcome:
-    """Run ``argv`` on this process's streams to its end; ``write`` gets interim outcomes and the last one.
+    """Run ``argv`` on this process's streams to its end and return the last outcome.
 
-    The command's streams and exit code are its own, and its environment but for what ``instruments`` need; signals
-    sent to this process reach it.
+    The command keeps its streams, its exit code and its environment, except for the variables of ``instruments``.
+    Signals to this process reach the command. ``write`` gets interim outcomes and the last one.
 
     Raises:
-        InvalidInput: the command cannot be started; the outcome that says so was written.
+        InvalidInput: the command cannot be started; the outcome was written.
     """
+    # Before anything is started, so that no descendant can leave the tree.
     adopt_orphans()
-    began = JobOutcome(JobState.RUNNING, _now(), socket.gethostname(), tuple(argv), node=describe_node())
+    began = JobOutcome(JobState.RUNNING, now_utc(), socket.gethostname(), tuple(argv), node=describe_node())
     with memory_cgroup(limits.memory_bytes) as cgroup:
         watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
+        # Before the start: a signal must not be lost between start and supervision.
         handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
         try:
+            # Affinity and control group are inherited at the start, so this process only takes them on for a moment.
             with _pinned(limits.cpus), cgroup.inside():
                 watch.child = start_process(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
             watch.deliver()
             usage = watch.follow(write)
         except InvalidInput as error:
-            write(replace(began, state=JobState.FAILED, ended_at=_now(), exit_code=127, reason=str(error)))
+            write(replace(began, state=JobState.FAILED, ended_at=now_utc(), exit_code=127, reason=str(error)))
             raise
         finally:
             for sign, handler in handlers.items():
@@ -109,12 +119,12 @@ class _Watch:
     instruments: Instruments | None = None
     child: "subprocess.Popen[bytes] | None" = None
     sampler: TreeSampler = field(default_factory=lambda: TreeSampler(run_process))
-    cut: JobState | None = None
+    end_state: JobState | None = None
     reason: str = ""
     kill_at_s: float | None = None
-    news: bool = False
+    has_news: bool = False
     warned: bool = False
-    heard: bool = False
+    warning_delivered: bool = False
     walltime_s: float | None = field(init=False)
     pending: list[int] = field(default_factory=list)
 
@@ -126,48 +136,51 @@ class _Watch:
         return self.instruments.environment() if self.instruments else {}
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
-        """Remember a signal and pass it on."""
+        """Queue a signal and forward it."""
         self.pending.append(number)
         self.deliver()
 
     def deliver(self) -> None:
-        """Send what came to the child; a warning only to who listens, for by default a process would die of it."""
+        """Forward queued signals to the child. Warnings only go to processes with a handler; others would die."""
         if self.child is None:
             return
         while self.pending:
             number = self.pending.pop(0)
             if number in ENDING:
-                self.cut = self.cut or self._ended_by_site()
+                self.end_state = self.end_state or self._ended_by_site()
                 self.reason = self.reason or f"ended by {signal.Signals(number).name}"
                 self._send(number)
+                # Only once: repeated SIGTERMs must not postpone the kill.
                 if number == signal.SIGTERM and self.limits.kill_after_s is not None and self.kill_at_s is None:
                     self.kill_at_s = time.monotonic() + self.limits.kill_after_s
             else:
-                self.news = True
+                self.has_news = True
                 self._warn(number)
 
     def follow(self, write: Callable[[JobOutcome], None]) -> tuple[int, float]:
-        """Sample and enforce until the child ends; return its wait status and the CPU seconds of its rusage."""
+        """Sample and enforce until the child ends; return its exit status and the CPU seconds of its rusage."""
         child = self.child
         if child is None:
             raise RuntimeError("there is no child to follow")
-        ending = os.pidfd_open(child.pid)
+        pidfd = os.pidfd_open(child.pid)
         poll = select.poll()
-        poll.register(ending, select.POLLIN)
+        poll.register(pidfd, select.POLLIN)
         written_s = time.monotonic()
         try:
             while True:
                 self.sampler.sample()
                 self._enforce()
-                if self.news or time.monotonic() - written_s > interim_wait_s(self._elapsed_s()):
-                    self.news, written_s = False, time.monotonic()
-                    write(replace(self.began, pid=child.pid, **self._seen()))
+                if self.has_news or time.monotonic() - written_s > interim_wait_s(self._elapsed_s()):
+                    self.has_news, written_s = False, time.monotonic()
+                    write(replace(self.began, pid=child.pid, **self._measured_fields()))
                 if poll.poll(1000 * self._wait_s()):
                     break
         finally:
-            os.close(ending)
+            os.close(pidfd)
         _, status, usage = os.wait4(child.pid, 0)
+        # Popen did not wait itself and would otherwise wait for a reused process id.
         child.returncode = os.waitstatus_to_exitcode(status)
+        # Linux reports ru_maxrss in KiB.
         self.sampler.saw_peak(usage.ru_maxrss * 1024)
         if self.instruments is not None:
             self.instruments.finish()
@@ -175,10 +188,11 @@ class _Watch:
         return child.returncode, usage.ru_utime + usage.ru_stime
 
     def ended(self, usage: tuple[int, float]) -> JobOutcome:
-        """Return the last outcome: why it ended and all figures."""
+        """Return the last outcome with its reason and all measurements."""
         code, cpu_s = usage
-        state, reason = self.cut, self.reason
-        if state is None and self._killed_for_memory() and (code != 0 or self.cgroup.made):
+        state, reason = self.end_state, self.reason
+        # A group that is shared with others may count their kills, so only a failed command counts there.
+        if state is None and self._killed_for_memory() and (code != 0 or self.cgroup.job_folder):
             state, reason = JobState.OUT_OF_MEMORY, self._why_killed()
         if state is None:
             state = JobState.COMPLETED if code == 0 else JobState.FAILED
@@ -186,18 +200,18 @@ class _Watch:
             self.began,
             state=state,
             pid=self.child.pid if self.child else None,
-            ended_at=_now(),
+            ended_at=now_utc(),
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             reason=reason,
-            **self._seen(cpu_s),
+            **self._measured_fields(cpu_s),
         )
 
     def _ended_by_site(self) -> JobState:
-        """Tell the scheduler's limit from a cancellation by the clock; schedulers are late, never early."""
-        site = self.limits.site_walltime_s
-        late = site is not None and self._used_s() >= site - 1.0
-        return JobState.TIMEOUT if late else JobState.CANCELLED
+        """Tell the scheduler's limit from a cancellation by the clock; schedulers may be late, never early."""
+        site_limit_s = self.limits.site_walltime_s
+        at_limit = site_limit_s is not None and self._used_s() >= site_limit_s - 1.0
+        return JobState.TIMEOUT if at_limit else JobState.CANCELLED
 
     def _enforce(self) -> None:
         limits = self.limits
@@ -211,33 +225,34 @@ class _Watch:
             return
         if limits.warning is not None and self._used_s() >= self._warning_due_s():
             self._warn(limits.warning)
+        # Time before memory: both may be exceeded by a command that hangs.
         if self.walltime_s is not None and self._used_s() >= self.walltime_s:
             self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(self.walltime_s)}")
-        elif self.cgroup.made and self._killed_for_memory():
+        elif self.cgroup.job_folder and self._killed_for_memory():
             self._cut(JobState.OUT_OF_MEMORY, self._why_killed())
         elif limits.memory_bytes is not None and self.sampler.memory_bytes > limits.memory_bytes:
             used = format_bytes(self.sampler.memory_bytes)
             self._cut(
-                JobState.OUT_OF_MEMORY, f"used {used}, more than the {format_bytes(limits.memory_bytes)} asked for"
+                JobState.OUT_OF_MEMORY, f"used {used}, more than the requested {format_bytes(limits.memory_bytes)}"
             )
 
     def _read_control(self) -> None:
-        """Take over a walltime that was asked for meanwhile; a warning comes before that one too."""
-        asked = None if self.limits.control is None else read_walltime_s(self.limits.control)
-        if asked is not None and asked != self.walltime_s:
-            self.walltime_s, self.warned = asked, False
+        """Apply a changed walltime, which gets a new warning."""
+        walltime_s = None if self.limits.control is None else read_walltime_s(self.limits.control)
+        if walltime_s is not None and walltime_s != self.walltime_s:
+            self.walltime_s, self.warned = walltime_s, False
 
     def _warning_due_s(self) -> float:
-        """Return when the warning is due, counted from the start; never, once it was heard."""
+        """Return when the warning is due, counted from the start; infinite once a process got it."""
         if self.walltime_s is None or self.warned:
             return math.inf
         return max(self.walltime_s - self.limits.warning_s, self.walltime_s / 2)
 
     def _warn(self, number: int) -> None:
-        """Send a warning to every process of the tree that listens."""
+        """Send a warning to every process of the tree with a handler."""
         for process in psutil.Process().children(recursive=True):
             if _catches(process.pid, number):
-                self.warned = self.heard = self.news = True
+                self.warned = self.warning_delivered = self.has_news = True
                 with suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
 
@@ -245,24 +260,25 @@ class _Watch:
         return self.cgroup.oom_kills() > self.oom_kills
 
     def _why_killed(self) -> str:
-        """Say what the kernel did; at the job's own limit if the group is its own."""
-        if self.cgroup.made is None or self.limits.memory_bytes is None:
+        """Return what the kernel did: at the job's own limit if the control group is its own."""
+        if self.cgroup.job_folder is None or self.limits.memory_bytes is None:
             return "the kernel killed a process of the job for memory"
-        most = format_bytes(self.limits.memory_bytes)
-        return f"the kernel killed a process that would use more than the {most} asked for"
+        limit = format_bytes(self.limits.memory_bytes)
+        return f"the kernel killed a process that would use more than the requested {limit}"
 
     def _cut(self, state: JobState, reason: str) -> None:
-        self.cut, self.reason = self.cut or state, reason
+        self.end_state, self.reason = self.end_state or state, reason
         self.kill_at_s = time.monotonic() + GRACE_S
         self._send_tree(signal.SIGTERM)
 
     def _wait_s(self) -> float:
-        """Wait for the next sample, but not past a limit."""
+        """Return the time to the next sample or limit."""
         wait = self.sampler.next_interval_s(self._elapsed_s())
         if self.kill_at_s is not None:
             return max(min(wait, self.kill_at_s - time.monotonic()), 0.01)
         for due_s in (self.walltime_s, self._warning_due_s() if self.limits.warning else None):
             if due_s is not None and due_s > self._used_s():
+                # A millisecond later, so that the limit has passed for certain.
                 wait = min(wait, due_s - self._used_s() + 0.001)
         return wait
 
@@ -270,11 +286,11 @@ class _Watch:
         return time.monotonic() - self.start_s
 
     def _used_s(self) -> float:
-        """Return how much of its walltimes is over."""
+        """Return the seconds of the walltimes that have passed."""
         return self._elapsed_s() + self.limits.since_s
 
     def _send(self, number: int) -> None:
-        """Signal the child's group, or the child alone where the terminal signals the group itself."""
+        """Signal the child's group, or only the child if the terminal signals the group itself."""
         if self.child is None:
             return
         try:
@@ -286,7 +302,7 @@ class _Watch:
             self.reason = self.reason or "already ended when it was signalled"
 
     def _send_tree(self, number: int) -> None:
-        """Signal every process of the tree, those that left the child's group included."""
+        """Signal every process of the tree, including those that left the child's group."""
         for process in psutil.Process().children(recursive=True):
             try:
                 process.send_signal(number)
@@ -294,7 +310,8 @@ class _Watch:
                 continue
 
     def _reap(self) -> None:
-        """Let go of adopted processes that ended; after a limit, end those that are left."""
+        """Collect adopted processes that ended; after a limit, kill the remaining ones."""
+        # Background processes that the command left on purpose may go on.
         flags = os.WNOHANG
         if self.kill_at_s is not None:
             self._send_tree(signal.SIGKILL)
@@ -303,15 +320,15 @@ class _Watch:
             while os.waitpid(-1, flags)[0]:
                 pass
 
-    def _seen(self, cpu_s: float | None = None) -> dict[str, Any]:
-        """Return the fields of an outcome that hold what was measured and what the job itself has shown."""
+    def _measured_fields(self, cpu_s: float | None = None) -> dict[str, Any]:
+        """Return the outcome fields with measurements and the job's own progress."""
         progress = self.instruments.progress() if self.instruments else None
-        seen = {**self._figures(cpu_s), **progress_measurements(progress)}
-        return {"measured": seen, "progress": progress, "warned": self.heard}
+        measurements = {**self._measurements(cpu_s), **progress_measurements(progress)}
+        return {"measured": measurements, "progress": progress, "warned": self.warning_delivered}
 
-    def _figures(self, cpu_s: float | None = None) -> dict[str, Measurement]:
+    def _measurements(self, cpu_s: float | None = None) -> dict[str, Measurement]:
         sampler, interval = self.sampler, self.sampler.longest_interval_s
-        figures = {
+        measurements = {
             "elapsed_s": Measurement(self._elapsed_s(), "s", "monotonic clock around the command"),
             "host_memory_bytes": Measurement(sampler.peak_memory_bytes, "bytes", sampler.memory_method, interval),
             "processes": Measurement(sampler.processes, "", "most processes in the tree", interval),
@@ -319,44 +336,40 @@ class _Watch:
             "written_bytes": Measurement(sampler.written_bytes, "bytes", "/proc/PID/io over the tree", interval),
         }
         if cpu_s is None or sampler.cpu_s > cpu_s:
-            figures["cpu_s"] = Measurement(sampler.cpu_s, "s", "CPU times over the process tree", interval)
+            measurements["cpu_s"] = Measurement(sampler.cpu_s, "s", "CPU times over the process tree", interval)
         else:
-            figures["cpu_s"] = Measurement(cpu_s, "s", "rusage of the command and the children it waited for")
+            measurements["cpu_s"] = Measurement(cpu_s, "s", "rusage of the command and the children it waited for")
         if (peak := self.cgroup.peak_bytes()) is not None:
             how = "peak of the control group, page cache and all else in it included"
-            figures["cgroup_memory_bytes"] = Measurement(peak, "bytes", how)
+            measurements["cgroup_memory_bytes"] = Measurement(peak, "bytes", how)
         if (gpu := sampler.peak_gpu_memory_bytes) is not None:
             how = "NVML through nvidia-smi, summed over the process tree"
-            figures["gpu_memory_bytes"] = Measurement(gpu, "bytes", how, max(interval, 2.0))
-        return figures
+            measurements["gpu_memory_bytes"] = Measurement(gpu, "bytes", how, max(interval, 2.0))
+        return measurements
 
 
 def interim_wait_s(age_s: float) -> float:
-    """Return how long after the last interim result of a command of that age the next one is due."""
+    """Return the seconds between interim outcomes of a command of that age."""
     return min(max(age_s / 2, FIRST_INTERIM_S), INTERIM_S)
 
 
 @contextmanager
 def _pinned(cpus: Sequence[int]) -> Iterator[None]:
-    """Hold this process to some cores; what it starts meanwhile stays there."""
-    mine = os.sched_getaffinity(0)
+    """Restrict this process to some cores, which its children inherit."""
+    previous = os.sched_getaffinity(0)
     if cpus:
         os.sched_setaffinity(0, cpus)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, mine)
+        os.sched_setaffinity(0, previous)
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, by the kernel's own mask."""
+    """True if a process has a handler for a signal, by the kernel's mask."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
     return bool(int(masks["SigCgt"], 16) >> (number - 1) & 1)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

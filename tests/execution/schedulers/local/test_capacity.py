@@ -50,11 +50,11 @@ STAYS = st.lists(st.builds(stay, st.integers(1, 4), st.integers(1, 12).map(float
 
 @given(STAYS, STAYS)
 def test_there_is_always_room_and_nobody_is_delayed_by_who_came_later(running, waiting):
-    running = [one for at, one in enumerate(running) if sum(other.room.cores for other in running[: at + 1]) <= 4]
-    free = Capacity(4 - sum(one.room.cores for one in running), 0, math.inf, math.inf)
+    running = [one for at, one in enumerate(running) if sum(other.capacity.cores for other in running[: at + 1]) <= 4]
+    free = Capacity(4 - sum(one.capacity.cores for one in running), 0, math.inf, math.inf)
     starts = backfill_starts_s(free, running, waiting)
     placed = [(0.0, one) for one in running] + list(zip(starts, waiting, strict=True))
-    for second in range(int(max([0.0, *(start + one.lasts_s for start, one in placed)])) + 1):
-        assert sum(one.room.cores for start, one in placed if start <= second < start + one.lasts_s) <= 4
+    for second in range(int(max([0.0, *(start + one.limit_s for start, one in placed)])) + 1):
+        assert sum(one.capacity.cores for start, one in placed if start <= second < start + one.limit_s) <= 4
     for at in range(len(waiting)):
         assert starts[: at + 1] == backfill_starts_s(free, running, waiting[: at + 1])

@@ -177,7 +177,7 @@ def test_a_limit_can_be_cut_short_while_the_job_waits_or_runs(local):
         local.change_walltime(number, 1)
     found = until(local, [runs, waits])
     assert {JobState.TIMEOUT} == {one.state for one in found.values()}
-    with pytest.raises(InvalidInput, match="cannot be asked for"):
+    with pytest.raises(InvalidInput, match="is not possible"):
         local.change_walltime(runs, 0)
 
 
@@ -197,7 +197,7 @@ def test_memory_is_held_to_what_was_asked_for(local):
     code = "block = bytearray(400 << 20); import time; time.sleep(60)"
     status = ended(local, job("eats", sys.executable, "-c", code, memory_bytes_per_node=200 * MIB))
     assert JobState.OUT_OF_MEMORY is status.state
-    assert "200 MiB asked for" in status.reason
+    assert "requested 200 MiB" in status.reason
 
 
 def test_what_waits_is_cancelled_at_once_and_what_runs_is_told(local):

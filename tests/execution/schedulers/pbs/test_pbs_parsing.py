@@ -22,7 +22,7 @@ from leadline.execution.schedulers.pbs.parsing import (
     size_bytes,
 )
 
-SAID = Path(__file__).parent / "said"
+SAID = Path(__file__).parent / "outputs"
 
 
 def said(name):
@@ -88,7 +88,7 @@ def test_slurms_imitation_indents_by_tabs_and_does_not_say_how_a_job_ended():
     assert job_key(job) == "k1"
     status = job_status(job)
     assert JobState.UNKNOWN is status.state
-    assert "PBS does not say how" in status.reason
+    assert "PBS does not report" in status.reason
     assert (status.walltime_s, status.node, status.started_s) == (60.0, "one", None)
 
 

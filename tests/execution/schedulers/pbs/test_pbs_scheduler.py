@@ -18,7 +18,7 @@ from leadline.execution.schedulers.pbs.script import PbsFlavour
 from leadline.execution.schedulers.port import RequestRefused, Submission, SubmissionUncertain
 from leadline.execution.transport.port import ConnectionLost, LocalTransport
 
-SAID = Path(__file__).parent / "said"
+SAID = Path(__file__).parent / "outputs"
 
 
 def job(key, script, **resources):
@@ -174,8 +174,12 @@ def test_from_a_server_that_does_not_answer_nothing_is_concluded(answer):
 
 
 def test_a_submission_that_may_have_been_taken_is_told_from_one_that_was_not():
-    for answer in (CompletedProcess(-9, "", "", timed_out=True), CompletedProcess(0, "thank you\n", ""), ConnectionLost("gone"),
-                   CompletedProcess(1, "", "qsub: End of File\n")):  # fmt: skip
+    for answer in (
+        CompletedProcess(-9, "", "", timed_out=True),
+        CompletedProcess(0, "thank you\n", ""),
+        ConnectionLost("gone"),
+        CompletedProcess(1, "", "qsub: End of File\n"),
+    ):
         with pytest.raises(SubmissionUncertain):
             over(qsub=answer)[0].submit(job("k1", "true"))
     with pytest.raises(SchedulerUnreachable) as caught:

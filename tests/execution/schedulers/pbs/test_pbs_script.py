@@ -70,7 +70,7 @@ def test_pbs_professional_takes_one_range_of_indices_and_torque_a_list():
     assert option(qsub_options(array(0, 1, 3), PbsFlavour.PRO, OUT), "-J") == "0-3"
     assert option(qsub_options(array(5), PbsFlavour.PRO, OUT), "-J") == "5-6"
     assert option(qsub_options(array(0, 1, 7, most=2), PbsFlavour.TORQUE, OUT), "-t") == "0,1,7%2"
-    with pytest.raises(InvalidInput, match="too far apart"):
+    with pytest.raises(InvalidInput, match="too many gaps"):
         qsub_options(array(0, 1, 100), PbsFlavour.PRO, OUT)
 
 

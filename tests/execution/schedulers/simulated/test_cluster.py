@@ -38,7 +38,7 @@ def run_by_hand(jobs, cluster, *, least=False):
                          least_s=one.elapsed_s if least else None)  # fmt: skip
         for one in queue.start(now_s):
             started[one.key], ends[one.key] = now_s, now_s + needs_s[one.key]
-        for promise in queue.promises.values():
+        for promise in queue.reservations.values():
             if promise.key in queue.waiting:
                 promised.setdefault(promise.key, []).append(promise.at_s)
     assert not queue.waiting
@@ -192,16 +192,16 @@ def test_who_outruns_what_was_expected_still_holds_its_cores():
     assert queue.start(10) == []
     queue.change("first", 30)
     assert queue.start(20) == []
-    assert queue.promises[""].at_s == 30
+    assert queue.reservations[""].at_s == 30
 
 
 def test_what_can_never_run_is_refused():
     queue = EasyQueue(pool(nodes=2))
     queue.submit("first", NodeRequest(2, 8), 1)
 
-    with pytest.raises(NothingFits, match="ask for less"):
+    with pytest.raises(NothingFits, match="request less"):
         queue.submit("wide", NodeRequest(3, 1), 1)
-    with pytest.raises(InvalidInput, match="key of its own"):
+    with pytest.raises(InvalidInput, match="use a new key"):
         queue.submit("first", NodeRequest(1, 1), 1)
     with pytest.raises(InvalidInput, match="more than 0"):
         queue.submit("none", NodeRequest(1, 1), 0)

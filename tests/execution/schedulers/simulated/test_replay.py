@@ -105,7 +105,7 @@ class Stubborn(Given):
 
 
 def test_whoever_never_asks_for_enough_is_told_so():
-    with pytest.raises(InvalidInput, match="ask for more after a kill"):
+    with pytest.raises(InvalidInput, match="request more after a kill"):
         replay([job(0, 0, 1, 10, 10)], pool(), Stubborn())
 
 

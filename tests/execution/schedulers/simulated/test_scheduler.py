@@ -115,7 +115,7 @@ def test_what_is_refused_is_not_there(scheduler, failures):
 def test_a_site_that_hangs_takes_nothing_and_says_nothing(scheduler, failures):
     one = scheduler.submit(job("one"))
     failures.hangs = True
-    with pytest.raises(SubmissionUncertain, match="look for key two"):
+    with pytest.raises(SubmissionUncertain, match="look up key two"):
         scheduler.submit(job("two"))
     for ask in (scheduler.find, scheduler.query, scheduler.account, scheduler.reports, scheduler.cancel):
         with pytest.raises(SchedulerUnreachable):

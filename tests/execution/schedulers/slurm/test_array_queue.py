@@ -54,7 +54,7 @@ def journal(tmp_path):
 
 @pytest.fixture
 def queue(journal, tmp_path):
-    made = SlurmArrayQueue(journal, tmp_path, run_process, patience=QUICK)
+    made = SlurmArrayQueue(journal, tmp_path, run_process, intervals=QUICK)
     made.resume()
     return made
 
@@ -107,7 +107,7 @@ def test_failures_and_limits_end_a_job_as_what_they_are(queue, journal, tmp_path
     )
     journal.add((key, replace(spec, resources=replace(ASKED, walltime_s=3.0)), note)
                 for key, spec, note in jobs(tmp_path, 4, code=code))  # fmt: skip
-    queue.patience = replace(QUICK, silence=60.0)  # the accounting may come late, and no element may be made again
+    queue.intervals = replace(QUICK, silence=60.0)  # the accounting may come late, and no element may be made again
     queue.start(journal.entries())
     ended = until_all_ended(queue, 120)
     failed, timed_out, killed, too_big = (ended[f"job{number}"] for number in range(4))
@@ -120,7 +120,7 @@ def test_failures_and_limits_end_a_job_as_what_they_are(queue, journal, tmp_path
 
 
 def test_no_more_elements_run_at_once_than_asked_for(journal, tmp_path):
-    queue = SlurmArrayQueue(journal, tmp_path, run_process, most=1, patience=QUICK)
+    queue = SlurmArrayQueue(journal, tmp_path, run_process, max_running=1, intervals=QUICK)
     queue.resume()
     code = "import sys, time; open('log', 'a').write('(' ); time.sleep(0.3); open('log', 'a').write(')')"
     journal.add(jobs(tmp_path, 3, code=code))
@@ -136,7 +136,7 @@ def test_an_array_is_submitted_once_though_its_submission_is_killed(moment, arra
     assert died.returncode == -signal.SIGKILL
     assert {JobState.RUNNING} == {entry.state for entry in journal.entries()}
     assert arrays_left == len(arrays(tmp_path))
-    queue = SlurmArrayQueue(journal, tmp_path, run_process, patience=QUICK)
+    queue = SlurmArrayQueue(journal, tmp_path, run_process, intervals=QUICK)
     queue.resume()
     assert 2 * arrays_left == len(queue.running)
     queue.start(entry for entry in journal.entries() if entry.state is JobState.PENDING)
@@ -146,7 +146,7 @@ def test_an_array_is_submitted_once_though_its_submission_is_killed(moment, arra
 
 
 def test_the_end_cancels_what_runs_and_what_waits_and_puts_it_back(journal, tmp_path):
-    queue = SlurmArrayQueue(journal, tmp_path, run_process, most=1, patience=QUICK)
+    queue = SlurmArrayQueue(journal, tmp_path, run_process, max_running=1, intervals=QUICK)
     queue.resume()
     journal.add(jobs(tmp_path, 3, pause=60.0))
     queue.start(journal.entries())
@@ -172,14 +172,14 @@ def test_without_accounting_a_lost_element_is_tried_again_and_fails_in_the_end(j
             return CompletedProcess(1, "", "Slurm accounting storage is disabled")
         return run_process(words, **options)
 
-    queue = SlurmArrayQueue(journal, tmp_path, run, patience=replace(QUICK, silence=0.5))
+    queue = SlurmArrayQueue(journal, tmp_path, run, intervals=replace(QUICK, silence=0.5))
     queue.resume()
     journal.add(jobs(tmp_path, 1, code="import os; os.kill(os.getppid(), 9)"))
     for _ in range(3):
         queue.start(entry for entry in journal.entries() if entry.state is JobState.PENDING)
         ended = until_all_ended(queue)
     assert JobState.FAILED is ended["job0"].state
-    assert "Slurm lost sight of it 3 times" in ended["job0"].outcome.reason
+    assert "Slurm lost it 3 times" in ended["job0"].outcome.reason
     assert ended["job0"].attempt == 3
 
 

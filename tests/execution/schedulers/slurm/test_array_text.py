@@ -58,7 +58,7 @@ def test_a_path_with_a_space_is_quoted_and_a_percent_sign_is_no_pattern():
 
 def test_the_rules_of_the_partition_hold_for_arrays_too():
     partition = Partition("cpu", NodeType("n", cores=2), rules=SubmitRules(rejects=("--mem",)))
-    with pytest.raises(InvalidInput, match="4 cores a node cannot be had in partition cpu"):
+    with pytest.raises(InvalidInput, match="4 cores a node are not available in partition cpu"):
         array(partition=partition)
 
 

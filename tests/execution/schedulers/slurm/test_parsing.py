@@ -150,7 +150,7 @@ def test_out_of_memory_is_told_by_the_steps_though_the_job_is_said_to_have_faile
     assert int(101.5 * MIB) == found["1"].memory_bytes
     assert (found["2"].state, found["2"].evidence[:1]) == (JobState.COMPLETED, ("step 2.0 ran out of memory",))
     assert (found["3"].state, found["3"].signal, found["3"].exit_code) == (JobState.FAILED, 9, None)
-    assert "one of its tasks used 99.0 MiB of the 100 MiB asked for" in found["3"].evidence
+    assert "one of its tasks used 99.0 MiB of the requested 100 MiB" in found["3"].evidence
     assert (found["15"].state, found["15"].signal, found["15"].memory_bytes) == (JobState.OUT_OF_MEMORY, None, None)
 
 
@@ -193,8 +193,8 @@ def test_elements_of_an_array_have_rows_of_their_own_or_share_one():
 def test_an_older_slurm_is_read_too():
     found = read_accounting(SACCT_20, ["1", "2"])
     assert moment_s("2026-11-22T12:09:13") == found["1"].submitted_s
-    assert any("used 101 MiB of the 100 MiB" in one for one in found["1"].evidence)
-    assert not any("asked for" in one for one in found["2"].evidence)  # by core: how much in all is not said
+    assert any("used 101 MiB of the requested 100 MiB" in one for one in found["1"].evidence)
+    assert not any("requested" in one for one in found["2"].evidence)  # by core: how much in all is not said
 
 
 def test_a_newer_slurm_is_read_too():

@@ -250,7 +250,7 @@ def test_a_limit_is_shortened_and_the_warning_before_it_reaches_the_command(sche
     until(scheduler, long, JobState.RUNNING)
     scheduler.change_walltime(long, 61.0)
     assert scheduler.query([long])[long].walltime_s == 120.0
-    with pytest.raises(RequestRefused, match=r"keeps the limit of job 999999 .*Invalid job id"):
+    with pytest.raises(RequestRefused, match=r"refuses the limit of job 999999 .*Invalid job id"):
         scheduler.change_walltime("999999", 60.0)
     scheduler.cancel([long])
     assert JobState.COMPLETED is ended(scheduler, job).state

@@ -93,21 +93,23 @@ def test_no_script_has_an_empty_or_rejected_option_and_bash_reads_it(name):
 
 @pytest.mark.parametrize("partition", [PITZER, EXPANSE, PERLMUTTER], ids=lambda one: one.name)
 def test_a_site_that_charges_projects_gets_no_script_without_one(partition):
-    with pytest.raises(InvalidInput, match="takes no job without --account: name the project to charge with --account"):
+    with pytest.raises(
+        InvalidInput, match="accepts no job without --account: name the project to charge with --account"
+    ):
         render_script(job(account=None), partition)
 
 
 def test_a_site_that_demands_a_time_gets_no_script_without_one():
-    with pytest.raises(InvalidInput, match="takes no job without --time"):
+    with pytest.raises(InvalidInput, match="accepts no job without --time"):
         render_script(job(walltime=None), LONESTAR6)
 
 
 def test_limits_on_the_whole_job_count_every_node():
     shared = replace(PITZER, limits=Limits(max_cores=64, max_gpus=2))
     render_script(job(nodes=2, gpus=1, cores=32), shared)
-    with pytest.raises(InvalidInput, match="66 cores cannot be had"):
+    with pytest.raises(InvalidInput, match="66 cores are not available"):
         render_script(job(nodes=2, gpus=1, cores=33), shared)
-    with pytest.raises(InvalidInput, match="4 GPUs cannot be had"):
+    with pytest.raises(InvalidInput, match="4 GPUs are not available"):
         render_script(job(nodes=2, gpus=2, cores=8), shared)
 
 
@@ -129,11 +131,11 @@ def test_where_memory_by_node_is_rejected_it_is_asked_for_by_core():
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"gpus": 3}, "3 GPUs a node cannot be had in partition gpu: it has at most 2"),
+        ({"gpus": 3}, "3 GPUs a node are not available in partition gpu: it has at most 2"),
         ({"cores": 41}, "41 cores a node"),
         ({"memory": 400 * GIB}, "400 GiB memory a node"),
         ({"walltime": 169.0 * HOUR_S}, "7d 01h walltime"),
-        ({"walltime": 0.0}, "a walltime of 0.0 s cannot be asked for"),
+        ({"walltime": 0.0}, "a walltime of 0.0 s is not possible"),
         ({"account": "a b"}, "'a b' cannot be the value of --account"),
         ({"account": "a\n#SBATCH --x=1"}, "cannot be the value of --account"),
         ({"environment": {"A-B": "1"}}, "'A-B' cannot be an environment variable"),

@@ -124,7 +124,7 @@ def test_the_rules_of_the_site_hold():
 
 @pytest.mark.parametrize("changes", [{"key": "a b"}, {"key": ""}, {"key": "k" * 49}, {"indices": (1, 1)}])
 def test_a_key_can_stand_in_a_name_and_an_index_is_named_once(changes):
-    with pytest.raises(InvalidInput, match=r"cannot be a key|name each element once"):
+    with pytest.raises(InvalidInput, match=r"cannot be a key|use each index once"):
         sbatch_arguments(replace(ONE, **changes), None, FOLDER)
 
 
@@ -160,8 +160,9 @@ FAILED = "sbatch: error: Batch job submission failed: "
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
-    [("sbatch: error: invalid partition specified: standby\n" + FAILED + "Invalid partition name specified", RequestRefused),
+    ("message", "error"),
+    [("sbatch: error: invalid partition specified: standby\n" + FAILED + "Invalid partition name specified",
+      RequestRefused),
      (FAILED + "Unable to contact slurm controller (connect failure)", SchedulerUnreachable),
      (FAILED + "Unable to contact slurm controller (receive failure)", SubmissionUncertain),
      (FAILED + "Socket timed out on send/recv operation", SubmissionUncertain),
@@ -171,17 +172,22 @@ FAILED = "sbatch: error: Batch job submission failed: "
      (FAILED + "Resource temporarily unavailable", SchedulerBusy),
      ("sbatch: error: If munged is up, restart with --num-threads=10", SchedulerUnreachable)],
 )  # fmt: skip
-def test_what_a_failure_of_sbatch_means(said, error):
-    means(CompletedProcess(1, "", said), error)
+def test_what_a_failure_of_sbatch_means(message, error):
+    means(CompletedProcess(1, "", message), error)
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
-    [(CompletedProcess(-15, "", "", timed_out=True), SubmissionUncertain), (CompletedProcess(-9, "", ""), SubmissionUncertain), (CompletedProcess(0, "", ""), SubmissionUncertain),
-     (CompletedProcess(137, "", "Killed"), SubmissionUncertain), (CompletedProcess(255, "", ""), SubmissionUncertain),
-     (CompletedProcess(255, "", "mux_client: Connection refused"), SubmissionUncertain),
-     (CompletedProcess(127, "", "sh: 1: sbatch: not found"), SchedulerUnreachable)],
-)  # fmt: skip
+    [
+        (CompletedProcess(-15, "", "", timed_out=True), SubmissionUncertain),
+        (CompletedProcess(-9, "", ""), SubmissionUncertain),
+        (CompletedProcess(0, "", ""), SubmissionUncertain),
+        (CompletedProcess(137, "", "Killed"), SubmissionUncertain),
+        (CompletedProcess(255, "", ""), SubmissionUncertain),
+        (CompletedProcess(255, "", "mux_client: Connection refused"), SubmissionUncertain),
+        (CompletedProcess(127, "", "sh: 1: sbatch: not found"), SchedulerUnreachable),
+    ],
+)
 def test_what_no_answer_of_sbatch_means(answer, error):
     means(answer, error)
 

@@ -1,1 +1,1 @@
-"""The folder that stands on ``PYTHONPATH`` while an interpreter starts."""
+"""Folder on ``PYTHONPATH`` while an interpreter starts."""

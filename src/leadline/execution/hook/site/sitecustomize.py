@@ -1,4 +1,4 @@
-"""Load the hook when an interpreter of the job starts; written so that any Python can read it."""
+"""Load the hook when an interpreter of the job starts; any Python version can read this file."""
 
 import sys
 
@@ -18,12 +18,12 @@ def _start():
 
             start(folder)
     except Exception as error:
-        _excuse(os.path.join(reports, f"fault-{os.getpid()}"), error)
-    _others()
+        _leave_fault(os.path.join(reports, f"fault-{os.getpid()}"), error)
+    _run_hidden_sitecustomize()
 
 
-def _excuse(path, error):
-    """Leave a line that the wrapper makes a remark of, as ``record.leave_fault`` does once it can be imported."""
+def _leave_fault(path, error):
+    """Leave a file with an error, as ``record.leave_fault`` does once it can be imported."""
     try:
         with open(path, "w") as stream:
             stream.write(f"{type(error).__name__}: {error}")
@@ -31,8 +31,8 @@ def _excuse(path, error):
         sys.stderr.write(f"Leadline cannot watch this job: {error}\n")
 
 
-def _others():
-    """Run the sitecustomize that ours stands before, if there is one."""
+def _run_hidden_sitecustomize():
+    """Run the sitecustomize that this one hides, if there is one."""
     try:
         from importlib.machinery import PathFinder
     except ImportError:

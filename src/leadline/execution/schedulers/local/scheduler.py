@@ -1,6 +1,5 @@
-"""This machine as a scheduler: a durable queue that whoever asks it drives, with slots and enforced limits."""
+"""This machine as a scheduler: a durable queue with slots and enforced limits, driven by its callers."""
 
-import fcntl
 import math
 import os
 import signal
@@ -8,7 +7,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 import psutil
@@ -16,6 +14,7 @@ import psutil
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
+from leadline.execution.clock import epoch_s, now_utc
 from leadline.execution.launch import LaunchOptions
 from leadline.execution.schedulers.job_queue import (
     QueueEntry,
@@ -37,20 +36,21 @@ from leadline.execution.schedulers.local.submissions import (
 from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionUncertain
 from leadline.execution.transport.port import LocalTransport, Transport, write_release_file
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name, set_walltime
+from leadline.files.lock import file_lock
 
 DEPTH = 100
-"""How many waiting jobs are looked at when it is decided what starts."""
+"""Waiting jobs that are considered for a start at once."""
 ARRAY_INDEX = ("LEADLINE_INDEX", "SLURM_ARRAY_TASK_ID")
-"""Variables that tell an array's element its index; a script that was written for Slurm reads the second."""
+"""Variables with the index of an array element. Scripts written for Slurm read the second one."""
 
 
 class LocalScheduler:
-    """Runs jobs on this machine (implements ``Scheduler``); journal, outcomes and output lie in ``folder``.
+    """Runs jobs on this machine (implements ``Scheduler``). Journal, outcomes and output are in ``folder``.
 
-    Any process of the user may open the folder. ``query`` also takes up what ended and starts what has room, one
-    process at a time; nobody has to be there for a job to go on to its end or to its limits. A job that names no
-    cores gets one a task, as Slurm gives it. A job is started with the environment of who submitted it, and never
-    twice: one whose wrapper vanished ends as NODE_FAIL.
+    Any process of the user may open the folder. ``query`` also settles ended jobs and starts waiting ones, one process
+    at a time. Running jobs reach their end or their limits without any such process. A job without a number of cores
+    gets one per task, as in Slurm. It runs with the environment of its submission and is never started twice: if its
+    wrapper vanishes, it ends as NODE_FAIL.
     """
 
     def __init__(self, folder: Path, slots: Slots, *, name: str = "local") -> None:
@@ -59,13 +59,13 @@ class LocalScheduler:
         with _reachable():
             self._journal = LocalSubmissions(self.folder / "jobs.sqlite")
         self._queue = LocalJobQueue(
-            self._journal, self.folder, slots, launch_options=self._terms, vanished=self._vanished
+            self._journal, self.folder, slots, launch_options=self._launch_options, vanished=self._vanished
         )
         self._version: tuple[int, int] | None = None
         self._expected_s: dict[str, float] = {}
 
     def close(self) -> None:
-        """Let go of the journal; the jobs go on."""
+        """Close the journal; the jobs continue."""
         self._queue.close()
         self._journal.close()
 
@@ -76,63 +76,63 @@ class LocalScheduler:
 
     @property
     def abreast(self) -> int:
-        """How many submissions it may be handed at once."""
+        """Submissions that may run at once."""
         return 1
 
     def submit(self, submission: Submission) -> str:
-        """Note the jobs, which start when somebody queries; a key that is known is not taken twice.
+        """Store the jobs, which the next query starts; a known key is not stored twice.
 
         Raises:
-            InvalidInput: there is no command.
-            Refused: this machine can never run it, or it waits for a job that nobody knows.
-            Unsure: the journal could not be written.
+            InvalidInput: the command is missing.
+            RequestRefused: the job can never run on this machine, or depends on an unknown job.
+            SubmissionUncertain: the journal could not be written.
         """
         if not submission.spec.command:
             raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
-        spec = _completed(submission.spec)
-        if never := self._queue.slots.rejection_reason(spec.resources):
-            raise RequestRefused(f"job {spec.name!r} cannot run on this machine: {never}")
+        spec = _with_defaults(submission.spec)
+        if rejection := self._queue.slots.rejection_reason(spec.resources):
+            raise RequestRefused(f"job {spec.name!r} cannot run on this machine: {rejection}")
         with _reachable(SubmissionUncertain):
-            for one in submission.after:
-                if not self._journal.states(one):
+            for dependency in submission.after:
+                if not self._journal.states(dependency):
                     raise RequestRefused(
-                        f"job {spec.name!r} is to wait for job {one}, and there is none on this machine"
+                        f"job {spec.name!r} depends on job {dependency}, which this machine does not have"
                     )
             return self._journal.take(replace(submission, spec=spec), os.environ, now_s=time.time())
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
-        """Return key → id of the submissions that were taken."""
+        """Return key -> id of the stored submissions."""
         with _reachable():
             return self._journal.ids(keys)
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Take up what ended, start what has room, and say how the jobs are; an array's id stands for its elements."""
+        """Settle ended jobs, start waiting ones and return the states; an array's id means its elements."""
         with _reachable():
-            self._turn()
-            return {one: self._status(entry) for one, entry in self._journal.at(ids).items()}
+            self._advance()
+            return {job_id: self._status(entry) for job_id, entry in self._journal.at(ids).items()}
 
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Return what the journal holds of those that ended."""
+        """Return the final states in the journal."""
         with _reachable():
             entries = self._journal.at(ids)
-            return {one: self._status(entry) for one, entry in entries.items() if entry.state.final}
+            return {job_id: self._status(entry) for job_id, entry in entries.items() if entry.state.final}
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
-        """Return the outcomes, interim or final, that the wrappers of these attempts wrote after ``since_s``."""
-        found = {}
+        """Return the outcomes, interim or final, that these attempts' wrappers wrote after ``since_s``."""
+        outcomes = {}
         with _reachable():
             for entry in self._journal.keyed(keys):
                 path = result_path(self.folder, entry)
                 try:
-                    new = path.stat().st_mtime > since_s
+                    is_new = path.stat().st_mtime > since_s
                 except FileNotFoundError:
                     continue
-                if new:
-                    found[entry.key] = read_outcome(path)
-        return {key: outcome for key, outcome in found.items() if outcome.state is not JobState.PENDING}
+                if is_new:
+                    outcomes[entry.key] = read_outcome(path)
+        return {key: outcome for key, outcome in outcomes.items() if outcome.state is not JobState.PENDING}
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the last of what these attempts wrote to their streams."""
+        """Return the ends of the output of these attempts."""
         with _reachable():
             tails = {
                 entry.key: read_tail(log_path(self.folder, entry), most_bytes) for entry in self._journal.keyed(keys)
@@ -140,69 +140,73 @@ class LocalScheduler:
             return {key: text for key, text in tails.items() if text}
 
     def cancel(self, ids: Collection[str]) -> None:
-        """End jobs: a waiting one at once, a running one by SIGTERM, and by SIGKILL after a while."""
+        """Cancel jobs: a waiting one at once, a running one by SIGTERM and, after a delay, SIGKILL."""
         with _reachable():
             for entry in self._journal.at(ids).values():
-                gone = unmeasured_outcome(entry, JobState.CANCELLED, "cancelled before it was started")
-                if entry.state.final or self._journal.settle_waiting(entry.key, gone):
+                cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "cancelled before it was started")
+                if entry.state.final or self._journal.settle_waiting(entry.key, cancelled):
                     continue
                 self._journal.set_flag(_cancelled(entry.key))
                 self._end(self._journal.get(entry.key))
 
     def let_begin(self, keys: Collection[str]) -> None:
-        """Write the word beside the outcomes of held attempts."""
+        """Write the release files of held attempts."""
         (self.folder / "runs").mkdir(exist_ok=True)
         for key in keys:
             write_release_file(LocalTransport(), PurePosixPath(self.folder, "runs"), key)
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
-        """Return how a job's files are reached, and its folder."""
-        return LocalTransport(), PurePosixPath(_completed(spec).workdir or ".")
+        """Return the transport and the folder of a job."""
+        return LocalTransport(), PurePosixPath(_with_defaults(spec).workdir or ".")
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
-        """Give a job another limit, counted from its start; a running job's wrapper takes it over within seconds.
+        """Change a job's limit, counted from its start; the wrapper of a running job reads it within seconds.
 
         Raises:
-            InvalidInput: that is no limit.
-            Refused: there is no such job, or it has ended.
+            InvalidInput: the limit is not positive and finite.
+            RequestRefused: the job is unknown or has ended.
         """
         if not walltime_s > 0 or math.isinf(walltime_s):
-            raise InvalidInput(f"a walltime of {walltime_s} s cannot be asked for: name a finite time above zero")
+            raise InvalidInput(f"a walltime of {walltime_s} s is not possible: use a finite time above zero")
         with _reachable():
             while True:
-                left = [entry for entry in self._journal.at([scheduler_id]).values() if not entry.state.final]
-                if not left:
+                open_entries = [entry for entry in self._journal.at([scheduler_id]).values() if not entry.state.final]
+                if not open_entries:
                     raise RequestRefused(
-                        f"the limit of job {scheduler_id} cannot be changed: it has ended, or never was here"
+                        f"the limit of job {scheduler_id} cannot be changed: it has ended or is unknown"
                     )
-                changed = [self._limit(entry, walltime_s) for entry in left]
+                changed = [self._limit(entry, walltime_s) for entry in open_entries]
+                # A job that started or ended meanwhile gets the limit in the next round.
                 if all(changed):
                     return
 
     def forecast_start_s(self, submission: Submission) -> float | None:
-        """Return when such a job would start at the latest (epoch); ``None`` where a job without a limit is before."""
-        spec = _completed(submission.spec)
+        """Return the latest start time of such a job (epoch); None behind a job without a limit."""
+        spec = _with_defaults(submission.spec)
         with _reachable():
             if self._queue.slots.rejection_reason(spec.resources):
                 return None
             waiting = self._waiting()
+            # Beyond DEPTH jobs the order is not computed, so no start can be predicted.
             if len(waiting) >= DEPTH or any(
-                not state.final for one in submission.after for state in self._journal.states(one)
+                not state.final for dependency in submission.after for state in self._journal.states(dependency)
             ):
                 return None
             start_s = self._starts_s([*(_stay(entry.spec.resources) for entry in waiting), _stay(spec.resources)])[-1]
         return None if start_s == math.inf else time.time() + start_s
 
-    def _turn(self) -> None:
-        """Take up what ended and start what has room, unless another process is at it or nothing has changed."""
-        with _alone(self.folder / "lock") as alone:
-            if not alone:
+    def _advance(self) -> None:
+        """Settle ended jobs and start waiting ones, unless another process does so or nothing changed."""
+        with file_lock(self.folder / "lock", retry_after_s=()) as is_owner:
+            if not is_owner:
                 return
             self._queue.wait(0.0)
+            # Nothing was written since the last turn, so nothing can start or end.
             if self._version == self._journal.version():
                 return
             self._queue.resume()
-            for number in self._journal.held():
+            # Before the waiting jobs are listed: a released submission may start at once.
+            for number in self._journal.held_submissions():
                 self._release(self._journal.taken(number))
             waiting = self._waiting()
             starts = self._starts_s([_stay(entry.spec.resources) for entry in waiting])
@@ -216,18 +220,19 @@ class LocalScheduler:
             self._version = self._journal.version()
 
     def _start(self, entry: QueueEntry) -> None:
-        """Start a job; one that is cancelled meanwhile is told to end as soon as it has a process."""
+        """Start a job; one that is cancelled meanwhile is terminated as soon as it has a process."""
         try:
             self._queue.start([entry])
         except JobWithdrawn:
             return
+        # The cancellation may have come between the listing and the start.
         if self._journal.has_flag(_cancelled(entry.key)):
             self._end(self._journal.get(entry.key))
 
-    def _release(self, taken: StoredSubmission) -> None:
-        """Let a submission start once what it waits for ended so, or end it once that cannot be."""
-        states = {state for one in taken.submission.after for state in self._journal.states(one)}
-        kind = taken.submission.after_kind
+    def _release(self, stored: StoredSubmission) -> None:
+        """Release a submission once its dependencies ended as required; cancel it if they never can."""
+        states = {state for dependency in stored.submission.after for state in self._journal.states(dependency)}
+        kind = stored.submission.after_kind
         hopeless = kind is DependencyKind.OK and any(
             state.final and state is not JobState.COMPLETED for state in states
         )
@@ -235,42 +240,47 @@ class LocalScheduler:
             return
         hopeless = hopeless or (kind is DependencyKind.NOT_OK and states == {JobState.COMPLETED})
         if hopeless:
-            for entry in self._journal.at([str(taken.id)]).values():
-                gone = unmeasured_outcome(entry, JobState.CANCELLED, "DependencyNeverSatisfied")
-                self._journal.settle_waiting(entry.key, gone)
-        self._journal.release(taken.id)
+            for entry in self._journal.at([str(stored.id)]).values():
+                cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "DependencyNeverSatisfied")
+                self._journal.settle_waiting(entry.key, cancelled)
+        self._journal.release(stored.id)
 
     def _waiting(self) -> list[QueueEntry]:
-        """Return the first jobs that wait for room only, in their order; an array's while it may have more at once."""
-        found: list[QueueEntry] = []
-        for number, wait, run in self._journal.waiting():
-            most = self._journal.taken(number).submission.most
-            more = min(wait, DEPTH - len(found), wait if most is None else most - run)
-            if more > 0:
-                found += self._journal.waiting_of(number, more)
-            if len(found) >= DEPTH:
+        """Return the first jobs that only wait for free slots, within the arrays' limits."""
+        entries: list[QueueEntry] = []
+        for number, waiting_count, running_count in self._journal.waiting():
+            max_running = self._journal.taken(number).submission.most
+            take_count = min(
+                waiting_count,
+                DEPTH - len(entries),
+                waiting_count if max_running is None else max_running - running_count,
+            )
+            if take_count > 0:
+                entries += self._journal.waiting_of(number, take_count)
+            if len(entries) >= DEPTH:
                 break
-        return found
+        return entries
 
     def _starts_s(self, waiting: list[CapacityUse]) -> list[float]:
-        """Return in how many seconds those that wait start, beside what runs."""
+        """Return in how many seconds the waiting jobs start, given the running ones."""
         slots, now_s = self._queue.slots, time.time()
         free = Capacity(len(slots.cores), len(slots.gpus), _or_inf(slots.memory_bytes), _or_inf(slots.max_jobs))
         running = []
         for entry in self._journal.in_state(JobState.RUNNING):
             stay = _stay(entry.spec.resources)
             free = free.plus(stay.capacity, -1)
-            left_s = datetime.fromisoformat(entry.started_at or _now()).timestamp() + stay.limit_s - now_s
-            running.append(CapacityUse(stay.capacity, max(left_s, 1.0)))  # one beyond its limit is being ended
+            remaining_s = epoch_s(entry.started_at or now_utc()) + stay.limit_s - now_s
+            # A job past its limit is already being ended.
+            running.append(CapacityUse(stay.capacity, max(remaining_s, 1.0)))
         return backfill_starts_s(free, running, waiting)
 
-    def _terms(self, entry: QueueEntry) -> LaunchOptions:
-        """Start a job as it was submitted."""
-        taken = self._journal.taken(submission_number(entry.note))
-        index, submission = element_index(entry.note), taken.submission
-        told = {} if index is None else dict.fromkeys(ARRAY_INDEX, index)
+    def _launch_options(self, entry: QueueEntry) -> LaunchOptions:
+        """Return the launch options of a job, as it was submitted."""
+        stored = self._journal.taken(submission_number(entry.note))
+        index, submission = element_index(entry.note), stored.submission
+        index_variables = {} if index is None else dict.fromkeys(ARRAY_INDEX, index)
         return LaunchOptions(
-            environment={**taken.environment, **told},
+            environment={**stored.environment, **index_variables},
             warning=submission.checkpoint_signal,
             warning_s=submission.checkpoint_s,
             adjustable=True,
@@ -279,18 +289,19 @@ class LocalScheduler:
         )
 
     def _vanished(self, entry: QueueEntry, interim: JobOutcome | None) -> JobOutcome:
-        """Say how a job ended whose wrapper did not: it is not started again."""
+        """Return the outcome of a job whose wrapper wrote none; the job is not started again."""
         return vanished_outcome(self.folder, entry, interim, cancelled=self._journal.has_flag(_cancelled(entry.key)))
 
     def _end(self, entry: QueueEntry) -> None:
-        """Tell a running job to end; one that is being started will be told by who starts it."""
+        """Terminate a running job. If it is being started, the starter terminates it."""
         if entry.state is JobState.RUNNING and entry.pid is not None and wrapper_is_alive(self.folder, entry):
             psutil.Process(entry.pid).send_signal(signal.SIGTERM)
 
     def _limit(self, entry: QueueEntry, walltime_s: float) -> bool:
-        """Note a job's limit, first for its wrapper if it runs; ``False`` if its state has changed meanwhile."""
+        """Store a job's limit, first for its wrapper if it runs; False if its state has changed."""
         resources = replace(entry.spec.resources, walltime_s=walltime_s)
         if entry.state is JobState.RUNNING:
+            # The wrapper first: a limit that only the journal knows would not be enforced.
             set_walltime(result_path(self.folder, entry), walltime_s)
         return self._journal.respecify(entry, replace(entry.spec, resources=resources))
 
@@ -298,16 +309,16 @@ class LocalScheduler:
         return job_status(self.folder, entry, self._journal.taken(submission_number(entry.note)), self._expected_s)
 
 
-def _completed(spec: JobSpec) -> JobSpec:
-    """Return the job with what holds where it names nothing: one core a task, and the folder of who submits it."""
+def _with_defaults(spec: JobSpec) -> JobSpec:
+    """Return the job with defaults: one core per task, and the folder of the submitter."""
     resources = replace(spec.resources, cores_per_task=spec.resources.cores_per_task or 1)
     return replace(spec, resources=resources, workdir=str(Path(spec.workdir or ".").absolute()))
 
 
-def _stay(asked: ResourceSpec) -> CapacityUse:
-    cores = (asked.cores_per_task or 0) * asked.tasks_per_node
-    room = Capacity(cores, asked.gpus_per_node, asked.memory_bytes_per_node or 0)
-    return CapacityUse(room, _or_inf(asked.walltime_s))
+def _stay(resources: ResourceSpec) -> CapacityUse:
+    cores = (resources.cores_per_task or 0) * resources.tasks_per_node
+    room = Capacity(cores, resources.gpus_per_node, resources.memory_bytes_per_node or 0)
+    return CapacityUse(room, _or_inf(resources.walltime_s))
 
 
 def _or_inf(value: float | None) -> float:
@@ -315,89 +326,68 @@ def _or_inf(value: float | None) -> float:
 
 
 def _cancelled(key: str) -> str:
-    """Return the name of the wish that a job be cancelled."""
+    """Return the journal's flag for a cancelled job."""
     return f"cancel {key}"
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[bool]:
-    """Yield whether no other process is at it, and let none until this ends; the kernel frees it if this dies."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _reachable(otherwise: type[SchedulerUnreachable] = SchedulerUnreachable) -> Iterator[None]:
-    """Turn what keeps the folder from being read or written into the scheduler's own error."""
+def _reachable(error_type: type[SchedulerUnreachable] = SchedulerUnreachable) -> Iterator[None]:
+    """Turn errors of the folder into the scheduler's own error."""
     try:
         yield
     except (RequestRefused, SchedulerUnreachable):
         raise
     except (LeadlineError, OSError) as error:
-        raise otherwise(f"this machine's queue cannot be used: {error}") from error
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
+        raise error_type(f"this machine's queue cannot be used: {error}") from error
 
 
 def job_status(
-    folder: Path, entry: QueueEntry, taken: StoredSubmission, expected: Mapping[str, float]
+    folder: Path, entry: QueueEntry, stored: StoredSubmission, expected: Mapping[str, float]
 ) -> SchedulerStatus:
-    """Return a job's status; ``expected`` are the starts (epoch) of those that wait for room, by key in their order."""
-    common = SchedulerStatus(entry.state, submitted_s=taken.made_s, walltime_s=entry.spec.resources.walltime_s, nodes=1)
+    """Return a job's status; ``expected`` maps waiting jobs to their start (epoch), in queue order."""
+    common = SchedulerStatus(
+        entry.state, submitted_s=stored.made_s, walltime_s=entry.spec.resources.walltime_s, nodes=1
+    )
     if entry.state is JobState.PENDING:
         start_s = expected.get(entry.key, math.inf)
-        why = _why_waiting(entry, taken, expected)
-        return replace(common, reason=why, expected_start_s=start_s if start_s < math.inf else None)
-    begun = entry.pid is not None
-    started_s = _optional_epoch_s(entry.started_at) if begun else None
+        reason = _why_waiting(entry, stored, expected)
+        return replace(common, reason=reason, expected_start_s=start_s if start_s < math.inf else None)
+    was_started = entry.pid is not None
+    started_s = epoch_s(entry.started_at) if was_started and entry.started_at else None
     common = replace(common, started_s=started_s, node=entry.host)
-    return common if entry.outcome is None else _ended(folder, entry, entry.outcome, common)
+    return common if entry.outcome is None else _final_status(folder, entry, entry.outcome, common)
 
 
 def vanished_outcome(folder: Path, entry: QueueEntry, interim: JobOutcome | None, *, cancelled: bool) -> JobOutcome:
-    """Return the outcome of a job whose wrapper ended without one: what was measured up to then is a lower bound."""
+    """Return the outcome of a job whose wrapper wrote none; measured amounts are lower bounds."""
     state = JobState.CANCELLED if cancelled else JobState.NODE_FAIL
-    said = last_log_line(log_path(folder, entry))
-    reason = "cancelled" if cancelled else f"its wrapper was killed{f': {said}' if said else ''}"
+    last_words = last_log_line(log_path(folder, entry))
+    reason = "cancelled" if cancelled else f"its wrapper was killed{f': {last_words}' if last_words else ''}"
     ended = unmeasured_outcome(entry, state, reason)
     if interim is None:
         return ended
     return replace(interim, state=state, ended_at=ended.ended_at, reason=reason)
 
 
-def _ended(folder: Path, entry: QueueEntry, outcome: JobOutcome, common: SchedulerStatus) -> SchedulerStatus:
+def _final_status(folder: Path, entry: QueueEntry, outcome: JobOutcome, common: SchedulerStatus) -> SchedulerStatus:
     elapsed, memory = (outcome.measured.get(name) for name in ("elapsed_s", "host_memory_bytes"))
-    said = "" if entry.state is JobState.COMPLETED else last_log_line(log_path(folder, entry))
+    last_words = "" if entry.state is JobState.COMPLETED else last_log_line(log_path(folder, entry))
     return replace(
         common,
         reason=outcome.reason,
-        ended_s=_optional_epoch_s(outcome.ended_at),
+        ended_s=epoch_s(outcome.ended_at) if outcome.ended_at else None,
         elapsed_s=elapsed.value if elapsed else None,
         exit_code=outcome.exit_code,
         signal=outcome.signal,
         memory_bytes=round(memory.value) if memory else None,
-        evidence=(said,) if said else (),
+        evidence=(last_words,) if last_words else (),
     )
 
 
-def _why_waiting(entry: QueueEntry, taken: StoredSubmission, expected: Mapping[str, float]) -> str:
-    """Say why a job waits, in Slurm's words."""
+def _why_waiting(entry: QueueEntry, stored: StoredSubmission, expected: Mapping[str, float]) -> str:
+    """Return why a job waits, as Slurm's reason code."""
     if entry.key in expected:
         return "Resources" if entry.key == next(iter(expected)) else "Priority"
-    if taken.submission.after:
+    if stored.submission.after:
         return "Dependency"
-    return "JobArrayTaskLimit" if taken.submission.most is not None else "Priority"
-
-
-def _optional_epoch_s(at: str | None) -> float | None:
-    return None if at is None else datetime.fromisoformat(at).timestamp()
+    return "JobArrayTaskLimit" if stored.submission.most is not None else "Priority"

@@ -1,4 +1,4 @@
-"""Keep what was handed to this machine's own scheduler: submissions, and the jobs that each of them made."""
+"""Store the submissions to this machine's own scheduler, and the jobs of each."""
 
 import json
 import sqlite3
@@ -42,12 +42,19 @@ T = TypeVar("T")
 
 
 class JobWithdrawn(LeadlineError):
-    """A job that was to be started has been cancelled."""
+    """A job that was about to start has been cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSubmission:
-    """A submission that was taken under ``id``; ``made_s`` is when (epoch), ``environment`` that of who submitted."""
+    """A submission in the journal.
+
+    Attributes:
+        id: its scheduler id.
+        submission: the submission.
+        environment: environment of the submitter.
+        made_s: time of submission, in seconds since the epoch.
+    """
 
     id: int
     submission: Submission
@@ -56,27 +63,29 @@ class StoredSubmission:
 
 
 class LocalSubmissions(QueueJournal):
-    """The journal of a scheduler; a job's note is its id there, ``ID`` or of an array's element ``ID_INDEX``."""
+    """The journal of the local scheduler. A job's note is its id: ``ID``, or ``ID_INDEX`` of an array element."""
 
     tables = TABLES + _MORE
     application_id = APPLICATION_ID
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.taken = lru_cache(4096)(self._taken)
-        path.chmod(0o600)  # it holds environments
+        # Submissions never change, and status queries read the same ones again and again.
+        self.taken = lru_cache(4096)(self._load)
+        # Environments may contain secrets.
+        path.chmod(0o600)
 
     def take(self, submission: Submission, environment: Mapping[str, str], *, now_s: float) -> str:
-        """Note a submission and its jobs, all or nothing, and return its id; that of one whose key is there already.
+        """Store a submission and its jobs in one transaction and return its id; a known key keeps its id.
 
         Raises:
-            Refused: a job has the key of another submission's.
+            RequestRefused: a job has the key of another submission.
         """
         spec = to_json(submission.spec, indent=0)
         with self.transaction() as connection:
-            known = connection.execute("SELECT id FROM submission WHERE key = ?", (submission.key,)).fetchone()
-            if known is not None:
-                return str(known[0])
+            row = connection.execute("SELECT id FROM submission WHERE key = ?", (submission.key,)).fetchone()
+            if row is not None:
+                return str(row[0])
             self._refuse_known(connection, submission.keys)
             number = connection.execute(
                 "INSERT INTO submission (key, document, environment, made_at, held) VALUES (?, ?, ?, ?, ?)",
@@ -86,25 +95,30 @@ class LocalSubmissions(QueueJournal):
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             jobs = list(zip(submission.keys, ids, strict=True))
-            connection.executemany(INSERT, [(key, last + at, spec, one) for at, (key, one) in enumerate(jobs, 1)])
-            connection.executemany("INSERT INTO element VALUES (?, ?, ?)", [(one, key, number) for key, one in jobs])
+            connection.executemany(
+                INSERT, [(key, last + offset, spec, job_id) for offset, (key, job_id) in enumerate(jobs, 1)]
+            )
+            connection.executemany(
+                "INSERT INTO element VALUES (?, ?, ?)", [(job_id, key, number) for key, job_id in jobs]
+            )
         return str(number)
 
     def begin(self, key: str, *, host: str | None = None, place: str | None = None) -> QueueEntry:
-        """Note that a waiting job is about to be started.
+        """Mark a waiting job as about to start.
 
         Raises:
-            Withdrawn: it waits no longer.
+            JobWithdrawn: it no longer waits.
         """
         with self.transaction() as connection:
-            held = connection.execute("UPDATE job SET recorded = 0 WHERE key = ? AND state = 'PENDING'", (key,))
-            if not held.rowcount:
-                raise JobWithdrawn(f"job {key} waits no longer")
+            cursor = connection.execute("UPDATE job SET recorded = 0 WHERE key = ? AND state = 'PENDING'", (key,))
+            # The condition in the statement makes cancel and start exclude each other.
+            if not cursor.rowcount:
+                raise JobWithdrawn(f"job {key} no longer waits")
             self.note_begin(connection, key, host=host, place=place)
         return self.get(key)
 
     def ids(self, keys: Collection[str]) -> dict[str, str]:
-        """Return key → id of the submissions that are known."""
+        """Return key -> id of the known submissions."""
         return {
             key: str(number)
             for chunk in _chunks(keys)
@@ -112,22 +126,22 @@ class LocalSubmissions(QueueJournal):
         }
 
     def at(self, ids: Collection[str]) -> dict[str, QueueEntry]:
-        """Return id → job; an array's own id stands for all its elements."""
-        found: dict[str, QueueEntry] = {}
+        """Return id -> job; an array's id means all its elements."""
+        entries: dict[str, QueueEntry] = {}
         for chunk in _chunks(ids):
             marks = _marks(chunk)
             where = f"key IN (SELECT key FROM element WHERE id IN ({marks}) OR submission IN ({marks}))"  # noqa: S608 - question marks
-            whole = [int(one) if one.isdigit() else -1 for one in chunk]
-            found.update({entry.note: entry for entry in self._where(where, *chunk, *whole)})
-        return found
+            array_ids = [int(text) if text.isdigit() else -1 for text in chunk]
+            entries.update({entry.note: entry for entry in self._where(where, *chunk, *array_ids)})
+        return entries
 
     def keyed(self, keys: Collection[str]) -> Iterator[QueueEntry]:
-        """Yield the jobs of these keys."""
+        """Yield the jobs with these keys."""
         for chunk in _chunks(keys):
             yield from self._where(f"key IN ({_marks(chunk)})", *chunk)
 
     def states(self, scheduler_id: str) -> dict[JobState, int]:
-        """Return how many jobs of an id are in which state; empty if nobody knows the id."""
+        """Return the number of jobs in each state under an id; empty if the id is unknown."""
         rows = self.read(
             "SELECT state, count(*) FROM job JOIN element USING (key) WHERE element.id = ?1 OR "
             "element.submission = CASE WHEN ?1 GLOB '*[^0-9]*' THEN -1 ELSE CAST(?1 AS INTEGER) END GROUP BY state",
@@ -135,52 +149,52 @@ class LocalSubmissions(QueueJournal):
         )
         return {JobState(state): count for state, count in rows}
 
-    def held(self) -> list[int]:
-        """Return the submissions that wait for others to end."""
+    def held_submissions(self) -> list[int]:
+        """Return the submissions that wait for their dependencies."""
         return [number for (number,) in self.read("SELECT id FROM submission WHERE held ORDER BY id")]
 
     def release(self, number: int) -> None:
-        """Let a submission's jobs wait for room only."""
+        """Let a submission's jobs wait for free slots only."""
         with self.transaction() as connection:
             connection.execute("UPDATE submission SET held = 0 WHERE id = ?", (number,))
 
     def waiting(self) -> list[tuple[int, int, int]]:
-        """Return (submission, how many of its jobs wait, how many run) in their order, of those not held."""
+        """Return (submission, waiting jobs, running jobs) in order, without the held ones."""
         return self.read(
             "SELECT submission, sum(state = 'PENDING') AS wait, sum(state = 'RUNNING') FROM job JOIN element USING "
             "(key) JOIN submission ON submission.id = element.submission WHERE state IN ('PENDING', 'RUNNING') AND "
             "NOT held GROUP BY submission HAVING wait ORDER BY submission"
         )
 
-    def waiting_of(self, number: int, most: int) -> tuple[QueueEntry, ...]:
+    def waiting_of(self, number: int, limit: int) -> tuple[QueueEntry, ...]:
         """Return the first waiting jobs of a submission."""
         where = "state = 'PENDING' AND key IN (SELECT key FROM element WHERE submission = ?) ORDER BY position LIMIT ?"
-        return self._where(where, number, most)
+        return self._where(where, number, limit)
 
     def settle_waiting(self, key: str, outcome: JobOutcome) -> bool:
-        """Note the end of a job that has not been started; ``False`` if it was."""
+        """Store the end of a job that was not started; False if it was."""
         with self.transaction() as connection:
-            changed = connection.execute(
+            cursor = connection.execute(
                 "UPDATE job SET state = ?, outcome = ? WHERE key = ? AND state = 'PENDING'",
                 (outcome.state.value, to_json(outcome, indent=0), key),
             )
-            return changed.rowcount > 0
+            return cursor.rowcount > 0
 
     def respecify(self, entry: QueueEntry, spec: JobSpec) -> bool:
-        """Note what else a job asks for; ``False`` if its state has changed meanwhile."""
+        """Store a changed request of a job; False if its state has changed."""
         with self.transaction() as connection:
-            changed = connection.execute(
+            cursor = connection.execute(
                 "UPDATE job SET spec = ? WHERE key = ? AND state = ? AND attempt = ?",
                 (to_json(spec, indent=0), entry.key, entry.state.value, entry.attempt),
             )
-            return changed.rowcount > 0
+            return cursor.rowcount > 0
 
     def version(self) -> tuple[int, int]:
-        """Return what differs as soon as somebody, or this connection itself, has written."""
-        ((others,),) = self.read("PRAGMA data_version")
-        return others, self._connection.total_changes
+        """Return a value that changes whenever this or another connection writes."""
+        ((data_version,),) = self.read("PRAGMA data_version")
+        return data_version, self._connection.total_changes
 
-    def _taken(self, number: int) -> StoredSubmission:
+    def _load(self, number: int) -> StoredSubmission:
         ((document, environment, made_at),) = self.read(
             "SELECT document, environment, made_at FROM submission WHERE id = ?", number
         )
@@ -196,9 +210,9 @@ class LocalSubmissions(QueueJournal):
     def _refuse_known(self, connection: sqlite3.Connection, keys: Sequence[str]) -> None:
         for chunk in _chunks(keys):
             query = f"SELECT key FROM element WHERE key IN ({_marks(chunk)})"  # noqa: S608 - question marks
-            if (known := connection.execute(query, chunk).fetchone()) is not None:
+            if (row := connection.execute(query, chunk).fetchone()) is not None:
                 raise RequestRefused(
-                    f"job {known[0]} was submitted before, under another key: give every attempt its own"
+                    f"job {row[0]} was already submitted under another key: use a new key for every attempt"
                 )
 
 
@@ -208,13 +222,13 @@ def submission_number(scheduler_id: str) -> int:
 
 
 def element_index(scheduler_id: str) -> str | None:
-    """Return an array element's index; ``None`` of a job that is none."""
+    """Return the index of an array element; None for other jobs."""
     return scheduler_id.partition("_")[2] or None
 
 
 def _chunks(values: Collection[T]) -> Iterator[list[T]]:
-    left = iter(values)
-    while chunk := list(islice(left, _AT_ONCE)):
+    remaining = iter(values)
+    while chunk := list(islice(remaining, _AT_ONCE)):
         yield chunk
 
 

@@ -1,1 +1,1 @@
-"""PBS: PBS Professional, OpenPBS and Torque, by their qsub, qstat, qdel and qalter."""
+"""PBS Professional, OpenPBS and Torque, through qsub, qstat, qdel and qalter."""

@@ -1,7 +1,7 @@
-"""Read what qsub and qstat say: pure text.
+"""Parse the output of qsub and qstat.
 
-``qstat -f`` wraps long values at some column and indents what follows; ``-F json`` does not, but writes invalid JSON
-where a variable of the job holds a quote in some versions. Attributes are described in the PBS Professional Reference
+``qstat -f`` wraps long values at some column and indents the continuation. ``-F json`` does not, but some versions
+write invalid JSON if a variable of the job contains a quote. Attributes are described in the PBS Professional Reference
 Guide, "Job Attributes", and in Torque's "Job Exit Status".
 """
 
@@ -10,21 +10,21 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, MINUTE_S
+from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
 JobAttributes = dict[str, str]
-"""A job's attributes by their names in small letters, such as ``resource_list.walltime``."""
+"""A job's attributes by lower-case name, such as ``resource_list.walltime``."""
 
 SIGNALLED = 256
-"""An exit status from here on is this plus the number of the signal that ended the job."""
+"""Exit statuses from here on are this value plus the number of the ending signal."""
 _WAITS, _RUNS, _ENDED = frozenset("QHWT"), frozenset("REBSU"), frozenset("FCX")
-_OWN = {
+_END_STATES = {
     -26: JobState.OUT_OF_MEMORY, -27: JobState.OUT_OF_MEMORY, -28: JobState.TIMEOUT, -29: JobState.TIMEOUT,
     -24: JobState.FAILED, -25: JobState.FAILED,
 }  # fmt: skip
@@ -39,51 +39,52 @@ _MEMORY = re.compile(r"\b(p?v?mem\w*|memory)\b.*exceed|out of memory|oom", re.IG
 _TIME = re.compile(r"walltime.*exceed|exceed.*walltime", re.IGNORECASE)
 
 
-def read_job_id(said: str) -> str | None:
-    """Return the id that qsub printed, ``12``, ``12.server`` or ``12[].server``; ``None`` if it printed none."""
-    match = _ID.search(said)
+def read_job_id(output: str) -> str | None:
+    """Return the id that qsub printed, ``12``, ``12.server`` or ``12[].server``; None if there is none."""
+    match = _ID.search(output)
     return match[1] if match else None
 
 
 def pbs_id(scheduler_id: str) -> str:
-    """Return PBS's own id: an array's element is ``12[].server_3`` to Leadline and ``12[3].server`` to PBS."""
-    whole, _, index = scheduler_id.rpartition("_")
-    return whole.replace("[]", f"[{index}]", 1) if "[]" in whole and index.isdigit() else scheduler_id
+    """Return PBS's own id. Leadline writes array elements as ``12[].server_3``, PBS as ``12[3].server``."""
+    array, _, index = scheduler_id.rpartition("_")
+    return array.replace("[]", f"[{index}]", 1) if "[]" in array and index.isdigit() else scheduler_id
 
 
 def array_id(scheduler_id: str) -> str:
-    """Return the id of the array that an element is of, or the id itself."""
-    whole, _, index = scheduler_id.rpartition("_")
-    return whole if "[]" in whole and index.isdigit() else scheduler_id
+    """Return the id of an element's array, or the id itself."""
+    array, _, index = scheduler_id.rpartition("_")
+    return array if "[]" in array and index.isdigit() else scheduler_id
 
 
 def leadline_id(pbs_id: str) -> str:
-    """Return Leadline's id of what PBS names."""
+    """Return Leadline's form of a PBS id."""
     match = _ELEMENT.fullmatch(pbs_id)
     return f"{match[1]}[]{match[3]}_{match[2]}" if match else pbs_id
 
 
-def read_qstat_json(said: str) -> dict[str, JobAttributes] | None:
-    """Read ``qstat -f -F json``, by Leadline's ids; ``None`` if it is no JSON."""
+def read_qstat_json(output: str) -> dict[str, JobAttributes] | None:
+    """Parse ``qstat -f -F json`` by Leadline's ids; None for invalid JSON."""
     try:
-        document = json.loads(said, strict=False)
+        # Some versions write raw control characters into strings.
+        document = json.loads(output, strict=False)
     except ValueError:
         return None
     jobs = document.get("Jobs", {}) if isinstance(document, dict) else {}
-    return {leadline_id(number): dict(_flat("", one)) for number, one in jobs.items() if isinstance(one, dict)}
+    return {leadline_id(number): dict(_flat("", job)) for number, job in jobs.items() if isinstance(job, dict)}
 
 
-def read_qstat_text(said: str) -> dict[str, JobAttributes]:
-    """Read ``qstat -f``, by Leadline's ids.
+def read_qstat_text(output: str) -> dict[str, JobAttributes]:
+    """Parse ``qstat -f`` by Leadline's ids.
 
-    An attribute is indented as the first of its job is; whatever else is indented goes on with the value before it.
+    All attributes of a job have the indentation of its first one. Any other indented line continues the previous value.
     """
-    found: dict[str, JobAttributes] = {}
+    jobs: dict[str, JobAttributes] = {}
     attributes: JobAttributes = {}
     indent, name = None, ""
-    for line in said.splitlines():
+    for line in output.splitlines():
         if (match := _JOB.match(line)) is not None:
-            attributes = found.setdefault(leadline_id(match[1]), {})
+            attributes = jobs.setdefault(leadline_id(match[1]), {})
             indent, name = None, ""
         elif (match := _ATTRIBUTE.match(line)) is not None and indent in (None, match[1]):
             indent, name = match[1], match[2].lower()
@@ -92,30 +93,30 @@ def read_qstat_text(said: str) -> dict[str, JobAttributes]:
             attributes[name] += _INDENT.sub("", line)
         else:
             name = ""
-    return found
+    return jobs
 
 
 def job_key(job: Mapping[str, str]) -> str:
-    """Return the key in a job's name; empty where there is none. Torque appends an element's index to it."""
+    """Return the key in a job's name; empty if there is none. Torque appends an element's index to it."""
     key = job.get("job_name", "").partition(".")[2]
     return key.rpartition("-")[0] if "job_array_id" in job and key.endswith(f"-{job['job_array_id']}") else key
 
 
 def ended_without_status(job: Mapping[str, str]) -> bool:
-    """Whether a job ended and its attributes do not say how."""
+    """True if a job ended and its attributes do not show how."""
     return job.get("job_state", "") in _ENDED and _whole(job.get("exit_status")) is None
 
 
 def short_id(scheduler_id: str) -> str:
-    """Return an id without the server's name, which commands write shorter or longer."""
+    """Return an id without the server name, which commands abbreviate differently."""
     match = re.fullmatch(r"(\d+(?:\[\])?)[^_]*(_\d+)?", scheduler_id)
     return match[1] + (match[2] or "") if match else scheduler_id
 
 
 def job_status(job: Mapping[str, str]) -> SchedulerStatus:
-    """Return what a job's attributes say.
+    """Return the status of a job from its attributes.
 
-    The state of a job that ended without an exit status is UNKNOWN; so is one that PBS moved to another server.
+    The state is UNKNOWN if a job ended without an exit status or moved to another server.
     """
     letter, comment = job.get("job_state", ""), job.get("comment", "")
     common = SchedulerStatus(
@@ -140,37 +141,39 @@ def job_status(job: Mapping[str, str]) -> SchedulerStatus:
 
 
 def status_from_wrapper(status: SchedulerStatus, outcome: JobOutcome) -> SchedulerStatus:
-    """Return the status of a job of which its wrapper alone tells how it ended."""
+    """Return the status of a job whose end only its wrapper knows."""
     return replace(
         status,
         state=outcome.state,
         reason=outcome.reason,
-        started_s=datetime.fromisoformat(outcome.started_at).timestamp(),
-        ended_s=None if outcome.ended_at is None else datetime.fromisoformat(outcome.ended_at).timestamp(),
+        started_s=epoch_s(outcome.started_at),
+        ended_s=None if outcome.ended_at is None else epoch_s(outcome.ended_at),
         exit_code=outcome.exit_code,
         signal=outcome.signal,
     )
 
 
 def _ended(job: Mapping[str, str], status: SchedulerStatus) -> SchedulerStatus:
-    """Return how a job ended, by its exit status and by what PBS says beside it."""
+    """Return how a job ended, by its exit status and comment."""
     code = _whole(job.get("exit_status"))
     if code is None:
-        return replace(status, ended_s=None, reason=status.reason or "it ended, and PBS does not say how")
+        return replace(status, ended_s=None, reason=status.reason or "it ended for a reason that PBS does not report")
     if code < 0:
         return replace(
-            status, state=_OWN.get(code, JobState.NODE_FAIL), reason=f"PBS ended it ({code}) {status.reason}"
+            status, state=_END_STATES.get(code, JobState.NODE_FAIL), reason=f"PBS ended it ({code}) {status.reason}"
         )
     if code < SIGNALLED:
         state = JobState.COMPLETED if code == 0 else JobState.FAILED
-        shell = code - 128 if 128 < code < 128 + 65 else None  # a shell's way to tell of a signal
-        return replace(status, state=state, exit_code=code, signal=shell)
+        # Shells report a signal as 128 plus its number.
+        shell_signal = code - 128 if 128 < code < 128 + 65 else None
+        return replace(status, state=state, exit_code=code, signal=shell_signal)
     signal = code - SIGNALLED
     return replace(status, state=_why_killed(job, status), signal=signal if 0 < signal < 65 else None)
 
 
 def _why_killed(job: Mapping[str, str], status: SchedulerStatus) -> JobState:
-    """Tell a limit from a cancellation: PBS sends the same signals for both."""
+    """Tell a limit from a cancellation; PBS sends the same signals for both."""
+    # The comment is missing on some versions, so the used time counts as well.
     if _TIME.search(status.reason) or _reached(status.elapsed_s, status.walltime_s, 1.0):
         return JobState.TIMEOUT
     limit = size_bytes(job.get("resource_list.mem"))
@@ -183,29 +186,29 @@ def _reached(used: float | None, limit: float | None, share: float) -> bool:
     return used is not None and limit is not None and used >= share * limit
 
 
-def read_tails(said: str, paths: Sequence[str]) -> dict[str, str]:
-    """Read ``tail -v`` of files in this order; those that it could not read are absent."""
-    found = {}
+def read_tails(output: str, paths: Sequence[str]) -> dict[str, str]:
+    """Parse ``tail -v`` of these files in this order; unreadable files are absent."""
+    tails = {}
     for path in reversed(paths):
-        before, mark, text = said.rpartition(f"==> {path} <==\n")
+        before, mark, text = output.rpartition(f"==> {path} <==\n")
         if mark:
-            found[path] = text
-            said = before.removesuffix("\n")
-    return found
+            tails[path] = text
+            output = before.removesuffix("\n")
+    return tails
 
 
-def parse_duration_s(said: str | None) -> float | None:
-    """Read ``HH:MM:SS``, or a number of seconds."""
-    parts = (said or "").split(":")
+def parse_duration_s(text: str | None) -> float | None:
+    """Parse ``HH:MM:SS`` or a number of seconds."""
+    parts = (text or "").split(":")
     if not all(part.isdigit() for part in parts) or len(parts) > 3:
         return None
-    hours, minutes, rest = (0, 0, *map(int, parts))[-3:]
-    return float(hours * HOUR_S + minutes * MINUTE_S + rest)
+    hours, minutes, seconds = (0, 0, *map(int, parts))[-3:]
+    return float(hours * HOUR_S + minutes * MINUTE_S + seconds)
 
 
-def size_bytes(said: str | None) -> int | None:
-    """Read ``3500kb``; PBS's units are powers of 1024."""
-    match = _SIZE.fullmatch(said or "")
+def size_bytes(text: str | None) -> int | None:
+    """Parse ``3500kb``; PBS's units are powers of 1024."""
+    match = _SIZE.fullmatch(text or "")
     if match is None:
         return None
     power: int = ("", "kb", "mb", "gb", "tb").index(match[2].lower().removeprefix("b"))
@@ -224,21 +227,22 @@ def _first(job: Mapping[str, str], names: Iterable[str]) -> str | None:
     return next((job[name] for name in names if name in job), None)
 
 
-def _whole(said: str | None) -> int | None:
-    return int(said) if said is not None and re.fullmatch(r"-?\d+", said) else None
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
 
 
-def _nodes(said: str | None) -> str | None:
-    """Read ``one/0*8+two/0*8``."""
-    names = dict.fromkeys(part.partition("/")[0] for part in (said or "").split("+") if part)
+def _nodes(text: str | None) -> str | None:
+    """Parse ``one/0*8+two/0*8``."""
+    # A node appears once for each of its chunks.
+    names = dict.fromkeys(part.partition("/")[0] for part in (text or "").split("+") if part)
     return ",".join(names) or None
 
 
-def _epoch_s(said: str | None) -> float | None:
-    """Read ``Tue Mar 12 10:27:52 2024`` in this machine's time zone, or seconds since the epoch."""
-    if said is None or said.isdigit():
-        return float(said) if said else None
+def _epoch_s(text: str | None) -> float | None:
+    """Parse ``Tue Mar 12 10:27:52 2024`` in this machine's time zone, or seconds since the epoch."""
+    if text is None or text.isdigit():
+        return float(text) if text else None
     try:
-        return time.mktime(time.strptime(said, "%a %b %d %H:%M:%S %Y"))
+        return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):
         return None

@@ -1,4 +1,4 @@
-"""PBS as a scheduler, by its own commands: here or on the machine that is logged in to."""
+"""PBS as a scheduler of the plane, on this machine or over SSH."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -35,9 +35,9 @@ from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transp
 from leadline.execution.wrapper.outcome import JobOutcome
 
 COMMAND_S = 60.0
-"""How long a command of PBS's may take."""
+"""Time limit of one command."""
 AT_ONCE = 200
-"""Ids in one command line."""
+"""Ids on one command line."""
 _GONE = re.compile(
     r"unknown job|job has finished|invalid job ?id|request invalid for state of job|already", re.IGNORECASE
 )
@@ -54,11 +54,11 @@ _FULL = re.compile(
 
 
 class PbsScheduler:
-    """A PBS (implements ``Scheduler``); scripts, outcomes and output lie in ``folder``, which the nodes see.
+    """A PBS (implements ``Scheduler``). Scripts, outcomes and output are in ``folder``, which the nodes see.
 
-    ``flavour`` says which words it understands, and ``python`` is an interpreter of its nodes that has Leadline. Times
-    are read in this machine's time zone. PBS has no forecast for a job that was not submitted, and no signal before
-    the limit: the wrapper sends that. Torque forgets a job minutes after its end.
+    ``flavour`` selects the dialect, and ``python`` is an interpreter of the nodes with Leadline. Times are read in this
+    machine's time zone. PBS has no start prediction without submission and no signal before the limit, so the wrapper
+    sends it. Torque forgets a job minutes after its end.
     """
 
     def __init__(
@@ -83,174 +83,171 @@ class PbsScheduler:
 
     @property
     def abreast(self) -> int:
-        """How many submissions it may be handed at once."""
+        """Submissions that may run at once."""
         return 4
 
     def submit(self, submission: Submission) -> str:
-        """Write the script and hand it to qsub.
+        """Write the script and pass it to qsub.
 
         Raises:
-            InvalidInput: it cannot be written down for PBS.
-            Refused: qsub refused it, and says why; ``SchedulerBusy`` where too many jobs are in its queue.
-            Unsure: qsub did not answer.
+            InvalidInput: the job cannot be expressed for PBS.
+            RequestRefused: qsub refused the job; ``SchedulerBusy`` if its queue is full.
+            SubmissionUncertain: qsub did not answer.
         """
+        # The file stays, so that users can see what was submitted.
         script = self.folder / "jobs" / f"{submission.key}.sh"
+        # PBS's own output must not mix with the job's, which has a fixed name.
         options = qsub_options(submission, self.flavour, script.with_suffix(".out"))
         self.transport.write(script, job_script(submission, self.folder, python=self.python))
         try:
             answer = self._run(["qsub", *options, str(script)])
         except ConnectionLost as error:
             raise SubmissionUncertain(str(error)) from error
-        said = _said(answer)
-        if answer.timed_out or (answer.returncode != 0 and _CUT.search(said)):
+        text = _text(answer)
+        if answer.timed_out or (answer.returncode != 0 and _CUT.search(text)):
             raise SubmissionUncertain(
-                f"qsub did not answer in time ({said}): look the job up before it is submitted again"
+                f"qsub did not answer in time ({text}): look the job up before it is submitted again"
             )
         if answer.returncode != 0:
-            refusal = SchedulerBusy if _FULL.search(said) else RequestRefused
-            raise refusal(f"PBS refused job {submission.spec.name!r} ({said}): its script is {script}")
-        if (found := read_job_id(answer.stdout)) is None:
-            raise SubmissionUncertain(f"qsub named no job ({said}): look the job up before it is submitted again")
-        return found
+            refusal = SchedulerBusy if _FULL.search(text) else RequestRefused
+            raise refusal(f"PBS refused job {submission.spec.name!r} ({text}): its script is {script}")
+        if (job_id := read_job_id(answer.stdout)) is None:
+            raise SubmissionUncertain(f"qsub named no job ({text}): look the job up before it is submitted again")
+        return job_id
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
-        """Return key → id by the jobs' names; PBS Professional's history is looked through too."""
-        named = {job_key(job): array_id(number) for number, job in self._listed([]).items()}
-        return {key: named[key] for key in keys if key in named}
+        """Return key -> id by the jobs' names, also from the history of PBS Professional."""
+        ids = {job_key(job): array_id(number) for number, job in self._listed([]).items()}
+        return {key: ids[key] for key in keys if key in ids}
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Ask qstat; an array's own id stands for its elements.
-
-        A job that ended, and PBS does not say how, is absent.
-        """
+        """Ask qstat; an array's id means its elements. Jobs with an unclear end are absent."""
         return {number: job_status(job) for number, job in self._jobs(ids).items() if not ended_without_status(job)}
 
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Return what is known of jobs that ended.
+        """Return the states of ended jobs.
 
-        That is PBS Professional's history, or Torque's last minutes; where PBS does not say how a job ended, it is what
-        its wrapper wrote under the submission's key.
+        They come from PBS Professional's history or Torque's last minutes. If PBS does not know how a job ended, its
+        wrapper's outcome counts.
         """
         jobs = self._jobs(ids)
-        told = {number: job_status(job) for number, job in jobs.items()}
+        statuses = {number: job_status(job) for number, job in jobs.items()}
         keys = {job_key(job): number for number, job in jobs.items() if ended_without_status(job) and job_key(job)}
         for key, outcome in (self.reports(keys) if keys else {}).items():
-            told[keys[key]] = status_from_wrapper(told[keys[key]], outcome)
-        return {number: status for number, status in told.items() if status.state.final}
+            statuses[keys[key]] = status_from_wrapper(statuses[keys[key]], outcome)
+        return {number: status for number, status in statuses.items() if status.state.final}
 
     def _jobs(self, ids: Collection[str]) -> dict[str, JobAttributes]:
-        """Return what qstat says of jobs."""
-        wanted = {short_id(one): one for one in ids}
+        """Return qstat's attributes of jobs."""
+        ids_by_short = {short_id(job_id): job_id for job_id in ids}
         jobs: dict[str, JobAttributes] = {}
-        for asked in _chunks(sorted({array_id(one) for one in ids})):
-            for number, job in self._listed(asked, elements=any("[]" in one for one in asked)).items():
-                whole = array_id(number)
-                if whole == number and "[]" in number:
+        for chunk in _chunks(sorted({array_id(job_id) for job_id in ids})):
+            for number, job in self._listed(chunk, elements=any("[]" in job_id for job_id in chunk)).items():
+                array = array_id(number)
+                if array == number and "[]" in number:
                     continue
-                if short_id(number) in wanted or short_id(whole) in wanted:
-                    jobs[wanted.get(short_id(number), number)] = job
+                if short_id(number) in ids_by_short or short_id(array) in ids_by_short:
+                    jobs[ids_by_short.get(short_id(number), number)] = job
         return jobs
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
-        """Return what these attempts wrote after ``since_s``: outcomes, interim or final, and ends."""
+        """Return the outcomes, interim or final, and ends that these attempts wrote after ``since_s``."""
         names = {name: key for key in keys for name in (f"{key}.json", end_name(key))}
         return read_outcomes(self.transport, self.folder, names, since_s=since_s)
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the last of what these attempts wrote to their streams."""
-        found: dict[str, str] = {}
-        for asked in _chunks(keys):
-            paths = {str(self.folder / RUNS_FOLDER / log_name(key)): key for key in asked}
+        """Return the ends of the output of these attempts."""
+        tails: dict[str, str] = {}
+        for chunk in _chunks(keys):
+            paths = {str(self.folder / RUNS_FOLDER / log_name(key)): key for key in chunk}
             answer = self._run(["tail", "-v", "-c", str(most_bytes), *paths])
             if answer.timed_out:
                 raise self._unreachable(answer)
-            found |= {paths[path]: text for path, text in read_tails(answer.stdout, list(paths)).items() if text}
-        return found
+            tails |= {paths[path]: text for path, text in read_tails(answer.stdout, list(paths)).items() if text}
+        return tails
 
     def cancel(self, ids: Collection[str]) -> None:
-        """Delete jobs; those that ended already are passed over."""
-        for asked in _chunks(sorted(ids)):
-            answer = self._run(["qdel", *map(pbs_id, asked)])
+        """Delete jobs; ended jobs are skipped."""
+        for chunk in _chunks(sorted(ids)):
+            answer = self._run(["qdel", *map(pbs_id, chunk)])
             lines = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
-            left = [line for line in lines if not _GONE.search(line)]
-            if answer.timed_out or (answer.returncode != 0 and left):
+            errors = [line for line in lines if not _GONE.search(line)]
+            if answer.timed_out or (answer.returncode != 0 and errors):
                 raise self._unreachable(answer)
 
     def let_begin(self, keys: Collection[str]) -> None:
-        """Write the word beside the outcomes of held attempts."""
+        """Write the release files of held attempts."""
         for key in keys:
             write_release_file(self.transport, self.folder / RUNS_FOLDER, key)
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
-        """Return how a job's files are reached, and its folder.
+        """Return the transport and a job's folder.
 
         Raises:
-            InvalidInput: it names none, and would run where qsub happens to be called.
+            InvalidInput: the job names no folder and would run where qsub happens to be called.
         """
         if spec.workdir is None:
-            raise InvalidInput(
-                f"job {spec.name!r} names no folder to run in: add --workdir, so that its files are found"
-            )
+            raise InvalidInput(f"job {spec.name!r} has no working folder: add --workdir, so that its files are found")
         return self.transport, PurePosixPath(spec.workdir)
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
-        """Ask qalter for another limit; most sites let their users only lower that of a running job.
+        """Ask qalter for another limit; most sites let users only lower that of a running job.
 
         Raises:
-            InvalidInput: that is no limit.
-            Refused: PBS refused it, and says why.
+            InvalidInput: the limit is not possible.
+            RequestRefused: PBS refused it.
         """
         answer = self._run(["qalter", "-l", f"walltime={format_walltime(walltime_s)}", pbs_id(scheduler_id)])
         if answer.timed_out:
             raise self._unreachable(answer)
         if answer.returncode != 0:
-            raise RequestRefused(f"PBS does not change the limit of job {scheduler_id} ({_said(answer)})")
+            raise RequestRefused(f"PBS does not change the limit of job {scheduler_id} ({_text(answer)})")
 
     def forecast_start_s(self, submission: Submission) -> float | None:  # noqa: ARG002 - the port's
-        """Return ``None``: PBS says nothing of a job that it does not have."""
+        """Return None, because PBS predicts no start of an unsubmitted job."""
         return None
 
     def _listed(self, ids: list[str], *, elements: bool = False) -> dict[str, JobAttributes]:
-        """Ask qstat for jobs, or for all; by JSON where the flavour has it and it can be read."""
+        """Ask qstat for jobs, or for all; as JSON if the flavour has it and it is valid."""
         history = ["-x"] if self.flavour is PbsFlavour.PRO else []
         words = ["qstat", *history, *(["-t"] if elements else []), "-f"]
         if self.flavour is PbsFlavour.PRO:
-            jobs = read_qstat_json(self._asked([*words, "-F", "json", *ids]))
+            jobs = read_qstat_json(self._qstat([*words, "-F", "json", *ids]))
             if jobs is not None:
                 return jobs
-        return read_qstat_text(self._asked([*words, *ids]))
+        return read_qstat_text(self._qstat([*words, *ids]))
 
-    def _asked(self, words: list[str]) -> str:
-        """Run qstat; that it does not know a job, or has none, is no failure."""
+    def _qstat(self, words: list[str]) -> str:
+        """Run qstat; an unknown or missing job is not an error."""
         answer = self._run(words)
-        strange = [line for line in answer.stderr.splitlines() if line.strip() and not _GONE.search(line)]
-        if answer.timed_out or (answer.returncode != 0 and strange):
+        errors = [line for line in answer.stderr.splitlines() if line.strip() and not _GONE.search(line)]
+        if answer.timed_out or (answer.returncode != 0 and errors):
             raise self._unreachable(answer)
         return answer.stdout
 
     def _run(self, words: list[str]) -> CompletedProcess:
-        """Run a command of PBS's.
+        """Run a PBS command.
 
         Raises:
-            SchedulerUnreachable: there is no such command, or no server behind it; nothing was carried out.
+            SchedulerUnreachable: the command or its server is missing, and nothing was executed.
         """
         answer = self.transport.run(words, timeout_s=COMMAND_S)
-        if answer.returncode == NO_PROGRAM or (answer.returncode != 0 and _AWAY.search(_said(answer))):
+        if answer.returncode == NO_PROGRAM or (answer.returncode != 0 and _AWAY.search(_text(answer))):
             raise self._unreachable(answer)
         return answer
 
     def _unreachable(self, answer: CompletedProcess) -> SchedulerUnreachable:
-        why = "no answer in time" if answer.timed_out else _said(answer) or f"exit code {answer.returncode}"
+        why = "no answer in time" if answer.timed_out else _text(answer) or f"exit code {answer.returncode}"
         return SchedulerUnreachable(
-            f"PBS of {self._name} cannot be reached on {self.transport.where} ({why}): what was submitted runs on"
+            f"PBS of {self._name} cannot be reached on {self.transport.where} ({why}): submitted jobs continue"
         )
 
 
-def _said(answer: CompletedProcess) -> str:
+def _text(answer: CompletedProcess) -> str:
     return " ".join(f"{answer.stderr}\n{answer.stdout}".split())[:400]
 
 
 def _chunks(ids: Iterable[str]) -> Iterable[list[str]]:
-    left = iter(ids)
-    while chunk := list(islice(left, AT_ONCE)):
+    remaining = iter(ids)
+    while chunk := list(islice(remaining, AT_ONCE)):
         yield chunk

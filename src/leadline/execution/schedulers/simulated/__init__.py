@@ -1,1 +1,1 @@
-"""A scheduler that is only computed: nodes, FIFO with EASY backfill, a hand-turned clock, and the replay of traces."""
+"""A simulated scheduler: nodes, FIFO with EASY backfill, a manual clock, and the replay of traces."""

@@ -1,4 +1,4 @@
-"""A simulated site as a scheduler, with failures that a test can turn on."""
+"""A simulated site as a scheduler, with failures for tests."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -16,13 +16,17 @@ from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
 
 @dataclass(slots=True)
 class InjectedFailures:
-    """What goes wrong between the site and whoever asks it; everything is well until something is set.
+    """Failures between the site and its adapters; by default there are none.
 
-    ``refuses`` is the reason for which nothing is taken. ``hangs``: no request is answered, nor carried out.
-    ``loses_answers``: what is submitted is taken, ``late_s`` afterwards, but nobody hears of it. ``no_accounting``: the
-    accounting is away, and the controller's memory is all there is. ``accounting_late_s`` is how long after its end a
-    job appears in the accounting, ``forgets_s`` how long the controller still tells of it. ``fixed_limits``: no limit
-    may be changed; else a user may change that of a waiting job and lower that of a running one, as in Slurm.
+    Attributes:
+        refuses: reason for which every submission is refused.
+        hangs: no request is answered or executed.
+        loses_answers: submissions are accepted, ``late_s`` afterwards, but not confirmed.
+        no_accounting: the accounting is down, so that only the controller's memory is left.
+        accounting_late_s: delay of ended jobs in the accounting.
+        forgets_s: time for which the controller remembers ended jobs.
+        fixed_limits: limits cannot be changed. Otherwise users may change that of a waiting job and lower that of a
+            running one, as in Slurm.
     """
 
     refuses: str = ""
@@ -36,7 +40,7 @@ class InjectedFailures:
 
 
 class SimulatedScheduler:
-    """Asks a simulated site (implements ``Scheduler``); any number of them may ask the same one."""
+    """An adapter of a simulated site (implements ``Scheduler``); several may share one site."""
 
     def __init__(
         self, site: SimulatedSite, failures: InjectedFailures | None = None, *, name: str = "simulated"
@@ -52,26 +56,24 @@ class SimulatedScheduler:
 
     @property
     def abreast(self) -> int:
-        """How many submissions it may be handed at once."""
+        """Submissions that may run at once."""
         return 1
 
     def submit(self, submission: Submission) -> str:
-        """Hand it over and return its id; a key that the site knows is not taken twice.
+        """Submit and return the id; a known key is not submitted twice.
 
         Raises:
-            InvalidInput: there is no command.
-            Refused: the site does not want it, or cannot ever run it.
-            Unsure: no answer came.
+            InvalidInput: the command is missing.
+            RequestRefused: the site refuses the job, or can never run it.
+            SubmissionUncertain: no answer came.
         """
         if not submission.spec.command:
             raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
         if self.failures.hangs:
-            raise SubmissionUncertain(
-                f"{self.name} did not answer: look for key {submission.key} before it is submitted again"
-            )
+            raise SubmissionUncertain(f"{self.name} did not answer: look up key {submission.key} before a second try")
         self.site.catch_up()
         if self.failures.refuses:
-            raise RequestRefused(f"{self.name} takes no job: {self.failures.refuses}")
+            raise RequestRefused(f"{self.name} accepts no job: {self.failures.refuses}")
         self.site.check(submission)
         if not self.failures.loses_answers:
             return self.site.take(submission)
@@ -80,72 +82,73 @@ class SimulatedScheduler:
         else:
             self.site.take(submission)
         raise SubmissionUncertain(
-            f"{self.name} did not answer in time: look for key {submission.key} before it is submitted again"
+            f"{self.name} did not answer in time: look up key {submission.key} before a second try"
         )
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
-        """Return key → id of the submissions that the controller or the accounting knows."""
+        """Return key -> id of the submissions that the controller or the accounting knows."""
         self._ask()
-        found = {key: self.site.keys[key] for key in keys if key in self.site.keys}
-        return {key: one for key, one in found.items() if any(map(self._known, self.site.of([one])))}
+        ids = {key: self.site.keys[key] for key in keys if key in self.site.keys}
+        return {key: job_id for key, job_id in ids.items() if any(map(self._is_known, self.site.of([job_id])))}
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Say how jobs are that wait, run, or ended a short while ago; an array's id stands for its elements."""
+        """Return the states of jobs that wait, run or ended recently; an array's id means its elements."""
         self._ask()
         return {job.id: self._status(job) for job in self.site.of(ids) if self._remembered(job)}
 
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Return what the accounting knows of jobs that ended; without it, what the controller remembers."""
+        """Return ended jobs from the accounting or, without it, from the controller's memory."""
         self._ask()
         ended = [job for job in self.site.of(ids) if job.state.final]
-        known = self._remembered if self.failures.no_accounting else self._accounted
-        return {job.id: self._status(job) for job in ended if known(job)}
+        is_is_known = self._remembered if self.failures.no_accounting else self._accounted
+        return {job.id: self._status(job) for job in ended if is_is_known(job)}
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
-        """Return what the wrappers wrote; one that was killed, with its node or for its memory, leaves no last word."""
+        """Return the wrappers' outcomes; a wrapper killed with its node or for memory leaves no final one."""
         self._ask()
-        wanted, found = set(keys), {}
+        key_set, outcomes = set(keys), {}
         for job in self.site.jobs.values():
-            if job.key not in wanted or job.started_s is None or not job.submission.measured:
+            if job.key not in key_set or job.started_s is None or not job.submission.measured:
                 continue
+            # A held job, or one that ended while it was held, has written nothing.
             if job.begun_s is None and job.exit_code != EXIT_NEVER_BEGAN:
-                continue  # it is held back, or was ended while it was
+                continue
             written_s = self.site.at_s if job.ended_s is None else job.ended_s
             if written_s > since_s:
-                found[job.key] = self._outcome(job, written_s)
-        return found
+                outcomes[job.key] = self._outcome(job, written_s)
+        return outcomes
 
     def cancel(self, ids: Collection[str]) -> None:
-        """End jobs, waiting or running, as CANCELLED."""
+        """Cancel jobs, waiting or running."""
         self._ask()
         self.site.end(self.site.of(ids), JobState.CANCELLED, "cancelled by its user")
 
     def let_begin(self, keys: Collection[str]) -> None:
-        """Give held jobs the word."""
+        """Release held jobs."""
         self._ask()
         self.site.let_begin(keys)
 
     def home(self, spec: JobSpec) -> None:  # noqa: ARG002 - the port's
-        """Return ``None``: nothing that is simulated has files."""
+        """Return None, because simulated jobs have no files."""
         return
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
-        """Ask for another limit.
+        """Change a limit.
 
         Raises:
-            InvalidInput: that is no limit.
-            Refused: the job is not there any more, or its user may not do that.
+            InvalidInput: the limit is not positive and finite.
+            RequestRefused: the job has ended, or the user may not do that.
         """
         if not 0 < walltime_s < math.inf:
-            raise InvalidInput(f"a walltime of {walltime_s} s cannot be asked for: name a finite time above zero")
+            raise InvalidInput(f"a walltime of {walltime_s} s is not possible: use a finite time above zero")
         self._ask()
         live = [job for job in self.site.of([scheduler_id]) if not job.state.final]
         if not live:
-            raise RequestRefused(f"the limit of job {scheduler_id} cannot be changed: it has ended, or never was here")
+            raise RequestRefused(f"the limit of job {scheduler_id} cannot be changed: it has ended or is unknown")
         for job in live:
             partition = self.site.cluster.partition(job.submission.spec.partition or "")
-            longer = job.state is JobState.RUNNING and walltime_s > job.walltime_s
-            if self.failures.fixed_limits or longer or walltime_s > (partition.max_s or math.inf):
+            is_extension = job.state is JobState.RUNNING and walltime_s > job.walltime_s
+            if self.failures.fixed_limits or is_extension or walltime_s > (partition.max_s or math.inf):
                 raise RequestRefused(
                     f"the limit of job {scheduler_id} cannot be raised to {walltime_s:g} s by its user"
                 )
@@ -153,7 +156,7 @@ class SimulatedScheduler:
             self.site.limit(job, walltime_s)
 
     def forecast_start_s(self, submission: Submission) -> float | None:
-        """Return when such a job would start if all before it took their whole limit."""
+        """Return the start of such a job if all before it took their whole limit."""
         self._ask()
         self.site.check(submission)
         spec = submission.spec
@@ -167,7 +170,7 @@ class SimulatedScheduler:
             raise SchedulerUnreachable(f"{self.name} did not answer: try again in a while")
         self.site.catch_up()
 
-    def _known(self, job: SimulatedJob) -> bool:
+    def _is_known(self, job: SimulatedJob) -> bool:
         return self._remembered(job) or (not self.failures.no_accounting and self._accounted(job))
 
     def _remembered(self, job: SimulatedJob) -> bool:
@@ -177,8 +180,10 @@ class SimulatedScheduler:
         return job.ended_s is not None and self.site.at_s >= job.ended_s + self.failures.accounting_late_s
 
     def _status(self, job: SimulatedJob) -> SchedulerStatus:
-        promise = next((one for one in self.site.queue.promises.values() if one.key == job.id), None)
-        expected_s = promise.at_s if promise is not None and promise.at_s < math.inf else None
+        reservation = next(
+            (candidate for candidate in self.site.queue.reservations.values() if candidate.key == job.id), None
+        )
+        expected_s = reservation.at_s if reservation is not None and reservation.at_s < math.inf else None
         elapsed_s = None if job.started_s is None else (job.ended_s or self.site.at_s) - job.started_s
         return SchedulerStatus(
             job.state, job.reason, submitted_s=job.submitted_s, started_s=job.started_s, ended_s=job.ended_s,
@@ -192,24 +197,25 @@ class SimulatedScheduler:
     def _outcome(self, job: SimulatedJob, written_s: float) -> JobOutcome:
         if job.begun_s is None:
             return JobOutcome(
-                JobState.CANCELLED, iso_utc(written_s), job.nodes[0], job.submission.spec.command, ended_at=iso_utc(written_s),
-                exit_code=EXIT_NEVER_BEGAN, reason="the word to begin did not come",
+                JobState.CANCELLED, iso_utc(written_s), job.nodes[0], job.submission.spec.command,
+                ended_at=iso_utc(written_s), exit_code=EXIT_NEVER_BEGAN, reason="the release did not come",
             )  # fmt: skip
-        spoke = job.state in (JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)
-        last = spoke and not job.evidence
+        wrapper_survived = job.state in (JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)
+        is_final = wrapper_survived and not job.evidence
         started_s = job.begun_s
         measured = {
             "elapsed_s": Measurement(written_s - started_s, "s", "simulated"),
             "host_memory_bytes": Measurement(_seen_bytes(job), "bytes", "simulated"),
         }
         return JobOutcome(
-            job.state if last else JobState.RUNNING, iso_utc(started_s), job.nodes[0], job.submission.spec.command,
-            ended_at=iso_utc(written_s) if last else None, exit_code=job.exit_code if last and not job.signal else None,
-            signal=job.signal if last else None, reason=job.reason, measured=measured,
+            job.state if is_final else JobState.RUNNING, iso_utc(started_s), job.nodes[0], job.submission.spec.command,
+            ended_at=iso_utc(written_s) if is_final else None,
+            exit_code=job.exit_code if is_final and not job.signal else None,
+            signal=job.signal if is_final else None, reason=job.reason, measured=measured,
         )  # fmt: skip
 
 
 def _seen_bytes(job: SimulatedJob) -> int:
-    """Return the most memory that a job was seen to use: no more than it asked for."""
-    asked = job.submission.spec.resources.memory_bytes_per_node
-    return job.behaviour.memory_bytes if asked is None else min(asked, job.behaviour.memory_bytes)
+    """Return the largest measured memory of a job, at most its request."""
+    requested_bytes = job.submission.spec.resources.memory_bytes_per_node
+    return job.behaviour.memory_bytes if requested_bytes is None else min(requested_bytes, job.behaviour.memory_bytes)

@@ -1,1 +1,1 @@
-"""Slurm: what it is told and says, and the queues and the scheduler that run jobs on it."""
+"""Slurm: scripts, parsing, and the scheduler and queue that run jobs on it."""

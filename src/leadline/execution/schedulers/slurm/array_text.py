@@ -1,7 +1,7 @@
-"""Write what a native job array is submitted as, and read what Slurm says of its elements: pure text.
+"""Write the script of a native job array, and parse what Slurm reports about its elements.
 
-Formats are asked for explicitly and read by their delimiter, for pending reasons hold spaces and commas, and JSON
-changes from one Slurm to the next.
+Every output format is requested explicitly and split at its delimiter, because pending reasons contain spaces and
+commas, and the JSON output changes between Slurm versions.
 """
 
 import re
@@ -16,24 +16,24 @@ from leadline.execution.schedulers.slurm.parsing import duration_s, parse_indice
 from leadline.execution.schedulers.slurm.script import directives
 
 ELEMENT_MODULE = "leadline.execution.array_element"
-"""The module that looks its element up and runs it measured."""
+"""Module that looks up an array element and runs it measured."""
 ARRAY_SQUEUE_FORMAT = "%F|%K|%T|%r"
-"""Array's id, element, state, reason."""
+"""Array id, element, state, reason."""
 ARRAY_SACCT_FIELDS = "JobID,State,ExitCode,DerivedExitCode,Elapsed,NodeList,Start,End"
 MAX_ARRAY_SIZE = 1000
-"""Elements of one array; Slurm's own limit (MaxArraySize) is 1001 where nobody changed it."""
+"""Elements of one array. Slurm's default limit (MaxArraySize) is 1001."""
 
 _ELEMENT = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\.(?P<step>\S+))?")
 
 ArrayElement = tuple[str, int]
-"""An array's id at the scheduler, and the number of one of its elements."""
+"""Id of an array at the scheduler, and the number of an element."""
 WHOLE_ARRAY = -1
-"""In place of that number: what the accounting says of an array before, or without, telling its elements apart."""
+"""Element number of an accounting row that represents a whole array."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedElement:
-    """What squeue says of an element."""
+    """State of an element in squeue."""
 
     state: JobState
     reason: str = ""
@@ -41,7 +41,7 @@ class QueuedElement:
 
 @dataclass(frozen=True, slots=True)
 class AccountedElement:
-    """What sacct says of an element, its steps taken in; ``exit_code`` and ``signal`` are of what ended it."""
+    """State of an element in sacct, with its steps; ``exit_code`` and ``signal`` are of the process that ended it."""
 
     state: JobState
     exit_code: int = 0
@@ -62,15 +62,19 @@ def array_script(
     lookup: PurePath,
     python: str,
 ) -> str:
-    """Return the script of an array of ``count`` jobs that ask for what ``spec`` asks for.
+    """Return the script of an array of jobs with equal requests.
 
-    ``most`` elements run at once (``None``: as many as the site lets). Each looks up its command in ``lookup``; what
-    Slurm itself has to say goes to a file beside it. ``key`` makes the array's name unique, and ``python`` is an
-    interpreter of the nodes that has Leadline.
+    Args:
+        spec: the common request.
+        partition: rules of the partition, if known.
+        key: makes the array's name unique.
+        count: number of elements.
+        most: elements that may run at once (None: the site's limit).
+        lookup: file with the command of each element. Slurm's own output goes to the same folder.
+        python: interpreter on the nodes with Leadline.
 
     Raises:
-        InvalidInput: a value cannot stand in a script, is beyond the partition's limits, or is missing though the
-            site demands it.
+        InvalidInput: a value cannot stand in a script, exceeds the partition's limits, or is required but missing.
     """
     options = directives(spec, partition, key=key)
     options.pop("--signal", None)
@@ -78,51 +82,52 @@ def array_script(
     options["--output"] = str(lookup.with_suffix(".out")).replace("%", "%%")
     options["--open-mode"] = "append"
     lines = ["#!/bin/bash", *(f"#SBATCH {name}={shlex.quote(value)}" for name, value in options.items())]
-    lines += ["#SBATCH --no-requeue"]  # what is made again is made again as an attempt of its own
+    # A retry is a new attempt with its own outcome, so Slurm must not requeue.
+    lines += ["#SBATCH --no-requeue"]
     lines += [f"# {' '.join(note.split())}" for note in (partition.rules.notes if partition else ())]
     command = shlex.join([python, "-P", "-m", ELEMENT_MODULE, str(lookup)])
     return "\n".join([*lines, "", f'exec {command} "$SLURM_ARRAY_TASK_ID"', ""])
 
 
 def resource_shape(spec: JobSpec) -> JobSpec:
-    """Return what a job asks for, without what it runs: jobs of one shape make one array."""
+    """Return the request of a job without its command; jobs of one shape form one array."""
     return replace(spec, command=(), environment={}, setup=(), workdir=None)
 
 
 def group_by_shape(jobs: Iterable[tuple[str, JobSpec]]) -> list[tuple[JobSpec, list[str]]]:
-    """Return (shape, keys of its jobs) in the order of the first of each, none longer than an array may be."""
-    found: dict[str, tuple[JobSpec, list[str]]] = {}
+    """Return (shape, job keys) in order of first appearance, split at the maximal array size."""
+    groups: dict[str, tuple[JobSpec, list[str]]] = {}
     for key, spec in jobs:
-        asked = resource_shape(spec)
-        found.setdefault(repr(asked), (asked, []))[1].append(key)
+        job_shape = resource_shape(spec)
+        groups.setdefault(repr(job_shape), (job_shape, []))[1].append(key)
     return [
-        (asked, keys[at : at + MAX_ARRAY_SIZE])
-        for asked, keys in found.values()
-        for at in range(0, len(keys), MAX_ARRAY_SIZE)
+        (job_shape, keys[start : start + MAX_ARRAY_SIZE])
+        for job_shape, keys in groups.values()
+        for start in range(0, len(keys), MAX_ARRAY_SIZE)
     ]
 
 
 def read_squeue(listing: str) -> dict[ArrayElement, QueuedElement]:
-    """Read lines in the format ``ARRAY_SQUEUE_FORMAT``; elements that still pend together (``0-3,7%2``) are told apart."""
-    found: dict[ArrayElement, QueuedElement] = {}
+    """Parse ``ARRAY_SQUEUE_FORMAT`` lines; elements pending together (``0-3,7%2``) are separated."""
+    elements: dict[ArrayElement, QueuedElement] = {}
     for line in listing.splitlines():
-        array, _, rest = line.strip().partition("|")
-        indices, _, rest = rest.partition("|")
-        state, _, reason = rest.partition("|")
+        array, _, remainder = line.strip().partition("|")
+        indices, _, remainder = remainder.partition("|")
+        state, _, reason = remainder.partition("|")
         if array.isdecimal() and state:
             queued = QueuedElement(JobState.from_slurm(state), reason)
-            found.update({(array, index): queued for index in parse_indices(indices)})
-    return found
+            elements.update({(array, index): queued for index in parse_indices(indices)})
+    return elements
 
 
 def read_sacct(listing: str) -> dict[ArrayElement, AccountedElement]:
-    """Read lines in the format ``ARRAY_SACCT_FIELDS``, with ``-P -n``; elements that never started share one (``7_[4-9]``).
+    """Parse ``ARRAY_SACCT_FIELDS`` lines (``-P -n``); elements that never started share a row (``7_[4-9]``).
 
-    A row may name the array alone. Of one that was cancelled before it had a node it is under ``WHOLE_ARRAY``, and holds for
-    the elements that have none of their own; else it is of one element only, for a second or two, until sacct knows of
-    which, and says nothing.
+    A row may name the array only. If it was cancelled before it had a node, it is stored under ``WHOLE_ARRAY`` and
+    holds for elements without a row. Otherwise it belongs to one element, which sacct names within a second or two, and
+    is skipped.
 
-    The state is the job's own, but for a step that ran out of memory, which Slurm calls FAILED in the job's row.
+    The state is the job's own, except after a step ran out of memory: Slurm then calls the job FAILED.
     """
     jobs: dict[ArrayElement, AccountedElement] = {}
     killed: set[ArrayElement] = set()
@@ -138,13 +143,15 @@ def read_sacct(listing: str) -> dict[ArrayElement, AccountedElement]:
         if JobState.OUT_OF_MEMORY is row.state or "0:125" in fields[2:4]:
             killed.update(elements)
     return {
-        one: replace(row, state=JobState.OUT_OF_MEMORY) if one in killed and row.state is JobState.FAILED else row
-        for one, row in jobs.items()
+        element: replace(row, state=JobState.OUT_OF_MEMORY)
+        if element in killed and row.state is JobState.FAILED
+        else row
+        for element, row in jobs.items()
     }
 
 
 def read_array_id(listing: str) -> str | None:
-    """Return the array's id among lines of ids (``12``, ``12_3``, ``12_[0-3]``); ``None`` where there is none."""
+    """Return the array's id among lines of ids (``12``, ``12_3``, ``12_[0-3]``); None if there is none."""
     match = re.search(r"^\s*(\d+)", listing, re.MULTILINE)
     return match[1] if match else None
 
@@ -162,5 +169,5 @@ def _accounted(fields: Sequence[str]) -> AccountedElement:
     )
 
 
-def _time(said: str) -> str | None:
-    return None if said in ("", "Unknown", "None") else said
+def _time(text: str) -> str | None:
+    return None if text in ("", "Unknown", "None") else text

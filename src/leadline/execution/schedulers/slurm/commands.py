@@ -1,4 +1,4 @@
-"""Run Slurm's commands at a place, and tell a refusal from a controller that cannot be reached."""
+"""Run Slurm's commands at a place, and tell a refusal from an unreachable controller."""
 
 import re
 from collections.abc import Sequence
@@ -11,22 +11,22 @@ from leadline.execution.schedulers.slurm.parsing import EPOCH_TIMES, read_job_id
 from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport
 
 COMMAND_S = 60.0
-"""How long a command may take; with the controller down squeue fails after 38 s by itself."""
+"""Time limit of one command. With the controller down, squeue fails after 38 s by itself."""
 AWAY = re.compile(
     r"slurm controller|socket timed out|zero bytes|connection (refused|timed out|reset)|standby mode|munge"
     r"|authentication|slurm_persist_conn|connect to (the )?database|configuration source|dns srv"
     r"|transport endpoint|name or service not known|no route to host|temporarily unavailable",
     re.IGNORECASE,
 )
-"""What the commands say when who should answer them does not; else what they say is their answer."""
+"""Error texts of an unreachable daemon. Any other error text is Slurm's answer."""
 NOTHING_SENT = re.compile(
     r"connect failure|connection refused|standby mode|munge|authentication|configuration source|dns srv", re.IGNORECASE
 )
 BUSY = re.compile(r"MaxSubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
-"""What is said where the site, or the user's association, takes no more jobs for now."""
+"""Error texts of a site or association that accepts no more jobs for now."""
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE)
 ENDED_BY_SIGNAL = 128
-"""Exit codes above this are a shell's of a command that was killed, or ssh's of that (255): no answer of Slurm's."""
+"""Larger exit codes come from a shell whose command was killed, or from ssh (255), and are no answer of Slurm."""
 _PREFIX = re.compile(r"^\w+: (error|fatal): ")
 
 
@@ -38,10 +38,10 @@ class SlurmCommands:
     timeout_s: float = COMMAND_S
 
     def ask(self, argv: Sequence[str], *, stdin: str | None = None) -> CompletedProcess:
-        """Run a command that may be run again, and return its answer, a refusal too.
+        """Run a repeatable command and return its answer, even a refusal.
 
         Raises:
-            SchedulerUnreachable: no answer came; it says why.
+            SchedulerUnreachable: no answer came.
         """
         answer = self.transport.run(argv, stdin=stdin, env=EPOCH_TIMES, timeout_s=self.timeout_s)
         if _cut_off(answer) or (answer.returncode != 0 and AWAY.search(answer.stderr)):
@@ -49,10 +49,10 @@ class SlurmCommands:
         return answer
 
     def listed(self, argv: Sequence[str]) -> str:
-        """Return what a command lists.
+        """Return the output of a listing command.
 
         Raises:
-            SchedulerUnreachable: it failed, so nothing can be concluded from what it did not list.
+            SchedulerUnreachable: the command failed, so a missing line proves nothing.
         """
         answer = self.ask(argv)
         if answer.returncode:
@@ -60,46 +60,47 @@ class SlurmCommands:
         return answer.stdout
 
     def submit(self, argv: Sequence[str], script: str) -> str:
-        """Run sbatch once, and return the job's id.
+        """Run sbatch once and return the job's id.
 
         Raises:
-            Refused: it was not taken; ``SchedulerBusy``: it may be later.
-            Unsure: it may have been taken.
+            RequestRefused: the job was not accepted; ``SchedulerBusy`` if a later try may succeed.
+            SubmissionUncertain: the job may have been accepted.
             SchedulerUnreachable: nothing was sent.
         """
         try:
             answer = self.transport.run(argv, stdin=script, timeout_s=self.timeout_s)
         except ConnectionLost as error:
             raise SubmissionUncertain(str(error)) from error
-        found = read_job_id(answer.stdout)
-        if answer.returncode == 0 and found is not None:
-            return found
+        job_id = read_job_id(answer.stdout)
+        if answer.returncode == 0 and job_id is not None:
+            return job_id
         refused = answer.returncode > 0 and not _cut_off(answer)
+        # With these errors nothing reached the controller.
         if answer.returncode == NO_PROGRAM or (refused and NOTHING_SENT.search(answer.stderr)):
             raise self._unreachable(argv[0], answer)
         if refused and BUSY.search(answer.stderr):
-            raise SchedulerBusy(f"Slurm at {self.transport.where} takes no more jobs for now ({error_text(answer)})")
+            raise SchedulerBusy(f"Slurm at {self.transport.where} accepts no more jobs for now ({error_text(answer)})")
         if not refused or AWAY.search(answer.stderr):
             raise SubmissionUncertain(
-                f"Slurm at {self.transport.where} may or may not have taken a job ({_why(answer)}): look it up by its "
-                "key before a second try"
+                f"Slurm at {self.transport.where} may or may not have accepted a job ({_why(answer)}): "
+                "look it up by its key before a second try"
             )
         raise RequestRefused(f"Slurm at {self.transport.where} refused the job ({error_text(answer)})")
 
     def _unreachable(self, name: str, answer: CompletedProcess) -> SchedulerUnreachable:
         return SchedulerUnreachable(
-            f"Slurm at {self.transport.where} cannot be reached ({name}: {_why(answer)}): what was submitted runs on"
+            f"Slurm at {self.transport.where} cannot be reached ({name}: {_why(answer)}): submitted jobs continue"
         )
 
 
 def error_text(answer: CompletedProcess) -> str:
-    """Return a command's own words on one line, without its name and rank."""
+    """Return a command's error output on one line, without prefixes."""
     lines = [_PREFIX.sub("", line.strip()) for line in answer.stderr.splitlines() if line.strip()]
-    return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.returncode}, and it said nothing"
+    return "; ".join(dict.fromkeys(lines)) or f"exit code {answer.returncode} without a message"
 
 
 def _cut_off(answer: CompletedProcess) -> bool:
-    """Whether a command was ended before it could answer, by the time that it took or by a signal."""
+    """True if a timeout or a signal ended the command before it could answer."""
     return answer.timed_out or answer.returncode < 0 or answer.returncode > ENDED_BY_SIGNAL
 
 

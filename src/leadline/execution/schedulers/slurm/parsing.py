@@ -1,4 +1,8 @@
-"""Slurm's words: durations, moments, sizes and ids, as its commands print them in any version since 20.11."""
+"""Parse the output of squeue, sacct and scontrol, of any version since 20.11.
+
+Every output format is requested explicitly and split at its delimiter. For fields with arbitrary text, such as job
+names and comments, the delimiter is random.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -10,53 +14,53 @@ from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes
 from leadline.execution.schedulers.port import SchedulerStatus
 
 EPOCH_TIMES = {"SLURM_TIME_FORMAT": "%s"}
-"""Makes the commands print moments as seconds since the epoch: no time zone, no change of the clocks to summer."""
+"""Makes the commands print times as seconds since the epoch, free of time zones and daylight saving."""
 
 _DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?")
 _SIZE_PATTERN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGTP]?)")
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
-def duration_s(said: str) -> float | None:
-    """Return the seconds of ``1-02:03:04``, ``02:03:04`` or ``03:04``; ``None`` of ``UNLIMITED`` and the like."""
-    match = _DURATION.fullmatch(said)
+def duration_s(text: str) -> float | None:
+    """Return the seconds of ``1-02:03:04``, ``02:03:04`` or ``03:04``; None for ``UNLIMITED`` and the like."""
+    match = _DURATION.fullmatch(text)
     if match is None:
         return None
     days, hours, minutes, seconds = (int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
     return float(days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds)
 
 
-def moment_s(said: str) -> float | None:
-    """Return the epoch second of a moment, printed as such or (by a Slurm that keeps to it) as local ISO 8601."""
-    if said.isdecimal():
-        return float(said) or None
+def moment_s(text: str) -> float | None:
+    """Return a time in seconds since the epoch, from that form or from local ISO 8601."""
+    if text.isdecimal():
+        return float(text) or None
     try:
-        return datetime.fromisoformat(said).timestamp()
+        return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return None
 
 
-def size_bytes(said: str) -> int | None:
-    """Return the bytes of ``216K``, ``1.5G``, ``0``; ``None`` of what is no size."""
-    match = _SIZE_PATTERN.fullmatch(said.strip())
+def size_bytes(text: str) -> int | None:
+    """Return the bytes of ``216K``, ``1.5G`` or ``0``; None for other text."""
+    match = _SIZE_PATTERN.fullmatch(text.strip())
     if match is None:
         return None
     return int(float(match["number"]) * 1024 ** _UNITS[match["unit"]])
 
 
-def parse_indices(said: str) -> list[int]:
-    """Read ``3``, ``0-3``, ``[0-3,7%2]``, ``[0-8:4]``; nothing of a job that is no array."""
-    found: list[int] = []
-    for part in said.strip("[]").partition("%")[0].split(","):
+def parse_indices(text: str) -> list[int]:
+    """Parse ``3``, ``0-3``, ``[0-3,7%2]`` or ``[0-8:4]``; empty for a job that is no array."""
+    indices: list[int] = []
+    for part in text.strip("[]").partition("%")[0].split(","):
         span, _, step = part.partition(":")
         first, dash, last = span.partition("-")
         if first.isdecimal() and (not dash or last.isdecimal()):
-            found += range(int(first), int(last if dash else first) + 1, int(step) if step.isdecimal() else 1)
-    return found
+            indices += range(int(first), int(last if dash else first) + 1, int(step) if step.isdecimal() else 1)
+    return indices
 
 
 def format_ranges(indices: Iterable[int]) -> str:
-    """Write ``0-3,7`` for indices in rising order."""
+    """Return indices as ``0-3,7``."""
     spans: list[list[int]] = []
     for index in sorted(indices):
         if spans and index == spans[-1][1] + 1:
@@ -66,85 +70,87 @@ def format_ranges(indices: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
-def read_job_id(said: str) -> str | None:
-    """Return the id that ``sbatch --parsable`` printed, ``ID`` or ``ID;CLUSTER``; ``None`` if it printed none."""
-    match = re.search(r"^(\d+)(?:;\S+)?$", said.strip(), re.MULTILINE)
+def read_job_id(output: str) -> str | None:
+    """Return the id that ``sbatch --parsable`` printed, ``ID`` or ``ID;CLUSTER``; None if there is none."""
+    match = re.search(r"^(\d+)(?:;\S+)?$", output.strip(), re.MULTILINE)
     return match[1] if match else None
 
 
 SQUEUE_FORMAT = "%i|%T|%V|%S|%l|%M|%D|%N|%k|%j|%r"
-"""Id, state, submitted, start (or forecast), limit, elapsed, nodes, their names, comment, name, reason.
+"""Id, state, submission, start (or predicted start), limit, elapsed, nodes, node names, comment, name, reason.
 
-Reasons hold spaces and commas. Leadline's own comments and names hold no delimiter, and of others it is enough to see
-that they are others.
+Reasons may contain spaces and commas. Leadline's own comments and names never contain the delimiter; others only need
+to be recognized as foreign.
 """
 _TIMES = "ElapsedRaw,Submit,Start,End,TimelimitRaw"
 SACCT_FIELDS = f"JobID,State,ExitCode,DerivedExitCode,{_TIMES},NNodes,MaxRSS,ReqMem,NodeList,JobName"
 OUT_OF_MEMORY = "0:125"
-"""The exit code by which Slurm marks what the kernel killed for memory."""
+"""Slurm's exit code for a process that the kernel killed for memory."""
 NEARLY = 0.95
-"""A killed task that used so much of the memory it asked for is said to have done so."""
+"""A killed task that used this share of its requested memory gets a remark about it."""
 
 _ID = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\+\d+)?(?:\.(?P<step>\S+))?")
 _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.OUT_OF_MEMORY)
 
 
-def read_queue(listing: str, wanted: Collection[str]) -> dict[str, SchedulerStatus]:
-    """Read lines in the format ``SQUEUE_FORMAT`` (elements told apart by ``-r``), of the wanted ids alone."""
-    ids, found = frozenset(wanted), dict[str, SchedulerStatus]()
+def read_queue(listing: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
+    """Parse ``SQUEUE_FORMAT`` lines of the wanted ids; ``squeue -r`` lists array elements one by one."""
+    ids, statuses = frozenset(wanted_ids), dict[str, SchedulerStatus]()
     for line in listing.splitlines():
-        scheduler_id, _, rest = line.partition("|")
+        scheduler_id, _, remainder = line.partition("|")
+        # Foreign jobs first drop out, because their fields may contain anything.
         if scheduler_id in ids:
-            fields = rest.split("|", 9)
+            fields = remainder.split("|", 9)
             if len(fields) == 10:
-                found[scheduler_id] = _queued(fields)
-    return found
+                statuses[scheduler_id] = _queued(fields)
+    return statuses
 
 
-def read_accounting(listing: str, wanted: Collection[str]) -> dict[str, SchedulerStatus]:
-    """Read lines in the format ``SACCT_FIELDS`` (``-P -n --duplicates``): the last incarnation of wanted ids, and their steps.
+def read_accounting(listing: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
+    """Parse ``SACCT_FIELDS`` lines (``-P -n --duplicates``): the last run of each wanted id, with its steps.
 
-    A row may name an array alone. Of one that was cancelled before it had a node it holds for all elements without a
-    row of their own; else it is of one element only, for a second or two, until sacct knows of which.
+    A row may name an array only. If it was cancelled before it had a node, the row holds for all elements without a row
+    of their own. Otherwise it belongs to one element, and sacct shows which within a second or two.
     """
     jobs: dict[str, _Accounted] = {}
     for line in listing.splitlines():
+        # Job names may contain the delimiter, so the name is the last field.
         fields = line.strip().split("|", 13)
         match = _ID.fullmatch(fields[0])
         if match is None or len(fields) != 14:
             continue
         ids = (
-            [f"{match['array']}_{at}" for at in parse_indices(match["indices"])]
+            [f"{match['array']}_{index}" for index in parse_indices(match["indices"])]
             if match["indices"]
             else [match["array"]]
         )
-        for one in ids:
+        for job_id in ids:
             if match["step"] is None:
-                jobs[one] = _Accounted(fields, [])
-            elif one in jobs:
-                jobs[one].steps.append(fields)
-    found = {}
-    for one in wanted:
-        row, whole = jobs.get(one), jobs.get(one.partition("_")[0])
-        if row is None and whole is not None and whole.never_ran:
-            row = whole
+                jobs[job_id] = _Accounted(fields, [])
+            elif job_id in jobs:
+                jobs[job_id].steps.append(fields)
+    statuses = {}
+    for job_id in wanted_ids:
+        row, array_row = jobs.get(job_id), jobs.get(job_id.partition("_")[0])
+        if row is None and array_row is not None and array_row.never_ran:
+            row = array_row
         if row is not None:
-            found[one] = row.status()
-    return found
+            statuses[job_id] = row.status()
+    return statuses
 
 
-def read_controller(listing: str, wanted: Collection[str]) -> dict[str, SchedulerStatus]:
-    """Read what ``scontrol --oneliner show job ID`` says, a line for each element of an array, of the wanted ids."""
-    ids, found = frozenset(wanted), dict[str, SchedulerStatus]()
+def read_controller(listing: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
+    """Parse ``scontrol --oneliner show job ID`` for the wanted ids, one line for each array element."""
+    ids, statuses = frozenset(wanted_ids), dict[str, SchedulerStatus]()
     for line in listing.splitlines():
         fields: dict[str, str] = {}
         for name, value in re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", line):
             fields.setdefault(name, value)
         array, index = fields.get("ArrayJobId"), fields.get("ArrayTaskId")
-        one = f"{array}_{index}" if array and index else fields.get("JobId", "")
-        if one in ids and "JobState" in fields:
-            found[one] = _controlled(fields)
-    return found
+        job_id = f"{array}_{index}" if array and index else fields.get("JobId", "")
+        if job_id in ids and "JobState" in fields:
+            statuses[job_id] = _controlled(fields)
+    return statuses
 
 
 def _controlled(fields: Mapping[str, str]) -> SchedulerStatus:
@@ -163,78 +169,79 @@ def _controlled(fields: Mapping[str, str]) -> SchedulerStatus:
 
 
 def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]:
-    """Return key → id of records of ``MARK`` and a field each: id, state, node, comment, name.
+    """Return key -> id from records of the mark and one field each: id, state, node, comment, name.
 
-    Names and comments may hold anything but the mark. A comment ``leadline:KEY`` is certain; where the site keeps
-    none, the name ends in ``-KEY``. Of several jobs of one key the first is meant; one that FAILED without ever having
-    had a node is what Slurm keeps of a submission that it refused, and none of them.
+    Names and comments may contain anything but the mark. A comment ``leadline:KEY`` is certain. If the site drops
+    comments, the name ends with ``-KEY``. Of several jobs with one key, the first counts. A job that FAILED without a
+    node is Slurm's trace of a refused submission and is skipped.
     """
-    wanted, found = frozenset(keys), dict[str, str]()
+    key_set, ids = frozenset(keys), dict[str, str]()
     pieces = iter(listing.split(mark)[1:])
     for scheduler_id, state, node, comment, name in zip(*[pieces] * 5, strict=False):
         match = re.match(r"\s*(\d+)", scheduler_id)
         if match is None or (JobState.from_slurm(state) is JobState.FAILED and _named(node.strip()) is None):
             continue
         if key := _key(comment):
-            named = key
+            matched_key = key
         else:
-            named = max((key for key in wanted if name.strip().endswith(f"-{key}")), key=len, default="")
-        if named in wanted:
-            found[named] = min(match[1], found.get(named, match[1]), key=int)
-    return found
+            matched_key = max((key for key in key_set if name.strip().endswith(f"-{key}")), key=len, default="")
+        if matched_key in key_set:
+            ids[matched_key] = min(match[1], ids.get(matched_key, match[1]), key=int)
+    return ids
 
 
-def read_forecast(said: str) -> float | None:
-    """Return the moment of ``Job 5 to start at 1795349658 using 1 processors …``; ``None`` if there is none."""
-    match = re.search(r"\bto start at (\S+)", said)
+def read_forecast(output: str) -> float | None:
+    """Return the time in ``Job 5 to start at 1795349658 using 1 processors ...``; None if there is none."""
+    match = re.search(r"\bto start at (\S+)", output)
     return moment_s(match[1]) if match else None
 
 
 @dataclass(slots=True)
 class _Accounted:
-    """A job's row and those of its steps, in the order of ``SACCT_FIELDS``."""
+    """The accounting row of a job and those of its steps, as in ``SACCT_FIELDS``."""
 
     row: list[str]
     steps: list[list[str]] = field(default_factory=list)
 
     @property
     def never_ran(self) -> bool:
-        """Whether it was cancelled before it had a node."""
+        """True if it was cancelled before it had a node."""
         return JobState.from_slurm(self.row[1]) is JobState.CANCELLED and _named(self.row[12]) is None
 
     def status(self) -> SchedulerStatus:
-        """Return what they say together."""
-        _, said, _, _, elapsed, submitted, started, ended, limit, nodes, _, _, names, name = self.row
-        state, evidence = JobState.from_slurm(said), tuple(self._evidence())
+        """Return the status from the job's row and its steps."""
+        _, state_text, _, _, elapsed, submitted, started, ended, limit, nodes, _, _, names, name = self.row
+        state, evidence = JobState.from_slurm(state_text), tuple(self._evidence())
         if state is JobState.FAILED and self._out_of_memory():
             state = JobState.OUT_OF_MEMORY
         code, sign = _codes(self.row[2])
-        words = said.split(maxsplit=1)
+        words = state_text.split(maxsplit=1)
         return SchedulerStatus(
             state,
-            said if state is JobState.UNKNOWN else words[1] if len(words) > 1 else "",
+            state_text if state is JobState.UNKNOWN else words[1] if len(words) > 1 else "",
             moment_s(submitted), moment_s(started), moment_s(ended),
             walltime_s=float(limit) * MINUTE_S if limit.isdecimal() else None,
             elapsed_s=float(elapsed) if elapsed.isdecimal() else None,
             nodes=int(nodes) or None if nodes.isdecimal() else None,
             node=_named(names),
             exit_code=code if state in _ENDED and not sign else None,
-            signal=sign if 0 < sign < 65 else None,  # 125 is a mark and no signal
+            # 125 marks a memory kill and is not a signal.
+            signal=sign if 0 < sign < 65 else None,
             memory_bytes=self._memory_bytes(),
             evidence=evidence,
             name=name or None,
         )  # fmt: skip
 
     def _memory_bytes(self) -> int | None:
-        """Return the largest memory that was sampled of a task; 0 is what is said of one that ended too soon."""
+        """Return the largest sampled memory of a task. Slurm reports 0 if a task ended before the first sample."""
         return max((size_bytes(step[10]) or 0 for step in self.steps), default=0) or None
 
     def _out_of_memory(self) -> bool:
-        return any(JobState.OUT_OF_MEMORY is JobState.from_slurm(one[1]) or OUT_OF_MEMORY in one[2:4]
-                   for one in (self.row, *self.steps))  # fmt: skip
+        return any(JobState.OUT_OF_MEMORY is JobState.from_slurm(row[1]) or OUT_OF_MEMORY in row[2:4]
+                   for row in (self.row, *self.steps))  # fmt: skip
 
     def _evidence(self) -> Iterator[str]:
-        """Tell what the steps say beyond the job's own row."""
+        """Yield remarks of the steps that the job's own row lacks."""
         for step in self.steps:
             state = JobState.from_slurm(step[1])
             if state is JobState.OUT_OF_MEMORY or step[2] == OUT_OF_MEMORY:
@@ -242,19 +249,19 @@ class _Accounted:
             elif state.final and state is not JobState.COMPLETED:
                 yield f"step {step[0]} ended {step[1]} with exit code {step[2]}"
         if OUT_OF_MEMORY in self.row[2:4] and not any(step[2] == OUT_OF_MEMORY for step in self.steps):
-            yield f"the exit code {OUT_OF_MEMORY} says that a process was killed for memory"
-        asked, seen = size_bytes(self.row[11].removesuffix("n")), self._memory_bytes()
-        if JobState.from_slurm(self.row[1]) is JobState.FAILED and asked and seen and seen > NEARLY * asked:
-            yield f"one of its tasks used {format_bytes(seen)} of the {format_bytes(asked)} asked for"
+            yield f"exit code {OUT_OF_MEMORY} means that a process was killed for memory"
+        requested, peak = size_bytes(self.row[11].removesuffix("n")), self._memory_bytes()
+        if JobState.from_slurm(self.row[1]) is JobState.FAILED and requested and peak and peak > NEARLY * requested:
+            yield f"one of its tasks used {format_bytes(peak)} of the requested {format_bytes(requested)}"
 
 
 def _queued(fields: list[str]) -> SchedulerStatus:
-    said, submitted, start, limit, elapsed, nodes, names, comment, name, reason = fields
-    state, start_s = JobState.from_slurm(said), moment_s(start)
+    state_text, submitted, start, limit, elapsed, nodes, names, comment, name, reason = fields
+    state, start_s = JobState.from_slurm(state_text), moment_s(start)
     waits = state is JobState.PENDING
     return SchedulerStatus(
         state,
-        f"{said}: {reason}" if state is JobState.UNKNOWN else "" if reason == "None" else reason,
+        f"{state_text}: {reason}" if state is JobState.UNKNOWN else "" if reason == "None" else reason,
         moment_s(submitted),
         started_s=None if waits else start_s,
         expected_start_s=start_s if waits else None,
@@ -267,12 +274,12 @@ def _queued(fields: list[str]) -> SchedulerStatus:
 
 
 def _key(comment: str) -> str:
-    """Return the key that a comment of Leadline's holds; nothing if it is another's."""
+    """Return the key in a comment of Leadline; empty for other comments."""
     return comment.removeprefix("leadline:").strip() if comment.startswith("leadline:") else ""
 
 
-def _codes(said: str) -> tuple[int, int]:
-    code, _, sign = said.partition(":")
+def _codes(text: str) -> tuple[int, int]:
+    code, _, sign = text.partition(":")
     return int(code) if code.isdecimal() else 0, int(sign) if sign.isdecimal() else 0
 
 

@@ -1,4 +1,4 @@
-"""A Slurm, here or over SSH, as the plane's scheduler: jobs and arrays under a key, one question for all of them."""
+"""Slurm as a scheduler of the plane, on this machine or over SSH."""
 
 import re
 import secrets
@@ -29,20 +29,22 @@ from leadline.execution.wrapper.outcome import JobOutcome
 
 AT_ONCE = 500
 """Ids on one command line."""
-SPOKEN_OF = 200
-"""Jobs that the controller is asked about one by one, in one call, where there is no accounting."""
-SPOKEN_AT_ONCE = 10
-"""Jobs and arrays that it is asked about before the accounting is."""
+MAX_CONTROLLER_QUERIES = 200
+"""Jobs that one call looks up in the controller one by one, if there is no accounting."""
+QUICK_QUERIES = 10
+"""Jobs and arrays that are looked up in the controller before the accounting."""
 SAMPLED_S = 30.0
-"""How often the memory of a job is sampled where nobody changed it (``JobAcctGatherFrequency``)."""
+"""Slurm's default interval of memory samples (``JobAcctGatherFrequency``)."""
 SPANS = (
     ("1970-01-01", "2037-01-01"),
     ("now-30days", "now+2days"),
     ("now-7days", "now+1day"),
     ("now-20hours", "now+2hours"),
 )
-"""From when to when the accounting is asked: jobs are found whatever the clocks of the machines showed or show, unless
-the site bounds what a user may ask for (``MaxQueryTimeRange``)."""
+"""Time ranges for accounting queries.
+
+The widest finds jobs whatever the clocks of the machines show. Sites may limit the range (``MaxQueryTimeRange``).
+"""
 TOO_WIDE = re.compile(r"too wide", re.IGNORECASE)
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
 PREPARE = """\
@@ -51,31 +53,35 @@ id -un
 python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
 echo "$python"
 exit 0"""
-"""Makes the folder, and prints who one is there and, where Leadline is, a file of it and the interpreter."""
+"""Makes the folder and prints the user and, if Leadline is installed, one of its files and the interpreter."""
 TAILS = """\
 cd -- "$1" 2>/dev/null || exit 0
 while IFS= read -r name; do
   if [ -s "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
 done"""
-"""Prints the last ``$2`` bytes of the files that are named on its input, a line each."""
+"""Prints the last ``$2`` bytes of the files named on its input, one line each."""
 ABSENT = """\
 cd -- "$1" || exit 1
 ls >/dev/null
 while IFS= read -r name; do
   if [ ! -e "./$name" ] && [ ! -L "./$name" ]; then printf '%s\\n' "$name"; fi
 done"""
-"""Prints those of the names on its input that are no files; the folder is read first, that a network shows it anew."""
+"""Prints the names on its input that are no files. Listing the folder first refreshes a network file system."""
 
 
 class SlurmScheduler:
     """A Slurm at a place (implements ``Scheduler``).
 
-    ``folder`` is a whole path at the place that its nodes see; outcomes and outputs lie in it. ``python`` is an
-    interpreter of its nodes: where it has Leadline jobs are measured, elsewhere they run unmeasured. ``partition_of``
-    finds the rules of a job's partition, where they are known.
+    Args:
+        name: the system's name.
+        folder: absolute path that the nodes see, for outcomes and outputs.
+        transport: connection to the place.
+        python: interpreter of the nodes. Jobs are measured if it has Leadline.
+        partition_of: returns the rules of a job's partition, if known.
+        timeout_s: time limit of one command.
 
     Raises:
-        InvalidInput: the folder cannot be one.
+        InvalidInput: the folder is not usable.
     """
 
     def __init__(
@@ -88,8 +94,11 @@ class SlurmScheduler:
         partition_of: Callable[[JobSpec], Partition | None] = lambda _: None,
         timeout_s: float = COMMAND_S,
     ) -> None:
+        # The path is written into scripts and Slurm's file patterns.
         if not folder.is_absolute() or re.search(r"[\x00-\x1f\\$]", str(folder)):
-            raise InvalidInput(f"{str(folder)!r} cannot hold jobs: name a whole path without control signs, \\ and $")
+            raise InvalidInput(
+                f"{str(folder)!r} cannot hold jobs: use an absolute path without control characters, \\ and $"
+            )
         self._name = name
         self.transport = transport
         self.folder = folder
@@ -106,37 +115,37 @@ class SlurmScheduler:
 
     @property
     def abreast(self) -> int:
-        """How many submissions it may be handed at once."""
+        """Submissions that may run at once."""
         return 4
 
     def submit(self, submission: Submission) -> str:
-        """Hand a job or an array to sbatch, once, and return its id."""
+        """Run sbatch once for a job or an array and return its id."""
         partition = self.partition_of(submission.spec)
-        words = sbatch_arguments(submission, partition, self.folder)
-        _, measurer = self._prepared()
-        return self._commands.submit(words, batch_script(submission, partition, self.folder, measurer))
+        arguments = sbatch_arguments(submission, partition, self.folder)
+        _, cluster_python = self._prepared()
+        return self._commands.submit(arguments, batch_script(submission, partition, self.folder, cluster_python))
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
-        """Look keys up in the queue and in all of the accounting.
+        """Find keys in the queue and in all of the accounting.
 
-        A job that was cancelled before it could have started, and that the controller has forgotten, is not found: the
-        accounting lists such a job by its id alone. It never ran.
+        A job that was cancelled before it could start and is forgotten by the controller is not found, because the
+        accounting lists it without a name. It never ran.
         """
         if not keys:
             return {}
         user, _ = self._prepared()
         mark = f"<{secrets.token_hex(8)}>"
         queued = self._queued(keys)
-        words = ["sacct", "-n", "-P", "-X", "-u", user, f"--delimiter={mark}", "-o",
+        arguments = ["sacct", "-n", "-P", "-X", "-u", user, f"--delimiter={mark}", "-o",
                  "JobID,State,NodeList,Comment,JobName"]  # fmt: skip
-        past = self._accounting(*([*words, "-S", first, "-E", last] for first, last in SPANS))
-        found = read_names(_marked(past or "", mark), mark, keys)
-        return {**found, **queued}
+        accounted = self._accounting(*([*arguments, "-S", begin, "-E", end] for begin, end in SPANS))
+        ids = read_names(_marked(accounted or "", mark), mark, keys)
+        return {**ids, **queued}
 
     def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
-        """Tell what a killed controller forgot: it names none of them, and no file shows that one began.
+        """Return the jobs that a killed controller forgot: it names none of them, and no file shows that one began.
 
-        The accounting may call such a job PENDING for ever, or may never have heard of it.
+        The accounting may list such a job as PENDING for ever, or not at all.
         """
         queued = self._queued(frozenset(keys.values()))
         names = {log_name(key): key for key, batch in keys.items() if batch not in queued}
@@ -157,24 +166,24 @@ class SlurmScheduler:
         return read_queue(self._commands.listed(["squeue", "-h", "-r", "-u", user, "-o", SQUEUE_FORMAT]), ids)
 
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
-        """Ask sacct, steps and earlier incarnations included; the controller's memory where there is no accounting.
+        """Ask sacct, including steps and earlier runs; without accounting, ask the controller.
 
-        The accounting is seconds late, and slow. Of jobs that completed too soon for their memory to be sampled it has
-        nothing to add to the controller's word, so that this is taken where few are to be asked about.
+        The accounting is slow and seconds late. It knows no more than the controller about a job that completed before
+        its first memory sample. So if the jobs are few, the controller comes first.
         """
-        found = self._completed(ids)
-        left = [one for one in ids if one not in found]
-        accounted = self._accounted(left)
-        found |= self._remembered(left) if accounted is None else accounted
-        return found | self._vanished([one for one in ids if one not in found])
+        statuses = self._completed_soon(ids)
+        open_ids = [job_id for job_id in ids if job_id not in statuses]
+        accounted = self._accounted(open_ids)
+        statuses |= self._remembered(open_ids) if accounted is None else accounted
+        return statuses | self._vanished([job_id for job_id in ids if job_id not in statuses])
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
-        """Read the outcomes that were written since; one that is damaged says nothing."""
+        """Read the outcomes written since; damaged files are skipped."""
         names = {name: key for key in keys for name in (*result_names(key), end_name(key))}
         return read_outcomes(self.transport, self.folder, names, since_s=since_s)
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the last of what these attempts, and Slurm of them, wrote to their streams."""
+        """Return the ends of the output of these attempts, and of Slurm about them."""
         if not keys:
             return {}
         names = {log_name(key): key for key in keys}
@@ -188,48 +197,50 @@ class SlurmScheduler:
         return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
 
     def cancel(self, ids: Collection[str]) -> None:
-        """End jobs with scancel.
+        """Cancel jobs with scancel.
 
         Raises:
-            Refused: one of them is not this user's.
+            RequestRefused: one of them belongs to another user.
         """
-        for some in _chunks(sorted(ids)):
-            self._cancelled.update(one for one in some if "_" in one)
-            answer = self._commands.ask(["scancel", *some])
+        for chunk in _chunks(sorted(ids)):
+            # Slurm 22.05 forgets cancelled elements of a waiting array without a trace.
+            self._cancelled.update(job_id for job_id in chunk if "_" in job_id)
+            answer = self._commands.ask(["scancel", *chunk])
             lines = [line for line in answer.stderr.splitlines() if line.strip() and not GONE.search(line)]
             if answer.returncode and lines:
                 raise RequestRefused(f"Slurm at {self.transport.where} did not cancel all jobs ({error_text(answer)})")
 
     def let_begin(self, keys: Collection[str]) -> None:
-        """Write the word beside the outcomes of held attempts."""
+        """Write the release files of held attempts."""
         for key in keys:
             write_release_file(self.transport, self.folder / RUNS_FOLDER, key)
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
-        """Return how a job's files are reached, and its folder; without one of its own it runs in the scheduler's."""
+        """Return the transport and a job's folder, by default the scheduler's own."""
         return self.transport, self.folder / (spec.workdir or "")
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
-        """Ask for another limit, in whole minutes."""
+        """Request another limit, in whole minutes."""
         minutes = round(whole_minutes_s(walltime_s) / MINUTE_S)
         answer = self._commands.ask(["scontrol", "update", f"JobId={scheduler_id}", f"TimeLimit={minutes}"])
         if answer.returncode:
             raise RequestRefused(
-                f"Slurm at {self.transport.where} keeps the limit of job {scheduler_id} ({error_text(answer)})"
+                f"Slurm at {self.transport.where} refuses the limit of job {scheduler_id} ({error_text(answer)})"
             )
 
     def forecast_start_s(self, submission: Submission) -> float | None:
-        """Ask ``sbatch --test-only``, which assumes that all jobs use up their limits, and uses up a job id."""
+        """Ask ``sbatch --test-only``, which assumes full limits for all jobs and uses up a job id."""
         partition = self.partition_of(submission.spec)
-        words = sbatch_arguments(submission, partition, self.folder)
+        arguments = sbatch_arguments(submission, partition, self.folder)
         script = batch_script(submission, partition, self.folder, None)
-        answer = self._commands.ask([words[0], "--test-only", *words[1:]], stdin=script)
+        answer = self._commands.ask([arguments[0], "--test-only", *arguments[1:]], stdin=script)
         return read_forecast(answer.stderr)
 
-    def _accounting(self, *questions: Sequence[str]) -> str | None:
-        """Return what sacct lists at the first question that is not too wide for it; ``None`` without accounting."""
-        for words in questions:
-            answer = self._commands.ask(words)
+    def _accounting(self, *queries: Sequence[str]) -> str | None:
+        """Return the sacct output of the first query whose range is allowed; None without accounting."""
+        for query in queries:
+            answer = self._commands.ask(query)
+            # Sites may bound the time range, so ever smaller ones are tried.
             if not (answer.returncode and TOO_WIDE.search(answer.stderr)):
                 break
         if answer.returncode == NO_PROGRAM or NO_ACCOUNTING.search(answer.stderr):
@@ -241,87 +252,86 @@ class SlurmScheduler:
         return answer.stdout
 
     def _queued(self, keys: Collection[str]) -> dict[str, str]:
-        """Return key → id of what the controller knows, ended jobs that it remembers included."""
+        """Return key -> id of jobs that the controller knows, including ended ones."""
         user, _ = self._prepared()
         mark = f"<{secrets.token_hex(8)}>"
         layout = "".join(f"{mark}{code}" for code in ("%F", "%T", "%N", "%k", "%j"))
         return read_names(self._commands.listed(["squeue", "-h", "-t", "all", "-u", user, "-o", layout]), mark, keys)
 
     def _accounted(self, ids: Collection[str]) -> dict[str, SchedulerStatus] | None:
-        """Return what sacct says: asked for elements, then for whole arrays, whose row may stand for some of them."""
-        found: dict[str, SchedulerStatus] = {}
+        """Ask sacct for elements, then for whole arrays, whose row may represent some of them."""
+        statuses: dict[str, SchedulerStatus] = {}
         for whole in (False, True):
-            left = sorted(one for one in ids if one not in found and (not whole or "_" in one))
-            for some in _chunks(left):
-                asked = {one.partition("_")[0] for one in some} if whole else some
-                words = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(sorted(asked)), "-o", SACCT_FIELDS]
-                listing = self._accounting(words)
+            open_ids = sorted(job_id for job_id in ids if job_id not in statuses and (not whole or "_" in job_id))
+            for chunk in _chunks(open_ids):
+                query_ids = {job_id.partition("_")[0] for job_id in chunk} if whole else chunk
+                query = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(sorted(query_ids)), "-o", SACCT_FIELDS]
+                listing = self._accounting(query)
                 if listing is None:
                     return None
-                found |= read_accounting(listing, some)
-        return found
+                statuses |= read_accounting(listing, chunk)
+        return statuses
 
-    def _completed(self, ids: Collection[str]) -> dict[str, SchedulerStatus]:
-        """Tell what few jobs, or elements of few arrays, completed soon after they began, each of their steps too."""
-        arrays = {one.partition("_")[0] for one in ids}
-        if len(arrays) > SPOKEN_AT_ONCE:
+    def _completed_soon(self, ids: Collection[str]) -> dict[str, SchedulerStatus]:
+        """Return completed short jobs without failed steps, if the query is for few jobs or arrays."""
+        arrays = {job_id.partition("_")[0] for job_id in ids}
+        if len(arrays) > QUICK_QUERIES:
             return {}
-        found: dict[str, SchedulerStatus] = {}
-        for one in sorted(arrays):
-            found |= self._spoken_of(one, ids)
+        statuses: dict[str, SchedulerStatus] = {}
+        for job_id in sorted(arrays):
+            statuses |= self._ask_controller(job_id, ids)
         return {
-            one: status
-            for one, status in found.items()
+            job_id: status
+            for job_id, status in statuses.items()
             if status.state is JobState.COMPLETED and (status.elapsed_s or 0.0) < SAMPLED_S and not status.evidence
         }
 
     def _vanished(self, ids: Collection[str]) -> dict[str, SchedulerStatus]:
-        """Tell of elements that were cancelled before they started: Slurm strikes them out of the array, and is silent.
+        """Return elements that were cancelled before their start, which Slurm removes without a trace.
 
-        Only those that this process cancelled are taken for such, and only if the controller, which remembers those
-        that started, names them neither.
+        Only elements that this process cancelled count, and only if the controller does not name them as started.
         """
-        struck = [one for one in ids if one in self._cancelled]
-        if not struck:
+        cancelled_ids = [job_id for job_id in ids if job_id in self._cancelled]
+        if not cancelled_ids:
             return {}
         user, _ = self._prepared()
         listing = self._commands.listed(["squeue", "-h", "-r", "-t", "all", "-u", user, "-o", SQUEUE_FORMAT])
-        named = read_queue(listing, struck)
-        gone = SchedulerStatus(JobState.CANCELLED, "cancelled before it started")
-        return {one: gone for one in struck if one not in named}
+        listed = read_queue(listing, cancelled_ids)
+        status = SchedulerStatus(JobState.CANCELLED, "cancelled before it started")
+        return {job_id: status for job_id in cancelled_ids if job_id not in listed}
 
     def _remembered(self, ids: Collection[str]) -> dict[str, SchedulerStatus]:
-        """Ask the controller for jobs that it still remembers (``MinJobAge``), those that ended one by one."""
-        found: dict[str, SchedulerStatus] = {}
+        """Ask the controller for jobs that it still remembers (``MinJobAge``), ended ones one by one."""
+        statuses: dict[str, SchedulerStatus] = {}
         user, _ = self._prepared()
         listing = self._commands.listed(["squeue", "-h", "-r", "-t", "all", "-u", user, "-o", SQUEUE_FORMAT])
-        for one, status in read_queue(listing, ids).items():
-            if not status.state.final or len(found) >= SPOKEN_OF:
+        for job_id, status in read_queue(listing, ids).items():
+            if not status.state.final or len(statuses) >= MAX_CONTROLLER_QUERIES:
                 continue
-            found[one] = self._spoken_of(one, [one]).get(one, status)
-        return found
+            statuses[job_id] = self._ask_controller(job_id, [job_id]).get(job_id, status)
+        return statuses
 
-    def _spoken_of(self, scheduler_id: str, wanted: Collection[str]) -> dict[str, SchedulerStatus]:
-        """Return what the controller knows of a job, or of an array's elements; nothing once it has forgotten them."""
+    def _ask_controller(self, scheduler_id: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
+        """Return the controller's record of a job or of an array's elements; empty once forgotten."""
         answer = self._commands.ask(["scontrol", "--oneliner", "--details", "show", "job", scheduler_id])
-        return read_controller(answer.stdout, wanted) if answer.returncode == 0 else {}
+        return read_controller(answer.stdout, wanted_ids) if answer.returncode == 0 else {}
 
     def _prepared(self) -> tuple[str, ClusterPython | None]:
-        """Make the folder, and learn who this is there and whether jobs can be measured; asked once."""
+        """Make the folder, and ask once for the user name and for Leadline."""
         if self._place is None:
             answer = self._commands.ask(["sh", "-c", PREPARE, "sh", str(self.folder), self.python])
             lines = answer.stdout.split("\n")
             if answer.returncode or not lines[0]:
                 raise SchedulerUnreachable(
-                    f"{self.folder} cannot be used at {self.transport.where} ({error_text(answer)}): name a folder that can "
-                    "be written there"
+                    f"{self.folder} cannot be used at {self.transport.where} ({error_text(answer)}): use a "
+                    "folder that can be written there"
                 )
             self._place = lines[0], ClusterPython(lines[2], lines[1]) if len(lines) > 3 else None
         return self._place
 
 
 def _marked(listing: str, mark: str) -> str:
-    """Put the mark before each record of sacct: its first line has four of them, and names may hold line ends."""
+    """Put the mark before each sacct record. A record's first line has four marks, and names may contain line ends."""
     return "\n".join(f"{mark}{line}" if line.count(mark) == 4 else line for line in listing.split("\n"))
 
 
