@@ -1,4 +1,4 @@
-"""The composition root: the one place that constructs the real adapters."""
+"""The composition root: the only place that constructs the real adapters."""
 
 from functools import cache, partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from leadline.execution.processes import run_process
 def toolbox(choice: EstimatorChoice | None = None) -> Toolbox:
     """Return the adapters of the verbs, over the shipped catalog and the user's own folder.
 
-    A ``choice`` prices every graph, in place of the estimator that was least off.
+    A ``choice`` selects the estimator of every step, instead of the most accurate one.
     """
     estimator = WhiteBox(host_memory=host_memory, kernels=select_kernels, predict_whole_step=predict_decoder_step)
     if choice is not None:
@@ -44,7 +44,7 @@ def toolbox(choice: EstimatorChoice | None = None) -> Toolbox:
 
 
 def process_runner() -> ProcessRunner:
-    """Return what starts processes."""
+    """Return the function that runs processes."""
     return run_process
 
 
@@ -52,7 +52,7 @@ def trained_model(path: Path) -> TrainedModel:
     """Return the model that ``leadline train`` wrote to a file.
 
     Raises:
-        InvalidInput: there is no such file, or it is no model, cut short, or of another version.
+        InvalidInput: the file is missing, damaged, not a model, or of another version.
         MissingExtra: numpy is not installed.
     """
     try:
