@@ -52,7 +52,7 @@ def calibrated(device, flops_per_s):
 
 
 NAMES = {
-    EstimatorChoice.LAW: "op law", EstimatorChoice.KERNELS: "learned kernels",
+    EstimatorChoice.OP_UTILIZATION: "op law", EstimatorChoice.KERNELS: "learned kernels",
     EstimatorChoice.NETWORK: "graph network", EstimatorChoice.BLACK_BOX: "black box",
     EstimatorChoice.SPECS: "maker's figures",
 }  # fmt: skip
@@ -87,7 +87,7 @@ def test_a_choice_that_nothing_judges_says_that_its_range_is_an_assumption(visio
     assert model.spread_of(whole.step) == 0.4
 
 
-@pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
+@pytest.mark.parametrize("choice", [EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
 def test_a_choice_that_learned_of_no_such_kernels_refuses(choice, vision):
     spec = TensorSpec((8, 64, 32, 32), "float16")
     lookup = Op("aten.embedding", OpKind.EMBEDDING, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
@@ -95,7 +95,7 @@ def test_a_choice_that_learned_of_no_such_kernels_refuses(choice, vision):
         select_kernels(known("RTX 4090"), TracedJob(OpGraph((*vision.step.ops, lookup))), choice)
 
 
-@pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
+@pytest.mark.parametrize("choice", [EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
 def test_what_was_learned_on_gpus_is_refused_for_a_processor(choice, bert):
     processor = Device("Some processor", "AMD", DeviceKind.CPU, memory_bytes_per_s=1e11)
     with pytest.raises(InvalidInput, match=f"Some processor is a cpu, but the {choice.value} was learned on GPUs"):
