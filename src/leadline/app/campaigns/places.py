@@ -1,12 +1,12 @@
-"""Where a campaign's runs execute: this machine, or the Slurm of this machine."""
+"""Execute a campaign's runs: on this machine, or on the Slurm of this machine."""
 
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from leadline.app.jobs.job_request import ANY_SLURM, find_partition
-from leadline.app.machines.targets import LOCAL
+from leadline.app.jobs.job_request import find_partition
+from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.campaigns.configurations import build_job
 from leadline.core.campaigns import Campaign, PlannedRun
 from leadline.core.errors import InvalidInput

@@ -93,7 +93,7 @@ def plan_campaign(
     finished = _finished(campaign, folder)
     with _designing():
         from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415
-        from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load for a design only
+        from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load on use
 
         design_plan = plan_campaign(campaign, finished)
     finished_ids = {run.id for run in finished}
@@ -121,7 +121,7 @@ def first_runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
         MissingExtra: the packages for experimental design are not installed.
     """
     with _designing():
-        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load when something is designed
+        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load on use
 
         return plan_campaign(campaign).runs
 
@@ -129,7 +129,7 @@ def first_runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
 def next_runs(campaign: Campaign, finished: tuple[Run, ...], spent: float) -> tuple[PlannedRun, ...]:
     """Return the next runs; empty if none is affordable or worth its cost."""
     with _designing():
-        from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load for a design only
+        from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load on use
 
         return propose_runs(campaign, finished, spent)
 

@@ -103,7 +103,8 @@ def run_campaign(
     settings.require_writable(folder)
     store = SqliteHistory(settings.history_path()) if history else None
     if store is not None:
-        next(iter(store.runs(limit=1)), None)  # a history that cannot be read stops here, not after hours of running
+        # An unreadable history must fail now, and not after hours of running.
+        next(iter(store.runs(limit=1)), None)
     store_campaign(folder, campaign, file)
     with runner_lock(folder, campaign.name), open_journal(folder) as journal:
         runner = Runner(

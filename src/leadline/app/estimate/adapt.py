@@ -171,9 +171,6 @@ def _step_of_point(measured: MeasuredPoint, folder: Path, path: Path) -> Measure
     )
 
 
-MAX_STEPS = 50
-"""Default number of steps that are used: each is traced, which takes seconds."""
-
 MAX_ERROR = 0.5
 """An estimator with a larger error on left-out models is not kept: the steps contradict each other."""
 
@@ -201,7 +198,7 @@ class _TracedStep:
 
 
 def adapt(
-    path: Path, tools: Toolbox, *, device: str | None = None, most: int = MAX_STEPS, keep: bool = True,
+    path: Path, tools: Toolbox, *, device: str | None = None, most: int = 50, keep: bool = True,
     folder: Path | None = None, progress: Progress = lambda *_: None,
 ) -> AdaptAnswer:  # fmt: skip
     """Adapt the estimators of a device to the measured steps of a file, and keep the result for ``estimate``.
@@ -210,7 +207,7 @@ def adapt(
         path: CSV table of workloads and ``step_s``, or a file of ``leadline measure``.
         tools: the adapters of the verbs.
         device: device name in the catalog; a measured file names its own.
-        most: maximum number of steps to use.
+        most: maximum number of steps to use; each is traced, which takes seconds.
         keep: write the result to the user's data folder.
         folder: folder of the results; the user's data folder by default.
         progress: called with each step that is traced.

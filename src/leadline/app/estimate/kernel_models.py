@@ -109,8 +109,8 @@ def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
             why = (describe_choice(record, order[place + 1 :]), *doubts, *refused)
             return _BUILDERS[record.estimator](_KernelRequest(device, graph, spread, why))
         except InvalidInput as error:
-            refused.append(f"the {record.estimator} would be {record.error:.0%} off, but: {error}")
-    why = (f"the range is an assumption: no steps were measured like this job ({group})", *refused)
+            refused.append(f"the {record.estimator} (error {record.error:.0%}) does not apply: {error}")
+    why = (f"the interval is an assumption: no measured steps are like this job ({group})", *refused)
     return _BUILDERS[SweptKernels.name if device.is_calibrated else SPECS](
         _KernelRequest(device, graph, UNMEASURED_SPREAD, why)
     )
@@ -128,7 +128,8 @@ def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> K
     chosen = next((record for record in order if record.estimator == name), None)
     if chosen is None:
         why = (
-            f"priced by the {name}, as asked: the range is an assumption, as no steps like this job ({group}) judge it"
+            f"estimated with the {name}, your choice; the interval is an assumption, because no "
+            f"measured steps are like this job ({group})"
         )
         return _BUILDERS[name](_KernelRequest(device, graph, UNMEASURED_SPREAD, (why,)))
     spread, doubts = chosen.spread_on(device)
@@ -173,7 +174,7 @@ def _swept(request: _KernelRequest) -> KernelModel:
 
 def _fitted_kernels(kind: type[LearnedKernels], fitted: FittedKernels, request: _KernelRequest) -> KernelModel:
     model = kind(fitted, request.device, spread=request.spread, reasons=request.reasons, tables=_kernel_tables())
-    model.step_s(request.graph)  # refuses a graph in a dtype that the device lacks, before it is chosen
+    model.step_s(request.graph)  # raises here if the device lacks the graph's dtype
     return model
 
 
@@ -189,7 +190,7 @@ def _black_box(request: _KernelRequest) -> KernelModel:
 
 def _setting(request: _KernelRequest) -> StepSetting:
     """Return the step setting of the newest release with training data."""
-    _op_utilization(request)  # refuses kernels of which no step was learned
+    _op_utilization(request)  # raises for kernels without training data
     return max(
         shipped_op_utilization().settings_for(request.device, request.graph), key=lambda setting: setting.release
     )
@@ -228,7 +229,7 @@ def _kernel_tables() -> KernelTables:
 
 @cache
 def _graph_network() -> GraphNetwork:
-    from leadline.training.shipped_models import shipped_network  # noqa: PLC0415 - onnxruntime loads when it is asked
+    from leadline.training.shipped_models import shipped_network  # noqa: PLC0415 - onnxruntime loads on use
 
     return shipped_network()
 
@@ -277,8 +278,8 @@ def _read(path: Path, _changed_ns: int) -> AdaptedSteps:
 
 
 def _reason(record: AdaptedRecord) -> str:
-    kind = record.group or "all kinds"
+    kind = record.group or "all kinds of job"
     return (
-        f"adapted to {record.runs} own steps of {kind} ({record.source}): {record.error:.0%} off on models left out of "
-        f"them, {record.before:.0%} before"
+        f"adapted to {record.runs} measured steps of {kind} ({record.source}): error "
+        f"{record.error:.0%} on left-out models, {record.before:.0%} before"
     )

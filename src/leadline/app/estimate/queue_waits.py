@@ -49,7 +49,7 @@ def read_queues(
     """
     queues: dict[str, SystemQueue] = {}
     for argument in arguments:
-        from leadline.app.estimate.learned_queue import learn_queue  # noqa: PLC0415 - numpy, where it is needed alone
+        from leadline.app.estimate.learned_queue import learn_queue  # noqa: PLC0415 - numpy loads on use
 
         name, equals, path = argument.partition("=")
         if equals and not path:
@@ -144,6 +144,7 @@ def _run_sacct(name: str, runner: ProcessRunner) -> str:
 
 
 def _read_text(path: str) -> str:
+    """Return the content of a file, or of standard input for ``-``."""
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -25,7 +25,7 @@ def select_kernels(device: Device, job: TracedJob, choice: EstimatorChoice | Non
     """
     folder = settings.adapted_dir()
     if choice is None and folder.is_dir():
-        from leadline.app.estimate.kernel_models import adapted_kernels  # noqa: PLC0415 - numpy loads where something was adapted
+        from leadline.app.estimate.kernel_models import adapted_kernels  # noqa: PLC0415 - numpy loads on use
 
         if (adapted := adapted_kernels(device, job, folder, select_shipped_kernels)) is not None:
             return adapted
@@ -42,7 +42,7 @@ def select_shipped_kernels(device: Device, job: TracedJob, choice: EstimatorChoi
     """
     if device.kind is not DeviceKind.GPU:
         return _kernels_without_training_data(device, choice)
-    from leadline.app.estimate import kernel_models  # noqa: PLC0415 - numpy loads when a GPU is asked about
+    from leadline.app.estimate import kernel_models  # noqa: PLC0415 - numpy loads on use
 
     if choice is not None:
         return kernel_models.chosen_kernels(device, job.step, choice)
@@ -53,8 +53,9 @@ def _kernels_without_training_data(device: Device, choice: EstimatorChoice | Non
     """Return the kernel model of a device that no shipped estimator was trained on."""
     if choice in (EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX):
         raise InvalidInput(
-            f"{device.name} is a {device.kind.value}, but the {choice.value} was learned on GPUs: choose "
-            f"{EstimatorChoice.KERNELS.value} once it is calibrated, or {EstimatorChoice.SPECS.value}"
+            f"{device.name} is a {device.kind.value}, but the {choice.value} estimator was trained on "
+            f"GPUs: choose {EstimatorChoice.KERNELS.value} once it is calibrated, or "
+            f"{EstimatorChoice.SPECS.value}"
         )
     if choice is EstimatorChoice.KERNELS or (choice is None and device.is_calibrated):
         return CalibratedKernels(device)
@@ -63,7 +64,7 @@ def _kernels_without_training_data(device: Device, choice: EstimatorChoice | Non
 
 DECODER_MODEL = "law of decoders' steps"
 MAX_EXTRAPOLATION = 2.0
-"""A model whose sizes lie farther outside the training data is estimated by its kernels instead."""
+"""A model that is larger or smaller than the training data by more than this factor is estimated by its kernels."""
 
 
 def predict_decoder_step(
@@ -97,7 +98,7 @@ def _whole_step(
             shipped_step_model(), job, workload, device, nodes=nodes, interconnect=interconnect
         )
     except InvalidInput:
-        return None  # other layers, another precision, another maker: kernels and links are priced one by one
+        return None  # another architecture, precision or vendor: kernels are estimated one by one
     if prediction.beyond > MAX_EXTRAPOLATION:
         return None
     card = shipped_step_model_card()

@@ -52,7 +52,7 @@ class BackgroundTask(Generic[T]):
     def _run(self, work: Callable[[], T]) -> None:
         try:
             self._outcomes.append(work())
-        except Exception as error:  # noqa: BLE001 - it is handed to whoever fetches the answer, who tells it
+        except Exception as error:  # noqa: BLE001 - fetch() returns it
             self._outcomes.append(error)
 
 

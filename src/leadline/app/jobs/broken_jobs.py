@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from leadline.app.jobs.job_request import ANY_SLURM
 from leadline.app.jobs.journal import open_journal, plane_dir
 from leadline.app.machines.remotes import find_remote
+from leadline.app.machines.targets import ANY_SLURM
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import EventKind, Job, Place
 from leadline.core.systems import SystemChange

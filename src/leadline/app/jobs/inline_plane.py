@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import FrameType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from leadline.app.composition import toolbox
-from leadline.app.jobs.journal import plane_dir
-from leadline.app.jobs.plane import hold_plane, plane_runner
-from leadline.app.jobs.schedulers import build_scheduler, close_scheduler
+from leadline.app.composition import user_catalog
+from leadline.app.jobs.journal import plane_dir, plane_lock
 from leadline.core.errors import LeadlineError
 from leadline.core.plane import Attempt
-from leadline.execution.plane.engine import Plane
+from leadline.files.lock import lock_holder
+
+if TYPE_CHECKING:
+    from leadline.execution.plane.engine import Plane
 
 
 class Interrupts(AbstractContextManager["Interrupts"]):
@@ -35,7 +36,7 @@ class Interrupts(AbstractContextManager["Interrupts"]):
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous_handlers[number] = signal.signal(number, self._hear)
+            self._previous_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -43,7 +44,7 @@ class Interrupts(AbstractContextManager["Interrupts"]):
     ) -> None:
         self._restore()
 
-    def _hear(self, _signal: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
         self._event.set()
         self._restore()
 
@@ -93,8 +94,11 @@ class InlinePlane(AbstractContextManager["InlinePlane"]):
     def step(self) -> float:
         """Do everything that is due, unless another process runs the plane; return the seconds until the next step."""
         if self._plane is None and time.monotonic() - self._last_try_s >= RETRY_S:
+            # The engine and its advisor are slow to import, and often another process runs the plane.
+            from leadline.app.jobs.plane import hold_plane  # noqa: PLC0415 - see above
+
             self._last_try_s = time.monotonic()
-            self._plane = self._stack.enter_context(hold_plane(toolbox().catalog, report=self._report))
+            self._plane = self._stack.enter_context(hold_plane(user_catalog(), report=self._report))
         if self._plane is None:
             return LOOK_S
         return min(self._plane.try_step(self._report), LOOK_S)
@@ -103,9 +107,9 @@ class InlinePlane(AbstractContextManager["InlinePlane"]):
 def step_until(done: Callable[[], bool], timeout_s: float, report: Callable[[str], None] = lambda _: None) -> bool:
     """Step the plane, or wait for the process that runs it, until ``done()``; ``False`` after ``timeout_s``."""
     deadline_s = time.monotonic() + timeout_s
-    with InlinePlane(report) as turns:
+    with InlinePlane(report) as plane:
         while True:
-            wait_s = turns.step()
+            wait_s = plane.step()
             if done():
                 return True
             if time.monotonic() >= deadline_s:
@@ -115,13 +119,15 @@ def step_until(done: Callable[[], bool], timeout_s: float, report: Callable[[str
 
 def describe_runner() -> str | None:
     """Return the process that runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
-    return plane_runner() if plane_dir().exists() else None
+    return lock_holder(plane_lock()) if plane_dir().exists() else None
 
 
 def read_log_tail(attempt: Attempt, limit: int = LOG_LINES) -> tuple[str, ...]:
     """Return the last lines of an attempt's output; empty if its system is unreachable."""
+    from leadline.app.jobs.schedulers import build_scheduler, close_scheduler  # noqa: PLC0415 - loaded on use
+
     try:
-        scheduler = build_scheduler(attempt.place.system, toolbox().catalog, plane_dir())
+        scheduler = build_scheduler(attempt.place.system, user_catalog(), plane_dir())
     except LeadlineError:
         return ()
     try:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.estimate.estimate import DEFAULT_RISK, Toolbox, estimate
-from leadline.app.machines.targets import LOCAL
-from leadline.app.models.retrain import correct_estimate
+from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import count_launched_processes, read_workload
 from leadline.core.errors import InvalidInput, JobFailed, LeadlineError, UnknownName
@@ -22,9 +21,6 @@ from leadline.execution.launch import run_local
 from leadline.execution.schedulers.slurm.script import render_script
 from leadline.history.sqlite import SqliteHistory
 from leadline.recommend.requests import resources_for_estimate
-
-ANY_SLURM = "slurm"
-"""Target name of any Slurm cluster that the catalog does not know."""
 
 
 def render_batch_script(spec: JobSpec, catalog: Catalog | None = None) -> str:
@@ -92,6 +88,8 @@ def predict_job(
         job_name = name or _command_of(subject)[1]
     except LeadlineError as error:
         return JobPrediction(reason=str(error))
+    from leadline.app.models.retrain import correct_estimate  # noqa: PLC0415 - numpy loads on use
+
     try:
         corrected_estimate, tags = correct_estimate(prediction, job_name)
     except LeadlineError as error:
@@ -116,7 +114,8 @@ def run_locally(
         LeadlineError: the history cannot be read or written; raised before the job runs.
     """
     store = SqliteHistory(history or settings.history_path())
-    next(iter(store.runs(limit=1)), None)  # a history that cannot be read stops here, not after hours of running
+    # An unreadable history must fail now, and not after hours of running.
+    next(iter(store.runs(limit=1)), None)
     settings.require_writable(settings.runs_dir())
     run = run_local(spec, folder=settings.runs_dir(), on_progress=on_progress, output=output)
     run = replace(run, predicted=predicted, parameters=parameters or {}, tags={**run.tags, **(tags or {})})

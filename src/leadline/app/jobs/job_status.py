@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.app.jobs.journal import find_jobs, open_journal, plane_dir
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import LeadlineError
@@ -133,7 +133,7 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
             journal.latest_events(EventKind.PROGRESS, keys),
             journal.latest_events(EventKind.DECISION, keys),
         )
-    prices = AttemptPrices(toolbox().catalog)
+    prices = AttemptPrices(user_catalog())
     return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
 
 

@@ -39,6 +39,11 @@ def plane_dir() -> Path:
     return settings.data_dir() / "plane"
 
 
+def plane_lock() -> Path:
+    """Return the lock file of the process that runs the plane."""
+    return plane_dir() / "lock"
+
+
 def open_journal() -> PlaneJournal:
     """Open the plane's journal; create it if it does not exist."""
     settings.require_writable(plane_dir())

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
-from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.composition import process_runner
-from leadline.app.jobs.journal import open_journal, plane_dir
+from leadline.app.jobs.journal import open_journal, plane_dir, plane_lock
 from leadline.app.jobs.plane_advisor import PlaneAdvisor, read_local_memory
 from leadline.app.jobs.plane_retraining import BackgroundRetraining
 from leadline.app.jobs.plane_waits import BackgroundWaits
@@ -22,7 +21,7 @@ from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals
 from leadline.execution.schedulers.port import Scheduler
-from leadline.files.lock import file_lock, lock_holder
+from leadline.files.lock import file_lock
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.shipped_files import shipped_live_table
 
@@ -71,8 +70,8 @@ def hold_plane(
     Raises:
         LeadlineError: the journal cannot be used.
     """
-    with ExitStack() as opened, open_journal() as journal, file_lock(_lock()) as mine:
-        if not mine:
+    with ExitStack() as opened, open_journal() as journal, file_lock(plane_lock()) as locked:
+        if not locked:
             yield None
             return
 
@@ -95,12 +94,3 @@ def hold_plane(
         )
         advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
         yield plane
-
-
-def plane_runner() -> str | None:
-    """Return the process that runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
-    return lock_holder(_lock())
-
-
-def _lock() -> Path:
-    return plane_dir() / "lock"

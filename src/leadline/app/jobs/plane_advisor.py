@@ -38,7 +38,7 @@ Staging = Callable[[Job, str], Interval | None]
 """(job, system) → time to copy its checkpoint there; ``None`` if unknown."""
 
 
-def unknown_staging(job: Job, system: str) -> None:  # noqa: ARG001 - as it is asked
+def unknown_staging(job: Job, system: str) -> None:  # noqa: ARG001 - the type of Staging
     """Return ``None``: copy times between systems are unknown."""
     return
 
@@ -151,7 +151,7 @@ class AlternativeFinder:
         return prediction.elapsed_s if alike else None
 
     def _is_gone(self, place: Place) -> bool:
-        """Whether the catalog knows the system of a place, and no such partition of it."""
+        """Return whether the catalog has the target's system, but not this partition of it."""
         try:
             return place.partition is not None and bool(self.catalog.system(place.system).partitions)
         except LeadlineError:

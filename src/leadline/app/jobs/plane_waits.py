@@ -79,7 +79,7 @@ class WaitAnswer:
 
 @dataclass(slots=True)
 class BackgroundWaits:
-    """Predicts waits at the systems that are asked about, one system at a time (implements ``WaitSource``)."""
+    """Predicts waits in the background, one system at a time (implements ``WaitSource``)."""
 
     predict: Callable[[WaitQuestion], WaitForecast] = predict_waits_in_process
     clock: Clock = field(default_factory=SystemClock)

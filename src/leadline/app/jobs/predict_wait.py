@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.app.estimate.queue_waits import DAYS, PATIENCE_S, SystemQueue, predict_queue_waits
 from leadline.app.jobs.schedulers import PBS_FLAVOURS, build_scheduler, lookup_partition, scheduler_kind
 from leadline.app.machines.remotes import find_remote
@@ -81,7 +81,7 @@ def read_queue(system: str, catalog: Catalog, transport: Transport) -> SystemQue
     jobs = read_sacct(done.stdout)
     if not jobs:
         raise LeadlineError(f"the accounting of {system} has no jobs")
-    from leadline.app.estimate.learned_queue import learn_queue  # noqa: PLC0415 - numpy, where it is needed alone
+    from leadline.app.estimate.learned_queue import learn_queue  # noqa: PLC0415 - numpy loads on use
 
     return learn_queue(system, jobs)
 
@@ -121,7 +121,7 @@ def main() -> int:
     os.nice(NICENESS)
     try:
         question = from_json(sys.stdin.read(), WaitQuestion, label="the question")
-        sys.stdout.write(to_json(predict_wait(question, toolbox().catalog), indent=0))
+        sys.stdout.write(to_json(predict_wait(question, user_catalog()), indent=0))
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -4,9 +4,8 @@ import shutil
 import sys
 from pathlib import Path, PurePosixPath
 
-from leadline.app.jobs.job_request import ANY_SLURM
 from leadline.app.machines.remotes import Remote, find_remote
-from leadline.app.machines.targets import LOCAL
+from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
 from leadline.core.ports import Catalog

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from leadline.app.estimate.estimate import DEFAULT_RISK, Toolbox
 from leadline.app.jobs.job_request import (
-    ANY_SLURM,
     InferredRequest,
     JobRequest,
     build_job_spec,
@@ -22,7 +21,7 @@ from leadline.app.jobs.job_request import (
 from leadline.app.jobs.journal import JobSubmission, parse_array_indices, plane_dir
 from leadline.app.jobs.schedulers import build_scheduler
 from leadline.app.machines.remotes import find_remote, read_remotes
-from leadline.app.machines.targets import LOCAL
+from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import DependencyKind, Place, Policy

@@ -158,7 +158,6 @@ def _first_error_line(answer: CompletedProcess) -> str:
     return lines[0].partition("error: ")[2] or lines[0]
 
 
-SCHEMA = "leadline.system_probe/1"
 MARK = "Written by leadline systems probe"
 _DIGEST = re.compile(r"^# digest: ([0-9a-f]{64})$", re.MULTILINE)
 
@@ -360,7 +359,7 @@ def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | N
     Raises:
         InvalidInput: the file is neither.
     """
-    day = today or date.today()  # noqa: DTZ011 - a price's age counts in years
+    day = today or date.today()  # noqa: DTZ011 - prices age in years
     if file is None:
         return validate_catalog(catalog.devices(), catalog.systems(), day)
     try:

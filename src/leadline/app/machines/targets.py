@@ -12,6 +12,8 @@ from leadline.core.systems import NodeType, Partition, System
 
 LOCAL = "local"
 """Name of this machine after ``--on``."""
+ANY_SLURM = "slurm"
+"""Target name of any Slurm cluster that the catalog does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def local_device(catalog: Catalog) -> Device:
     """
     measured = [device for device in catalog.devices() if device.calibration is not None]
     if not measured:
-        raise InvalidInput("this machine is not calibrated, so nothing can be said about it: run leadline calibrate")
+        raise InvalidInput("this machine is not calibrated: run leadline calibrate")
     return min(measured, key=lambda device: device.kind is DeviceKind.CPU)
 
 

@@ -10,7 +10,6 @@ import psutil
 
 from leadline.app.settings import catalog_dir, require_writable, unwritable
 from leadline.catalog.probes import Progress
-from leadline.catalog.probes.local_device import cpu_model
 from leadline.catalog.read import TomlCatalog
 from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, MissingExtra, UnknownName
@@ -25,6 +24,8 @@ NVIDIA_SMI_TIMEOUT_S = 20.0
 
 def describe_machine(run: ProcessRunner, catalog: Catalog) -> Machine:
     """Return host name, processor, CPUs, memory, GPUs, and the calibrated processor if there is one."""
+    from leadline.catalog.probes.local_device import cpu_model  # noqa: PLC0415 - loaded on use
+
     model = cpu_model()
     calibrated = [
         device.name
@@ -55,7 +56,7 @@ def _gpus(run: ProcessRunner) -> tuple[str, ...]:
 MINIMUM_BUDGET_S = 10.0
 MAXIMUM_BUDGET_S = 3600.0
 DEFAULT_BUDGET_S = {"cpu": 75.0, "cuda": 90.0}
-"""Seconds that a sweep takes unless told otherwise."""
+"""Default time limit of a sweep, by type of device."""
 MEMORY_TOLERANCE = 0.15
 """Drivers reserve up to this share of a board's memory (error correction, the display)."""
 
@@ -93,7 +94,7 @@ def calibrate(
     kept = folder or catalog_dir() / "devices"
     if save:
         require_writable(kept)
-    from leadline.catalog.probes.sweep import sweep  # noqa: PLC0415 - torch loads only when a device is measured
+    from leadline.catalog.probes.sweep import sweep  # noqa: PLC0415 - torch loads on use
 
     device = with_catalog_specs(sweep(device_type, budget_s=budget_s, runner=run_process, progress=progress))
     if save:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from leadline.app import settings
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.app.models.train import find_device
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
@@ -122,7 +122,7 @@ def retrain(
             continue
         if name in models:
             for path in models[name]:
-                results += _refit_model(path, own_runs, rejected, catalog or toolbox().catalog, jobs, progress)
+                results += _refit_model(path, own_runs, rejected, catalog or user_catalog(), jobs, progress)
         else:
             results += _fit_corrections(name, own_runs, rejected, home)
     return tuple(results)
@@ -145,7 +145,7 @@ def correct_estimate(
         path = _correction_path(home, application, quantity, estimate.estimator)
         if interval is None or not path.is_file():
             continue
-        from leadline.training.application_correction import read_correction  # noqa: PLC0415 - numpy loads only where it is needed
+        from leadline.training.application_correction import read_correction  # noqa: PLC0415 - numpy loads on use
 
         correction = read_correction(path)
         changed[quantity] = correction.apply(interval)
@@ -164,7 +164,7 @@ def _models(folder: Path) -> dict[str, list[Path]]:
         return {}
     if any(find_spec(name) is None for name in ("numpy", "scipy", "sklearn")):
         raise MissingExtra("learning from runs", "train")
-    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads only where it is needed
+    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
 
     models: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
@@ -179,7 +179,7 @@ def _refit_model(
     path: Path, runs: Sequence[Run], rejected: "_RejectedRefits", catalog: Catalog, jobs: int | None, progress: Progress
 ) -> list[RetrainingResult]:
     """Refit a model's targets, and replace the model if the new one is better."""
-    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads only where it is needed
+    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads on use
     from leadline.training.build import TrainingOrigin  # noqa: PLC0415
     from leadline.training.model import load_model  # noqa: PLC0415
     from leadline.training.refit import RefitSettings, refit_model  # noqa: PLC0415
@@ -212,7 +212,7 @@ def _replace(path: Path, read: bytes, better: "ApplicationModel") -> str:
     """Keep the old file, then replace the model; a crash between the two steps changes no prediction."""
     from leadline.training.atomic_write import write_atomically  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
-    from leadline.training.model_card import model_card_markdown  # noqa: PLC0415 - numpy loads only where it is needed
+    from leadline.training.model_card import model_card_markdown  # noqa: PLC0415 - numpy loads on use
 
     older = path.parent / "older" / f"{path.stem}.{sha256(read).hexdigest()[:12]}{path.suffix}"
     refits = tuple(
@@ -263,7 +263,7 @@ def _fit_correction(
 
 def _finished(run: Run, quantity: str) -> "FinishedRun | None":
     """Return a run's uncorrected prediction with its outcome; ``None`` if one is unknown."""
-    from leadline.training.application_correction import FinishedRun  # noqa: PLC0415 - numpy loads only where it is needed
+    from leadline.training.application_correction import FinishedRun  # noqa: PLC0415 - numpy loads on use
     from leadline.uncertainty.drift import PredictionOutcome  # noqa: PLC0415
 
     interval: Interval | None = getattr(run.predicted, quantity, None)
@@ -316,7 +316,7 @@ class _RejectedRefits:
         """Add rejected refits, and write the file atomically."""
         if not runs:
             return
-        from leadline.training.atomic_write import write_atomically  # noqa: PLC0415 - beside its only use
+        from leadline.training.atomic_write import write_atomically  # noqa: PLC0415 - loaded on use
 
         self.runs |= runs
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leadline.app import settings
-from leadline.app.composition import toolbox
+from leadline.app.composition import toolbox, user_catalog
 from leadline.app.models.graph_features import TraceableCommand, trace_features
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra, UnknownName
 from leadline.core.hardware import Device
@@ -19,7 +19,6 @@ from leadline.core.ports import Catalog
 from leadline.core.runs import Run
 from leadline.core.workload import ModelKind
 from leadline.history.sqlite import SqliteHistory
-from leadline.training.build import infer_command
 from leadline.training.measurements import MEASUREMENTS_SUFFIX, measured_records, read_measurements
 from leadline.training.model_card import (
     ModelCard,
@@ -87,11 +86,11 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
     _require(plots=request.plots is not None)
     if request.policy not in POLICIES:
         raise UnknownName("policy", request.policy, POLICIES)
-    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads only to train or to ask
+    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads on use
     from leadline.training.build import TrainingOptions, TrainingOrigin, build_model  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
 
-    records, source, command = _records(request, catalog or toolbox().catalog, history, progress)
+    records, source, command = _records(request, catalog or user_catalog(), history, progress)
     origin = TrainingOrigin(
         source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce_command(request), command
     )
@@ -128,7 +127,7 @@ def read_model(path: Path) -> "ApplicationModel":
     """
     if find_spec("numpy") is None:
         raise MissingExtra("a trained model", "train")
-    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads only to train or to ask
+    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
 
     kept = settings.data_dir() / "models" / f"{path}.npz"
     return load_model(kept if not path.exists() and path.parent == Path() and kept.exists() else path)
@@ -220,6 +219,8 @@ def _records(
     if source is not None:
         runs = _runs_of(runs, source)
     where = f"campaign {source}" if source else "the history"
+    from leadline.training.build import infer_command  # noqa: PLC0415 - numpy loads on use
+
     command = infer_command(runs)
     graphs = _graph_features(runs, command, request.jobs, progress) if request.graphs else {}
     return run_records(runs, device_of=device_of, graph_features=graphs), where, command

@@ -8,7 +8,7 @@ from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput, UnknownName
 
 JAX = frozenset({"jax", "flax", "optax", "haiku", "equinox", "chex"})
-"""Packages whose use tells a JAX function from a PyTorch one."""
+"""Packages that mark a JAX function."""
 
 
 def find_framework(path: Path, name: str) -> str:

@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Lengths, ModelKind
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 QUANTILES = 200
 """Number of quantiles that summarize the lengths of a data set."""
@@ -23,6 +26,9 @@ def read_lengths(path: Path) -> Lengths:
     Raises:
         InvalidInput: the file is missing, or holds anything but positive whole numbers.
     """
+    # Every command that takes a workload imports this module, and few read a file of lengths.
+    import numpy as np  # noqa: PLC0415 - see above
+
     try:
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _numbers(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -41,15 +47,19 @@ def read_lengths(path: Path) -> Lengths:
     return length_quantiles(values)
 
 
-def length_quantiles(values: NDArray[np.integer]) -> Lengths:
+def length_quantiles(values: "NDArray[np.integer]") -> Lengths:
     """Return the midpoints of ``QUANTILES`` even parts of sample lengths (n,); all of them if there are fewer."""
+    import numpy as np  # noqa: PLC0415 - numpy loads on use
+
     ordered = np.sort(values)
     parts = min(QUANTILES, ordered.size)
     middles = ((np.arange(parts) + 0.5) / parts * ordered.size).astype(int)
     return Lengths(tuple(int(length) for length in ordered[middles]), int(ordered[-1]))
 
 
-def _numbers(path: Path) -> NDArray[np.integer]:
+def _numbers(path: Path) -> "NDArray[np.integer]":
+    import numpy as np  # noqa: PLC0415 - numpy loads on use
+
     lengths: list[int] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = line.strip()

@@ -1,17 +1,20 @@
 """``leadline adapt``: adapt the estimates of a device to measured steps."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from leadline.app.composition import toolbox
-from leadline.app.estimate.adapt import MAX_STEPS, AdaptAnswer, adapt, forget_device
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import Json, err, out, print_json
+
+if TYPE_CHECKING:
+    from leadline.app.estimate.adapt import AdaptAnswer
+
 
 app = CommandApp()
 
@@ -44,7 +47,7 @@ def adapt_command(
             show_default="the device in the file",
         ),
     ] = None,
-    most: Annotated[int, typer.Option(metavar="N", help="Maximum number of steps to use.")] = MAX_STEPS,
+    most: Annotated[int, typer.Option(metavar="N", help="Maximum number of steps to use.")] = 50,
     no_save: Annotated[bool, typer.Option("--no-save", help="Show the result without saving it.")] = False,
     forgotten: Annotated[
         str | None,
@@ -62,6 +65,8 @@ def adapt_command(
         _forget(forgotten, json=json)
         return
     assert subject is not None  # noqa: S101 - one of the two is given
+    from leadline.app.estimate.adapt import adapt  # noqa: PLC0415 - numpy loads on use
+
     console = err()
 
     def show(where: str, number: int, count: int) -> None:
@@ -76,7 +81,7 @@ def adapt_command(
         _show(answer)
 
 
-def _show(answer: AdaptAnswer) -> None:
+def _show(answer: "AdaptAnswer") -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("kind of job", "runs", "estimator", "factor", "error before", "error now", "90 % range"):
         table.add_column(name, justify="left" if name in ("kind of job", "estimator") else "right")
@@ -93,6 +98,8 @@ def _show(answer: AdaptAnswer) -> None:
 
 
 def _forget(device: str, *, json: bool) -> None:
+    from leadline.app.estimate.adapt import forget_device  # noqa: PLC0415 - numpy loads on use
+
     path = forget_device(device, toolbox())
     if json:
         print_json({"schema": FORGOTTEN, "device": device, "path": path})

@@ -55,7 +55,7 @@ def stop(
     *,
     folder: Folder = None,
 ) -> None:
-    """End the running runs of a campaign, whoever runs it; they are repeated when it is resumed."""
+    """End the active runs of a campaign; they are repeated when it is resumed."""
     err().print(stop_campaign(find_campaign_folder(which, folder)), markup=False, soft_wrap=True)
 
 

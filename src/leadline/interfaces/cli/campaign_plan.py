@@ -105,7 +105,7 @@ def _table(plan: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> Table:
 
 
 def _resource(row: PlannedRunRow, name: str) -> str:
-    """Return one resource of a run as a cell; empty where it is not asked for."""
+    """Return one resource of a run as a cell; empty if it is not requested."""
     resources = row.configuration.resources
     memory = resources.memory_bytes_per_node
     return {

@@ -27,7 +27,7 @@ from leadline.app.campaigns.runs import (
     remaining_work,
     run_campaign,
 )
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.app.machines.targets import LOCAL
 from leadline.core.campaigns import BudgetUnit, Campaign
 from leadline.core.documents import to_document
@@ -198,7 +198,7 @@ def run(
         _ask(campaign, remaining_work(campaign, planned, folder), on)
     with CampaignProgress(budget_unit(campaign)) as progress:
         report = run_campaign(
-            campaign, file, planned, on=on, limits=room, catalog=toolbox().catalog, folder=folder,
+            campaign, file, planned, on=on, limits=room, catalog=user_catalog(), folder=folder,
             history=not no_history, propose=next_runs, max_runs=max_runs,
             retry_failed=retry_failed, watch=progress, on_interrupt=progress.interrupted,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``leadline cancel``: cancel jobs, wherever they are."""
+"""``leadline cancel``: cancel jobs on any system."""
 
 import sys
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.core.documents import to_document
 from leadline.core.units import format_bytes
 from leadline.interfaces.cli.command import CommandApp
@@ -17,7 +17,7 @@ app = CommandApp(group=True, help="List and show devices.")
 @app.command(name="list")
 def list_devices(json: Json = False) -> None:
     """List devices with their memory and peak rates; unknown values are blank."""
-    devices = toolbox().catalog.devices()
+    devices = user_catalog().devices()
     if json:
         print_json({"schema": "leadline.devices/1", "devices": devices})
         return
@@ -46,7 +46,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show every spec of a device, with its source."""
-    device = toolbox().catalog.device(name)
+    device = user_catalog().device(name)
     document = to_document(device, "leadline.device/1")
     if json:
         print_json(document)

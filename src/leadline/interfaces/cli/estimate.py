@@ -42,7 +42,7 @@ Examples:
   leadline estimate solver.npz --set grid=4096 --set cores=8"""
 
 ROWS_SHOWN = 30
-"""How many places the table shows when none was named; --all shows the rest."""
+"""Maximum number of partitions shown without ``--on`` or ``--all``."""
 
 
 @app.command(epilog=EXAMPLES)

@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 def run() -> None:
     """Run this process's command line, and exit with its code."""
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - it stands in for a closed stream
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - replaces a closed stream
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
@@ -128,7 +128,7 @@ def _help() -> str:
 
 
 def _unknown(name: str) -> int:
-    from leadline.core.errors import UnknownName  # noqa: PLC0415 - difflib loads only when needed
+    from leadline.core.errors import UnknownName  # noqa: PLC0415 - difflib loads on use
 
     sys.stderr.write(f"leadline: {UnknownName('command', name, COMMANDS)}\n")
     return 2

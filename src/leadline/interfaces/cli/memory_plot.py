@@ -93,7 +93,7 @@ def save_plot(answer: FitReport, path: Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise InvalidInput(f"{path} is not a {' or '.join(FORMATS)} file")
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - only a picture needs it
+        from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - matplotlib loads on use
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtra("leadline fit --plot", "train") from error

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import toolbox, user_catalog
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.event_log import describe_policy, describe_request, format_local_time
 from leadline.app.jobs.history import compare_run
@@ -96,7 +96,7 @@ def submit_to_plane(
     Raises:
         LeadlineError: no target accepted it.
     """
-    catalog = toolbox().catalog
+    catalog = user_catalog()
     places = parse_places(on, catalog)
     if not yes and not sys.stdin.isatty():
         raise InvalidInput("cannot ask for confirmation without a terminal: add -y to submit the job")

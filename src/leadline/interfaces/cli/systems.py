@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from leadline.app.composition import process_runner, toolbox
-from leadline.app.estimate.recommend import recommend
-from leadline.app.jobs.broken_jobs import BrokenJob, announce_broken_jobs
-from leadline.app.machines.systems import SCHEMA, SystemProbe, check_catalog, probe_system
+from leadline.app.composition import process_runner, reload_catalog, toolbox, user_catalog
 from leadline.app.settings import catalog_dir
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
@@ -24,13 +21,18 @@ from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import Json, err, out, print_json, write_text
 from leadline.interfaces.cli.workload_options import On, takes_workload
 
+if TYPE_CHECKING:
+    from leadline.app.jobs.broken_jobs import BrokenJob
+    from leadline.app.machines.systems import SystemProbe
+
+# `systems list` and the help are frequent: each command imports its own verb.
 app = CommandApp(group=True, help="List, show, probe, check and validate systems.")
 
 
 @app.command(name="list")
 def list_systems(json: Json = False) -> None:
     """List systems with their site, partitions and accelerators."""
-    systems = toolbox().catalog.systems()
+    systems = user_catalog().systems()
     if json:
         print_json({"schema": "leadline.systems/1", "systems": systems})
         return
@@ -50,7 +52,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the system, such as Pitzer.")], json: Json = False
 ) -> None:
     """Show a system's partitions with their nodes, limits, prices and rules."""
-    system = toolbox().catalog.system(name)
+    system = user_catalog().system(name)
     if json:
         print_json(to_document(system, "leadline.system/1"))
         return
@@ -73,15 +75,18 @@ def probe(
     file
     that it names, which a probe never overwrites.
     """
+    from leadline.app.jobs.broken_jobs import announce_broken_jobs  # noqa: PLC0415 - see above
+    from leadline.app.machines.systems import probe_system  # noqa: PLC0415 - see above
+
     probed = probe_system(
         name,
         run=process_runner(),
-        catalog=toolbox().catalog,
+        catalog=user_catalog(),
         folder=catalog_dir(),
-        today=date.today(),  # noqa: DTZ011 - the day on which it was asked, where the user is
+        today=date.today(),  # noqa: DTZ011 - the user's local date
         save=not dry_run,
     )
-    toolbox.cache_clear()  # its catalog was read before
+    reload_catalog()
     broken = announce_broken_jobs(probed.change, write=not dry_run)
     if json:
         print_json(_probe_document(probed, broken, written=not dry_run))
@@ -92,10 +97,10 @@ def probe(
     _print_probe_notes(probed, broken, dry_run=dry_run, json=json)
 
 
-def _probe_document(probed: SystemProbe, broken: Sequence[BrokenJob], *, written: bool) -> dict[str, object]:
+def _probe_document(probed: "SystemProbe", broken: Sequence["BrokenJob"], *, written: bool) -> dict[str, object]:
     change = probed.change
     return {
-        "schema": SCHEMA,
+        "schema": "leadline.system_probe/1",
         "system": probed.system,
         "file": probed.file if written else None,
         "kept": probed.kept,
@@ -107,7 +112,7 @@ def _probe_document(probed: SystemProbe, broken: Sequence[BrokenJob], *, written
     }
 
 
-def _print_probe_notes(probed: SystemProbe, broken: Sequence[BrokenJob], *, dry_run: bool, json: bool) -> None:
+def _print_probe_notes(probed: "SystemProbe", broken: Sequence["BrokenJob"], *, dry_run: bool, json: bool) -> None:
     """Print changes, the waiting jobs that they broke, notes, and the file."""
     lines = []
     if not json:
@@ -134,6 +139,8 @@ def _describe_machine(machine: Machine) -> str:
 @takes_workload
 def check(work: Workload, *, on: On = None, json: Json = False) -> None:
     """Check for each partition whether a workload fits, and if not, why."""
+    from leadline.app.estimate.recommend import recommend  # noqa: PLC0415 - see above
+
     answer = recommend(work, toolbox(), Constraints(), on=on or ())
     rows = [(option.system, option.partition, True, "") for option in answer.options]
     rows += [(rejection.system, rejection.partition, False, rejection.reason) for rejection in answer.rejections]
@@ -162,7 +169,9 @@ def validate(
 
     Errors include zero prices, sparse peaks instead of dense ones, and unknown devices.
     """
-    findings = check_catalog(toolbox().catalog, file)
+    from leadline.app.machines.systems import check_catalog  # noqa: PLC0415 - see above
+
+    findings = check_catalog(user_catalog(), file)
     errors = [finding for finding in findings if finding.error]
     if json:
         print_json({"schema": "leadline.findings/1", "findings": findings})
