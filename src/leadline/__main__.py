@@ -1,4 +1,4 @@
-"""Run the command line as ``python -m leadline``."""
+"""Run the command line with ``python -m leadline``."""
 
 from leadline.interfaces.cli.main import run
 

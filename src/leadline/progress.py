@@ -1,6 +1,6 @@
-"""Report a job's progress to whoever measures it: ``report(epoch=3, step=120, loss=0.41)``; without one, nothing.
+"""Report a job's progress to Leadline: ``report(epoch=3, step=120, loss=0.41)``; no effect outside a measured job.
 
-This file needs only the standard library and Python 3.9, and may be copied beside a script as it is.
+This file needs only the standard library and Python 3.9, and may be copied next to a script.
 """
 
 import os
@@ -9,14 +9,18 @@ import time
 __all__ = ["report"]
 
 VARIABLE = "LEADLINE_PROGRESS"
-"""The environment variable that names the file to which lines are appended."""
+"""Environment variable with the file to append to."""
 
 
 def report(*, step: "int | None" = None, epoch: "int | None" = None, **more: object) -> None:
-    """Say that a step or an epoch is done; ``more`` may hold ``total_steps``, ``total_epochs``, ``phase``, metrics.
+    """Report that a step or an epoch is done.
 
-    Outside a measured job, and where the file cannot be written, it does nothing. A value of several words is joined
-    by underscores.
+    Outside a measured job, or if the file is not writable, it does nothing. Spaces in a value become underscores.
+
+    Args:
+        step: number of the step.
+        epoch: number of the epoch.
+        more: ``total_steps``, ``total_epochs``, ``phase``, or metrics.
     """
     path = os.environ.get(VARIABLE)
     if not path:

@@ -1,35 +1,53 @@
-"""The composition root: the one place that constructs the real adapters."""
+"""The composition root: the only place that constructs the real adapters."""
 
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leadline.app import settings
-from leadline.app.estimate.estimate import Toolbox
-from leadline.app.estimate.step_estimators import predict_decoder_step, select_kernels
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import MissingExtra
 from leadline.core.estimate import EstimatorChoice
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
+from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
 from leadline.core.trained_model import TrainedModel
 from leadline.core.workload import ModelKind, Workload
-from leadline.estimators.memory.host import host_memory
-from leadline.estimators.white_box import WhiteBox
 from leadline.execution.processes import run_process
+
+if TYPE_CHECKING:
+    from leadline.app.estimate.estimate import Toolbox
+
+
+def user_catalog() -> Catalog:
+    """Return the shipped catalog with the user's own folder, parsed once."""
+    return _catalog(settings.catalog_dir())
+
+
+def reload_catalog() -> None:
+    """Forget the parsed catalog, after a file of it has changed."""
+    _catalog.cache_clear()
+    toolbox.cache_clear()
 
 
 @cache
-def toolbox(choice: EstimatorChoice | None = None) -> Toolbox:
-    """Return the adapters of the verbs, over the shipped catalog and the user's own folder.
+def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
+    """Return the adapters of the verbs.
 
-    A ``choice`` prices every graph, in place of the estimator that was least off.
+    A ``choice`` selects the estimator of every step, instead of the most accurate one.
     """
+    # Commands that only list jobs or systems must not pay for importing the estimators.
+    from leadline.app.estimate.estimate import Toolbox  # noqa: PLC0415 - see above
+    from leadline.app.estimate.step_estimators import predict_decoder_step, select_kernels  # noqa: PLC0415 - see above
+    from leadline.estimators.memory.host import host_memory  # noqa: PLC0415 - see above
+    from leadline.estimators.white_box import WhiteBox  # noqa: PLC0415 - see above
+
     estimator = WhiteBox(host_memory=host_memory, kernels=select_kernels, predict_whole_step=predict_decoder_step)
     if choice is not None:
         estimator = WhiteBox(host_memory=host_memory, kernels=partial(select_kernels, choice=choice))
     return Toolbox(
-        catalog=TomlCatalog(settings.catalog_dir()),
+        catalog=user_catalog(),
         sources={
             ModelKind.HF_CONFIG: _expand,
             ModelKind.ONNX: _read_onnx,
@@ -44,7 +62,7 @@ def toolbox(choice: EstimatorChoice | None = None) -> Toolbox:
 
 
 def process_runner() -> ProcessRunner:
-    """Return what starts processes."""
+    """Return the function that runs processes."""
     return run_process
 
 
@@ -52,11 +70,11 @@ def trained_model(path: Path) -> TrainedModel:
     """Return the model that ``leadline train`` wrote to a file.
 
     Raises:
-        InvalidInput: there is no such file, or it is no model, cut short, or of another version.
+        InvalidInput: the file is missing, damaged, not a model, or of another version.
         MissingExtra: numpy is not installed.
     """
     try:
-        from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads when a model is asked
+        from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
     except ModuleNotFoundError as error:
         if error.name != "numpy":
             raise
@@ -64,44 +82,49 @@ def trained_model(path: Path) -> TrainedModel:
     return load_model(path)
 
 
+@cache
+def _catalog(folder: Path) -> Catalog:
+    return TomlCatalog(folder)
+
+
 def _expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    from leadline.graphs.hf_config.expand import expand  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.hf_config.expand import expand  # noqa: PLC0415 - loaded on use
 
     return expand(workload, device_type=device_type)
 
 
 def _read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    from leadline.graphs.onnx.read import read_onnx  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.onnx.read import read_onnx  # noqa: PLC0415 - loaded on use
 
     return read_onnx(workload, device_type=device_type)
 
 
 def _read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    from leadline.graphs.hlo.read import read_hlo  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.hlo.read import read_hlo  # noqa: PLC0415 - loaded on use
 
     return read_hlo(workload, device_type=device_type)
 
 
 def _lower_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    from leadline.graphs.hlo.jax_function import lower_function  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.hlo.jax_function import lower_function  # noqa: PLC0415 - loaded on use
 
     return lower_function(workload, runner=run_process, device_type=device_type)
 
 
 def _compile_function(workload: Workload, device: Device) -> TracedJob:
-    from leadline.graphs.hlo.jax_function import compile_function  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.hlo.jax_function import compile_function  # noqa: PLC0415 - loaded on use
 
     return compile_function(workload, device, runner=run_process)
 
 
 def _trace_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    from leadline.graphs.torch.trace import trace_function  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.torch.trace import trace_function  # noqa: PLC0415 - loaded on use
 
     return trace_function(workload, runner=run_process, device_type=device_type)
 
 
 def _trace_command(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
-    from leadline.graphs.torch.trace import trace_command  # noqa: PLC0415 - a front-end loads when it is used
+    from leadline.graphs.torch.trace import trace_command  # noqa: PLC0415 - loaded on use
 
     workdir = workload.model.workdir
     cwd = Path(workdir) if workdir else None

@@ -1,4 +1,4 @@
-"""Where Leadline keeps what it remembers: the XDG folders, or the one that LEADLINE_DATA_DIR names."""
+"""Where Leadline keeps its data: the XDG folders, or the folder in LEADLINE_DATA_DIR."""
 
 import os
 from pathlib import Path
@@ -11,27 +11,27 @@ DATA_DIR_VARIABLE = "LEADLINE_DATA_DIR"
 
 
 def require_writable(folder: Path) -> None:
-    """Refuse a folder in which nothing can be written, or which cannot be made; nothing is written to find out.
+    """Raise unless the folder is writable or can be created; nothing is written.
 
     Raises:
-        LeadlineError: and what to do about it.
+        LeadlineError: the reason and the fix.
     """
     there = next(one for one in (folder, *folder.parents) if one.exists())
     if not there.is_dir():
         raise unwritable(folder, f"{there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise unwritable(folder, f"{there} may not be written to")
+        raise unwritable(folder, f"{there} is not writable")
 
 
 def unwritable(folder: Path, reason: str | None) -> LeadlineError:
-    """Return the error of a folder that cannot be written to."""
+    """Return the error for a folder that is not writable."""
     return LeadlineError(
-        f"{folder} cannot be written to ({reason}): make it writable, or name another folder with {DATA_DIR_VARIABLE}"
+        f"{folder} is not writable ({reason}): change its permissions, or set {DATA_DIR_VARIABLE} to another folder"
     )
 
 
 def data_dir() -> Path:
-    """Return the user's data folder, absolute; it need not exist yet."""
+    """Return the user's data folder as an absolute path; it may not exist yet."""
     named = os.environ.get(DATA_DIR_VARIABLE, "").strip()
     if named:
         return Path(named).expanduser().absolute()
@@ -44,17 +44,17 @@ def catalog_dir() -> Path:
 
 
 def adapted_dir() -> Path:
-    """Return the folder of what own measured steps made of the estimators, a file for each device."""
+    """Return the folder of adaptations to measured steps, one file per device."""
     return data_dir() / "adapted"
 
 
 def swept_dir() -> Path:
-    """Return the folder of what the sweeps of GPUs made of the shipped kernels; anything in it can be made again."""
+    """Return the cache of kernels fitted to GPU sweeps."""
     return data_dir() / "swept"
 
 
 def waits_dir() -> Path:
-    """Return the folder that keeps what was learned of waits in the queues of systems."""
+    """Return the cache of wait models."""
     return data_dir() / "waits"
 
 
@@ -64,5 +64,5 @@ def history_path() -> Path:
 
 
 def runs_dir() -> Path:
-    """Return the folder that holds one folder for each local run."""
+    """Return the folder of local runs, one folder per run."""
     return data_dir() / "runs"

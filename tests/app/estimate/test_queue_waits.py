@@ -82,7 +82,7 @@ def test_nothing_is_said_of_a_partition_or_a_system_without_accounting():
                           other.estimate, other.request)  # fmt: skip
     timed, notes = add_waits([candidate("unheard"), elsewhere], {"Pitzer": queue})
     assert [one.wait for one in timed] == [None, None]
-    assert notes == ("waits in unheard of Pitzer are not known: its accounting tells of no job that started there",)
+    assert notes == ("waits in unheard of Pitzer are unknown: the accounting has no started job there",)
 
 
 def test_what_was_learned_serves_for_a_day_and_is_learned_again_after_it():
@@ -107,7 +107,7 @@ def test_an_accounting_is_read_from_standard_input(monkeypatch):
 
 @pytest.mark.parametrize(
     ("shown", "why"),
-    [("Pitzer=", "names no file"), ("Pitzer=/nowhere", "/nowhere cannot be read"),
+    [("Pitzer=", "has no file name"), ("Pitzer=/nowhere", "/nowhere cannot be read"),
      ("Nowhere=x", "Nowhere")],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused(shown, why):
@@ -129,7 +129,7 @@ def test_the_sacct_of_this_machine_is_asked_for_everybodys_jobs_in_epoch_seconds
 @pytest.mark.parametrize(
     ("answer", "says"),
     [(CompletedProcess(1, "", "first\nslurm_persist_conn_open: refused\n"), r"\(slurm_persist_conn_open: refused\): on"),
-     (CompletedProcess(-15, "", "", timed_out=True), "nothing within 300 s"), (CompletedProcess(7, "", ""), "exit code 7")],
+     (CompletedProcess(-15, "", "", timed_out=True), "no answer within 300 s"), (CompletedProcess(7, "", ""), "exit code 7")],
 )  # fmt: skip
 def test_an_accounting_that_does_not_answer_is_said_to_be_out_of_reach(answer, says):
     with pytest.raises(SchedulerUnreachable, match=says):
@@ -138,7 +138,7 @@ def test_an_accounting_that_does_not_answer_is_said_to_be_out_of_reach(answer, s
 
 def test_where_there_is_no_sacct_a_file_is_asked_for(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(InvalidInput, match=r"asks sacct, which is not here: .* --waits Pitzer=FILE"):
+    with pytest.raises(InvalidInput, match=r"needs sacct, which is not on this machine: .* --waits Pitzer=FILE"):
         read_queues(["Pitzer"], Catalog())
 
 
@@ -177,5 +177,5 @@ def test_too_short_an_accounting_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="200 jobs that started or more, and this accounting has 12"):
         read_queues([f"Pitzer={file}"], Catalog())
     file.write_text("")
-    with pytest.raises(InvalidInput, match="tells of no job"):
+    with pytest.raises(InvalidInput, match="has no jobs"):
         read_queues([f"Pitzer={file}"], Catalog())

@@ -52,7 +52,7 @@ def calibrated(device, flops_per_s):
 
 
 NAMES = {
-    EstimatorChoice.LAW: "op law", EstimatorChoice.KERNELS: "learned kernels",
+    EstimatorChoice.OP_UTILIZATION: "op law", EstimatorChoice.KERNELS: "learned kernels",
     EstimatorChoice.NETWORK: "graph network", EstimatorChoice.BLACK_BOX: "black box",
     EstimatorChoice.SPECS: "maker's figures",
 }  # fmt: skip
@@ -68,7 +68,7 @@ def test_the_user_s_choice_is_taken_and_told_with_what_was_found_of_it(choice, v
         pytest.skip("onnxruntime is not installed")
     model = select_kernels(known("RTX 4090"), vision, choice)
     assert NAMES[choice] == model.name
-    assert model.reasons[0].startswith(f"priced by the {NAMES[choice]}, as asked: ")
+    assert model.reasons[0].startswith(f"estimated with the {NAMES[choice]}, your choice; ")
     assert "% off on 1,290 steps of vision inference in half precision" in model.reasons[0] or (
         choice in FROM_ALL and "% off on 9,149 steps" in model.reasons[0]
     )
@@ -83,11 +83,11 @@ def test_the_user_s_choice_is_taken_and_told_with_what_was_found_of_it(choice, v
 def test_a_choice_that_nothing_judges_says_that_its_range_is_an_assumption(vision):
     whole = TracedJob(OpGraph(tuple(replace(op, kind=OpKind.GEMM, dims={}) for op in vision.step.ops)))
     model = select_kernels(known("RTX 4090"), whole, EstimatorChoice.SPECS)
-    assert "as asked: the range is an assumption" in model.reasons[0]
+    assert "your choice; the interval is an assumption" in model.reasons[0]
     assert model.spread_of(whole.step) == 0.4
 
 
-@pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
+@pytest.mark.parametrize("choice", [EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
 def test_a_choice_that_learned_of_no_such_kernels_refuses(choice, vision):
     spec = TensorSpec((8, 64, 32, 32), "float16")
     lookup = Op("aten.embedding", OpKind.EMBEDDING, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
@@ -95,10 +95,10 @@ def test_a_choice_that_learned_of_no_such_kernels_refuses(choice, vision):
         select_kernels(known("RTX 4090"), TracedJob(OpGraph((*vision.step.ops, lookup))), choice)
 
 
-@pytest.mark.parametrize("choice", [EstimatorChoice.LAW, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
+@pytest.mark.parametrize("choice", [EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
 def test_what_was_learned_on_gpus_is_refused_for_a_processor(choice, bert):
     processor = Device("Some processor", "AMD", DeviceKind.CPU, memory_bytes_per_s=1e11)
-    with pytest.raises(InvalidInput, match=f"Some processor is a cpu, but the {choice.value} was learned on GPUs"):
+    with pytest.raises(InvalidInput, match=f"Some processor is a cpu, but the {choice.value} estimator was trained on GPUs"):
         select_kernels(processor, bert, choice)
 
 
@@ -120,7 +120,7 @@ def test_where_no_steps_judge_a_sweep_it_is_believed_more_than_the_maker(bert):
     plain = TracedJob(OpGraph(tuple(op for op in bert.step.ops if op.kind is OpKind.GEMM)))
     model = select_kernels(device, plain)
     assert model.name == "swept kernels"
-    assert model.reasons[0].startswith("the range is an assumption: no steps were measured like this job")
+    assert model.reasons[0].startswith("the interval is an assumption: no measured steps are like this job")
 
 
 def test_the_choice_of_kernels_is_the_sweep_where_there_is_one(bert):

@@ -73,8 +73,8 @@ def test_they_are_announced_once_and_their_story_tells_it(monkeypatch, tmp_path)
         journal.add([waiting])
         journal.write(attempts=waiting.attempts)
     (dry,) = announce_broken_jobs(CHANGE, write=False)
-    assert dry.sentence == f"job a: train {WHY_SHORT}; leadline cancel a, and submit it with what can be had"
+    assert dry.sentence == f"job a: train {WHY_SHORT}; run leadline cancel a, and submit it with another request"
     assert [one.kind for one in job_events("a")[1]] == [EventKind.HANDED_OVER]
     assert (dry,) == announce_broken_jobs(CHANGE)
-    assert describe_event(job_events("a")[1][-1])[0] == f"reef was changed: train {WHY_SHORT}"
+    assert describe_event(job_events("a")[1][-1])[0] == f"reef changed: train {WHY_SHORT}"
     assert announce_broken_jobs(compare_systems(AFTER, AFTER)) == ()

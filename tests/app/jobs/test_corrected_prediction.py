@@ -85,4 +85,4 @@ def test_a_job_of_another_name_is_not_corrected_and_a_damaged_correction_is_told
         path.write_bytes(b"no archive")
     found = predict_job(PLACE, COMMAND, toolbox(), gpus=1)
     assert found.tags == {}
-    assert "it is not corrected by earlier runs" in found.estimate.notes[-1]
+    assert "not corrected by earlier runs" in found.estimate.notes[-1]

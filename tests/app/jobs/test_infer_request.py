@@ -46,7 +46,7 @@ def test_a_gpu_partition_gives_one_gpu_where_nothing_says_how_many():
     answer = filled(SAID, "Pitzer:gpu")
     assert (answer.request.gpus, answer.request.nodes) == (1, 1)
     assert (answer.notes) == (
-        "1 GPU is asked for, as Pitzer:gpu has GPUs and nothing says how many the job uses: --gpus changes it",
+        "requesting 1 GPU (Pitzer:gpu has GPUs, and the job does not say how many it uses); change it with --gpus",
     )
 
 
@@ -80,7 +80,7 @@ def test_a_workload_file_says_the_gpus(tmp_path):
 def test_a_launcher_asks_for_a_gpu_a_process_on_its_own_nodes(script):
     answer = filled(SAID, "Pitzer:gpu", "torchrun", "--nnodes=2", "--nproc_per_node=2", script)
     assert (answer.request.gpus, answer.request.nodes) == (4, 2)
-    assert "one for each process that the command starts" in answer.notes[0]
+    assert "one per process of the command" in answer.notes[0]
 
 
 def test_more_processes_than_a_node_has_gpus_are_refused_by_the_script(script):
@@ -102,7 +102,7 @@ def test_a_script_brings_the_cores_the_memory_and_the_time_that_are_predicted(sc
     assert answer.request.cores == 6
     assert GIB <= answer.request.memory_bytes <= 8 * GIB
     assert answer.request.walltime_s == 300
-    assert answer.notes[-1].startswith("asked for as predicted there, at a risk of 5%: ")
+    assert answer.notes[-1].startswith("requesting, at 5% risk: ")
     assert "(--cores)" not in answer.notes[-1]
     assert "00:05:00 of walltime (--time)" in answer.notes[-1]
 
@@ -116,7 +116,7 @@ def test_a_job_too_large_for_the_device_is_said_to_be(script, tmp_path):
     pytest.importorskip("torch")
     (tmp_path / script).write_text(TRAIN.replace("(64, 10)", "(64, 100_000_000)"))
     notes = filled(JobRequest(), "Pitzer:gpu", sys.executable, script).notes
-    assert "of GPU memory and a V100" in notes[-1]
+    assert "of GPU memory, but a V100" in notes[-1]
     assert "leadline recommend shows where it fits" in notes[-1]
 
 
@@ -124,6 +124,6 @@ def test_a_limit_below_the_one_asked_for_may_be_given_where_so_much_is_enough(sc
     answer = filled(JobRequest(walltime_s=8 * 3600.0), "Pitzer:gpu", sys.executable, script)
     assert answer.request.walltime_s == 8 * 3600.0
     assert answer.request.least_walltime_s < answer.request.walltime_s
-    assert any("may be given it, if it then starts sooner" in note for note in answer.notes)
+    assert any("the scheduler may set a limit of" in note for note in answer.notes)
     least = JobRequest(walltime_s=8 * 3600.0, least_walltime_s=7 * 3600.0)
     assert filled(least, "Pitzer:gpu", sys.executable, script).request.least_walltime_s == 7 * 3600.0

@@ -111,14 +111,14 @@ def test_a_failure_is_told_once_and_learning_goes_on(learning, school, clock):
         learning.take_in(runs())
         told = news(learning)
         clock.sleep(REPEAT_S)
-        assert told == (["nothing could be learned: division by zero"] if len(school.asked) == 1 else [])
+        assert told == (["retraining failed: division by zero"] if len(school.asked) == 1 else [])
     school.answer = RetrainingReport((BETTER,))
     learning.take_in(runs())
     assert [BETTER.sentence] == news(learning)
 
 
 def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_path, learning, school, clock):
-    school.answer = RetrainingReport((BETTER,), ("nothing could be learned of infer: no numpy",))
+    school.answer = RetrainingReport((BETTER,), ("could not retrain infer: no numpy",))
     school.open.clear()
     with PlaneJournal(tmp_path / "journal.sqlite", clock) as journal:
         plane = Plane(journal, {}.__getitem__, FakeAdvisor(), diagnose=diagnose_by_state, decide=retry_node_failures, clock=clock,
@@ -132,7 +132,7 @@ def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_
         plane.step()
         plane.step()
         told = journal.events(kinds=[EventKind.LEARNED])
-    assert [BETTER.sentence, "nothing could be learned of infer: no numpy"] == [one.said["why"] for one in told]
+    assert [BETTER.sentence, "could not retrain infer: no numpy"] == [one.said["why"] for one in told]
     assert tuple(told[0].said[name] for name in ("error_before", "error_after", "replaced")) == (0.5, 0.1, True)
 
 

@@ -103,7 +103,7 @@ def test_an_old_answer_says_nothing_of_a_job_that_is_submitted_now(waits, office
     assert told(waits, clock) is None
     clock.sleep(REPEAT_S)
     told(waits, clock)
-    assert heard == ["how long jobs wait at reef is not learned: no accounting"], "it is told once"
+    assert heard == ["queue waits at reef are not predicted: no accounting"], "it is told once"
     office.fails = ""
     clock.sleep(REPEAT_S)
     assert told(waits, clock) is not None

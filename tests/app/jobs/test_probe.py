@@ -42,7 +42,7 @@ def test_a_job_that_ends_by_itself_is_measured_and_not_scaled():
     found = probe(write(LOOP.format(epochs=2)), ProbeLimits())
     assert found.finished
     assert found.measured["elapsed_s"].value == found.forecast.elapsed_s.point
-    assert "own end" in found.remarks[-1]
+    assert "the job finished" in found.remarks[-1]
 
 
 def test_a_job_in_another_language_is_scaled_by_what_it_reports():
@@ -67,7 +67,7 @@ def test_a_job_that_shows_nothing_says_what_to_do():
 
 @pytest.mark.parametrize("limits", [ProbeLimits(units=0), ProbeLimits(time_s=-1), ProbeLimits(limit_s=0)])
 def test_a_limit_that_is_not_above_zero_is_refused(limits):
-    with pytest.raises(InvalidInput, match="must be above zero"):
+    with pytest.raises(InvalidInput, match="must be above 0"):
         probe(("true",), limits)
 
 
@@ -97,4 +97,4 @@ def test_a_command_that_fails_ends_the_probe_with_its_reason(capfd):
 
 def test_without_a_command_the_probe_says_how_to_give_one(capfd):
     assert main(["probe"]) == 2
-    assert "give it after --" in capfd.readouterr().err
+    assert "put it after --" in capfd.readouterr().err

@@ -82,22 +82,22 @@ def test_terms_become_the_policy_in_seconds_and_moments():
 @pytest.mark.parametrize(
     ("terms", "says"),
     [
-        (PlaneOptions(copies=2), "--copies 2 wait each at another place, and there is one"),
+        (PlaneOptions(copies=2), "--copies is 2, but there is one target"),
         (PlaneOptions(copies=0), "--copies is 0, but it must be at least 1"),
         (
             PlaneOptions(checkpoint_folder="kept"),
-            "--checkpoint-folder is for a command that goes on from its own checkpoint",
+            "--checkpoint-folder needs --resumes",
         ),
         (PlaneOptions(checkpoint_folder="../kept", resumes=True), "'../kept' is no folder within the job's own"),
         (PlaneOptions(attempts=0), "--attempts is 0"),
         (PlaneOptions(cost=float("nan")), "--most-cost is nan"),
-        (PlaneOptions(risk=1.0), "must lie between 0 and 1"),
-        (PlaneOptions(checkpoint_signal="KILL"), "no signal that a command can hear"),
-        (PlaneOptions(checkpoint_signal="FIVE"), "no signal that a command can hear"),
-        (PlaneOptions(deadline="soon"), "neither a duration nor a moment"),
-        (PlaneOptions(deadline="2026-13-45"), "no moment"),
-        (PlaneOptions(deadline="2020-01-01"), "is past"),
-        (PlaneOptions(deadline="99999999999d"), "neither a duration nor a moment"),
+        (PlaneOptions(risk=1.0), "must be between 0 and 1"),
+        (PlaneOptions(checkpoint_signal="KILL"), "not a signal that a command can handle"),
+        (PlaneOptions(checkpoint_signal="FIVE"), "not a signal that a command can handle"),
+        (PlaneOptions(deadline="soon"), "not a duration or a time"),
+        (PlaneOptions(deadline="2026-13-45"), "not a time"),
+        (PlaneOptions(deadline="2020-01-01"), "is in the past"),
+        (PlaneOptions(deadline="99999999999d"), "not a duration or a time"),
     ],
 )
 def test_terms_that_cannot_be_are_refused_by_name(terms, says):
@@ -125,7 +125,7 @@ def test_a_site_that_would_refuse_the_job_is_heard_before_anything_is_handed_ove
             PlaneOptions(),
             toolbox(),
         )
-    with pytest.raises(InvalidInput, match="name them with one"):
+    with pytest.raises(InvalidInput, match="exclude each other"):
         prepare_submission(["./job"], ["local"], JobRequest(), PlaneOptions(after=("a",), after_any=("b",)), toolbox())
 
 
@@ -141,5 +141,5 @@ def test_copies_are_refused_where_nothing_could_hold_them_back():
     with pytest.raises(InvalidInput, match="--copies 2 needs the measuring wrapper"):
         build_policy(places, PlaneOptions(copies=2, measured=False))
     wanted = JobSubmission(JobSpec("x", ("true",), ResourceSpec()), Policy(places, copies=2, measured=False))
-    with pytest.raises(InvalidInput, match="copies of a job need the measuring wrapper"):
+    with pytest.raises(InvalidInput, match="replicas of a job need the measuring wrapper"):
         submit_jobs(wanted)

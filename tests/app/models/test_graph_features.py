@@ -75,6 +75,6 @@ def test_figures_that_were_cut_short_are_made_again(folder):
 
 def test_what_cannot_be_traced_is_named_and_leaves_nothing(folder):
     commands = [TraceableCommand(("python", "train.py", str(number)), str(folder)) for number in range(4)]
-    with pytest.raises(InvalidInput, match=r"no white-box figures of python train\.py 0: it trains nothing"):
+    with pytest.raises(InvalidInput, match=r"cannot trace python train\.py 0: it trains nothing"):
         trace_features(commands, Source(Untraceable("it trains nothing")), jobs=1)
     assert not (folder / "data" / "traces").exists()

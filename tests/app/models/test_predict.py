@@ -123,7 +123,7 @@ def test_a_place_of_the_runs_own_hardware_keeps_the_interval_and_another_widens_
     assert seen.notes == ()
     assert pytest.approx(1.1) == seen.estimate.elapsed_s.high / seen.estimate.elapsed_s.point
     assert other.estimate.elapsed_s.high / other.estimate.elapsed_s.point > math.exp(1.6 * 0.4)
-    said = f"no run had its processor (Intel Xeon Platinum 8268), but {XEON}: the range is wider for it"
+    said = f"no run had its processor (Intel Xeon Platinum 8268), but {XEON}: wider interval"
     assert (said,) == other.notes
 
 
@@ -131,7 +131,7 @@ def test_a_node_of_a_known_processor_is_marked_for_what_else_no_run_had():
     memory = Feature("node_memory_bytes", FeatureRole.NODE, 1e11, 2e11)
     model = MadeModel(per_core, features=(*PARAMETERS, CORES, PROCESSOR, memory))
     options = recommend(model, *SET, "cores=4").options
-    assert options[0].notes == ("node_memory_bytes is more than was run: the range is wider for it",)
+    assert options[0].notes == ("node_memory_bytes is more than was run: wider interval",)
     assert pytest.approx(1.1) == options[0].estimate.elapsed_s.high / options[0].estimate.elapsed_s.point
 
 
@@ -171,7 +171,7 @@ def test_this_machine_is_a_place_and_free():
 
 def test_a_parameter_far_outside_the_runs_is_answered_with_a_note():
     answer = recommend(MadeModel(per_core), "epochs=1000", "rate=0.2", "optimizer=sgd", "cores=8", risk=0.2)
-    assert answer.notes == ("epochs = 1000 is 10 times the largest that was run: the range is wider for it",)
+    assert answer.notes == ("epochs = 1000 is 10 times the largest that was run: wider interval",)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_value_that_cannot_be_is_one_sentence(given, says):
 
 @pytest.mark.parametrize(
     ("varied", "says"),
-    [("epochs=1,,2", "an empty value"), ("epochs=1,1", "a value twice"), ("rate", "--vary batch=32,64,128")],
+    [("epochs=1,,2", "an empty value"), ("epochs=1,1", "the same value twice"), ("rate", "--vary batch=32,64,128")],
 )
 def test_values_to_try_that_cannot_be_are_one_sentence(varied, says):
     with pytest.raises(InvalidInput, match=says):
@@ -208,7 +208,7 @@ def test_values_to_try_that_cannot_be_are_one_sentence(varied, says):
 def test_more_configurations_than_can_be_tried_are_refused():
     epochs = ",".join(map(str, range(1, 2001)))
     rates = ",".join(str(number / 4000) for number in range(1, 60))
-    with pytest.raises(InvalidInput, match="vary less"):
+    with pytest.raises(InvalidInput, match="are allowed"):
         recommend(MadeModel(per_core), "optimizer=adam", varied=(f"epochs={epochs}", f"rate={rates}"))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "training"))
 from made_runs import campaign, make_run
 
 from leadline.app.models.retrain import CORRECTED_TAG, correct_estimate, retrain

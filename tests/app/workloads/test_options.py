@@ -33,7 +33,7 @@ def test_the_rules_of_bitsandbytes_are_read(config):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quantize": "4bit"}, "--lora 16"),
+        ({"quantize": "4bit"}, "--lora RANK"),
         ({"lora_embeddings": True}, "--lora-embeddings"),
         ({"lora": 0}, "at least 1"),
         ({"lora": 8, "phase": "inference"}, "merged"),

@@ -49,7 +49,7 @@ def test_a_module_of_xla_is_told_by_its_ending_and_a_dump_by_its_first_word(tmp_
         (tmp_path / name).write_text("HloModule jit_step\n")
         assert ModelKind.HLO is read_workload([str(tmp_path / name)]).model.kind
     (tmp_path / "notes.txt").write_text("not a module")
-    with pytest.raises(InvalidInput, match="is no workload"):
+    with pytest.raises(InvalidInput, match="is not a workload"):
         read_workload([str(tmp_path / "notes.txt")])
     with pytest.raises(InvalidInput, match="does not exist"):
         read_workload([str(tmp_path / "gone.mlir")])
@@ -76,11 +76,11 @@ def test_a_function_is_of_the_framework_that_it_uses(tmp_path, code, kind):
 def test_what_is_written_in_a_module_cannot_be_changed_by_an_option(tmp_path):
     (tmp_path / "step.mlir").write_text("")
     (tmp_path / "net.py").write_text("import jax\ndef build(): ...")
-    with pytest.raises(InvalidInput, match="--batch changes nothing here: a lowered module has its sizes"):
+    with pytest.raises(InvalidInput, match="--batch has no effect here: a lowered module has fixed sizes"):
         read_workload([str(tmp_path / "step.mlir")], WorkloadOptions(batch=4))
-    with pytest.raises(InvalidInput, match="--precision changes nothing here: a JAX function says it itself"):
+    with pytest.raises(InvalidInput, match="--precision has no effect here: set it in the JAX function"):
         read_workload([f"{tmp_path / 'net.py'}:build"], WorkloadOptions(precision="bf16"))
-    with pytest.raises(InvalidInput, match="only a JAX function can be compiled"):
+    with pytest.raises(InvalidInput, match="--compile is for JAX functions"):
         read_workload([str(tmp_path / "step.mlir")], WorkloadOptions(compile=True))
     assert read_workload([f"{tmp_path / 'net.py'}:build"], WorkloadOptions(compile=True)).compiled
 
@@ -110,11 +110,11 @@ def test_the_command_line_wins_over_the_file(tmp_path, config):
         (
             ["python", "train.py"],
             {"precision": "bf16"},
-            "--precision changes nothing here: a script is read as it stands",
+            "--precision has no effect here: a script is traced as it is",
         ),
         (["python", "train.py"], {"input": ["8x8"]}, "--input changes nothing here"),
-        (["config.json"], {"input": ["8x8"]}, "a config.json is fed by --batch and --seq"),
-        (["net.py:build"], {"seq": 8}, "the inputs of a function are given whole"),
+        (["config.json"], {"input": ["8x8"]}, "a config.json takes --batch and --seq"),
+        (["net.py:build"], {"seq": 8}, "give the shape of a function's inputs"),
         (["net.onnx"], {"optimizer": "sgd"}, "an ONNX file has no backward"),
         (["python", "train.py"], {"tensor_parallel": 2}, "--tensor-parallel changes nothing here"),
         (["net.onnx"], {"sharding": "full"}, "--sharding changes nothing here"),
@@ -181,7 +181,7 @@ def test_a_broken_file_is_answered_with_the_place_and_the_reason(tmp_path, confi
         ({"sharding": "full", "phase": "inference"}, "leave it out of inference"),
         ({"generate": 0, "phase": "inference"}, "--generate is 0, but it must be at least 1"),
         ({"generate": -3, "phase": "inference"}, "--generate is -3, but it must be at least 1"),
-        ({"generate": 64}, "training generates nothing: add --phase inference"),
+        ({"generate": 64}, "--generate is for inference: add --phase inference"),
     ],
 )
 def test_an_option_out_of_range_is_named(config, options, says):

@@ -91,5 +91,5 @@ def test_a_file_without_lengths_is_refused(tmp_path, text):
 def test_a_script_is_told_that_its_own_batches_are_looked_at(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
-    with pytest.raises(InvalidInput, match="own batches"):
+    with pytest.raises(InvalidInput, match="batches of a script"):
         read_workload(["python", str(script)], WorkloadOptions(seq_max=128))

@@ -83,14 +83,14 @@ def test_a_file_that_will_not_do_is_named_with_its_reason(capsys, folder, name, 
         (["net.py:build", "--input", f"{10**30}x10"], "has a dimension of 1e+30: no tensor is that large"),
         (["config.json", "--batch", "0"], "--batch is 0, but it must be at least 1"),
         (["config.json", "--batch", str(10**30)], "--batch is 1e+30, but it can be at most 1,000,000,000"),
-        (["config.json", "--epochs", "-1"], "--epochs is -1, but it must be more than 0"),
-        (["config.json", "--epochs", "nan"], "--epochs is nan, but it must be more than 0"),
+        (["config.json", "--epochs", "-1"], "--epochs is -1, but it must be above 0"),
+        (["config.json", "--epochs", "nan"], "--epochs is nan, but it must be above 0"),
         (["config.json", "--epochs", "1e30"], "--epochs is 1e+30, but it can be at most"),
         (["config.json", "--bytes-per-sample", "99999PB"], "a sample can hold at most 1 PB"),
         (["config.json", "--gpus", "0"], "--gpus is 0, but it must be at least 1"),
         (["config.json", "--on", "A1000 SXM"], "unknown system or device 'A1000 SXM': did you mean"),
-        (["config.json", "--on", "A100", "SXM4", "80GB"], "'SXM4 80GB' stands after config.json"),
-        ([""], "no workload is named"),
+        (["config.json", "--on", "A100", "SXM4", "80GB"], "unexpected 'SXM4 80GB' after config.json"),
+        ([""], "no workload given"),
     ],
 )
 def test_a_value_that_will_not_do_is_named_with_the_fix(capsys, words, says):
@@ -171,8 +171,8 @@ def test_nothing_is_measured_or_run_whose_outcome_could_not_be_kept(capsys, fold
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(folder / "file" / "within"))
     toolbox.cache_clear()
     said = refused(capsys, ["calibrate", "--budget", "10"], code=1)
-    assert f"{folder}/file is a file): make it writable, or name another folder with LEADLINE_DATA_DIR" in said
+    assert f"{folder}/file is a file): change its permissions, or set LEADLINE_DATA_DIR to another folder" in said
     assert main(["submit", "-y", "--", "touch", "ran"]) == 1
-    assert "is a file): make it writable" in capsys.readouterr().err
+    assert "is a file): change its permissions" in capsys.readouterr().err
     assert not (folder / "ran").exists()
     assert (folder / "file").read_text() == ""

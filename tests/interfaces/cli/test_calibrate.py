@@ -41,7 +41,7 @@ def test_a_sweep_is_one_document_on_stdout_and_one_record_in_the_catalog(calibra
     assert document["schema"] == "leadline.device/1"
     assert document["kind"] == "cpu"
     assert document["calibration"]["timings"]
-    assert f"calibrated {document['name']}, record kept in your catalog" in done.stderr
+    assert f"calibrated {document['name']}; saved to your catalog" in done.stderr
     (record,) = folder.glob("catalog/devices/*")
     assert document["name"] == json.loads(record.read_text())["name"]
 
@@ -84,7 +84,7 @@ def test_a_figure_is_written_with_the_unit_that_its_name_ends_in(name, value, wo
     ("words", "says"),
     [
         (["--device", "tpu"], "--device tpu is not known: give cpu or cuda"),
-        (["--budget", "5"], "--budget 5 is too short to measure anything: give at least 10 seconds"),
+        (["--budget", "5"], "--budget is 5, but it must be at least 10 seconds"),
         (["--budget", "nan"], "--budget nan is too short"),
         (["--budget", "1e30"], "--budget 1e+30 is more than an hour"),
         (["--budget", "long"], "--budget is 'long', but it must be a number"),

@@ -47,17 +47,17 @@ def test_the_runs_stand_in_a_table_with_their_forecast_and_nothing_is_started(fi
     assert text.startswith("classifier: adaptive design, budget 20m 00s of run time, each run at most 10m 00s\n")
     assert text.splitlines()[1].split()[:6] == ["scale", "dataset", "epochs", "width", "cores", "forecast"]
     assert text.count("\nSD ") == 9
-    assert "As many runs at full scale: " in text
-    assert "chosen on the way        19m 24s kept" in text
+    assert "The same number of runs at full scale: " in text
+    assert "chosen later        19m 24s reserved" in text
     assert "your guess of 2.00 s for the cheapest run" in text
-    assert f"Nothing was started: leadline campaign run {file}" in text
+    assert f"Nothing was started. Start these runs with: leadline campaign run {file}" in text
     assert not (tmp_path / "data").exists()
 
 
 def test_another_design_budget_and_seed_may_be_asked_for(file, capsys):
     text = shown(capsys, file, "--design", "grid", "--budget", "3m", "--seed", "4")
     assert "grid design, budget 3m 00s of run time" in text
-    assert "runs are left out: the budget does not allow them" in text
+    assert "runs left out: over budget" in text
     assert text != shown(capsys, file, "--design", "grid", "--budget", "3m", "--seed", "5")
     dollars = shown(capsys, file, "--design", "random", "--budget", "$0.02")
     assert "random design, budget $0.020" in dollars
@@ -107,7 +107,7 @@ def test_runs_that_ended_are_marked_and_the_forecast_rests_on_them(file, capsys,
     capsys.readouterr()
     text = shown(capsys, file)
     assert text.count("made\n") + text.count("made \n") == 4
-    assert "The forecast rests on 4 runs of this campaign." in text
+    assert "The forecast uses 4 runs of this campaign." in text
     assert " spent, each run at most" in text.splitlines()[0]
     document = json.loads(shown(capsys, file, "--json"))
     ahead = sum(row["cost"] for row in document["runs"] if not row["made"])

@@ -44,7 +44,7 @@ def test_a_campaign_is_made_and_shown_and_made_no_second_time(file, capsys):
     assert main(["campaign", "run", str(file), "-y", "--max-runs", "2"]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("naps: 2 of 5 runs · ")
-    assert f"leadline campaign run {file} goes on from here" in printed.err
+    assert f"leadline campaign run {file}resume with leadline campaign run" in printed.err
     assert main(["campaign", "run", str(file), "-y"]) == 0
     assert capsys.readouterr().out.startswith("naps: 5 of 5 runs · ")
     assert main(["campaign", "run", str(file), "-y", "--json"]) == 0
@@ -60,7 +60,7 @@ def test_a_campaign_is_made_and_shown_and_made_no_second_time(file, capsys):
     assert main(["campaign", "status"]) == 0
     assert "naps" in capsys.readouterr().out
     assert main(["campaign", "stop", "naps"]) == 0
-    assert "is not being run" in capsys.readouterr().err
+    assert "is not running" in capsys.readouterr().err
 
 
 def test_a_campaign_in_which_everything_fails_ends_with_the_reason(file, capsys):
@@ -74,7 +74,7 @@ def test_a_campaign_in_which_everything_fails_ends_with_the_reason(file, capsys)
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
-        (["run", "FILE"], 2, "there is no terminal: add -y"),
+        (["run", "FILE"], 2, "without a terminal: add -y"),
         (["run", "FILE", "-y", "--cores", "9999"], 2, "--cores 9999 is more than this machine has"),
         (["run", "nothing.toml", "-y"], 2, "nothing.toml cannot be read"),
         (["run", "FILE", "-y", "--memory", "much"], 2, "'much' is not a size"),

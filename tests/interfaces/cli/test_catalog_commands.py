@@ -152,7 +152,7 @@ def test_the_check_names_what_a_large_model_does_not_fit_and_why(capsys, tmp_pat
         (("devices", "show", "h2000"), "unknown device 'h2000': did you mean 'H200'"),
         (("systems", "validate", "gone.toml"), "gone.toml cannot be read: No such file or directory; check the path"),
         (("systems", "validate", "."), ". cannot be read: Is a directory"),
-        (("systems", "check"), "no workload is named"),
+        (("systems", "check"), "no workload given"),
         (("systems", "check", "gone.json"), "gone.json does not exist"),
     ],
 )

@@ -50,7 +50,7 @@ def job(tmp_path):
     [
         (["--budget", "5"], "--budget 5 is too short to measure anything"),
         (["--budget", "soon"], "--budget is 'soon', but it must be a number"),
-        (["--quick"], "unknown option --quick: leadline demo --help lists the options"),
+        (["--quick"], "no such option: --quick; run leadline demo --help"),
         (["mine.py"], "'mine.py' is too much"),
     ],
 )
@@ -74,7 +74,7 @@ def test_the_comparison_shows_each_quantity_that_is_known_on_both_sides(job, cap
 def test_the_recommendations_name_what_to_ask_for_on_each_site(job, capsys):
     demo._recommended(job)
     printed = capsys.readouterr().out
-    assert "digits_cnn: what to ask for elsewhere" in printed
+    assert "digits_cnn: requests on other systems" in printed
     rows = [line for line in printed.splitlines() if any(line.startswith(f"  {site}") for site in DEMO_SYSTEMS)]
     assert len(DEMO_SYSTEMS) == len(rows)
     assert all("00:05:00" in row or "would make" in row or "nothing fits" in row for row in rows)

@@ -50,12 +50,12 @@ def test_the_story_says_what_happened_and_why_with_units(story, capsys):
         "Pitzer does not answer: squeue: no answer in 60 s",
         "Pitzer answers again",
         "attempt 1: reports: 500 of 1000 steps, memory 8.00 GiB (5 times since",
-        "left alone: it lasts beyond its limit with 31 %, but it may still end in time (5 times since",
-        "expected to take in all: 1h 58m from 1h 55m to 2h 03m; probability to reach the limit: 31 %",
-        "the scheduler refused to extend its limit: Access/permission denied",
+        "kept: it lasts beyond its limit with 31 %, but it may still end in time (5 times since",
+        "expected total: 1h 58m from 1h 55m to 2h 03m; probability of hitting the limit: 31 %",
+        "the scheduler refused to extend the limit: Access/permission denied",
         "attempt 1: ended as TIMEOUT: it was ended at its limit after 2h 00m",
-        "submitted anew: it was ended at its limit: it is submitted again",
-        "limit: 3h 00m; all attempts took: 2 node-hours; memory it needs: 8.00 GiB",
+        "resubmitted: it was ended at its limit: it is submitted again",
+        "limit: 3h 00m; used by all attempts: 2 node-hours; memory needed: 8.00 GiB",
         "1  Pitzer:gpu as 4001 on p0123: TIMEOUT",
         "of 2h 00m, memory 8.00 GiB of 16.0 GiB (50%)",
     ):
@@ -66,7 +66,7 @@ def test_polls_and_what_concerns_others_are_not_in_it(story, capsys):
     text = told(capsys, "b1c2", "--all")
     assert "live" not in text
     assert "Elsewhere" not in text
-    assert text.count("left alone") == 5
+    assert text.count("kept") == 5
 
 
 def test_the_document_has_every_sentence_with_its_figures(story, capsys):
@@ -88,7 +88,7 @@ def test_an_array_is_asked_which_of_its_elements(written, capsys):
         job = written.job(f"e{at:011}", group="3f2a91b4c0de", index=at)
         written.closes(job, JobState.FAILED if at == 2 else JobState.COMPLETED, "exit code 1" if at == 2 else "")
     assert main(["explain", "3f2a91"]) == 2
-    assert "of its 1 that did not complete, such as 3f2a91b4c0de_2\n" in capsys.readouterr().err
+    assert "for example of the 1 that did not complete, such as 3f2a91b4c0de_2\n" in capsys.readouterr().err
     assert "FAILED" in told(capsys, "3f2a91_2")
 
 

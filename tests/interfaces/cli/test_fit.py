@@ -111,7 +111,7 @@ def test_the_text_draws_what_is_held(capsys, config):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "leadline fit needs a place: name a device or a system with --on"),
+        ((), "no target given: name a device or a system with --on"),
         (("--on", "T4", "--risk", "0"), "--risk is 0, but it must lie between 0 and 1"),
         (("--on", "Nowhere"), "unknown system or device 'Nowhere'"),
     ],
@@ -163,7 +163,7 @@ def test_the_timeline_is_drawn_into_a_file(capsys, config, tmp_path, ending):
     path = tmp_path / f"memory.{ending}"
     words = ["fit", config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes", "--plot", str(path)]
     assert main(words) == 0
-    assert f"drawn into {path}" in capsys.readouterr().err.replace("\n", "")
+    assert f"saved to {path}" in capsys.readouterr().err.replace("\n", "")
     content = path.read_bytes()
     if ending == "png":
         from PIL import Image

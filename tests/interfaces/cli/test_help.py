@@ -1,4 +1,4 @@
-"""The help of every command: what each option is, what holds without it, and how little it takes to say so."""
+"""The help of every command shows each option and its default, and is fast."""
 
 import subprocess
 import sys
@@ -16,8 +16,8 @@ from leadline.interfaces.cli.workload_options import FILE_ONLY
 def commands():
     """Yield every command with the words that call it."""
     for verb, (module, _) in COMMANDS.items():
-        made = typer.main.get_command(import_module(f"leadline.interfaces.cli.{module}").app)
-        for name, command in getattr(made, "commands", {"": made}).items():
+        app = typer.main.get_command(import_module(f"leadline.interfaces.cli.{module}").app)
+        for name, command in getattr(app, "commands", {"": app}).items():
             yield (f"{verb} {name}".strip(), command)
 
 
@@ -26,15 +26,15 @@ TAKES_WORKLOAD = ("estimate", "recommend", "systems check")
 
 
 @pytest.mark.parametrize("words", EVERY)
-def test_every_option_says_what_it_is_and_what_holds_without_it(words):
+def test_every_option_has_a_help_text_and_a_default(words):
     for option in EVERY[words].params:
         assert option.help, option.name
-        known = option.required or option.show_default or getattr(option, "is_flag", False)
-        assert known or option.name in ("subject", "workload"), f"{option.name} shows no default"
+        has_default = option.required or option.show_default or getattr(option, "is_flag", False)
+        assert has_default or option.name in ("subject", "workload"), f"{option.name} shows no default"
 
 
 @pytest.mark.parametrize("words", EVERY)
-def test_help_shows_every_option_with_its_default_and_no_type_of_python(words, capsys):
+def test_help_shows_every_option_with_its_default_and_no_python_type(words, capsys):
     assert main([*words.split(), "--help"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for option in EVERY[words].params:
@@ -47,9 +47,9 @@ def test_help_shows_every_option_with_its_default_and_no_type_of_python(words, c
 
 
 @pytest.mark.parametrize("words", TAKES_WORKLOAD)
-def test_the_workload_options_are_those_of_the_one_list(words):
-    listed = [one.name for one in msgspec.structs.fields(WorkloadOptions) if one.name not in FILE_ONLY]
-    names = [one.name for one in EVERY[words].params]
+def test_workload_options_are_those_of_the_shared_list(words):
+    listed = [field.name for field in msgspec.structs.fields(WorkloadOptions) if field.name not in FILE_ONLY]
+    names = [option.name for option in EVERY[words].params]
     assert listed == [name for name in names if name in listed]
 
 
@@ -67,7 +67,7 @@ def test_the_first_help_lists_every_command(words, capsys):
     assert all(f"\n  {name} " in printed for name in COMMANDS)
 
 
-def test_help_of_a_command_may_be_asked_for_either_way(capsys):
+def test_help_of_a_command_has_two_spellings(capsys):
     main(["submit", "-h"])
     first = capsys.readouterr().out
     main(["help", "submit"])
@@ -82,10 +82,23 @@ def test_help_of_a_command_may_be_asked_for_either_way(capsys):
         (["submit", "--help"], ("torch", "numpy", "asyncio", "sphinx", "onnx")),
     ],
 )
-def test_start_up_imports_nothing_that_is_not_needed(words, heavy):
+def test_start_up_imports_only_what_is_needed(words, heavy):
     program = (
         "import sys; from leadline.interfaces.cli.main import main; main(sys.argv[1:]); "
         f"sys.exit(' '.join(name for name in {heavy!r} if name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_no_help_imports_numpy_and_jobs_imports_no_estimator():
+    program = (
+        "import sys; from leadline.interfaces.cli.main import COMMANDS, main\n"
+        "for name in ('jobs', *(name for name in COMMANDS if name not in ('bench', 'jobs'))):\n"
+        "    main([name, '--help'])\n"
+        "    heavy = [m for m in sys.modules if m in ('numpy', 'scipy', 'torch', 'sklearn', 'matplotlib')]\n"
+        "    heavy += [m for m in sys.modules if name == 'jobs' and m.startswith('leadline.estimators')]\n"
+        "    if heavy: sys.exit(f'{name} imports {heavy}')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""

@@ -60,7 +60,7 @@ def test_a_run_that_was_cut_off_says_why_and_has_no_error(capsys):
     assert "because: the limit" in printed
     assert "≥ 1m 40s" in printed
     assert "%" not in printed
-    assert printed.rstrip().endswith("The run was cut off: what was measured is a lower bound.")
+    assert printed.rstrip().endswith("The run was cut off: measurements are lower bounds.")
 
 
 def test_one_run_is_one_document_with_its_comparison(capsys):
@@ -92,7 +92,7 @@ def test_the_export_has_a_line_a_run_under_one_header(capsys):
         (("show", "ab"), 2, "unknown run 'ab'"),
         (("show", "zzz"), 2, "unknown run 'zzz'"),
         (("list", "--limit", "0"), 2, "--limit is '0', but it must be at least 1"),
-        (("export", "--format", "xml"), 2, "--format 'xml' is not known: write csv or json"),
+        (("export", "--format", "xml"), 2, "--format is 'xml', but it must be csv or json"),
         (("shwo",), 2, "did you mean 'show'"),
     ],
 )

@@ -90,7 +90,7 @@ def test_those_that_ended_are_listed_when_asked_for_with_how_they_ended(written,
     assert main(["jobs"]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "leadline jobs --all shows those that ended" in printed.err
+    assert "leadline jobs --all shows finished ones" in printed.err
     for words in (["--all"], ["solver"], ["aa00"], ["4001"], ["--limit", "1"]):
         assert main(["jobs", *words]) == 0
         assert lines(capsys)[1].endswith("exit code 3"), words
@@ -112,7 +112,7 @@ def test_without_any_job_it_says_how_one_is_handed_over(capsys):
     assert printed.out == ""
     assert "leadline submit" in printed.err
     assert main(["jobs", "nothing"]) == 2
-    assert "unknown job 'nothing': no job was handed over yet" in capsys.readouterr().err
+    assert "unknown job 'nothing': no job has been submitted yet" in capsys.readouterr().err
 
 
 def test_no_name_breaks_the_table(written, capsys):

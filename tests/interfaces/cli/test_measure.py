@@ -43,8 +43,8 @@ def test_the_kit_is_written_and_runs_without_leadline(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "needs either --out FILE to measure into, or --kit FILE.pyz to write the kit"),
-        (["--out", "rows.jsonl", "--kit", "kit.pyz"], "needs either --out FILE"),
+        ([], "name either --out FILE to measure, or --kit FILE.pyz to write the kit"),
+        (["--out", "rows.jsonl", "--kit", "kit.pyz"], "name either --out FILE"),
         (["--out", "rows.jsonl", "--minutes", "soon"], "--minutes is 'soon', but it must be a number"),
         (["--out", "rows.jsonl", "--minutes", "0"], "--minutes 0 is no time to measure in"),
         (["--out", "none/rows.jsonl"], "is not there: make it, or give --out a file in another"),

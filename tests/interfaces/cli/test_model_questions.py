@@ -109,7 +109,7 @@ def test_the_estimator_that_was_asked_for_answers(capsys, config, choice, name):
     assert main(["estimate", config, "--batch", "4", "--on", "L40S", "--estimator", choice, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["estimator"].endswith(f", {name}")
-    assert f"priced by the {name}, as asked" in document["basis"]["reasons"][0]
+    assert f"estimated with the {name}, your choice" in document["basis"]["reasons"][0]
 
 
 def test_an_estimator_that_there_is_not_is_refused_with_those_that_there_are(capsys, config):

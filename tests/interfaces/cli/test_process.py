@@ -68,7 +68,7 @@ def test_a_fault_of_our_own_is_one_sentence_and_shows_its_place_when_asked(envir
     )
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "leadline: a fault of Leadline's own, KeyError: 'missing': LEADLINE_DEBUG=1 shows where" in done.stderr
+    assert "leadline: internal error (KeyError: 'missing'); set LEADLINE_DEBUG=1" in done.stderr
     assert done.stderr.count("\n") == 1
     shown = subprocess.run(
         [sys.executable, "-c", program], env={**environment, "LEADLINE_DEBUG": "1"}, capture_output=True, check=False

@@ -70,7 +70,7 @@ def test_a_run_that_was_cut_off_is_marked(capfd):
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
-        (["submit", "-y"], 2, "there is no command to run"),
+        (["submit", "-y"], 2, "no command given"),
         (["submit", "--", "true"], 2, "add -y"),
         (["submit", "-y", "--time", "soon", "--", "true"], 2, "'soon' is not a duration"),
         (["submit", "--on", "Nowhere:gpu", "--dry-run", "--", "true"], 2, "unknown system 'Nowhere'"),
@@ -81,7 +81,7 @@ def test_a_run_that_was_cut_off_is_marked(capfd):
             "write 0-99, 1,5,7 or 0-100:10",
         ),
         (["history", "show", "nothing"], 2, "unknown run 'nothing': the history is empty"),
-        (["history", "export", "--format", "xml"], 2, "write csv or json"),
+        (["history", "export", "--format", "xml"], 2, "must be csv or json"),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_written(words, code, reason, capsys, tmp_path):
@@ -120,7 +120,7 @@ def test_a_dry_run_of_several_places_prints_a_script_of_each_and_says_what_the_p
     printed = capsys.readouterr()
     assert printed.out.count("#!/bin/bash") == 2
     assert "array 'train' of 4 at slurm:short, else slurm:long (2 at once): 1 node, at most 1h 00m" in printed.err
-    assert "it goes on from its checkpoint" in printed.err
+    assert "resumes from its checkpoint" in printed.err
     assert main(["submit", *words, "--dry-run", "--json", "--", "python", "train.py"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [one["place"] for one in document["others"]] == ["slurm:long"]

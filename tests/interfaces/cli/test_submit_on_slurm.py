@@ -35,7 +35,7 @@ def test_a_job_goes_to_slurm_and_its_story_is_told(capsys, tmp_path):
     capsys.readouterr()
     assert main(["explain", number]) == 0
     story = capsys.readouterr().out
-    assert f"taken by the scheduler as {number}" in story
+    assert f"accepted by the scheduler as {number}" in story
     assert "COMPLETED, exit code 0" in story
     assert main(["jobs", number, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"][0]["state"] == "COMPLETED"

@@ -112,7 +112,7 @@ def test_what_cannot_be_trained_is_one_sentence(words, why, table, capsys):
 
 def test_without_models_a_list_says_what_makes_one(capsys):
     assert main(["model", "list"]) == 0
-    assert "leadline train CAMPAIGN makes one" in capsys.readouterr().err
+    assert "train one with leadline train CAMPAIGN" in capsys.readouterr().err
 
 
 def test_an_empty_history_says_what_makes_runs(capsys):

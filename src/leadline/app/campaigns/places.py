@@ -1,12 +1,12 @@
-"""Where a campaign's runs are made: on this machine, or on the Slurm that is at hand."""
+"""Execute a campaign's runs: on this machine, or on the Slurm of this machine."""
 
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from leadline.app.jobs.job_request import ANY_SLURM, find_partition
-from leadline.app.machines.targets import LOCAL
+from leadline.app.jobs.job_request import find_partition
+from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.campaigns.configurations import build_job
 from leadline.core.campaigns import Campaign, PlannedRun
 from leadline.core.errors import InvalidInput
@@ -26,10 +26,10 @@ Limit = Callable[[QueueEntry], float | None]
 
 @dataclass(frozen=True, slots=True)
 class CampaignLimits:
-    """How much of a place a campaign may use at once.
+    """Limits on the resources that a campaign uses at once.
 
-    On this machine, without any of it, one run at a time may use all of it. On Slurm ``slots`` is how many elements of
-    an array run at once, and the scheduler shares out the rest.
+    On this machine without any limit, one run at a time may use everything. On Slurm, ``slots`` is the number of array
+    elements that run at once, and the scheduler shares the rest.
     """
 
     slots: int | None = None
@@ -40,24 +40,24 @@ class CampaignLimits:
 
 @dataclass(frozen=True, slots=True)
 class LocalCampaignPlace:
-    """This machine."""
+    """Runs on this machine."""
 
     slots: Slots
 
     def place(self, spec: JobSpec) -> JobSpec:
-        """Return the job as it is made here."""
+        """Return the job as it runs here."""
         return replace(spec, system=None)
 
     def check(self, spec: JobSpec) -> None:
-        """Refuse a job that can never have what it asks for."""
+        """Refuse a job that this machine can never run."""
         if never := self.slots.rejection_reason(spec.resources):
             raise InvalidInput(
-                f"no run of {spec.name!r} that asks for so much can be made on this machine: {never}; change "
-                "[resources] of the campaign, or run it elsewhere with --on"
+                f"this machine cannot run {spec.name!r}: {never}; change [resources] of the campaign, or "
+                "run it elsewhere with --on"
             )
 
     def queue(self, journal: QueueJournal, folder: Path, limit_s: Limit) -> JobQueue:
-        """Return what makes the runs."""
+        """Return the queue of runs."""
         return LocalJobQueue(
             journal,
             folder,
@@ -68,7 +68,7 @@ class LocalCampaignPlace:
 
 @dataclass(frozen=True, slots=True)
 class SlurmCampaignPlace:
-    """The Slurm whose commands are at hand, as a system of the catalog or as one whose rules are not known."""
+    """Runs on this machine's Slurm, as a system of the catalog or as one with unknown rules."""
 
     system: str
     partition: str | None
@@ -77,7 +77,7 @@ class SlurmCampaignPlace:
     poll_interval: ArrayPollIntervals = field(default_factory=ArrayPollIntervals)
 
     def place(self, spec: JobSpec) -> JobSpec:
-        """Return the job as it is submitted; a partition that the run itself names stays."""
+        """Return the job as it is submitted; a partition of the run itself stays."""
         return replace(spec, system=self.system, partition=spec.partition or self.partition)
 
     def check(self, spec: JobSpec) -> None:
@@ -86,7 +86,7 @@ class SlurmCampaignPlace:
         directives(placed, self._partition_of(placed))
 
     def queue(self, journal: QueueJournal, folder: Path, limit_s: Limit) -> JobQueue:
-        """Return what makes the runs."""
+        """Return the queue of runs."""
         return SlurmArrayQueue(
             journal, folder, run_process,
             partition_of=self._partition_of, max_running=self.most, limit_s=limit_s, intervals=self.poll_interval,
@@ -102,33 +102,33 @@ CampaignPlace = LocalCampaignPlace | SlurmCampaignPlace
 def find_campaign_place(
     on: str, room: CampaignLimits, campaign: Campaign, planned: Sequence[PlannedRun], catalog: Catalog | None = None
 ) -> CampaignPlace:
-    """Return where the runs are made; refuse a place that cannot take them.
+    """Return the place that ``on`` names; refuse one that cannot run what is planned.
 
     Raises:
-        UnknownName: no such system or partition.
-        InvalidInput: the place has no Slurm at hand, or a run asks for more than it has.
+        UnknownName: unknown system or partition.
+        InvalidInput: this machine has no Slurm, or a run requests more than the place has.
     """
     system, _, partition = on.partition(":")
-    found: CampaignPlace = (
+    place: CampaignPlace = (
         LocalCampaignPlace(_slots(room))
         if system.casefold() == LOCAL
         else _slurm(system, partition or None, room, catalog)
     )
-    for one in planned:
-        found.check(build_job(campaign, one))
-    return found
+    for run in planned:
+        place.check(build_job(campaign, run))
+    return place
 
 
 def end_running_jobs(journal: QueueJournal, folder: Path, *, poll_interval: ArrayPollIntervals | None = None) -> int:
-    """End the jobs of a journal that have no runner any more, wherever they are; return how many there were."""
-    left = [entry for entry in journal.entries() if entry.state is JobState.RUNNING]
+    """End the jobs of a journal whose runner has died; return their number."""
+    running_entries = [entry for entry in journal.entries() if entry.state is JobState.RUNNING]
     queue: JobQueue
-    if any(entry.host is None for entry in left):
+    if any(entry.host is None for entry in running_entries):
         queue = SlurmArrayQueue(journal, folder, run_process, intervals=poll_interval or ArrayPollIntervals())
         queue.resume()
     else:
-        queue = here = LocalJobQueue(journal, folder, machine_slots())
-        here.resume(forget_other_hosts=True)
+        queue = local_queue = LocalJobQueue(journal, folder, machine_slots())
+        local_queue.resume(forget_other_hosts=True)
     running = len(queue.running)
     queue.end()
     while queue.running:
@@ -136,38 +136,39 @@ def end_running_jobs(journal: QueueJournal, folder: Path, *, poll_interval: Arra
     return running
 
 
-def _slurm(system: str, partition: str | None, room: CampaignLimits, catalog: Catalog | None) -> SlurmCampaignPlace:
-    for option, given in (("--cores", room.cores), ("--memory", room.memory_bytes), ("--gpus", room.gpus)):
-        if given is not None:
-            raise InvalidInput(
-                f"{option} shares out this machine; on Slurm the runs ask for what [resources] says: leave it out"
-            )
+def _slurm(system: str, partition: str | None, limits: CampaignLimits, catalog: Catalog | None) -> SlurmCampaignPlace:
+    for option, value in (("--cores", limits.cores), ("--memory", limits.memory_bytes), ("--gpus", limits.gpus)):
+        if value is not None:
+            raise InvalidInput(f"{option} is for this machine; on Slurm, set [resources] of the campaign")
     find_partition(JobSpec("", (), ResourceSpec(), system=system, partition=partition), catalog)
     if shutil.which("sbatch") is None:
         raise InvalidInput(
-            f"this machine has no sbatch, so nothing can be submitted to {system}: run the command on its login node, "
-            "or leave --on out to make the runs here"
+            f"this machine has no sbatch, so it cannot submit to {system}: run the command on its "
+            "login node, or leave --on out to run here"
         )
     return SlurmCampaignPlace(
-        ANY_SLURM if system.casefold() == ANY_SLURM else system, partition, catalog, most=room.slots
+        ANY_SLURM if system.casefold() == ANY_SLURM else system, partition, catalog, most=limits.slots
     )
 
 
-def _slots(room: CampaignLimits) -> Slots:
-    """Return what of this machine may be used.
+def _slots(limits: CampaignLimits) -> Slots:
+    """Return the share of this machine that runs may use.
 
     Raises:
-        InvalidInput: more than it has.
+        InvalidInput: it has less.
     """
     whole = machine_slots()
-    for what, asked, there in (("--cores", room.cores, len(whole.cores)), ("--gpus", room.gpus, len(whole.gpus))):
-        if asked is not None and asked > there:
-            raise InvalidInput(f"{what} {asked} is more than this machine has: {there} may be used")
-    limited = (room.cores, room.memory_bytes, room.gpus) != (None, None, None)
+    for option, requested, available in (
+        ("--cores", limits.cores, len(whole.cores)),
+        ("--gpus", limits.gpus, len(whole.gpus)),
+    ):
+        if requested is not None and requested > available:
+            raise InvalidInput(f"{option} is {requested}, but this machine has {available}")
+    limited = (limits.cores, limits.memory_bytes, limits.gpus) != (None, None, None)
     return replace(
         whole,
-        cores=whole.cores[: room.cores],
-        gpus=whole.gpus[: room.gpus],
-        memory_bytes=whole.memory_bytes if room.memory_bytes is None else room.memory_bytes,
-        max_jobs=room.slots or (None if limited else 1),
+        cores=whole.cores[: limits.cores],
+        gpus=whole.gpus[: limits.gpus],
+        memory_bytes=whole.memory_bytes if limits.memory_bytes is None else limits.memory_bytes,
+        max_jobs=limits.slots or (None if limited else 1),
     )

@@ -1,4 +1,4 @@
-"""The verb ``campaign plan``, and what chooses the runs of a campaign that is being run."""
+"""The verb ``campaign plan``, and the choice of further runs during a campaign."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from leadline.core.runs import Run, Scale
 
 @dataclass(frozen=True, slots=True)
 class PlannedRunRow:
-    """One run of a plan: ``work`` in units of the least, ``cost`` in the budget's unit; ``made`` if it has ended."""
+    """One planned run: ``work`` relative to the cheapest, ``cost`` in the budget's unit; ``made`` if it has ended."""
 
     id: str
     scale: Scale
@@ -31,7 +31,7 @@ class PlannedRunRow:
 
 @dataclass(frozen=True, slots=True)
 class ScaleTotal:
-    """The runs of one scale together; ``None`` where no cost is known yet."""
+    """The runs of one scale together; ``None`` if the cost is unknown."""
 
     scale: Scale
     runs: int
@@ -41,12 +41,15 @@ class ScaleTotal:
 
 @dataclass(frozen=True, slots=True)
 class CampaignPlan:
-    """What a campaign starts with, and what that costs in the budget's ``unit``.
+    """The first runs of a campaign, and their cost in the budget's ``unit``.
 
-    ``later`` further configurations are chosen on the way (``None``: as the budget allows) from ``kept``; ``left_out``
-    runs are more than the budget allows. ``coverage`` is what as many runs would cost at full scale. ``known_from`` is
-    how many runs the forecast rests on; 0 with a forecast: on the guess of the first run. ``spent`` is what the runs
-    that ended took, and is in ``kept`` no more.
+    Attributes:
+        later: number of configurations chosen during the campaign (``None``: as the budget allows).
+        kept: budget reserved for those.
+        left_out: runs that the budget does not allow.
+        coverage: cost of as many runs at full scale.
+        known_from: number of runs behind the forecast; 0 with a forecast: the guess of the first run.
+        spent: cost of the runs that ended, not included in ``kept``.
     """
 
     campaign: str
@@ -74,13 +77,13 @@ def plan_campaign(
     seed: int | None = None,
     folder: Path | None = None,
 ) -> CampaignPlan:
-    """Return the runs that a campaign's file starts with, under another design, budget or seed if given.
+    """Return the first runs of a campaign's file, with another design, budget or seed if given.
 
-    Nothing is started. The forecast rests on the campaign's own runs that ended, where there are any.
+    Nothing is started. The forecast uses the campaign's own finished runs, if there are any.
 
     Raises:
         InvalidInput: the file or the budget is not valid.
-        MissingExtra: what designs runs is not installed.
+        MissingExtra: the packages for experimental design are not installed.
     """
     campaign = read_campaign(file)
     campaign = replace(campaign, design=design or campaign.design, seed=campaign.seed if seed is None else seed)
@@ -90,38 +93,43 @@ def plan_campaign(
     finished = _finished(campaign, folder)
     with _designing():
         from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415
-        from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load for a design only
+        from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load on use
 
-        found = plan_campaign(campaign, finished)
-    made = {run.id for run in finished}
-    rows = tuple(_row(campaign, *one, made) for one in zip(found.runs, found.relative, strict=True))
+        design_plan = plan_campaign(campaign, finished)
+    finished_ids = {run.id for run in finished}
+    rows = tuple(
+        _row(campaign, *run_and_work, finished_ids)
+        for run_and_work in zip(design_plan.runs, design_plan.relative, strict=True)
+    )
     spent = sum(compute_cost(campaign, run.job.resources, run.measured["elapsed_s"].value) for run in finished)
     ahead = sum(row.cost or 0.0 for row in rows if not row.made)
-    kept = max(campaign.budget.amount - spent - ahead, 0.0) if campaign.budget and found.kept is not None else None
+    kept = (
+        max(campaign.budget.amount - spent - ahead, 0.0) if campaign.budget and design_plan.kept is not None else None
+    )
     return CampaignPlan(
         campaign.name, campaign.design, campaign.seed, budget_unit(campaign),
         campaign.budget.amount if campaign.budget else None, campaign.walltime_s, campaign.first_run_s, rows,
-        tuple(_total(scale, rows) for scale in Scale), found.later, found.left_out, kept, found.coverage,
-        len(run_observations(finished)), spent,
+        tuple(_total(scale, rows) for scale in Scale), design_plan.later, design_plan.left_out, kept,
+        design_plan.coverage, len(run_observations(finished)), spent,
     )  # fmt: skip
 
 
 def first_runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
-    """Return the runs that a campaign starts with.
+    """Return the first runs of a campaign.
 
     Raises:
-        MissingExtra: what designs them is not installed.
+        MissingExtra: the packages for experimental design are not installed.
     """
     with _designing():
-        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load when something is designed
+        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load on use
 
         return plan_campaign(campaign).runs
 
 
 def next_runs(campaign: Campaign, finished: tuple[Run, ...], spent: float) -> tuple[PlannedRun, ...]:
-    """Return the runs to make after those that ended; none where nothing is worth its cost or affordable."""
+    """Return the next runs; empty if none is affordable or worth its cost."""
     with _designing():
-        from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load for a design only
+        from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load on use
 
         return propose_runs(campaign, finished, spent)
 
@@ -137,7 +145,7 @@ def _designing() -> Iterator[None]:
 
 
 def _finished(campaign: Campaign, folder: Path | None) -> tuple[Run, ...]:
-    """Return the campaign's own runs that ended, but for those made when it had other parameters."""
+    """Return the campaign's finished runs, without those made with other parameters."""
     kept = campaign_folder(campaign, folder)
     if not (kept / JOURNAL).exists():
         return ()
@@ -147,15 +155,19 @@ def _finished(campaign: Campaign, folder: Path | None) -> tuple[Run, ...]:
     return tuple(run for run in ended if set(run.parameters) == names and "elapsed_s" in run.measured)
 
 
-def _row(campaign: Campaign, one: PlannedRun, work: float, made: set[str]) -> PlannedRunRow:
-    resources = one.configuration.resources
-    cost = None if one.forecast_s is None else compute_cost(campaign, resources, one.forecast_s.point)
-    return PlannedRunRow(one.id, one.scale, one.configuration, one.repeat, work, one.forecast_s, cost, one.id in made)
+def _row(campaign: Campaign, run: PlannedRun, work: float, finished_ids: set[str]) -> PlannedRunRow:
+    resources = run.configuration.resources
+    cost = None if run.forecast_s is None else compute_cost(campaign, resources, run.forecast_s.point)
+    return PlannedRunRow(
+        run.id, run.scale, run.configuration, run.repeat, work, run.forecast_s, cost, run.id in finished_ids
+    )
 
 
 def _total(scale: Scale, rows: Sequence[PlannedRunRow]) -> ScaleTotal:
-    of_it = [row for row in rows if row.scale is scale]
-    times = [row.forecast_s.point for row in of_it if row.forecast_s is not None]
-    costs = [row.cost for row in of_it if row.cost is not None]
-    known = len(times) == len(of_it)
-    return ScaleTotal(scale, len(of_it), sum(times) if known else None, sum(costs) if known else None)
+    scale_rows = [row for row in rows if row.scale is scale]
+    times = [row.forecast_s.point for row in scale_rows if row.forecast_s is not None]
+    costs = [row.cost for row in scale_rows if row.cost is not None]
+    all_forecast = len(times) == len(scale_rows)
+    return ScaleTotal(
+        scale, len(scale_rows), sum(times) if all_forecast else None, sum(costs) if all_forecast else None
+    )

@@ -44,7 +44,7 @@ __all__ = [  # the commands need these of the rooms below
 
 @dataclass(frozen=True, slots=True)
 class CampaignRunStatus:
-    """One run of a campaign as ``campaign status`` shows it."""
+    """One run of a campaign, for ``campaign status``."""
 
     id: str
     scale: Scale
@@ -60,7 +60,7 @@ class CampaignRunStatus:
 
 @dataclass(frozen=True, slots=True)
 class CampaignStatus:
-    """A campaign: where it stands, who runs it, its runs in the order of the plan, and why some failed."""
+    """A campaign: its totals, its runner, its runs in the order of the plan, and the causes of failures."""
 
     name: str
     folder: str
@@ -72,7 +72,7 @@ class CampaignStatus:
 
 
 def campaigns_dir() -> Path:
-    """Return the folder that holds one folder for each campaign."""
+    """Return the folder with one folder per campaign."""
     return settings.data_dir() / "campaigns"
 
 
@@ -92,18 +92,19 @@ def run_campaign(
     watch: Callable[[CampaignTotals, QueueEntry | None], None] = lambda *_: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> CampaignReport:
-    """Run what is planned and not finished; SIGINT ends it in order.
+    """Execute planned runs that are not finished; SIGINT stops the campaign in order.
 
     Raises:
         LeadlineError: another process runs the campaign, or its folder or the history cannot be used.
-        InvalidInput: a run asks for more than there is.
+        InvalidInput: a run requests more than the place has.
     """
     place = find_campaign_place(on, limits or CampaignLimits(), campaign, planned, catalog)
     folder = campaign_folder(campaign, folder)
     settings.require_writable(folder)
     store = SqliteHistory(settings.history_path()) if history else None
     if store is not None:
-        next(iter(store.runs(limit=1)), None)  # a history that cannot be read stops here, not after hours of running
+        # An unreadable history must fail now, and not after hours of running.
+        next(iter(store.runs(limit=1)), None)
     store_campaign(folder, campaign, file)
     with runner_lock(folder, campaign.name), open_journal(folder) as journal:
         runner = Runner(
@@ -124,7 +125,7 @@ def run_campaign(
 
 @dataclass(frozen=True, slots=True)
 class RemainingWork:
-    """What a call is going to do: runs that are not finished, their forecast, and how many of them have none."""
+    """The unfinished runs of a campaign: their number, their forecast, and how many have none."""
 
     runs: int
     forecast_s: float
@@ -132,32 +133,32 @@ class RemainingWork:
 
 
 def remaining_work(campaign: Campaign, planned: Sequence[PlannedRun], folder: Path | None = None) -> RemainingWork:
-    """Return what is left of a plan, and of what was planned before."""
+    """Return the unfinished runs of this plan and of earlier ones."""
     folder = campaign_folder(campaign, folder)
     finished: set[str] = set()
-    waiting = {one.id: one for one in planned}
+    waiting = {run.id: run for run in planned}
     if (folder / JOURNAL).exists():
         with open_journal(folder) as journal:
             entries = journal.entries()
         finished = {entry.key for entry in entries if entry.state.final}
         waiting = {**{entry.key: read_planned_run(entry) for entry in entries}, **waiting}
-    left = [one for key, one in waiting.items() if key not in finished]
-    known = [one.forecast_s.point for one in left if one.forecast_s is not None]
-    return RemainingWork(len(left), sum(known), len(left) - len(known))
+    unfinished = [run for key, run in waiting.items() if key not in finished]
+    forecasts = [run.forecast_s.point for run in unfinished if run.forecast_s is not None]
+    return RemainingWork(len(unfinished), sum(forecasts), len(unfinished) - len(forecasts))
 
 
 def campaign_folder(campaign: Campaign, folder: Path | None) -> Path:
-    """Return the folder that keeps a campaign."""
+    """Return the folder of a campaign."""
     return (folder or campaigns_dir() / campaign.name).absolute()
 
 
 @contextmanager
-def _interrupts(*heard: Callable[[], None]) -> Iterator[None]:
-    """Turn Ctrl-C into calls, for as long as this lasts."""
+def _interrupts(*callbacks: Callable[[], None]) -> Iterator[None]:
+    """Call the functions on Ctrl-C while the context lasts."""
 
     def on_signal(*_: object) -> None:
-        for each in heard:
-            each()
+        for callback in callbacks:
+            callback()
 
     before = signal.signal(signal.SIGINT, on_signal)
     try:
@@ -175,14 +176,14 @@ def find_campaign_folder(which: str | None, folder: Path | None) -> Path:
     if folder is not None:
         return folder.absolute()
     if which is None:
-        raise InvalidInput("which campaign: give its name or its file; leadline campaign status lists them")
+        raise InvalidInput("no campaign given: add its name or its file; leadline campaign status lists them")
     name = which
     if which.endswith(".toml") and Path(which).is_file():
         name = read_campaign(Path(which)).name
-    found = campaigns_dir() / name
-    if not (found / PARSED).is_file():
-        raise UnknownName("campaign", name, _names(), fix="none of that name was run: leadline campaign run FILE")
-    return found
+    path = campaigns_dir() / name
+    if not (path / PARSED).is_file():
+        raise UnknownName("campaign", name, _names(), fix="start one with leadline campaign run FILE")
+    return path
 
 
 def _names() -> list[str]:
@@ -195,7 +196,7 @@ def all_campaigns() -> tuple[CampaignStatus, ...]:
 
 
 def campaign_status(folder: Path) -> CampaignStatus:
-    """Return where the campaign in a folder stands.
+    """Return the status of the campaign in a folder.
 
     Raises:
         LeadlineError: there is none, or it cannot be read.
@@ -234,7 +235,7 @@ def _run_state(entry: QueueEntry) -> CampaignRunStatus:
 
 
 def stop_campaign(folder: Path) -> str:
-    """Stop a campaign: its runner if it has one, else what still runs of it; return what was done, in a sentence.
+    """Stop a campaign: through its runner, or else by ending its running jobs; return the result in a sentence.
 
     Raises:
         LeadlineError: there is no campaign.
@@ -243,9 +244,9 @@ def stop_campaign(folder: Path) -> str:
     with open_journal(folder) as journal:
         if (runner := find_runner(folder)) is not None:
             journal.set_flag(STOP_FLAG)
-            return f"campaign {name!r} is told to stop: {runner} ends its runs now; leadline campaign run resumes it"
+            return f"stopping campaign {name!r}: {runner} ends its runs now; leadline campaign run resumes it"
         with runner_lock(folder, name):
             ended = end_running_jobs(journal, folder)
     if not ended:
-        return f"campaign {name!r} is not being run, and none of its runs is at work"
-    return f"campaign {name!r} has no runner any more; {ended} of its runs were still at work, and were ended"
+        return f"campaign {name!r} is not running"
+    return f"campaign {name!r} had no runner; ended {ended} of its runs"

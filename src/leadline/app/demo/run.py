@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import reload_catalog, toolbox
 from leadline.app.estimate.estimate import EstimateAnswer, estimate
 from leadline.app.estimate.recommend import recommend
 from leadline.app.jobs.job_request import JobRequest, build_job_spec, raise_if_failed, run_locally
@@ -45,7 +45,7 @@ def calibrate_here(say: Callable[[str], None], budget_s: float = CALIBRATION_S) 
     """Measure this machine and keep the record in the user's catalog, where the estimates find it."""
     say("Calibrating this machine …")
     device = calibrate(device_type="cpu", budget_s=budget_s, progress=lambda *_: None)
-    toolbox.cache_clear()
+    reload_catalog()
     return device
 
 

@@ -1,4 +1,4 @@
-"""Steps that a user measured: rows of a table that name workloads, or points of a file of ``leadline measure``."""
+"""The verb ``adapt``: a few measured steps of a device make its estimates better."""
 
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,9 +42,9 @@ from leadline.training.adapted_steps import (
 from leadline.training.measurements import MEASUREMENTS_SUFFIX, MeasuredPoint, MeasurementOutcome, read_measurements
 from leadline.training.shipped_models import shipped_op_utilization
 
-SUBJECT, SECONDS = "workload", "step_s"
+WORKLOAD_COLUMN, SECONDS_COLUMN = "workload", "step_s"
 """Columns that a table must have; the others are options of ``leadline estimate``."""
-ZOO = """\
+MODEL_FILE = """\
 import torch
 from leadline.kit.zoo import build
 
@@ -52,12 +52,19 @@ from leadline.kit.zoo import build
 def model():
     return build({name!r}, {size}){layout}
 """
-LAYOUT = ".to(memory_format=torch.channels_last)"
+CHANNELS_LAST = ".to(memory_format=torch.channels_last)"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """One measured step: the workload, its seconds, where the row stands, and what steps at other batches share."""
+    """One measured step.
+
+    Attributes:
+        workload: the workload that was run.
+        step_s: measured time of a step in seconds.
+        where: the row in words, for messages.
+        model: name shared by the steps of one model at different batches.
+    """
 
     workload: Workload
     step_s: float
@@ -67,25 +74,27 @@ class MeasuredStep:
 
 @contextmanager
 def measured_steps(path: Path, most: int) -> Iterator[tuple[list[MeasuredStep], str | None]]:
-    """Yield at most ``most`` steps of a file, and the device it names (a table names none).
+    """Yield at most ``most`` steps of a file, and the device that it names (a CSV table names none).
 
-    The models of a measured file are written as Python files that last as long as the context.
+    The models of a measured file are written as Python files that exist as long as the context.
 
     Raises:
-        InvalidInput: the file cannot be read, or a row cannot be used; with its line.
+        InvalidInput: the file cannot be read, or a row (named by its line) cannot be used.
     """
     if not path.name.endswith(MEASUREMENTS_SUFFIX):
-        yield _table(path)[:most], None
+        yield _read_table(path)[:most], None
         return
-    found = read_measurements(path)
-    points = [one for one in found.points if one.outcome is MeasurementOutcome.OK and _traceable(one)][:most]
+    measurements = read_measurements(path)
+    points = [point for point in measurements.points if point.outcome is MeasurementOutcome.OK and _traceable(point)][
+        :most
+    ]
     if not points:
-        raise InvalidInput(f"{path} holds no eager step of training or inference that ended well: measure longer")
+        raise InvalidInput(f"{path} has no completed eager step of training or inference: measure longer")
     with TemporaryDirectory(prefix="leadline-adapt-") as folder:
-        yield [_of_point(one, Path(folder), path) for one in points], found.device.name
+        yield [_step_of_point(point, Path(folder), path) for point in points], measurements.device.name
 
 
-def _table(path: Path) -> list[MeasuredStep]:
+def _read_table(path: Path) -> list[MeasuredStep]:
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             reader = csv.DictReader(lines)
@@ -93,54 +102,56 @@ def _table(path: Path) -> list[MeasuredStep]:
             rows = [(f"line {reader.line_num} of {path}", row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInput(
-            f"{path} cannot be read ({error}): give a CSV table, or what leadline measure wrote"
+            f"{path} cannot be read ({error}): give a CSV table, or a file of leadline measure"
         ) from error
-    if missing := [one for one in (SUBJECT, SECONDS) if one not in columns]:
+    if missing := [column for column in (WORKLOAD_COLUMN, SECONDS_COLUMN) if column not in columns]:
         raise InvalidInput(
-            f"{path} has no column {missing[0]}: give {SUBJECT}, {SECONDS} and options of leadline estimate, such as "
-            f"{SUBJECT},batch,precision,{SECONDS}"
+            f"{path} has no column {missing[0]}: it needs {WORKLOAD_COLUMN} and {SECONDS_COLUMN}, and may have "
+            f"options of leadline estimate, such as {WORKLOAD_COLUMN},batch,precision,{SECONDS_COLUMN}"
         )
-    return [_of_row(row, where) for where, row in rows]
+    return [_read_row(row, where) for where, row in rows]
 
 
-def _of_row(row: Mapping[str, str | None], where: str) -> MeasuredStep:
-    given = {name: value.strip() for name, value in row.items() if name and value and value.strip()}
-    if SUBJECT not in given:
-        raise InvalidInput(f"{where} names no {SUBJECT}: give what you would give leadline estimate")
-    subject, seconds = given.pop(SUBJECT), _seconds(given.pop(SECONDS, ""), where)
-    raw: dict[str, object] = {name.replace("-", "_"): value for name, value in given.items()}
+def _read_row(row: Mapping[str, str | None], where: str) -> MeasuredStep:
+    cells = {name: value.strip() for name, value in row.items() if name and value and value.strip()}
+    if WORKLOAD_COLUMN not in cells:
+        raise InvalidInput(f"{where} has no {WORKLOAD_COLUMN}: write one as for leadline estimate")
+    subject, seconds = cells.pop(WORKLOAD_COLUMN), _seconds(cells.pop(SECONDS_COLUMN, ""), where)
+    raw: dict[str, object] = {name.replace("-", "_"): value for name, value in cells.items()}
     if "input" in raw:
-        raw["input"] = given["input"].split()
+        raw["input"] = cells["input"].split()
     try:
         options = msgspec.convert(raw, WorkloadOptions, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"{where} cannot be used: {error}") from error
     workload = read_workload([subject], options)
     if workload.gpus != 1:
-        raise InvalidInput(f"{where} ran on {workload.gpus} GPUs: an estimator is adapted to steps of one")
+        raise InvalidInput(f"{where} ran on {workload.gpus} GPUs, but adaptation needs steps on one GPU")
     return MeasuredStep(workload, seconds, where, subject)
 
 
 def _seconds(text: str, where: str) -> float:
     try:
-        found = float(text)
+        step_s = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < float("inf"):
-        raise InvalidInput(f"{where} has the {SECONDS} {text!r}: give the seconds of one step, such as 0.125")
-    return found
+        step_s = 0.0
+    if not 0 < step_s < float("inf"):
+        raise InvalidInput(f"{where} has {SECONDS_COLUMN} {text!r}: write the seconds of one step, such as 0.125")
+    return step_s
 
 
-def _traceable(one: MeasuredPoint) -> bool:
-    """Tell whether the point is an eager step that a trace can repeat, of a model that this kit has."""
-    return one.point.phase in tuple(Phase) and not one.point.compiled and one.point.model in SPECS
+def _traceable(measured: MeasuredPoint) -> bool:
+    """Return whether the point is an eager step, which a trace can repeat, of a model that this kit has."""
+    return measured.point.phase in tuple(Phase) and not measured.point.compiled and measured.point.model in SPECS
 
 
-def _of_point(one: MeasuredPoint, folder: Path, path: Path) -> MeasuredStep:
-    point = one.point
+def _step_of_point(measured: MeasuredPoint, folder: Path, path: Path) -> MeasuredStep:
+    point = measured.point
     name = f"{point.model}-{point.size}{'-last' if point.channels_last else ''}".replace(":", "-").replace(".", "-")
     file = folder / f"{name}.py"
-    file.write_text(ZOO.format(name=point.model, size=point.size, layout=LAYOUT if point.channels_last else ""))
+    file.write_text(
+        MODEL_FILE.format(name=point.model, size=point.size, layout=CHANNELS_LAST if point.channels_last else "")
+    )
     kind = SPECS[point.model].kind
     sizes = {"image": (3, point.size, point.size)}.get(kind, (point.size,))
     workload = Workload(
@@ -151,26 +162,25 @@ def _of_point(one: MeasuredPoint, folder: Path, path: Path) -> MeasuredStep:
         precision=Precision(point.precision),
         optimizer=Optimizer(point.optimizer) if point.optimizer else None,
         checkpointing=point.checkpointing,
-        name=one.key,
+        name=measured.key,
     )
-    if one.step_s is None:
-        raise InvalidInput(f"the point {one.key} of {path} has no time of a step: delete its line")
-    return MeasuredStep(workload, one.step_s, f"the point {one.key} of {path.name}", f"{point.model} {point.size}")
+    if measured.step_s is None:
+        raise InvalidInput(f"the point {measured.key} of {path} has no step time: delete its line")
+    return MeasuredStep(
+        workload, measured.step_s, f"the point {measured.key} of {path.name}", f"{point.model} {point.size}"
+    )
 
 
-MAX_STEPS = 50
-"""Steps of a file that are used unless more are asked for: each is traced, which takes some seconds."""
-
-USEFUL = 0.5
-"""An estimator that is off by more than this on models left out is not kept: the steps contradict each other."""
+MAX_ERROR = 0.5
+"""An estimator with a larger error on left-out models is not kept: the steps contradict each other."""
 
 Progress = Callable[[str, int, int], None]
-"""Told which step is traced, its number and how many there are."""
+"""Called with the step, its number and the number of steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptAnswer:
-    """What was learned of the device, where it is kept, and sentences on what was left out."""
+    """Result of an adaptation: the records of the device, the file, and notes on steps that were not used."""
 
     device: str
     records: tuple[AdaptedRecord, ...]
@@ -179,158 +189,161 @@ class AdaptAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Traced:
-    """A measured step with its graph, and what was estimated of it."""
+class _TracedStep:
+    """A measured step with its graph and its estimate."""
 
     step: MeasuredStep
     job: TracedJob
-    told_s: float
+    estimate_s: float
 
 
 def adapt(
-    path: Path, tools: Toolbox, *, device: str | None = None, most: int = MAX_STEPS, keep: bool = True,
+    path: Path, tools: Toolbox, *, device: str | None = None, most: int = 50, keep: bool = True,
     folder: Path | None = None, progress: Progress = lambda *_: None,
 ) -> AdaptAnswer:  # fmt: skip
-    """Adapt the estimators of a device to the measured steps of a file, and keep them for ``estimate``.
+    """Adapt the estimators of a device to the measured steps of a file, and keep the result for ``estimate``.
 
     Args:
-        path: a CSV table of workloads and ``step_s``, or a file of ``leadline measure``.
+        path: CSV table of workloads and ``step_s``, or a file of ``leadline measure``.
         tools: the adapters of the verbs.
-        device: its name in the catalog; a measured file names its own.
-        most: steps of the file that are used.
+        device: device name in the catalog; a measured file names its own.
+        most: maximum number of steps to use; each is traced, which takes seconds.
         keep: write the result to the user's data folder.
-        folder: where results are kept; the user's data folder by default.
-        progress: told what is traced.
+        folder: folder of the results; the user's data folder by default.
+        progress: called with each step that is traced.
 
     Raises:
         InvalidInput: the file cannot be used, no device is named, or there are too few steps of every kind of job.
         Untraceable: a model could not be traced.
-        LeadlineError: the result cannot be written; said before anything is traced.
+        LeadlineError: the result cannot be written; raised before tracing starts.
     """
-    kept_in = folder or settings.adapted_dir()
+    target_folder = folder or settings.adapted_dir()
     if keep:
-        settings.require_writable(kept_in)
+        settings.require_writable(target_folder)
     if most < LEAST_STEPS:
-        raise InvalidInput(f"--most {most} is too few to learn from: give at least {LEAST_STEPS}")
+        raise InvalidInput(f"--most is {most}, but it must be at least {LEAST_STEPS}")
     with measured_steps(path, most) as (steps, named):
-        on = _device(device or named, path, tools)
-        notes = [f"{path.name} was measured on {named}"] if named and device and named != on.name else []
+        target = _device(device or named, path, tools)
+        notes = [f"{path.name} was measured on {named}"] if named and device and named != target.name else []
         traced = []
         for number, step in enumerate(steps, 1):
             progress(step.where, number, len(steps))
-            traced.append(_traced(step, on, tools))
+            traced.append(_traced(step, target, tools))
     if len(steps) < LEAST_STEPS:
-        raise InvalidInput(f"{path} has {len(steps)} steps, too few to learn from: measure at least {LEAST_STEPS}")
-    records, laws = _learned(on, traced, path, notes)
-    card = AdaptedCard(schema=ADAPTED_SCHEMA, device=on.name, records=tuple(records))
-    own = AdaptedSteps(card, laws if laws.models else None)
-    kept = _kept(own, adapted_steps_path(kept_in, on)) if keep else None
-    return AdaptAnswer(on.name, card.records, kept, tuple(notes))
+        raise InvalidInput(f"{path} has {len(steps)} steps, but at least {LEAST_STEPS} are needed")
+    records, laws = _adapt_groups(target, traced, path, notes)
+    card = AdaptedCard(schema=ADAPTED_SCHEMA, device=target.name, records=tuple(records))
+    adapted = AdaptedSteps(card, laws if laws.models else None)
+    file = _save(adapted, adapted_steps_path(target_folder, target)) if keep else None
+    return AdaptAnswer(target.name, card.records, file, tuple(notes))
 
 
-def _learned(
-    device: Device, traced: Sequence[_Traced], path: Path, notes: list[str]
+def _adapt_groups(
+    device: Device, traced: Sequence[_TracedStep], path: Path, notes: list[str]
 ) -> tuple[list[AdaptedRecord], OpUtilizationModels]:
-    """Return what each group of steps taught, and all together, and the laws of those that a law answers for."""
+    """Return the records of each group and of all steps, and the refitted op-utilization models."""
     records: list[AdaptedRecord] = []
-    laws = OpUtilizationModels({}, {}, {})
-    for (group, last), rows in _by_group(traced, device).items():
+    models = OpUtilizationModels({}, {}, {})
+    for (group, channels_last), rows in _by_group(traced, device).items():
         if len(rows) < LEAST_STEPS:
             continue
         best = _best(device, rows)
-        if best.error > min(USEFUL, best.error_before):
-            off = f"{best.error:.0%} off with them, {best.error_before:.0%} before"
-            notes.append(f"{len(rows)} steps of {group} are not learned from: {off}")
+        if best.error > min(MAX_ERROR, best.error_before):
+            off = f"error {best.error:.0%} with them, {best.error_before:.0%} without"
+            notes.append(f"{len(rows)} steps of {group} not used: {off}")
             continue
-        records.append(_record(best, group, path.name, channels_last=last))
-        laws = laws.merge(best.laws) if best.laws else laws
-    rest = _factor(device, traced)
-    if rest.error <= min(USEFUL, rest.error_before):
-        records.append(_record(rest, None, path.name, channels_last=False))
+        records.append(_to_record(best, group, path.name, channels_last=channels_last))
+        models = models.merge(best.laws) if best.laws else models
+    overall = _fit_factor(device, traced)
+    if overall.error <= min(MAX_ERROR, overall.error_before):
+        records.append(_to_record(overall, None, path.name, channels_last=False))
     if not records:
         raise InvalidInput(
-            f"{path} does not help: with a factor the {rest.estimator} would be {rest.error:.0%} off on models left "
-            f"out, {rest.error_before:.0%} without: measure on an idle machine, and more steps of one kind of job"
+            f"{path} does not improve the estimates: on left-out models, the {overall.estimator} has an error of "
+            f"{overall.error:.0%} with a factor, {overall.error_before:.0%} without; measure more steps of one kind of "
+            "job, on an idle machine"
         )
-    return records, laws
+    return records, models
 
 
 def _device(name: str | None, path: Path, tools: Toolbox) -> Device:
     if name is None:
-        raise InvalidInput(f"{path} does not say which device it was measured on: name it with --device")
-    own = [one for one in tools.catalog.devices() if one.calibration and one.name.startswith(f"{name} (")]
+        raise InvalidInput(f"{path} does not name its device: add --device")
+    calibrated = [
+        device for device in tools.catalog.devices() if device.calibration and device.name.startswith(f"{name} (")
+    ]
     try:
-        return own[0] if len(own) == 1 else tools.catalog.device(name)
+        return calibrated[0] if len(calibrated) == 1 else tools.catalog.device(name)
     except UnknownName as error:
         raise InvalidInput(f"{error} Name the device with --device, or run leadline calibrate on it first") from error
 
 
-def _traced(step: MeasuredStep, device: Device, tools: Toolbox) -> _Traced:
-    """Return the step's graph, and what is estimated of it before anything is learned."""
+def _traced(step: MeasuredStep, device: Device, tools: Toolbox) -> _TracedStep:
+    """Return the step with its graph and its estimate before adaptation."""
     job = Tracer(tools, step.workload).job_for(device)
-    told = tools.estimator.estimate(step.workload, job, device).step_s
-    if told is None:
-        raise InvalidInput(f"{step.where} cannot be estimated on {device.name}, so nothing can be learned from it")
-    return _Traced(step, job, told.point)
+    estimate_s = tools.estimator.estimate(step.workload, job, device).step_s
+    if estimate_s is None:
+        raise InvalidInput(f"{step.where} cannot be estimated on {device.name}: delete it")
+    return _TracedStep(step, job, estimate_s.point)
 
 
-def _by_group(traced: Sequence[_Traced], device: Device) -> dict[tuple[StepGroup, bool], list[_Traced]]:
-    """Return the steps of each group and layout."""
-    found: dict[tuple[StepGroup, bool], list[_Traced]] = {}
-    for one in traced:
-        found.setdefault((find_step_group(one.job.step, device), is_channels_last(one.job.step)), []).append(one)
-    return found
+def _by_group(traced: Sequence[_TracedStep], device: Device) -> dict[tuple[StepGroup, bool], list[_TracedStep]]:
+    """Return the steps of each group and memory layout."""
+    groups: dict[tuple[StepGroup, bool], list[_TracedStep]] = {}
+    for step in traced:
+        groups.setdefault((find_step_group(step.job.step, device), is_channels_last(step.job.step)), []).append(step)
+    return groups
 
 
-def _best(device: Device, traced: Sequence[_Traced]) -> AdaptedEstimator:
-    """Return what is least off on models left out: the price list by a factor, or the op law adapted."""
-    found = [_factor(device, traced)]
+def _best(device: Device, traced: Sequence[_TracedStep]) -> AdaptedEstimator:
+    """Return the adaptation with the smaller error on left-out models: a factor, or a refitted op-utilization model."""
+    candidates = [_fit_factor(device, traced)]
     if device.kind is DeviceKind.GPU:
         try:
-            law = adapt_op_utilization(shipped_op_utilization(), device, _runs(traced), shipped_device)
+            refitted = adapt_op_utilization(shipped_op_utilization(), device, _runs(traced), shipped_device)
         except InvalidInput:
-            return found[0]  # the law has nothing to say of such graphs
-        found.append(replace(law, error_before=found[0].error_before))
-    return min(found, key=lambda one: one.error)
+            return candidates[0]  # the model does not cover such graphs
+        candidates.append(replace(refitted, error_before=candidates[0].error_before))
+    return min(candidates, key=lambda adapted: adapted.error)
 
 
-def _factor(device: Device, traced: Sequence[_Traced]) -> AdaptedEstimator:
-    """Return the factor that the steps ask for on the shipped price list."""
-    models = [select_shipped_kernels(device, one.job) for one in traced]
-    said = np.array([model.step_s(one.job.step) for model, one in zip(models, traced, strict=True)])
+def _fit_factor(device: Device, traced: Sequence[_TracedStep]) -> AdaptedEstimator:
+    """Return the factor between the shipped estimates and the measured steps."""
+    models = [select_shipped_kernels(device, step.job) for step in traced]
+    estimates_s = np.array([model.step_s(step.job.step) for model, step in zip(models, traced, strict=True)])
     names = " or ".join(dict.fromkeys(model.name for model in models))
-    before = [abs(one.told_s / one.step.step_s - 1) for one in traced]
-    return replace(adapt_by_factor(names, said, _runs(traced)), error_before=float(np.mean(before)))
+    before = [abs(step.estimate_s / step.step.step_s - 1) for step in traced]
+    return replace(adapt_by_factor(names, estimates_s, _runs(traced)), error_before=float(np.mean(before)))
 
 
-def _runs(traced: Sequence[_Traced]) -> MeasuredSteps:
+def _runs(traced: Sequence[_TracedStep]) -> MeasuredSteps:
     return MeasuredSteps(
-        [one.job.step for one in traced],
-        np.array([one.step.step_s for one in traced]),
-        [one.step.model for one in traced],
+        [step.job.step for step in traced],
+        np.array([step.step.step_s for step in traced]),
+        [step.step.model for step in traced],
     )
 
 
-def _record(best: AdaptedEstimator, group: StepGroup | None, source: str, *, channels_last: bool) -> AdaptedRecord:
+def _to_record(best: AdaptedEstimator, group: StepGroup | None, source: str, *, channels_last: bool) -> AdaptedRecord:
     return AdaptedRecord(
         group=group, channels_last=channels_last, estimator=best.estimator, by_law=best.laws is not None,
-        factor=best.factor, error=best.error, before=best.error_before, spread=best.spread, runs=best.runs, source=source,
-        made_on=datetime.now(UTC).date().isoformat(),
+        factor=best.factor, error=best.error, before=best.error_before, spread=best.spread, runs=best.runs,
+        source=source, made_on=datetime.now(UTC).date().isoformat(),
     )  # fmt: skip
 
 
-def _kept(own: AdaptedSteps, path: Path) -> str:
+def _save(adapted: AdaptedSteps, path: Path) -> str:
     try:
-        save_adapted_steps(own, path)
+        save_adapted_steps(adapted, path)
     except OSError as error:
         raise settings.unwritable(path.parent, error.strerror) from error
     return str(path)
 
 
 def forget_device(device: str, tools: Toolbox, folder: Path | None = None) -> str:
-    """Delete what was learned of a device, and return the file; ``LeadlineError`` if there is none."""
+    """Delete the adaptation of a device and return its file; ``LeadlineError`` if there is none."""
     path = adapted_steps_path(folder or settings.adapted_dir(), tools.catalog.device(device))
     if not path.is_file():
-        raise LeadlineError(f"nothing was learned of {device} here: leadline adapt learns from measured steps")
+        raise LeadlineError(f"{device} is not adapted on this machine: run leadline adapt")
     path.unlink()
     return str(path)

@@ -15,12 +15,12 @@ from leadline.core.workload import ModelKind, Phase, Workload
 from leadline.recommendation.requests import resources_for_estimate
 
 DEFAULT_RISK = 0.05
-"""Risk at which an estimate's memory is turned into a request, where the user names none."""
+"""Default risk at which an estimate's memory becomes a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """The adapters a verb needs; ``app.composition`` alone constructs them."""
+    """The adapters that the verbs use; only ``app.composition`` constructs them."""
 
     catalog: Catalog
     sources: Mapping[ModelKind, GraphSource]
@@ -30,7 +30,7 @@ class Toolbox:
 
 @dataclass(frozen=True, slots=True)
 class GraphSummary:
-    """The step that the estimates are made from, in figures."""
+    """Size of the step that the estimates are made from."""
 
     source: str
     ops: int
@@ -45,7 +45,13 @@ class GraphSummary:
 
 @dataclass(frozen=True, slots=True)
 class EstimateAnswer:
-    """Estimates of one workload on every place asked for, with what was assumed on the way."""
+    """Estimates of one workload on every target, with notes and assumptions.
+
+    Attributes:
+        left_out: a sentence per partition that cannot be estimated.
+        notes: notes of the tracer.
+        assumed: value of each option that was not given, if the model, the script or a default sets it.
+    """
 
     workload: Workload
     graph: GraphSummary
@@ -53,22 +59,21 @@ class EstimateAnswer:
     left_out: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     assumed: dict[str, str] = field(default_factory=dict)
-    """What holds for each option that was not given, where the model, the script or a default says it."""
 
 
 @dataclass(slots=True)
 class Tracer:
-    """Traces one workload at most once for each kind of kernel policy, or compiles it once for each device."""
+    """Traces a workload at most once per kernel policy, or compiles it once per device."""
 
     tools: Toolbox
     workload: Workload
     _jobs: dict[str, TracedJob] = field(default_factory=dict)
 
     def job_for(self, device: Device) -> TracedJob:
-        """Return the traced job under the policies of ``device``.
+        """Return the job traced under the policies of ``device``.
 
-        An uncalibrated CPU is priced from the graph already at hand: its specs-only interval is wider than the
-        difference between the two policies.
+        An uncalibrated CPU reuses an existing graph: its interval is wider than the difference between the two
+        policies.
         """
         if self.workload.compiled:
             if device.name not in self._jobs:
@@ -79,7 +84,7 @@ class Tracer:
             return self.first_job
         if policy not in self._jobs:
             source = self.tools.sources[self.workload.model.kind]
-            self._jobs[policy] = _checked(self.workload, source(self.workload, device_type=policy))
+            self._jobs[policy] = _check_batch(self.workload, source(self.workload, device_type=policy))
         return self._jobs[policy]
 
     @property
@@ -88,22 +93,26 @@ class Tracer:
         return next(iter(self._jobs.values()))
 
 
-def _checked(workload: Workload, job: TracedJob) -> TracedJob:
-    """Refuse a batch that is not the one of the script, whose step was read as it stands."""
-    own = job.loop.batch
-    if workload.model.kind is ModelKind.COMMAND and own is not None and workload.batch not in (None, own):
+def _check_batch(workload: Workload, job: TracedJob) -> TracedJob:
+    """Refuse ``--batch`` if it differs from the batch of a traced script."""
+    script_batch = job.loop.batch
+    if (
+        workload.model.kind is ModelKind.COMMAND
+        and script_batch is not None
+        and workload.batch not in (None, script_batch)
+    ):
         raise InvalidInput(
-            f"--batch is {workload.batch}, but the script's own is {own}: give the script's option for it after "
-            "its name, as in -- python train.py --batch-size 64"
+            f"--batch is {workload.batch}, but the script's own is {script_batch}: set it in the script's "
+            "options, as in -- python train.py --batch-size 64"
         )
     return job
 
 
 def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> EstimateAnswer:
-    """Estimate ``workload`` on the places named by ``on``, or on every partition of the catalog.
+    """Estimate ``workload`` on the targets named by ``on``, or on every partition of the catalog.
 
     Raises:
-        InvalidInput: a place is unknown, or the workload cannot be used.
+        InvalidInput: a target is unknown, or the workload cannot be used.
         Untraceable: the model or script could not be traced.
     """
     places = resolve_targets(tools.catalog, on, workload.gpus)
@@ -121,8 +130,8 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
 
 
 def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[Estimate]:
-    """Estimate each place once per distinct device and layout, and price it by its own partition."""
-    known: dict[tuple[str, int | None, int, int, str | None], Estimate] = {}
+    """Estimate each distinct device and layout once, and add the cost at each target's own partition."""
+    estimates: dict[tuple[str, int | None, int, int, str | None], Estimate] = {}
     answers = []
     for place in places:
         node = place.partition.node if place.partition else None
@@ -133,39 +142,39 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
             place.target.nodes,
             node.interconnect if node else None,
         )
-        if key not in known:
+        if key not in estimates:
             job = tracer.job_for(place.device)
-            known[key] = tracer.tools.estimator.estimate(
+            estimates[key] = tracer.tools.estimator.estimate(
                 tracer.workload, job, place.device, nodes=place.target.nodes, interconnect=key[-1]
             )
-        answers.append(add_cost(replace(known[key], target=place.target), place))
+        answers.append(add_cost(replace(estimates[key], target=place.target), place))
     return answers
 
 
 def add_cost(estimate: Estimate, place: ResolvedTarget) -> Estimate:
-    """Return ``estimate`` with the cost of its elapsed time at ``place``, or with the reason why there is none."""
+    """Return ``estimate`` with the cost of its elapsed time at the target, or with the reason why it is unknown."""
     if place.partition is None:
         return _without_cost(estimate, "a bare device has no price: name a system with --on")
     if place.partition.billing is None:
-        return _without_cost(estimate, f"the price of {place.name} is not known")
+        return _without_cost(estimate, f"the price of {place.name} is unknown")
     if estimate.elapsed_s is None:
-        return _without_cost(estimate, "the elapsed time is not known")
+        return _without_cost(estimate, "the elapsed time is unknown")
     billing = place.partition.billing
     hourly = compute_charge(
         billing, resources_for_estimate(estimate, place.partition, DEFAULT_RISK), 1.0, place.partition.node
     )
     if hourly is None:
-        return _without_cost(estimate, f"a rate of {place.name} is not known")
+        return _without_cost(estimate, f"a rate of {place.name} is unknown")
     return replace(estimate, cost=estimate.elapsed_s.scaled(hourly / HOUR_S), currency=billing.currency)
 
 
 def _facts(workload: Workload, job: TracedJob) -> GraphSummary:
     return GraphSummary(
         source=job.step.source,
-        ops=round(_of_step(job, lambda graph: sum(op.count for op in graph.ops))),
+        ops=round(_sum_over_step(job, lambda graph: sum(op.count for op in graph.ops))),
         parameters=job.step.parameters,
-        flops_per_step=_of_step(job, lambda graph: graph.flops),
-        bytes_per_step=_of_step(job, lambda graph: graph.bytes_moved),
+        flops_per_step=_sum_over_step(job, lambda graph: graph.flops),
+        bytes_per_step=_sum_over_step(job, lambda graph: graph.bytes_moved),
         batch=workload.batch or job.loop.batch,
         steps_per_epoch=job.loop.steps_per_epoch,
         epochs=workload.epochs or job.loop.epochs,
@@ -173,13 +182,13 @@ def _facts(workload: Workload, job: TracedJob) -> GraphSummary:
     )
 
 
-def _of_step(job: TracedJob, value: Callable[[OpGraph], float]) -> float:
-    """Return the sum over the step, decode steps included where tokens are generated."""
+def _sum_over_step(job: TracedJob, value: Callable[[OpGraph], float]) -> float:
+    """Return the sum over the step and, where tokens are generated, its decode steps."""
     return value(job.step) + (job.generation.total(value) if job.generation else 0.0)
 
 
 def _assumed(workload: Workload, job: TracedJob) -> dict[str, str]:
-    """Return the value of each option that was not given, in the order of ``defaulted``; an unknown one is absent."""
+    """Return the known values of the options that were not given, in the order of ``defaulted``."""
     loop, training = job.loop, workload.phase is Phase.TRAINING
     function = workload.model.kind is ModelKind.FUNCTION
     values: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""How many sequences a device answers at once where an engine fills it with the blocks of a paged KV cache."""
+"""The verb ``fit``: does a workload fit into the memory of a target, and if not, which change would make it fit?"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,16 +36,16 @@ from leadline.recommendation.memory_fit import (
 )
 
 UTILIZATION = 0.9
-"""Share of the device that vLLM takes (``gpu_memory_utilization``; 0.92 in the newest releases)."""
+"""Share of the device memory that vLLM uses (``gpu_memory_utilization``; 0.92 in the newest releases)."""
 
 
 def estimate_serving(
     workload: Workload, job: TracedJob, estimate: Estimate, check: MemoryCheck
 ) -> ServingCapacity | None:
-    """Return what fits beside weights, libraries and the passes of the batch that was asked about.
+    """Return how many sequences a device can serve at once with a paged KV cache.
 
-    As vLLM does: what a profiled pass leaves of its share becomes blocks. ``None`` where the cache is not paged or the
-    device's memory is not known.
+    As in vLLM, the rest of its share after a profiled pass becomes cache blocks. ``None`` if the cache is not paged or
+    the device's memory is unknown.
     """
     if not workload.paged or job.generation is None or check.there_bytes is None:
         return None
@@ -58,19 +58,19 @@ def estimate_serving(
 
 
 Progress = Callable[[str], None]
-"""Told what is asked about now."""
+"""Called with the variant that is being estimated."""
 
 LARGER = 3
-"""So many larger devices are asked about, the smallest first."""
+"""Number of larger devices that are tried, the smallest first."""
 SLOWER = 1.5
-"""A larger device that takes so much longer is no help."""
+"""A larger device that is slower by more than this factor is not proposed."""
 HELPS = 0.99
-"""A change that saves less than a hundredth of the memory is not worth a line."""
+"""A change that saves less than 1 % of the memory is not proposed."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    """One question: the workload at a place, under a risk."""
+class _Question:
+    """One question: the workload on a target, under a risk."""
 
     tools: Toolbox
     workload: Workload
@@ -80,14 +80,14 @@ class _Asking:
     tracers: dict[Workload, Tracer]
 
     def estimate(self, workload: Workload) -> Estimate:
-        """Return the estimate of a variant of the workload at the same place."""
+        """Return the estimate of a variant of the workload on the same target."""
         place = self.place
         if workload.gpus != self.workload.gpus:
             place = next(iter(resolve_targets(self.tools.catalog, [place.name], workload.gpus).targets))
         return self.at(place, workload)
 
     def at(self, place: ResolvedTarget, workload: Workload) -> Estimate:
-        """Return the estimate of a workload at any place; each workload is traced once for all of them."""
+        """Return the estimate of a workload on any target; each workload is traced once."""
         tracer = self.tracers.setdefault(workload, Tracer(self.tools, workload))
         return estimate_targets([place], tracer)[0]
 
@@ -102,137 +102,148 @@ def fit(
     picture: bool = False,
     progress: Progress = lambda _: None,
 ) -> list[FitReport]:
-    """Return, for each distinct device among the places named by ``on``, whether the workload fits.
+    """Return whether the workload fits, for each distinct device among the targets named by ``on``.
 
-    Where it does not, changes are asked about, unless told otherwise, and the largest batch that fits. A ``picture``
-    asks for the moments of a step.
+    Args:
+        workload: the job.
+        tools: the adapters of the verbs.
+        on: names of targets.
+        risk: accepted probability of running out of memory, between 0 and 1.
+        changes: look for the largest batch, and for changes that would make the job fit.
+        picture: add the memory over time of a step.
+        progress: called with each variant.
 
     Raises:
-        InvalidInput: a place is unknown, the risk is out of range, or the workload cannot be used.
+        InvalidInput: a target is unknown, the risk is out of range, or the workload cannot be used.
         Untraceable: the model or script could not be traced.
     """
     if not 0 < risk < 1:
-        raise InvalidInput(f"--risk is {risk:g}, but it must lie between 0 and 1, such as 0.05")
-    places = list({_same(place): place for place in resolve_targets(tools.catalog, on, workload.gpus).targets}.values())
+        raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
+    places = list(
+        {_memory_key(place): place for place in resolve_targets(tools.catalog, on, workload.gpus).targets}.values()
+    )
     tracer = Tracer(tools, workload)
     tracers = {workload: tracer}
-    found = []
+    answers = []
     for place, estimate in zip(places, estimate_targets(places, tracer), strict=True):
         batch = (
             workload.batch or tracer.first_job.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
         )
-        asking = _Asking(tools, workload, place, risk, progress, tracers)
-        answer = _with_parts(asking, _answer(asking, estimate, batch, changes=changes))
-        found.append(replace(answer, moments=tuple(_moments(asking, estimate))) if picture else answer)
-    return found
+        question = _Question(tools, workload, place, risk, progress, tracers)
+        answer = _with_parts(question, _answer(question, estimate, batch, changes=changes))
+        answers.append(replace(answer, moments=tuple(_memory_timeline(question, estimate))) if picture else answer)
+    return answers
 
 
-def _with_parts(asking: _Asking, answer: FitReport) -> FitReport:
-    """Return the answer with what it rests on: notes, the sequences a paged cache holds, and the parts of the host."""
-    workload, device = asking.workload, asking.place.device
-    job = asking.tracers[workload].job_for(device)
-    said = [*job.notes, division.describe_exchange_buffers(workload), xla_memory.describe_jax_memory(workload, device)]
-    said.append(answer.estimate.unknown.get("step_s", ""))
+def _with_parts(question: _Question, answer: FitReport) -> FitReport:
+    """Return the answer with notes, the sequences that a paged cache holds, and the parts of host memory."""
+    workload, device = question.workload, question.place.device
+    job = question.tracers[workload].job_for(device)
+    notes = [*job.notes, division.describe_exchange_buffers(workload), xla_memory.describe_jax_memory(workload, device)]
+    notes.append(answer.estimate.unknown.get("step_s", ""))
     first, parts = answer.checks[0], dict[str, float]()
     if any(check.kind == "host" for check in answer.checks):
         parts = host_parts(workload, job, device)
-        said.append(describe_pinning_assumption(job, parts))
+        notes.append(describe_pinning_assumption(job, parts))
     served = estimate_serving(workload, job, answer.estimate, first) if first.kind == "GPU" else None
     return replace(
-        answer, notes=(*answer.notes, *filter(None, said)), serving=served, host_parts_bytes=parts
+        answer, notes=(*answer.notes, *filter(None, notes)), serving=served, host_parts_bytes=parts
     )  # fmt: skip
 
 
-def _same(place: ResolvedTarget) -> tuple[object, ...]:
-    """Return what decides whether a job fits: the device, how many, and the memory of the node."""
+def _memory_key(place: ResolvedTarget) -> tuple[object, ...]:
+    """Return a key of targets with the same answer: the device, the number of devices, and the node's memory."""
     node = place.partition.node if place.partition else None
     host = (node.usable_memory_bytes or node.memory_bytes, node.gpus) if node else None
     return place.device.name, place.target.gpus, place.target.nodes, host
 
 
-def _answer(asking: _Asking, estimate: Estimate, batch: int | None, *, changes: bool) -> FitReport:
-    place, checks = asking.place, tuple(_checks(estimate, asking.place, asking.risk))
+def _answer(question: _Question, estimate: Estimate, batch: int | None, *, changes: bool) -> FitReport:
+    place, checks = question.place, tuple(_checks(estimate, question.place, question.risk))
     if not checks:
-        why = "; ".join(dict.fromkeys(estimate.unknown.values())) or "no memory of it was estimated"
-        raise InvalidInput(f"nothing can be said about memory on {place.name}: {why}")
-    answer = FitReport(place.name, place.device.name, estimate, asking.risk, checks, batch)
+        why = "; ".join(dict.fromkeys(estimate.unknown.values())) or "no memory was estimated"
+        raise InvalidInput(f"cannot estimate the memory on {place.name}: {why}")
+    answer = FitReport(place.name, place.device.name, estimate, question.risk, checks, batch)
     if checks[0].there_bytes is None:
-        why = f"the memory of {place.device.name} is not in the catalog: add it there to learn whether the job fits"
+        why = f"the catalog has no memory size of {place.device.name}: add it to find out whether the job fits"
         return replace(answer, why_no_batch=why, notes=(why,))
     if changes:
-        answer = _with_batch(asking, answer)
+        answer = _with_batch(question, answer)
     if checks[0].fits is False and checks[0].kind == "GPU":
-        answer = replace(answer, notes=tuple(_still(asking, answer)))
+        answer = replace(answer, notes=tuple(_note_if_cache_must_go(question, answer)))
     if changes and checks[0].fits is False:
         refused: list[str] = []
-        asked = _changes(asking, answer, refused)
-        helping = [one for one in asked if one.check.needed_bytes < HELPS * checks[0].needed_bytes]
-        helping += _larger(asking, answer)
-        changed = tuple(sorted(_undominated(helping), key=_worth))
+        changes_tried = _changes(question, answer, refused)
+        helping = [change for change in changes_tried if change.check.needed_bytes < HELPS * checks[0].needed_bytes]
+        helping += _larger_devices(question, answer)
+        changed = tuple(sorted(_without_dominated(helping), key=_change_order))
         answer = replace(answer, changes=changed, notes=(*answer.notes, *refused))
     return answer
 
 
-def _still(asking: _Asking, answer: FitReport) -> Iterator[str]:
-    """Yield the sentence on a job that does not fit beside what its allocator caches, but would without that."""
-    memory, there = answer.estimate.gpu_memory_bytes, answer.estimate.device_memory_bytes
-    if memory is None or there is None or memory.low > there or not _has_pytorchs_allocator(asking):
+def _note_if_cache_must_go(question: _Question, answer: FitReport) -> Iterator[str]:
+    """Yield a note on a job that fits only if the allocator frees its cache."""
+    memory, capacity = answer.estimate.gpu_memory_bytes, answer.estimate.device_memory_bytes
+    if memory is None or capacity is None or memory.low > capacity or not _has_pytorchs_allocator(question):
         return
-    graph, peak = _played(asking)
+    graph, peak = _fullest_graph(question)
     least = find_least_memory(graph, peak) + memory.point - peak.reserved_bytes
-    if least <= there:
+    if least <= capacity:
         yield (
-            "it may run all the same: PyTorch gives back what it cached before it runs out, and the least it needs is "
-            f"{format_bytes(least)} by the middle of the estimate; each time it does so costs time"
+            "it may still run: PyTorch frees its cache before it runs out, and then needs at least "
+            f"{format_bytes(least)}; each time costs some speed"
         )
 
 
-def _has_pytorchs_allocator(asking: _Asking) -> bool:
-    """Tell whether the whole step is played through that allocator: XLA has its own, and a divided step is scaled."""
+def _has_pytorchs_allocator(question: _Question) -> bool:
+    """Return whether the whole step is simulated with PyTorch's allocator: not for XLA, nor for a divided step."""
     xla = (ModelKind.HLO, ModelKind.JAX_FUNCTION)
-    return asking.workload.parallelism == Parallelism() and asking.workload.model.kind not in xla
+    return question.workload.parallelism == Parallelism() and question.workload.model.kind not in xla
 
 
-def _played(asking: _Asking) -> tuple[OpGraph, PeakMemory]:
-    """Return what fills the device most, of the steps and the longest decode step, with its peak."""
-    device = asking.place.device
-    graphs = device_memory_graphs(asking.tracers[asking.workload].job_for(device), device)
-    return max(((one, peak_memory(one)) for one in graphs), key=lambda played: played[1].allocated_bytes)
+def _fullest_graph(question: _Question) -> tuple[OpGraph, PeakMemory]:
+    """Return the graph that fills the device most, of the steps and the longest decode step, with its peak."""
+    device = question.place.device
+    graphs = device_memory_graphs(question.tracers[question.workload].job_for(device), device)
+    return max(((graph, peak_memory(graph)) for graph in graphs), key=lambda played: played[1].allocated_bytes)
 
 
-def _moments(asking: _Asking, estimate: Estimate) -> Iterator[MemorySnapshot]:
-    """Yield the moments of a step on one GPU; where a model is divided, its share of each category."""
-    (graph, whole), each = _played(asking), estimate.basis.memory_breakdown_bytes
-    job = asking.tracers[asking.workload].job_for(asking.place.device)
-    if job.longer:  # one step is drawn, not all that are played
-        graph = add_workspaces(job.largest_step, asking.place.device)
+def _memory_timeline(question: _Question, estimate: Estimate) -> Iterator[MemorySnapshot]:
+    """Yield the memory over time of a step on one GPU; of a divided model, its share of each category."""
+    (graph, whole), each = _fullest_graph(question), estimate.basis.memory_breakdown_bytes
+    job = question.tracers[question.workload].job_for(question.place.device)
+    # A job with several step lengths is simulated for all of them, but only the largest is plotted.
+    if job.longer:
+        graph = add_workspaces(job.largest_step, question.place.device)
     share = {kind.value: each.get(kind.value, 0.0) / size for kind, size in whole.by_category.items() if size}
     for moment in memory_timeline(graph):
-        held = {kind: round(size * share.get(kind, 1.0)) for kind, size in moment.held_bytes.items()}
-        part = sum(held.values()) / max(moment.total_bytes, 1)
-        yield replace(moment, held_bytes=held, reserved_bytes=round(moment.reserved_bytes * part))
+        bytes_by_kind = {kind: round(size * share.get(kind, 1.0)) for kind, size in moment.held_bytes.items()}
+        part = sum(bytes_by_kind.values()) / max(moment.total_bytes, 1)
+        yield replace(moment, held_bytes=bytes_by_kind, reserved_bytes=round(moment.reserved_bytes * part))
 
 
 def _checks(estimate: Estimate, place: ResolvedTarget, risk: float) -> Iterator[MemoryCheck]:
-    """Yield the checks of the device's memory and of the host's."""
+    """Yield the checks of device memory and of host memory."""
     node = place.partition.node if place.partition else None
     if estimate.gpu_memory_bytes is not None:
         yield check_memory("GPU", estimate.gpu_memory_bytes, estimate.device_memory_bytes, risk)
     if estimate.host_memory_bytes is not None:
-        there: float | None = (node.usable_memory_bytes or node.memory_bytes) if node else None
+        capacity: float | None = (node.usable_memory_bytes or node.memory_bytes) if node else None
         if place.device.kind is DeviceKind.CPU:
-            there = there or place.device.memory_bytes
+            capacity = capacity or place.device.memory_bytes
         processes = max(1, -(-place.target.gpus // place.target.nodes))
         host = estimate.host_memory_bytes.scaled(processes)
-        if there is not None or place.device.kind is DeviceKind.CPU:
-            yield check_memory("host", host, there, risk)
+        if capacity is not None or place.device.kind is DeviceKind.CPU:
+            yield check_memory("host", host, capacity, risk)
 
 
-def _with_batch(asking: _Asking, answer: FitReport) -> FitReport:
-    """Return the answer with the largest batch whose memory is there."""
-    if not can_change(asking.workload) or answer.batch is None:
+def _with_batch(question: _Question, answer: FitReport) -> FitReport:
+    """Return the answer with the largest batch that fits."""
+    if not can_change(question.workload) or answer.batch is None:
         why = (
-            "the batch is the script's own" if asking.workload.model.kind is ModelKind.COMMAND else "it is in the file"
+            "the script sets the batch"
+            if question.workload.model.kind is ModelKind.COMMAND
+            else "the file sets the batch"
         )
         return replace(answer, why_no_batch=why)
     first = answer.checks[0]
@@ -240,76 +251,80 @@ def _with_batch(asking: _Asking, answer: FitReport) -> FitReport:
     def needed(batch: int) -> float:
         if batch == answer.batch:
             return first.needed_bytes
-        asking.progress(f"batch {batch}")
-        found = next(_checks(asking.estimate(with_batch(asking.workload, batch)), asking.place, asking.risk))
-        return found.needed_bytes
+        question.progress(f"batch {batch}")
+        memory_check = next(
+            _checks(question.estimate(with_batch(question.workload, batch)), question.place, question.risk)
+        )
+        return memory_check.needed_bytes
 
     return replace(answer, largest_batch=largest_batch(needed, float(first.there_bytes or 0), answer.batch))
 
 
-def _changes(asking: _Asking, answer: FitReport, refused: list[str]) -> Iterator[FitChange]:
-    """Yield the changes that were asked about: of each kind the least that fits, or the most there is.
+def _changes(question: _Question, answer: FitReport, refused: list[str]) -> Iterator[FitChange]:
+    """Yield changes: of each kind the smallest that fits, or else the largest there is.
 
-    What cannot be estimated, or asks for more GPUs than the place has, goes to ``refused`` with its reason.
+    Changes that cannot be estimated, or need more GPUs than the target has, go to ``refused`` with their reason.
     """
-    dtypes = frozenset(asking.place.device.peak_flops_per_s)
-    for ladder in memory_saving_ladders(asking.workload, answer.batch or 1, dtypes):
+    dtypes = frozenset(question.place.device.peak_flops_per_s)
+    for ladder in memory_saving_ladders(question.workload, answer.batch or 1, dtypes):
         for number, variant in enumerate(ladder, 1):
-            asking.progress(" ".join(variant.options))
+            question.progress(" ".join(variant.options))
             try:
-                change = _changed(asking, answer, variant)
+                change = _change_of(question, answer, variant)
             except LeadlineError as error:
-                refused.append(f"not known with {' '.join(variant.options)}: {error}")
+                refused.append(f"unknown with {' '.join(variant.options)}: {error}")
                 break
             if change.fits or number == len(ladder):
                 yield change
                 break
-    yield from _growing(asking, answer)
-    for kept in list_offloads(answer.estimate, asking.place.device, asking.workload):
-        told = check_memory("GPU", kept.memory_bytes, answer.estimate.device_memory_bytes, asking.risk)
-        asks = ChangeCost.HARDWARE if kept.gpus > 1 else ChangeCost.NOTHING
+    yield from _expandable_segments(question, answer)
+    for offload in list_offloads(answer.estimate, question.place.device, question.workload):
+        memory_check = check_memory("GPU", offload.memory_bytes, answer.estimate.device_memory_bytes, question.risk)
+        asks = ChangeCost.HARDWARE if offload.gpus > 1 else ChangeCost.NOTHING
         before = answer.estimate.step_s
-        slower = kept.step_s.point / before.point if kept.step_s and before else None
-        yield FitChange(kept.description, (), asks, told, kept.step_s, slower, slower and slower * kept.gpus)
+        slower = offload.step_s.point / before.point if offload.step_s and before else None
+        yield FitChange(
+            offload.description, (), asks, memory_check, offload.step_s, slower, slower and slower * offload.gpus
+        )
 
 
-def _growing(asking: _Asking, answer: FitReport) -> Iterator[FitChange]:
-    """Yield what segments that grow would save of what the allocator reserves."""
+def _expandable_segments(question: _Question, answer: FitReport) -> Iterator[FitChange]:
+    """Yield the saving of PyTorch's expandable segments."""
     memory = answer.estimate.gpu_memory_bytes
-    if memory is None or not _has_pytorchs_allocator(asking):
+    if memory is None or not _has_pytorchs_allocator(question):
         return
-    graph, peak = _played(asking)
+    graph, peak = _fullest_graph(question)
     saved = peak.reserved_bytes - peak_memory(graph, expandable=True).reserved_bytes
-    left = Interval(memory.point - saved, memory.low, max(memory.high - saved, memory.point - saved), memory.level)
-    told = check_memory("GPU", left, answer.estimate.device_memory_bytes, asking.risk)
-    what = "set PYTORCH_ALLOC_CONF=expandable_segments:True in the job's environment"
-    if left.low <= left.point:
-        yield FitChange(what, (), ChangeCost.NOTHING, told, answer.estimate.step_s, 1.0, 1.0)
+    remaining = Interval(memory.point - saved, memory.low, max(memory.high - saved, memory.point - saved), memory.level)
+    memory_check = check_memory("GPU", remaining, answer.estimate.device_memory_bytes, question.risk)
+    description = "set PYTORCH_ALLOC_CONF=expandable_segments:True in the job's environment"
+    if remaining.low <= remaining.point:
+        yield FitChange(description, (), ChangeCost.NOTHING, memory_check, answer.estimate.step_s, 1.0, 1.0)
 
 
-def _changed(asking: _Asking, answer: FitReport, variant: WorkloadVariant) -> FitChange:
-    estimate = asking.estimate(variant.workload)
-    told = next(_checks(estimate, asking.place, asking.risk))
+def _change_of(question: _Question, answer: FitReport, variant: WorkloadVariant) -> FitChange:
+    estimate = question.estimate(variant.workload)
+    memory_check = next(_checks(estimate, question.place, question.risk))
     return FitChange(
         variant.description,
         variant.options,
         variant.cost,
-        told,
+        memory_check,
         estimate.step_s,
-        *_ratios(asking, answer, variant, estimate),
+        *_ratios(question, answer, variant, estimate),
     )
 
 
 def _ratios(
-    asking: _Asking, answer: FitReport, variant: WorkloadVariant, estimate: Estimate
+    question: _Question, answer: FitReport, variant: WorkloadVariant, estimate: Estimate
 ) -> tuple[float | None, float | None]:
-    """Return time and cost for the same samples over those of the unchanged job."""
+    """Return (time, cost) for the same samples, relative to the unchanged job."""
     before = answer.estimate
     if estimate.step_s is None or before.step_s is None:
         return None, None
-    samples = _samples(variant.workload, answer.batch) / _samples(asking.workload, answer.batch)
+    samples = _samples(variant.workload, answer.batch) / _samples(question.workload, answer.batch)
     slower = estimate.step_s.point / before.step_s.point / samples
-    return slower, slower * variant.workload.gpus / asking.workload.gpus
+    return slower, slower * variant.workload.gpus / question.workload.gpus
 
 
 def _samples(workload: Workload, batch: int | None) -> float:
@@ -318,48 +333,53 @@ def _samples(workload: Workload, batch: int | None) -> float:
     return float((workload.batch or batch or 1) * max(workload.accumulation, 1) * copies)
 
 
-def _larger(asking: _Asking, answer: FitReport) -> Iterator[FitChange]:
-    """Yield the smallest devices with enough memory, each model of them once."""
-    needed, device = answer.checks[0].needed_bytes, asking.place.device
-    if device.kind is DeviceKind.CPU:
+def _larger_devices(question: _Question, answer: FitReport) -> Iterator[FitChange]:
+    """Yield the smallest devices with enough memory that are not too slow."""
+    needed, current = answer.checks[0].needed_bytes, question.place.device
+    if current.kind is DeviceKind.CPU:
         return
-    larger = [one for one in asking.tools.catalog.devices() if _could(one, device, needed)]
-    found = 0
-    for one in sorted(larger, key=lambda one: (one.memory_bytes or 0, one.name)):
-        asking.progress(one.name)
-        place = ResolvedTarget(Target(one.name, gpus=asking.workload.gpus), one)
-        estimate = asking.at(place, asking.workload)
-        told = next(_checks(estimate, place, asking.risk), None)
-        if told is None or not told.fits or estimate.step_s is None or answer.estimate.step_s is None:
+    candidates = [device for device in question.tools.catalog.devices() if _has_enough_memory(device, current, needed)]
+    count = 0
+    for device in sorted(candidates, key=lambda device: (device.memory_bytes or 0, device.name)):
+        question.progress(device.name)
+        place = ResolvedTarget(Target(device.name, gpus=question.workload.gpus), device)
+        estimate = question.at(place, question.workload)
+        memory_check = next(_checks(estimate, place, question.risk), None)
+        if memory_check is None or not memory_check.fits or estimate.step_s is None or answer.estimate.step_s is None:
             continue
         slower = estimate.step_s.point / answer.estimate.step_s.point
         if slower > SLOWER:
             continue
         yield FitChange(
-            "a larger device", ("--on", f'"{one.name}"'), ChangeCost.HARDWARE, told, estimate.step_s, slower
+            "a larger device", ("--on", f'"{device.name}"'), ChangeCost.HARDWARE, memory_check, estimate.step_s, slower
         )
-        found += 1
-        if found == LARGER:
+        count += 1
+        if count == LARGER:
             return
 
 
-def _could(one: Device, small: Device, needed_bytes: float) -> bool:
-    """Tell whether a device of the same maker and kind could hold the job."""
-    return one.kind is small.kind and one.vendor == small.vendor and (one.memory_bytes or 0) >= needed_bytes
+def _has_enough_memory(device: Device, current: Device, needed_bytes: float) -> bool:
+    """Return whether a device of the same vendor and kind has enough memory."""
+    return (
+        device.kind is current.kind and device.vendor == current.vendor and (device.memory_bytes or 0) >= needed_bytes
+    )
 
 
-def _undominated(changes: Sequence[FitChange]) -> list[FitChange]:
-    """Leave out a change that does no more than another that fits with fewer options, and takes as long."""
-    return [one for one in changes if not any(_dominates(other, one) for other in changes)]
+def _without_dominated(changes: Sequence[FitChange]) -> list[FitChange]:
+    """Leave out a change if a subset of its options fits too and is as fast."""
+    return [change for change in changes if not any(_dominates(better, change) for better in changes)]
 
 
-def _dominates(one: FitChange, other: FitChange) -> bool:
-    words, more = set(one.options), set(other.options)
-    if not one.fits or not words or not words < more or one.slower is None or other.slower is None:
+def _dominates(change: FitChange, dominated: FitChange) -> bool:
+    words, more = set(change.options), set(dominated.options)
+    if not change.fits or not words or not words < more or change.slower is None or dominated.slower is None:
         return False
-    return list(ChangeCost).index(one.asks) <= list(ChangeCost).index(other.asks) and one.slower <= 1.01 * other.slower
+    return (
+        list(ChangeCost).index(change.asks) <= list(ChangeCost).index(dominated.asks)
+        and change.slower <= 1.01 * dominated.slower
+    )
 
 
-def _worth(change: FitChange) -> tuple[object, ...]:
-    """Order changes: those that fit, that ask nothing but time, and that take the least of it, first."""
+def _change_order(change: FitChange) -> tuple[object, ...]:
+    """Return a sort key: changes that fit first, then those that cost only time, then the fastest."""
     return not change.fits, list(ChangeCost).index(change.asks), change.slower or float("inf")

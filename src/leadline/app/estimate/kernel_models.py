@@ -1,4 +1,4 @@
-"""The kernels of a calibrated GPU: the shipped ones with its own sweep fitted in, kept for the next estimate."""
+"""The shipped kernel models of a GPU step, the choice among them, and those fitted to its own sweep or steps."""
 
 import hashlib
 from collections.abc import Callable
@@ -47,22 +47,22 @@ from leadline.training.shipped_models import (
 )
 
 MADE_OF = "made_of"
-"""The entry of a kept file that names the shipped kernels and the calibration that it was made of."""
+"""Entry of a cache file: a hash of the shipped kernels and the calibration that it was made from."""
 
 
 def _fit_sweep(device: Device) -> FittedKernels:
-    """Return the shipped kernels with what the sweep of ``device`` says of it.
+    """Return the shipped kernels fitted to the sweep of ``device``.
 
-    Fitting it in takes seconds, so what it gave is kept in a file, which is made anew when the calibration or the
-    shipped kernels change. Where it cannot be written, or is damaged, it costs these seconds again and nothing else.
+    The fit takes seconds, so its result is cached in a file. It is redone when the calibration or the shipped kernels
+    change, or when the file is damaged or cannot be written.
     """
     path = settings.swept_dir() / f"{device.file_stem}.npz"
     made_of = hashlib.sha256(read_shipped(KERNELS_FILE) + to_json(device).encode()).hexdigest()
-    own = _load(load_state(path), made_of)
-    if own is None:
-        own = fit_calibration(shipped_kernels(), device).for_device(device.name)
-        save_state(path, {**own.dump(), MADE_OF: text_array([made_of])})
-    return shipped_kernels().merge(own)
+    fitted = _load(load_state(path), made_of)
+    if fitted is None:
+        fitted = fit_calibration(shipped_kernels(), device).for_device(device.name)
+        save_state(path, {**fitted.dump(), MADE_OF: text_array([made_of])})
+    return shipped_kernels().merge(fitted)
 
 
 def _load(state: State | None, made_of: str) -> FittedKernels | None:
@@ -73,10 +73,10 @@ def _load(state: State | None, made_of: str) -> FittedKernels | None:
 
 
 swept_kernels = RecentCache(_fit_sweep)
-"""Returns what ``_fit_sweep`` does, at once for the devices that it was asked about before.
+"""The kernels fitted to a device's sweep, cached per device.
 
 Raises:
-    InvalidInput: the device is not calibrated, or lacks figures that the laws need.
+    InvalidInput: the device is not calibrated, or lacks specs that the estimators need.
 """
 
 
@@ -85,8 +85,8 @@ BLACK_BOX = BlackBoxKernels.name
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What an estimator is made for, and what is believed of it: a standard deviation, and sentences on why."""
+class _KernelRequest:
+    """Arguments of an estimator: device, graph, standard deviation, and reasons."""
 
     device: Device
     graph: OpGraph
@@ -95,108 +95,113 @@ class _Asked:
 
 
 def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
-    """Return the estimator that was least off on measured steps of the graph's group, of those that can price it.
+    """Return the estimator with the smallest error on measured steps of the graph's group, of those that cover it.
 
     Raises:
-        InvalidInput: not even the maker's figures suffice.
+        InvalidInput: not even the vendor's specs suffice.
     """
     group = find_step_group(graph, device)
-    order = _order(device, graph, group)
+    order = _ranked_records(device, graph, group)
     refused: list[str] = []
     for place, record in enumerate(order):
         try:
             spread, doubts = record.spread_on(device)
             why = (describe_choice(record, order[place + 1 :]), *doubts, *refused)
-            return _BUILDERS[record.estimator](_Asked(device, graph, spread, why))
+            return _BUILDERS[record.estimator](_KernelRequest(device, graph, spread, why))
         except InvalidInput as error:
-            refused.append(f"the {record.estimator} would be {record.error:.0%} off, but: {error}")
-    why = (f"the range is an assumption: no steps were measured like this job ({group})", *refused)
+            refused.append(f"the {record.estimator} (error {record.error:.0%}) does not apply: {error}")
+    why = (f"the interval is an assumption: no measured steps are like this job ({group})", *refused)
     return _BUILDERS[SweptKernels.name if device.is_calibrated else SPECS](
-        _Asked(device, graph, UNMEASURED_SPREAD, why)
+        _KernelRequest(device, graph, UNMEASURED_SPREAD, why)
     )
 
 
 def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> KernelModel:
-    """Return the estimator that the user chose, with what was found of it.
+    """Return the estimator that the user chose, with its known error.
 
     Raises:
-        InvalidInput: it cannot price the graph on this device.
+        InvalidInput: it does not cover the graph on this device.
         MissingExtra: it is the network, and onnxruntime is not installed.
     """
     name = _NAMES.get(choice, _kernels_on(device))
-    order = _order(device, graph, group := find_step_group(graph, device))
-    found = next((one for one in order if one.estimator == name), None)
-    if found is None:
+    order = _ranked_records(device, graph, group := find_step_group(graph, device))
+    chosen = next((record for record in order if record.estimator == name), None)
+    if chosen is None:
         why = (
-            f"priced by the {name}, as asked: the range is an assumption, as no steps like this job ({group}) judge it"
+            f"estimated with the {name}, your choice; the interval is an assumption, because no "
+            f"measured steps are like this job ({group})"
         )
-        return _BUILDERS[name](_Asked(device, graph, UNMEASURED_SPREAD, (why,)))
-    spread, doubts = found.spread_on(device)
-    said = describe_choice(found, [one for one in order if one is not found], by_user=True)
-    return _BUILDERS[name](_Asked(device, graph, spread, (said, *doubts)))
+        return _BUILDERS[name](_KernelRequest(device, graph, UNMEASURED_SPREAD, (why,)))
+    spread, doubts = chosen.spread_on(device)
+    reason_text = describe_choice(chosen, [record for record in order if record is not chosen], by_user=True)
+    return _BUILDERS[name](_KernelRequest(device, graph, spread, (reason_text, *doubts)))
 
 
 def _kernels_on(device: Device) -> str:
     return SweptKernels.name if device.is_calibrated else LearnedKernels.name
 
 
-def _order(device: Device, graph: OpGraph, group: StepGroup) -> list[AccuracyRecord]:
-    """Return what was found of each estimator that can be asked here, the least error first.
+def _ranked_records(device: Device, graph: OpGraph, group: StepGroup) -> list[AccuracyRecord]:
+    """Return the records of the available estimators, the smallest error first.
 
-    Where swept kernels were not asked about a group, what was found of kernels without a sweep counts for them.
+    If swept kernels have no record of a group, the record of kernels without a sweep is used.
     """
     kernels, records = _kernels_on(device), shipped_estimators_card().records
-    if not any(one.estimator == kernels and one.group == group for one in records):
-        unswept = [one for one in records if one.estimator == LearnedKernels.name and one.group == group]
-        records += tuple(replace(one, estimator=kernels, source=f"{one.source}, without a sweep") for one in unswept)
+    if not any(record.estimator == kernels and record.group == group for record in records):
+        unswept = [record for record in records if record.estimator == LearnedKernels.name and record.group == group]
+        records += tuple(
+            replace(record, estimator=kernels, source=f"{record.source}, without a sweep") for record in unswept
+        )
     names = (LAW, kernels, BLACK_BOX, SPECS, *([NETWORK] if find_spec("onnxruntime") else []))
     knows = shipped_op_utilization().has_device(device, training=graph.is_training)
     return rank_estimators(records, group, names, (LAW, BLACK_BOX, NETWORK) if knows else ())
 
 
-def _law(asked: _Asked) -> KernelModel:
+def _op_utilization(request: _KernelRequest) -> KernelModel:
     return OpUtilizationKernels(
-        shipped_op_utilization(), asked.device, asked.graph, devices=shipped_device, spread=asked.spread, reasons=asked.reasons,
-        tables=_op_tables(),
+        shipped_op_utilization(), request.device, request.graph, devices=shipped_device, spread=request.spread,
+        reasons=request.reasons, tables=_op_tables(),
     )  # fmt: skip
 
 
-def _kernels(asked: _Asked) -> KernelModel:
-    return _told(LearnedKernels, shipped_kernels(), asked)
+def _kernels(request: _KernelRequest) -> KernelModel:
+    return _fitted_kernels(LearnedKernels, shipped_kernels(), request)
 
 
-def _swept(asked: _Asked) -> KernelModel:
-    return _told(SweptKernels, swept_kernels(asked.device), asked)
+def _swept(request: _KernelRequest) -> KernelModel:
+    return _fitted_kernels(SweptKernels, swept_kernels(request.device), request)
 
 
-def _told(kind: type[LearnedKernels], fitted: FittedKernels, asked: _Asked) -> KernelModel:
-    found = kind(fitted, asked.device, spread=asked.spread, reasons=asked.reasons, tables=_kernel_tables())
-    found.step_s(asked.graph)  # refuses a graph in a dtype that the device lacks, before it is chosen
-    return found
+def _fitted_kernels(kind: type[LearnedKernels], fitted: FittedKernels, request: _KernelRequest) -> KernelModel:
+    model = kind(fitted, request.device, spread=request.spread, reasons=request.reasons, tables=_kernel_tables())
+    model.step_s(request.graph)  # raises here if the device lacks the graph's dtype
+    return model
 
 
-def _network(asked: _Asked) -> KernelModel:
-    setting = _setting(asked)
-    return NetworkKernels(_graph_network(), asked.device, setting, spread=asked.spread, reasons=asked.reasons)
+def _network(request: _KernelRequest) -> KernelModel:
+    setting = _setting(request)
+    return NetworkKernels(_graph_network(), request.device, setting, spread=request.spread, reasons=request.reasons)
 
 
-def _black_box(asked: _Asked) -> KernelModel:
-    setting = _setting(asked)
-    return BlackBoxKernels(shipped_black_box(), asked.device, setting, spread=asked.spread, reasons=asked.reasons)
+def _black_box(request: _KernelRequest) -> KernelModel:
+    setting = _setting(request)
+    return BlackBoxKernels(shipped_black_box(), request.device, setting, spread=request.spread, reasons=request.reasons)
 
 
-def _setting(asked: _Asked) -> StepSetting:
-    """Return the setting of whoever learned from the steps that the law learned from."""
-    _law(asked)  # refuses kernels of which no step was learned
-    return max(shipped_op_utilization().settings_for(asked.device, asked.graph), key=lambda one: one.release)
+def _setting(request: _KernelRequest) -> StepSetting:
+    """Return the step setting of the newest release with training data."""
+    _op_utilization(request)  # raises for kernels without training data
+    return max(
+        shipped_op_utilization().settings_for(request.device, request.graph), key=lambda setting: setting.release
+    )
 
 
-def _specs(asked: _Asked) -> KernelModel:
-    return RooflineKernels(asked.device, spread=asked.spread, reasons=asked.reasons)
+def _specs(request: _KernelRequest) -> KernelModel:
+    return RooflineKernels(request.device, spread=request.spread, reasons=request.reasons)
 
 
-_BUILDERS: dict[str, Callable[[_Asked], KernelModel]] = {
-    LAW: _law, LearnedKernels.name: _kernels, SweptKernels.name: _swept, NETWORK: _network, SPECS: _specs,
+_BUILDERS: dict[str, Callable[[_KernelRequest], KernelModel]] = {
+    LAW: _op_utilization, LearnedKernels.name: _kernels, SweptKernels.name: _swept, NETWORK: _network, SPECS: _specs,
     BLACK_BOX: _black_box,
 }  # fmt: skip
 
@@ -208,7 +213,7 @@ _NAMES = {
 
 @cache
 def shipped_device(name: str) -> Device:
-    """Return a device that a shipped law was learned on, with the figures that Leadline ships."""
+    """Return a device that a shipped model was trained on, with its shipped specs."""
     return TomlCatalog(None).device(name)
 
 
@@ -224,29 +229,33 @@ def _kernel_tables() -> KernelTables:
 
 @cache
 def _graph_network() -> GraphNetwork:
-    from leadline.training.shipped_models import shipped_network  # noqa: PLC0415 - onnxruntime loads when it is asked
+    from leadline.training.shipped_models import shipped_network  # noqa: PLC0415 - onnxruntime loads on use
 
     return shipped_network()
 
 
 Shipped = Callable[[Device, TracedJob], KernelModel]
-"""Returns the price list of a device that knows of no own steps."""
+"""Returns the kernel model of a device without adapted steps."""
 
 
 def adapted_kernels(device: Device, job: TracedJob, folder: Path, shipped: Shipped) -> KernelModel | None:
-    """Return the estimator that own steps made for such jobs; ``None`` where there are none.
+    """Return the estimator adapted to measured steps of such jobs; ``None`` if there is none.
 
     Raises:
         InvalidInput: the file of the device cannot be read.
     """
-    own = load_adapted_steps(device, folder)
-    record = own.card.find(find_step_group(job.step, device), channels_last=is_channels_last(job.step)) if own else None
-    if own is None or record is None:
+    adapted = load_adapted_steps(device, folder)
+    record = (
+        adapted.card.find(find_step_group(job.step, device), channels_last=is_channels_last(job.step))
+        if adapted
+        else None
+    )
+    if adapted is None or record is None:
         return None
     why = (_reason(record),)
-    if record.by_law and own.laws is not None:
+    if record.by_law and adapted.laws is not None:
         return ScaledKernels(
-            OpUtilizationKernels(own.laws, device, job.step, devices=shipped_device, spread=record.spread),
+            OpUtilizationKernels(adapted.laws, device, job.step, devices=shipped_device, spread=record.spread),
             1.0,
             reasons=why,
         )
@@ -269,8 +278,8 @@ def _read(path: Path, _changed_ns: int) -> AdaptedSteps:
 
 
 def _reason(record: AdaptedRecord) -> str:
-    kind = record.group or "all kinds"
+    kind = record.group or "all kinds of job"
     return (
-        f"adapted to {record.runs} own steps of {kind} ({record.source}): {record.error:.0%} off on models left out of "
-        f"them, {record.before:.0%} before"
+        f"adapted to {record.runs} measured steps of {kind} ({record.source}): error "
+        f"{record.error:.0%} on left-out models, {record.before:.0%} before"
     )

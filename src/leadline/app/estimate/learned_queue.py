@@ -1,4 +1,4 @@
-"""The queue of a system as its accounting leaves it, and what was learned of it, kept for the next question."""
+"""Fit a wait model to a system's accounting, and cache it for the next question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,41 +12,41 @@ from leadline.core.units import DAY_S
 from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model, load_queue_wait_model
 
 VALID_S = DAY_S
-"""After so long what was learned of a queue is learned again: who uses a system changes from day to day."""
+"""Lifetime of a cached wait model: the users of a system change from day to day."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedQueue:
-    """The jobs of a system as known at ``now_s``, and what was learned of how long they wait."""
+    """The jobs of a system as known at ``now_s``, and the wait model fitted to them."""
 
     learned: QueueWaitModel
     accounting: Sequence[AccountedJob]
     now_s: float
 
-    def waits(self, asked: Sequence[AccountedJob]) -> list[QueueWait]:
-        """Foretell the wait of each job were it alone submitted now."""
-        return self.learned.predict(self.accounting, asked, self.now_s)
+    def waits(self, jobs: Sequence[AccountedJob]) -> list[QueueWait]:
+        """Predict the wait of each job, as if it alone were submitted now."""
+        return self.learned.predict(self.accounting, jobs, self.now_s)
 
 
 def learn_queue(system: str, jobs: Sequence[AccountedJob]) -> LearnedQueue:
-    """Return the queue a second after the last moment of which the accounting tells.
+    """Return the queue one second after the last event in the accounting.
 
-    What is learned of it is kept, and serves for ``VALID_S``.
+    The fitted model is cached for ``VALID_S``.
 
     Raises:
         InvalidInput: too few jobs started.
     """
     moments = [(job.submitted_s, job.started_s, job.ended_s) for job in jobs]
-    now_s = max(at_s for each in moments for at_s in each if at_s is not None) + 1.0
+    now_s = max(at_s for moment in moments for at_s in moment if at_s is not None) + 1.0
     path = settings.waits_dir() / f"{system.lower().replace('/', '-')}.npz"
-    learned = _kept(path, now_s)
+    learned = _load_cached(path, now_s)
     if learned is None:
         learned = fit_queue_wait_model(jobs, now_s)
         save_state(path, learned.dump())
     return LearnedQueue(learned, jobs, now_s)
 
 
-def _kept(path: Path, now_s: float) -> QueueWaitModel | None:
+def _load_cached(path: Path, now_s: float) -> QueueWaitModel | None:
     state = load_state(path)
     try:
         learned = None if state is None else load_queue_wait_model(state)

@@ -1,4 +1,4 @@
-"""How long requests wait in the queues of systems whose accounting the user shows."""
+"""Predict how long requests wait in queues, from the job accounting that the user provides."""
 
 import getpass
 import sys
@@ -31,80 +31,87 @@ class SystemQueue(Protocol):
     @property
     def now_s(self) -> float: ...  # noqa: D102 - a field
 
-    def waits(self, asked: Sequence[AccountedJob]) -> Sequence[QueueWait]:
-        """Foretell the wait of each job were it alone submitted now."""
+    def waits(self, jobs: Sequence[AccountedJob]) -> Sequence[QueueWait]:
+        """Predict the wait of each job, as if it alone were submitted now."""
 
 
-def read_queues(shown: Sequence[str], catalog: Catalog, runner: ProcessRunner = run_process) -> dict[str, SystemQueue]:
-    """Read the accounting of systems, ``SYSTEM=FILE`` each (``-``: standard input), and learn from it.
+def read_queues(
+    arguments: Sequence[str], catalog: Catalog, runner: ProcessRunner = run_process
+) -> dict[str, SystemQueue]:
+    """Read the accounting of systems, ``SYSTEM=FILE`` each (``-``: standard input), and fit a wait model to each.
 
-    ``SYSTEM`` alone asks the ``sacct`` of this machine.
+    ``SYSTEM`` alone runs the ``sacct`` of this machine.
 
     Raises:
-        InvalidInput: an accounting cannot be read, or tells of too few jobs; or there is no ``sacct`` here.
+        InvalidInput: an accounting cannot be read or has too few jobs, or there is no ``sacct``.
         UnknownName: there is no such system.
         SchedulerUnreachable: ``sacct`` did not answer.
     """
-    found: dict[str, SystemQueue] = {}
-    for one in shown:
-        from leadline.app.estimate.learned_queue import learn_queue  # noqa: PLC0415 - numpy, where it is needed alone
+    queues: dict[str, SystemQueue] = {}
+    for argument in arguments:
+        from leadline.app.estimate.learned_queue import learn_queue  # noqa: PLC0415 - numpy loads on use
 
-        name, equals, path = one.partition("=")
+        name, equals, path = argument.partition("=")
         if equals and not path:
-            raise InvalidInput(f"--waits {one} names no file: write SYSTEM=FILE, such as Pitzer=sacct.txt")
+            raise InvalidInput(f"--waits {argument} has no file name: write SYSTEM=FILE, such as Pitzer=sacct.txt")
         system = catalog.system(name).name
-        jobs = read_sacct(_text(path) if path else _asked_here(name, runner))
+        jobs = read_sacct(_read_text(path) if path else _run_sacct(name, runner))
         if not jobs:
-            raise InvalidInput(f"{path or 'sacct'} tells of no job, so nothing is known of the waits at {system}")
-        found[system] = learn_queue(system, jobs)
-    return found
+            raise InvalidInput(f"{path or 'sacct'} has no jobs, so the waits at {system} are unknown")
+        queues[system] = learn_queue(system, jobs)
+    return queues
 
 
 def add_waits(
     candidates: Sequence[PlacementCandidate], queues: Mapping[str, SystemQueue]
 ) -> tuple[list[PlacementCandidate], tuple[str, ...]]:
-    """Return the candidates, each with its wait where that is known, and sentences on what the waits rest on."""
+    """Return the candidates with their predicted wait where known, and notes on the waits."""
     waits: dict[tuple[str, str, ResourceSpec], QueueWait] = {}
     notes: list[str] = []
     for system, queue in queues.items():
-        asked = {(one.partition.name, one.request): None for one in candidates if one.system.name == system}
-        told = _heard_of(queue)
-        known = any(partition in told for partition, _ in asked)
-        for (partition, request), wait in predict_queue_waits(queue, list(asked)).items():
+        requests = {
+            (candidate.partition.name, candidate.request): None
+            for candidate in candidates
+            if candidate.system.name == system
+        }
+        started = _started_partitions(queue)
+        any_known = any(partition in started for partition, _ in requests)
+        for (partition, request), wait in predict_queue_waits(queue, list(requests)).items():
             waits[system, partition, request] = wait
-        missing = sorted({partition for partition, _ in asked} - told)
+        missing = sorted({partition for partition, _ in requests} - started)
         if missing:
             notes.append(
-                f"waits in {', '.join(missing)} of {system} are not known: its accounting tells of no job that started "
-                "there"
+                f"waits in {', '.join(missing)} of {system} are unknown: the accounting has no started job there"
             )
-        if known:
+        if any_known:
             moment = datetime.fromtimestamp(queue.now_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
             notes.append(f"waits at {system} are those of its queue at {moment}")
     timed = [
-        replace(one, wait=waits.get((one.system.name, one.partition.name, one.request))) if queues else one
-        for one in candidates
+        replace(candidate, wait=waits.get((candidate.system.name, candidate.partition.name, candidate.request)))
+        if queues
+        else candidate
+        for candidate in candidates
     ]
     return timed, tuple(notes)
 
 
 def predict_queue_waits(
-    queue: SystemQueue, asked: Sequence[tuple[str, ResourceSpec]]
+    queue: SystemQueue, requests: Sequence[tuple[str, ResourceSpec]]
 ) -> dict[tuple[str, ResourceSpec], QueueWait]:
-    """Return the waits of requests, each in a partition; of those where no job ever started nothing is known."""
-    told, user = _heard_of(queue), _user(queue)
-    known = [one for one in dict.fromkeys(asked) if one[0] in told]
-    jobs = [_as_job(f"asked-{number}", user, *one) for number, one in enumerate(known)]
-    return dict(zip(known, queue.waits(jobs) if jobs else (), strict=True))
+    """Return the waits of (partition, request) pairs; partitions without a started job are left out."""
+    started, user = _started_partitions(queue), _user(queue)
+    known_requests = [request for request in dict.fromkeys(requests) if request[0] in started]
+    jobs = [_to_job(f"asked-{number}", user, *request) for number, request in enumerate(known_requests)]
+    return dict(zip(known_requests, queue.waits(jobs) if jobs else (), strict=True))
 
 
-def _heard_of(queue: SystemQueue) -> set[str]:
+def _started_partitions(queue: SystemQueue) -> set[str]:
     """Return the partitions where jobs started."""
     return {job.partition for job in queue.accounting if job.started_s is not None}
 
 
 def _user(queue: SystemQueue) -> str:
-    """Return the name that the user's own jobs stand under, if there are any."""
+    """Return the user's name in the accounting; empty if it has no job of theirs."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):
@@ -112,31 +119,32 @@ def _user(queue: SystemQueue) -> str:
     return name if any(job.user == name for job in queue.accounting) else ""
 
 
-def _as_job(key: str, user: str, partition: str, asked: ResourceSpec) -> AccountedJob:
-    cores = asked.nodes * asked.tasks_per_node * (asked.cores_per_task or 1)
-    memory = asked.memory_bytes_per_node
+def _to_job(key: str, user: str, partition: str, request: ResourceSpec) -> AccountedJob:
+    cores = request.nodes * request.tasks_per_node * (request.cores_per_task or 1)
+    memory = request.memory_bytes_per_node
     return AccountedJob(
-        key, 0.0, user=user, partition=partition, nodes=asked.nodes, cores=cores,
-        gpus=asked.nodes * asked.gpus_per_node, memory_bytes=None if memory is None else memory * asked.nodes,
-        walltime_s=asked.walltime_s,
+        key, 0.0, user=user, partition=partition, nodes=request.nodes, cores=cores,
+        gpus=request.nodes * request.gpus_per_node, memory_bytes=None if memory is None else memory * request.nodes,
+        walltime_s=request.walltime_s,
     )  # fmt: skip
 
 
-def _asked_here(name: str, runner: ProcessRunner) -> str:
-    """Return what the ``sacct`` of this machine tells of the last ``DAYS``."""
-    fix = f"on the system itself write its accounting into a file, and name it with --waits {name}=FILE"
+def _run_sacct(name: str, runner: ProcessRunner) -> str:
+    """Return the output of this machine's ``sacct`` for the last ``ACCOUNTING_DAYS``."""
+    fix = f"on that system write its accounting to a file, and pass it with --waits {name}=FILE"
     try:
         done = runner(sacct_command(DAYS), env=SACCT_ENVIRONMENT, timeout_s=PATIENCE_S)
     except InvalidInput as error:
-        raise InvalidInput(f"--waits {name} asks sacct, which is not here: {fix}") from error
+        raise InvalidInput(f"--waits {name} needs sacct, which is not on this machine: {fix}") from error
     if done.timed_out or done.returncode:
-        said = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
-        why = f"nothing within {PATIENCE_S:.0f} s" if done.timed_out else said
-        raise SchedulerUnreachable(f"sacct did not tell of the last {DAYS} days ({why}): {fix}")
+        message = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
+        why = f"no answer within {PATIENCE_S:.0f} s" if done.timed_out else message
+        raise SchedulerUnreachable(f"sacct failed for the last {DAYS} days ({why}): {fix}")
     return done.stdout
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
+    """Return the content of a file, or of standard input for ``-``."""
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The verb ``recommend``: what to ask for, and where, under a deadline, a budget and a risk."""
+"""The verb ``recommend``: what to request, and where, under a deadline, a budget and a risk."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,12 @@ def recommend(
 ) -> Recommendation:
     """Return the configurations that satisfy ``constraints``, best first, among the systems named by ``on`` (or all).
 
-    ``waits`` are accountings of systems, ``SYSTEM`` or ``SYSTEM=FILE``: there the time in the queue counts, too.
+    Args:
+        workload: the job.
+        tools: the adapters of the verbs.
+        constraints: deadline, budget and risk.
+        on: systems or partitions.
+        waits: ``SYSTEM`` or ``SYSTEM=FILE``: job accounting; the queue wait there counts too.
 
     Raises:
         InvalidInput: a system is unknown, a value is out of range, or the workload cannot be used.
@@ -28,7 +33,7 @@ def recommend(
     """
     queues = read_queues(waits, tools.catalog)
     places = resolve_targets(tools.catalog, on, workload.gpus)
-    _check_asked(places.targets, constraints, on)
+    _check_targets(places.targets, constraints, on)
     open_places: list[ResolvedTarget] = []
     rejections = [Rejection(*row, kind="device-unknown", gpus=workload.gpus) for row in places.unknown]
     for place in places.targets:
@@ -46,32 +51,32 @@ def recommend(
     return replace(rank_candidates(timed, constraints, rejections), notes=notes)
 
 
-def _check_asked(places: Sequence[ResolvedTarget], constraints: Constraints, on: Sequence[str]) -> None:
-    """Refuse a question that no place can answer: bare devices, or a currency in which nothing is charged."""
+def _check_targets(places: Sequence[ResolvedTarget], constraints: Constraints, on: Sequence[str]) -> None:
+    """Refuse bare devices, and a currency that no target charges."""
     if places and all(place.system is None for place in places):
         raise InvalidInput(
-            f"{' and '.join(on)} is no system, so there is nothing to ask for: name one with --on SYSTEM, or leave "
-            "--on out; leadline estimate --on takes devices"
+            f"{' and '.join(on)} is not a system: name one with --on SYSTEM, or leave --on out; "
+            "devices work with leadline estimate --on"
         )
     charged = [place.partition.billing.currency for place in places if place.partition and place.partition.billing]
     if constraints.currency is not None and charged and constraints.currency not in charged:
         raise UnknownName(
-            "currency", constraints.currency, charged, fix=f"charged are {', '.join(sorted(set(charged)))}"
+            "currency", constraints.currency, charged, fix=f"known currencies: {', '.join(sorted(set(charged)))}"
         )
 
 
 def _candidates(places: Sequence[ResolvedTarget], tracer: Tracer, constraints: Constraints) -> list[PlacementCandidate]:
-    """Estimate every place, and price the request that it leads to."""
+    """Estimate every target, and compute the cost of its request."""
     candidates = []
     for place, estimate in zip(places, estimate_targets(places, tracer), strict=True):
         if place.system is None or place.partition is None:
             continue
-        asked = request_for_estimate(estimate, place.partition, constraints.risk, constraints.weights)
+        request = request_for_estimate(estimate, place.partition, constraints.risk, constraints.weights)
         billing = place.partition.billing
-        hourly = compute_charge(billing, asked.resources, 1.0, place.partition.node) if billing else None
+        hourly = compute_charge(billing, request.resources, 1.0, place.partition.node) if billing else None
         candidates.append(
             PlacementCandidate(
-                place.system, place.partition, place.device, estimate, asked.resources, hourly, asked.reason
+                place.system, place.partition, place.device, estimate, request.resources, hourly, request.reason
             )
         )
     return candidates

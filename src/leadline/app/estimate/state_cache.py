@@ -1,4 +1,4 @@
-"""What was learned here, kept in files of arrays so that it need not be learned again; losing one costs time only."""
+"""Cache fitted models in files of arrays; a lost file costs only the time to fit again."""
 
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +10,7 @@ from leadline.estimators.ports import State
 
 
 def load_state(path: Path) -> State | None:
-    """Return the arrays that were kept there; ``None`` where there are none, or the file is damaged."""
+    """Return the cached arrays; ``None`` if there are none or the file is damaged."""
     try:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
             return dict(arrays)
@@ -19,7 +19,7 @@ def load_state(path: Path) -> State | None:
 
 
 def save_state(path: Path, state: State) -> None:
-    """Keep arrays, whole or not at all; a home without room or rights keeps nothing, and the next one learns again."""
+    """Write arrays to the cache atomically; without space or permission nothing is cached."""
     partial = path.with_suffix(".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Choose what prices a device's kernels: own steps, a CPU's sweep, or the estimator that was least off."""
+"""Choose the estimator of a step: adapted steps, a CPU's calibration, or the most accurate shipped estimator."""
 
 from leadline.app import settings
 from leadline.core.errors import InvalidInput
@@ -13,47 +13,49 @@ from leadline.estimators.white_box import WholeStep
 
 
 def select_kernels(device: Device, job: TracedJob, choice: EstimatorChoice | None = None) -> KernelModel:
-    """Return the price list of a device for the ops of a job: what own steps made of it, else what is shipped.
+    """Return the kernel model of a device for a job: adapted to measured steps if there are any, else the shipped one.
 
-    A ``choice`` is taken, whatever own steps say.
+    A ``choice`` overrides adapted steps.
 
     Raises:
-        InvalidInput: the catalog lacks a figure without which the device cannot be priced at all, the chosen estimator
-            cannot price it, or what own steps made of it cannot be read.
+        InvalidInput: the catalog lacks a spec that every estimator needs, the chosen estimator does not cover the
+            device,
+            or its adaptation cannot be read.
         MissingExtra: the choice needs a package that is not installed.
     """
     folder = settings.adapted_dir()
     if choice is None and folder.is_dir():
-        from leadline.app.estimate.kernel_models import adapted_kernels  # noqa: PLC0415 - numpy loads where something was adapted
+        from leadline.app.estimate.kernel_models import adapted_kernels  # noqa: PLC0415 - numpy loads on use
 
-        if (own := adapted_kernels(device, job, folder, select_shipped_kernels)) is not None:
-            return own
+        if (adapted := adapted_kernels(device, job, folder, select_shipped_kernels)) is not None:
+            return adapted
     return select_shipped_kernels(device, job, choice)
 
 
 def select_shipped_kernels(device: Device, job: TracedJob, choice: EstimatorChoice | None = None) -> KernelModel:
-    """Return the price list without own steps: the choice, else a CPU's sweep, or the estimator that was least off.
+    """Return the kernel model without adapted steps: the choice, a CPU's calibration, or the most accurate estimator.
 
     Raises:
-        InvalidInput: the catalog lacks a figure without which the device cannot be priced at all, or the chosen
-            estimator cannot price it.
+        InvalidInput: the catalog lacks a spec that every estimator needs, or the chosen estimator does not cover the
+            device.
         MissingExtra: the choice needs a package that is not installed.
     """
     if device.kind is not DeviceKind.GPU:
-        return _priced_alone(device, choice)
-    from leadline.app.estimate import kernel_models  # noqa: PLC0415 - numpy loads when a GPU is asked about
+        return _kernels_without_training_data(device, choice)
+    from leadline.app.estimate import kernel_models  # noqa: PLC0415 - numpy loads on use
 
     if choice is not None:
         return kernel_models.chosen_kernels(device, job.step, choice)
     return kernel_models.most_accurate_kernels(device, job.step)
 
 
-def _priced_alone(device: Device, choice: EstimatorChoice | None) -> KernelModel:
-    """Return the price list of a device about which nothing was learned from others."""
+def _kernels_without_training_data(device: Device, choice: EstimatorChoice | None) -> KernelModel:
+    """Return the kernel model of a device that no shipped estimator was trained on."""
     if choice in (EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX):
         raise InvalidInput(
-            f"{device.name} is a {device.kind.value}, but the {choice.value} was learned on GPUs: choose "
-            f"{EstimatorChoice.KERNELS.value} once it is calibrated, or {EstimatorChoice.SPECS.value}"
+            f"{device.name} is a {device.kind.value}, but the {choice.value} estimator was trained on "
+            f"GPUs: choose {EstimatorChoice.KERNELS.value} once it is calibrated, or "
+            f"{EstimatorChoice.SPECS.value}"
         )
     if choice is EstimatorChoice.KERNELS or (choice is None and device.is_calibrated):
         return CalibratedKernels(device)
@@ -61,14 +63,17 @@ def _priced_alone(device: Device, choice: EstimatorChoice | None) -> KernelModel
 
 
 DECODER_MODEL = "law of decoders' steps"
-FARTHEST = 2.0
-"""A model whose sizes lie farther outside those learned from is priced by its kernels, of which the law knows none."""
+MAX_EXTRAPOLATION = 2.0
+"""A model that is larger or smaller than the training data by more than this factor is estimated by its kernels."""
 
 
 def predict_decoder_step(
     workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> WholeStep | None:
-    """Return what the law says of a training step; ``None`` where it does not apply, or own steps know better."""
+    """Return the prediction of an LLM training step as a whole.
+
+    ``None`` if the model does not apply, or the device is adapted to steps of this kind.
+    """
     if device.kind is not DeviceKind.GPU or workload.phase is not Phase.TRAINING:
         return None
     from leadline.app.estimate.kernel_models import load_adapted_steps  # noqa: PLC0415 - numpy loads on use
@@ -77,27 +82,29 @@ def predict_decoder_step(
     group = StepGroup(Domain.LANGUAGE, "half", "training")
     if find_step_group(job.step, device) != group:
         return None
-    own = load_adapted_steps(device, settings.adapted_dir())
-    if own is not None and any(one.group == group for one in own.card.records):
+    adapted = load_adapted_steps(device, settings.adapted_dir())
+    if adapted is not None and any(record.group == group for record in adapted.card.records):
         return None
-    return _asked(workload, job, device, nodes, interconnect)
+    return _whole_step(workload, job, device, nodes, interconnect)
 
 
-def _asked(
+def _whole_step(
     workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> WholeStep | None:
     from leadline.training.transformer_steps import predict_decoder_step, shipped_step_model, shipped_step_model_card  # noqa: PLC0415 - numpy loads on use
 
     try:
-        told = predict_decoder_step(shipped_step_model(), job, workload, device, nodes=nodes, interconnect=interconnect)
+        prediction = predict_decoder_step(
+            shipped_step_model(), job, workload, device, nodes=nodes, interconnect=interconnect
+        )
     except InvalidInput:
-        return None  # other layers, another precision, another maker: kernels and links are priced one by one
-    if told.beyond > FARTHEST:
+        return None  # another architecture, precision or vendor: kernels are estimated one by one
+    if prediction.beyond > MAX_EXTRAPOLATION:
         return None
     card = shipped_step_model_card()
     errors = [figures["mape"] for figures in card.errors.values()]
     why = (
-        f"priced by the {DECODER_MODEL}: {min(errors):.0f} to {max(errors):.0f}% off on steps of {card.rows} runs that it had "
-        "not seen (more GPUs, longer sequences, another generation)"
+        f"estimated with the {DECODER_MODEL}: errors of {min(errors):.0f} to {max(errors):.0f} % on held-out steps of "
+        f"{card.rows} runs (more GPUs, longer sequences, another generation)"
     )
-    return WholeStep(DECODER_MODEL, told.step_s, dict(told.parts_s), (why, *told.sentences))
+    return WholeStep(DECODER_MODEL, prediction.step_s, dict(prediction.parts_s), (why, *prediction.sentences))

@@ -1,4 +1,4 @@
-"""Do what is slow beside the plane: a thread waits for it, and whoever asked goes on and looks again later."""
+"""Run slow work in the background: in a thread, and in a process of its own."""
 
 import sys
 from collections.abc import Callable
@@ -16,57 +16,59 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class BackgroundTask(Generic[T]):
-    """One slow thing at a time; its thread ends with the process, whatever it waits for."""
+    """Runs one task at a time in a daemon thread, which ends with the process."""
 
     _thread: Thread | None = None
-    _ended: list[T | Exception] = field(default_factory=list)
+    _outcomes: list[T | Exception] = field(default_factory=list)
 
     @property
     def busy(self) -> bool:
-        """Whether something is at work, or its answer was not fetched."""
+        """Return whether a task runs or its result was not fetched yet."""
         return self._thread is not None
 
     def start(self, work: Callable[[], T]) -> None:
-        """Start something.
+        """Start a task.
 
         Raises:
-            RuntimeError: something else is at work.
+            RuntimeError: another task is running.
         """
         if self.busy:
-            raise RuntimeError("one thing at a time")
-        self._thread = Thread(target=self._do, args=(work,), daemon=True)
+            raise RuntimeError("a task is already running")
+        self._thread = Thread(target=self._run, args=(work,), daemon=True)
         self._thread.start()
 
     def fetch(self) -> T | Exception | None:
-        """Return what came of it, once; what it raised is returned, and ``None`` while there is no answer."""
-        if not self._ended:
+        """Return the result or the exception of the task, once; ``None`` while it runs."""
+        if not self._outcomes:
             return None
         self._thread = None
-        return self._ended.pop()
+        return self._outcomes.pop()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until there is an answer, or so long."""
+        """Wait for the result, at most ``timeout_s``."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
-    def _do(self, work: Callable[[], T]) -> None:
+    def _run(self, work: Callable[[], T]) -> None:
         try:
-            self._ended.append(work())
-        except Exception as error:  # noqa: BLE001 - it is handed to whoever fetches the answer, who tells it
-            self._ended.append(error)
+            self._outcomes.append(work())
+        except Exception as error:  # noqa: BLE001 - fetch() returns it
+            self._outcomes.append(error)
 
 
 def run_in_process(module: str, question: object, *, timeout_s: float, runner: ProcessRunner = run_process) -> str:
-    """Return what ``python -m module`` prints of a question that it reads as JSON: its memory goes with its process.
+    """Return the output of ``python -m module`` with ``question`` as JSON on stdin.
+
+    Its memory is freed when the process ends.
 
     Raises:
-        LeadlineError: it failed, with the last line that it said, or took too long.
+        LeadlineError: it failed (with the last line of its stderr), or timed out.
     """
     words = [sys.executable, "-P", "-m", module]
     done = runner(words, stdin=to_json(question, indent=0), timeout_s=timeout_s)
     if done.timed_out:
-        raise LeadlineError(f"{module} said nothing within {timeout_s:.0f} s")
+        raise LeadlineError(f"{module} did not answer within {timeout_s:.0f} s")
     if done.returncode:
-        said = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
-        raise LeadlineError(said)
+        message = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
+        raise LeadlineError(message)
     return done.stdout

@@ -1,11 +1,11 @@
-"""Jobs of the plane that wait, and that a change of their system broke: announced, and noted for ``explain``."""
+"""Find waiting jobs that a change of their system broke, and record that in the journal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from leadline.app.jobs.job_request import ANY_SLURM
 from leadline.app.jobs.journal import open_journal, plane_dir
 from leadline.app.machines.remotes import find_remote
+from leadline.app.machines.targets import ANY_SLURM
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import EventKind, Job, Place
 from leadline.core.systems import SystemChange
@@ -15,7 +15,7 @@ from leadline.recommendation.queued_jobs import find_unrunnable_jobs
 
 @dataclass(frozen=True, slots=True)
 class BrokenJob:
-    """A job of the plane that can never start where it waits; ``attempt`` is empty where it was not submitted yet."""
+    """A job that can never start where it waits; ``attempt`` is empty before its submission."""
 
     job: str
     attempt: str
@@ -23,12 +23,12 @@ class BrokenJob:
 
     @property
     def sentence(self) -> str:
-        """Say which job, why, and what to do."""
-        return f"job {self.job}: {self.why}; leadline cancel {self.job}, and submit it with what can be had"
+        """Return the job, the reason and the fix."""
+        return f"job {self.job}: {self.why}; run leadline cancel {self.job}, and submit it with another request"
 
 
 def announce_broken_jobs(change: SystemChange, *, write: bool = True) -> tuple[BrokenJob, ...]:
-    """Return the jobs of the plane's journal that a change broke; each is told so in its story, unless not ``write``.
+    """Return the jobs that a change broke; each gets an event in the journal if ``write``.
 
     Raises:
         LeadlineError: the journal cannot be read or written.
@@ -36,35 +36,39 @@ def announce_broken_jobs(change: SystemChange, *, write: bool = True) -> tuple[B
     if not (change.changes or change.before is None) or not (plane_dir() / "journal.sqlite").exists():
         return ()
     with open_journal() as journal:
-        found = find_broken_jobs(change, journal.open_jobs(), at_hand=find_remote(ANY_SLURM).host is None)
-        if write and found:
-            said = {"changed": change.after.name}
+        broken = find_broken_jobs(change, journal.open_jobs(), at_hand=find_remote(ANY_SLURM).host is None)
+        if write and broken:
+            details = {"changed": change.after.name}
             journal.write(
-                events=[NewEvent(EventKind.FAULT, one.job, one.attempt, {**said, "why": one.why}) for one in found]
+                events=[NewEvent(EventKind.FAULT, job.job, job.attempt, {**details, "why": job.why}) for job in broken]
             )
-    return found
+    return broken
 
 
 def find_broken_jobs(change: SystemChange, jobs: Sequence[Job], *, at_hand: bool) -> tuple[BrokenJob, ...]:
-    """Return the jobs that wait at the system and that its change broke.
+    """Return the jobs that wait at the changed system and can no longer start.
 
-    Those of the Slurm ``at_hand`` whose name their places do not tell are its jobs, too.
+    If this machine's Slurm is the changed one (``at_hand``), jobs with the target ``slurm`` count too.
     """
-    found = []
+    broken = []
     for job in jobs:
-        each = [_broken(change, job, *one, at_hand=at_hand) for one in _waiting(job)]
-        waits_elsewhere = not job.attempts and job.plan is None and None in each
-        found += [] if waits_elsewhere else [one for one in each if one is not None]
-    return tuple(found)
+        reasons = [_broken(change, job, *reason, at_hand=at_hand) for reason in _waiting(job)]
+        waits_elsewhere = not job.attempts and job.plan is None and None in reasons
+        broken += [] if waits_elsewhere else [reason for reason in reasons if reason is not None]
+    return tuple(broken)
 
 
 def _waiting(job: Job) -> Iterator[tuple[str, Place, ResourceSpec]]:
-    """Yield where a job waits, or is to go, with its request: the attempt's key, or an empty one."""
+    """Yield (attempt key or "", target, request) for each place where a job waits or will go."""
     if job.closed or job.cancelled:
         return
-    for one in job.live_attempts:
-        if one.state is JobState.PENDING and not one.withdrawn:
-            yield one.key, one.place, replace(one.resources, walltime_s=one.walltime_s or one.resources.walltime_s)
+    for attempt in job.live_attempts:
+        if attempt.state is JobState.PENDING and not attempt.withdrawn:
+            yield (
+                attempt.key,
+                attempt.place,
+                replace(attempt.resources, walltime_s=attempt.walltime_s or attempt.resources.walltime_s),
+            )
     if job.plan is not None:
         yield "", job.plan.place, job.plan.resources
     elif not job.attempts:
@@ -72,11 +76,11 @@ def _waiting(job: Job) -> Iterator[tuple[str, Place, ResourceSpec]]:
 
 
 def _broken(
-    change: SystemChange, job: Job, attempt: str, place: Place, asked: ResourceSpec, *, at_hand: bool
+    change: SystemChange, job: Job, attempt: str, place: Place, request: ResourceSpec, *, at_hand: bool
 ) -> BrokenJob | None:
-    own = at_hand and place.system.casefold() == ANY_SLURM
-    if not own and place.system.casefold() != change.after.name.casefold():
+    is_local_slurm = at_hand and place.system.casefold() == ANY_SLURM
+    if not is_local_slurm and place.system.casefold() != change.after.name.casefold():
         return None
-    spec = replace(job.spec, resources=asked, system=change.after.name, partition=place.partition)
-    found = find_unrunnable_jobs(change, [spec])
-    return BrokenJob(job.key, attempt, found[0].sentence) if found else None
+    spec = replace(job.spec, resources=request, system=change.after.name, partition=place.partition)
+    unrunnable = find_unrunnable_jobs(change, [spec])
+    return BrokenJob(job.key, attempt, unrunnable[0].sentence) if unrunnable else None

@@ -1,4 +1,4 @@
-"""What an event of the plane's journal says, in a sentence, and its figures in others: pure, units written out."""
+"""The event log of a job: the plane's journal in sentences with units, for ``leadline explain``."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,43 +19,43 @@ from leadline.history.sqlite import SqliteHistory
 
 EventDetails = Mapping[str, float | int | str | bool | None]
 
-_DONE = {
-    Action.KEEP: "left alone",
-    Action.SHRINK: "given a lower limit",
-    Action.EXTEND: "a longer limit asked for",
-    Action.CHECKPOINT: "made to write a checkpoint and to go on in another attempt",
-    Action.RESUBMIT: "submitted anew",
+_ACTIONS = {
+    Action.KEEP: "kept",
+    Action.SHRINK: "limit lowered",
+    Action.EXTEND: "longer limit requested",
+    Action.CHECKPOINT: "checkpointed, to resume in another attempt",
+    Action.RESUBMIT: "resubmitted",
     Action.MOVE: "moved",
-    Action.BEGIN: "let begin",
+    Action.BEGIN: "started",
     Action.WITHDRAW: "withdrawn",
     Action.GIVE_UP: "given up",
     Action.FINISH: "finished",
 }
 _LABELS = {
-    "elapsed_s": "ran so far",
-    "limit_s": "its limit",
-    "total_s": "expected to take in all",
-    "late": "probability to reach the limit",
-    "remaining_wait_s": "expected to wait another",
-    "spent_node_s": "all attempts took",
-    "spent_cost": "all attempts cost",
+    "elapsed_s": "elapsed",
+    "limit_s": "limit",
+    "total_s": "expected total",
+    "late": "probability of hitting the limit",
+    "remaining_wait_s": "expected remaining wait",
+    "spent_node_s": "used by all attempts",
+    "spent_cost": "cost of all attempts",
     "walltime_s": "limit",
-    "memory_bytes_per_node": "memory a node",
+    "memory_bytes_per_node": "memory per node",
     "lasted_at_least_s": "lasted at least",
-    "needed_s": "limit it needs",
+    "needed_s": "limit needed",
     "needed_at_least_bytes": "needs at least",
-    "needed_bytes": "memory it needs",
-    "affordable_s": "can be paid for",
-    "here_s": "expected until its end here",
-    "there_s": "expected until its end there",
-    "avoid_node": "node to be avoided",
+    "needed_bytes": "memory needed",
+    "affordable_s": "affordable",
+    "here_s": "expected remaining time here",
+    "there_s": "expected remaining time there",
+    "avoid_node": "node to avoid",
     "attempt": "attempts so far",
     "gpu_memory_bytes": "GPU memory",
     "host_memory_bytes": "memory",
     "cpu_s": "CPU time",
 }
 _HIDDEN = ("action", "why", "place", "state", "reason", "node")
-"""Stand in the sentence itself."""
+"""Details that the sentence already has."""
 
 
 _REPORTED = ("host_memory_bytes", "gpu_memory_bytes", "gpu_utilisation", "cpu_utilisation")
@@ -66,33 +66,35 @@ _UNITS: tuple[tuple[Callable[[str], bool], Callable[[float], str]], ...] = (
     (lambda name: "_bytes" in name, format_bytes),
     (lambda name: name in _SHARES, lambda value: f"{100 * value:.2g} %"),
 )
-"""Whether a name tells of a unit, and how it is written."""
+"""(test of a detail's name, formatter) for each unit."""
 
 
 def describe_event(event: JournalEvent) -> tuple[str, tuple[str, ...]]:
-    """Return what an event says, and its evidence, as ``ran so far: 40m 00s``."""
-    says = _SAYS[event.kind](event.details)
+    """Return an event as a sentence, and its details, such as ``ran so far: 40m 00s``."""
+    says = _DESCRIPTIONS[event.kind](event.details)
     if event.kind not in (EventKind.DECISION, EventKind.NOTED, EventKind.LEARNED):
         return says, ()
     return says, format_details(event.details)
 
 
-def format_details(said: EventDetails) -> tuple[str, ...]:
-    """Return every figure with its name and unit; a range stands with its point, the cause of an end first."""
-    found = []
-    for name, value in said.items():
+def format_details(details: EventDetails) -> tuple[str, ...]:
+    """Return every detail with its name and unit; bounds are appended to their point."""
+    texts = []
+    for name, value in details.items():
         if name in _HIDDEN or value is None or name.endswith(("_low_s", "_high_s", "_low_bytes", "_high_bytes")):
             continue
         stem, _, unit = name.rpartition("_")
-        low, high = said.get(f"{stem}_low_{unit}"), said.get(f"{stem}_high_{unit}")
-        ends = [f"{side} {format_detail(name, one)}" for side, one in (("from", low), ("to", high)) if one is not None]
+        low, high = details.get(f"{stem}_low_{unit}"), details.get(f"{stem}_high_{unit}")
+        ends = [
+            f"{side} {format_detail(name, value)}" for side, value in (("from", low), ("to", high)) if value is not None
+        ]
         shown = " ".join([format_detail(name, value), *ends])
-        found.append(f"{_LABELS.get(name, _plain(name))}: {shown}")
-    return tuple(found)
+        texts.append(f"{_LABELS.get(name, _plain_name(name))}: {shown}")
+    return tuple(texts)
 
 
 def format_detail(name: str, value: float | str | bool | None) -> str:
-    """Return a figure as people write it, by the unit in its name."""
+    """Return a detail's value, formatted by the unit in its name."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or isinstance(value, str):
@@ -100,158 +102,162 @@ def format_detail(name: str, value: float | str | bool | None) -> str:
     return next((write(value) for holds, write in _UNITS if holds(name)), f"{value:g}")
 
 
-def describe_request(asked: ResourceSpec) -> str:
-    """Return what is asked for: ``2 nodes, 8 cores, 1 GPU a node, 16.0 GiB a node, at most 2h 00m``."""
-    parts = [f"{asked.nodes} node{'s' if asked.nodes > 1 else ''}"]
-    if asked.tasks_per_node > 1:
-        parts.append(f"{asked.tasks_per_node} tasks a node")
-    if asked.cores_per_task:
-        parts.append(f"{asked.cores_per_task} core{'s' if asked.cores_per_task > 1 else ''} a task")
-    if asked.gpus_per_node:
-        parts.append(f"{asked.gpus_per_node} GPU{'s' if asked.gpus_per_node > 1 else ''} a node")
-    if asked.memory_bytes_per_node:
-        parts.append(f"{format_bytes(asked.memory_bytes_per_node)} a node")
-    parts.append(f"at most {format_duration(asked.walltime_s)}" if asked.walltime_s else "no limit of time named")
+def describe_request(request: ResourceSpec) -> str:
+    """Return a request: ``2 nodes, 8 cores per task, 1 GPU per node, 16.0 GiB per node, at most 2h 00m``."""
+    parts = [f"{request.nodes} node{'s' if request.nodes > 1 else ''}"]
+    if request.tasks_per_node > 1:
+        parts.append(f"{request.tasks_per_node} tasks per node")
+    if request.cores_per_task:
+        parts.append(f"{request.cores_per_task} core{'s' if request.cores_per_task > 1 else ''} per task")
+    if request.gpus_per_node:
+        parts.append(f"{request.gpus_per_node} GPU{'s' if request.gpus_per_node > 1 else ''} per node")
+    if request.memory_bytes_per_node:
+        parts.append(f"{format_bytes(request.memory_bytes_per_node)} per node")
+    parts.append(f"at most {format_duration(request.walltime_s)}" if request.walltime_s else "no time limit")
     return ", ".join(parts)
 
 
 def describe_policy(policy: Policy) -> str:
-    """Return what the plane may do: ``up to 4 attempts; a limit is too low with at most 5 %``."""
+    """Return the policy: ``up to 4 attempts; limits at a risk of 5 %``."""
     parts = [f"up to {policy.attempts} attempt{'s' if policy.attempts > 1 else ''}"]
-    parts += [f"{policy.node_s / HOUR_S:.3g} node-hours in all"] if policy.node_s is not None else []
-    parts += [f"a cost of {policy.cost:g} in all"] if policy.cost is not None else []
-    parts.append(f"limits at a risk of {policy.risk:.0%}" if policy.resizes else "its request stays as it is")
-    parts += ["it goes on from its checkpoint"] if policy.resumes else []
+    parts += [f"{policy.node_s / HOUR_S:.3g} node-hours in total"] if policy.node_s is not None else []
+    parts += [f"a cost of {policy.cost:g} in total"] if policy.cost is not None else []
+    parts.append(f"limits at a risk of {policy.risk:.0%}" if policy.resizes else "request never changed")
+    parts += ["resumes from its checkpoint"] if policy.resumes else []
     if policy.checkpoint_signal:
         parts.append(f"{policy.checkpoint_signal} {format_duration(policy.checkpoint_s)} before a limit")
-    parts += [f"its folder {policy.checkpoint_folder} goes along"] if policy.checkpoint_folder else []
+    parts += [f"checkpoint folder {policy.checkpoint_folder} moves with it"] if policy.checkpoint_folder else []
     parts += [] if policy.measured else ["not measured"]
     return "; ".join(parts)
 
 
 def format_local_time(at: str, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """Return a moment in ISO 8601 as the clocks here show it."""
+    """Return a time in ISO 8601 as local time."""
     return datetime.fromisoformat(at).astimezone().strftime(form)
 
 
-def _handed_over(_: EventDetails) -> str:
-    return "handed over"
+def _describe_submission_to_plane(_: EventDetails) -> str:
+    return "submitted to the plane"
 
 
-def _noted(said: EventDetails) -> str:
-    why = f": {said['why']}" if said.get("why") else ""
-    return f"to be submitted at {said.get('place')}{why}"
+def _describe_planned(details: EventDetails) -> str:
+    why = f": {details['why']}" if details.get("why") else ""
+    return f"to be submitted to {details.get('place')}{why}"
 
 
-def _submitted(said: EventDetails) -> str:
-    again = ", found there after its answer had been lost" if said.get("found_again") else ""
-    return f"taken by the scheduler as {said.get('id')}{again}"
+def _describe_submitted(details: EventDetails) -> str:
+    again = " (found again after the scheduler's answer was lost)" if details.get("found_again") else ""
+    return f"accepted by the scheduler as {details.get('id')}{again}"
 
 
-def _state(said: EventDetails) -> str:
-    state, reason, node = said.get("state"), said.get("reason"), said.get("node")
-    if limit := said.get("walltime_s"):
-        return f"its limit is {format_detail('walltime_s', limit)} now"
+def _describe_state(details: EventDetails) -> str:
+    state, reason, node = details.get("state"), details.get("reason"), details.get("node")
+    if limit := details.get("walltime_s"):
+        return f"limit changed to {format_detail('walltime_s', limit)}"
     if state == "PENDING":
-        return f"waits ({reason})" if reason else "waits"
+        return f"waiting ({reason})" if reason else "waiting"
     if state == "RUNNING":
-        return f"runs on {node}" if node else "runs"
-    return f"ended as {state}{f': {reason}' if reason else ''}"
+        return f"running on {node}" if node else "running"
+    return f"ended {state}{f': {reason}' if reason else ''}"
 
 
-def _progress(said: EventDetails) -> str:
-    total = said.get("total")
+def _describe_progress(details: EventDetails) -> str:
+    total = details.get("total")
     parts = []
     for name in ("epochs", "steps"):
-        if (count := said.get(name)) is not None:
-            counts_units = total is not None and (name == "steps" or "steps" not in said)
+        if (count := details.get(name)) is not None:
+            counts_units = total is not None and (name == "steps" or "steps" not in details)
             unit = name.removesuffix("s") if count == 1 else name
             parts.append(f"{count} of {total} {name}" if counts_units else f"{count} {unit}")
-    if "unit_s" in said:
-        parts.append(f"{format_detail('unit_s', said['unit_s'])} each")
-    more = [name for name in _REPORTED if said.get(name) is not None]
-    parts += [f"{_LABELS.get(name, _plain(name))} {format_detail(name, said[name])}" for name in more]
-    after = f" after {format_detail('elapsed_s', said['elapsed_s'])}" if said.get("elapsed_s") else ""
-    return f"reports{after}: {', '.join(parts) or 'nothing of its progress'}"
+    if "unit_s" in details:
+        parts.append(f"{format_detail('unit_s', details['unit_s'])} each")
+    more = [name for name in _REPORTED if details.get(name) is not None]
+    parts += [f"{_LABELS.get(name, _plain_name(name))} {format_detail(name, details[name])}" for name in more]
+    after = f" after {format_detail('elapsed_s', details['elapsed_s'])}" if details.get("elapsed_s") else ""
+    return f"progress{after}: {', '.join(parts) or 'none reported'}"
 
 
-def _decision(said: EventDetails) -> str:
-    action = said.get("action")
-    done = _DONE[Action(action)] if action in set(Action) else str(action)
-    to = f" to {said['place']}" if said.get("place") and action == Action.MOVE else ""
-    return f"{done}{to}: {said.get('why')}" if said.get("why") else f"{done}{to}"
+def _describe_decision(details: EventDetails) -> str:
+    action = details.get("action")
+    text = _ACTIONS[Action(action)] if action in set(Action) else str(action)
+    to = f" to {details['place']}" if details.get("place") and action == Action.MOVE else ""
+    return f"{text}{to}: {details.get('why')}" if details.get("why") else f"{text}{to}"
 
 
-def _fault(said: EventDetails) -> str:
-    why = said.get("why") or "no reason was given"
-    if said.get("changed"):
-        return f"{said['changed']} was changed: {why}"
-    if said.get("system"):
-        return f"{said['system']} does not answer: {why}"
-    if said.get("asked"):
-        return f"the scheduler refused to {said['asked']} its limit: {why}"
-    return f"{said['place']} did not take it: {why}" if said.get("place") else f"refused: {why}"
+def _describe_fault(details: EventDetails) -> str:
+    why = details.get("why") or "no reason given"
+    if details.get("changed"):
+        return f"{details['changed']} changed: {why}"
+    if details.get("system"):
+        return f"{details['system']} does not answer: {why}"
+    if details.get("asked"):
+        return f"the scheduler refused to {details['asked']} the limit: {why}"
+    return f"{details['place']} refused the job: {why}" if details.get("place") else f"refused: {why}"
 
 
-def _poll(said: EventDetails) -> str:
-    return f"{said.get('system')} answers again"
+def _describe_poll(details: EventDetails) -> str:
+    return f"{details.get('system')} answers again"
 
 
-def _cancel(_: EventDetails) -> str:
-    return "taken back by its user"
+def _describe_cancel(_: EventDetails) -> str:
+    return "cancelled by the user"
 
 
-def _settled(said: EventDetails) -> str:
-    why = said.get("why")
-    return f"done with it, {said.get('state')}{f': {why}' if why else ''}"
+def _describe_settled(details: EventDetails) -> str:
+    why = details.get("why")
+    return f"job finished: {details.get('state')}{f' ({why})' if why else ''}"
 
 
-def _learned(said: EventDetails) -> str:
-    if said.get("failed"):
-        return str(said.get("why"))
-    return f"learned: {said.get('why') or 'its run entered the history'}"
+def _describe_retraining(details: EventDetails) -> str:
+    if details.get("failed"):
+        return str(details.get("why"))
+    return f"retrained: {details.get('why') or 'its run was added to the history'}"
 
 
-def _staged(said: EventDetails) -> str:
-    there = f"brought from {said.get('from')} to {said.get('to')}"
-    if not said.get("moved_bytes"):
-        return f"no checkpoint had to be {there}"
-    took = f" in {format_detail('elapsed_s', said['elapsed_s'])}" if said.get("elapsed_s") else ""
-    return f"its checkpoint was {there}: {format_detail('moved_bytes', said['moved_bytes'])}{took}"
+def _describe_staged(details: EventDetails) -> str:
+    copied = f"copied from {details.get('from')} to {details.get('to')}"
+    if not details.get("moved_bytes"):
+        return f"no checkpoint to be {copied}"
+    took = f" in {format_detail('elapsed_s', details['elapsed_s'])}" if details.get("elapsed_s") else ""
+    return f"checkpoint {copied}: {format_detail('moved_bytes', details['moved_bytes'])}{took}"
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     for unit in ("_node_s", "_bytes", "_s"):
         name = name.removesuffix(unit)
     return name.replace("_", " ")
 
 
-_SAYS = {
-    EventKind.HANDED_OVER: _handed_over,
-    EventKind.NOTED: _noted,
-    EventKind.STAGED: _staged,
-    EventKind.SUBMITTED: _submitted,
-    EventKind.STATE: _state,
-    EventKind.PROGRESS: _progress,
-    EventKind.POLL: _poll,
-    EventKind.DECISION: _decision,
-    EventKind.FAULT: _fault,
-    EventKind.CANCEL: _cancel,
-    EventKind.SETTLED: _settled,
-    EventKind.LEARNED: _learned,
+_DESCRIPTIONS = {
+    EventKind.HANDED_OVER: _describe_submission_to_plane,
+    EventKind.NOTED: _describe_planned,
+    EventKind.STAGED: _describe_staged,
+    EventKind.SUBMITTED: _describe_submitted,
+    EventKind.STATE: _describe_state,
+    EventKind.PROGRESS: _describe_progress,
+    EventKind.POLL: _describe_poll,
+    EventKind.DECISION: _describe_decision,
+    EventKind.FAULT: _describe_fault,
+    EventKind.CANCEL: _describe_cancel,
+    EventKind.SETTLED: _describe_settled,
+    EventKind.LEARNED: _describe_retraining,
 }
 
 
 SCHEMA = "leadline.story/1"
 EXAMPLES = 3
-"""So many elements of an array are proposed where one is wanted."""
+"""Number of array elements that are suggested where one is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """Something that happened: ``says`` in a sentence, ``because`` the evidence in others, ``said`` the figures.
+    """One event.
 
-    ``times`` counts how often it was said since ``since`` without any news; this is the last of them.
+    Attributes:
+        says: the event in a sentence.
+        because: its details, as the evidence.
+        said: its details as data.
+        times: number of repetitions without news since ``since``; this is the last of them.
     """
 
     at: str
@@ -266,7 +272,7 @@ class LoggedEvent:
 
 @dataclass(frozen=True, slots=True)
 class AttemptUsage:
-    """What the attempt of that number used: seconds, and ``measured`` by quantity."""
+    """Use of one attempt: seconds, and ``measured`` by quantity."""
 
     attempt: int
     waited_s: float | None
@@ -276,7 +282,7 @@ class AttemptUsage:
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """A job from its hand-over to now; ``used`` is of its attempts in their order."""
+    """A job's status, its events, and the use of its attempts."""
 
     standing: JobStatus
     job: Job
@@ -285,99 +291,101 @@ class EventLog:
 
 
 def read_event_log(name: str, *, full: bool = False) -> EventLog:
-    """Return the story of one job; ``full`` with every progress report and every time that it was left alone.
+    """Return the event log of one job; ``full`` includes every progress report and every decision to keep a job.
 
     Raises:
         UnknownName: there is no such job.
-        InvalidInput: the name is that of an array, which has as many stories as elements.
+        InvalidInput: the name is that of an array, which has one event log per element.
     """
-    job = _one(name)
+    job = _find_job(name)
     now_s = SystemClock().now_s()
     with open_journal() as journal:
         events = journal.events(job=job.key)
-        outages = [one for one in journal.outage_events() if _concerns(one, job, now_s)]
-    numbers = {one.key: one.number for one in job.attempts}
-    every = sorted((*events, *outages), key=lambda one: one.number)
-    told = [_told(one, numbers) for one in every]
+        outages = [event for event in journal.outage_events() if _affects(event, job, now_s)]
+    numbers = {attempt.key: attempt.number for attempt in job.attempts}
+    all_events = sorted((*events, *outages), key=lambda event: event.number)
+    logged = [_log_event(event, numbers) for event in all_events]
     return EventLog(
         statuses_of([job], now_s)[0],
         job,
-        tuple(told if full else _shortened(told)),
-        tuple(_used(one, events, now_s) for one in job.attempts),
+        tuple(logged if full else _shortened(logged)),
+        tuple(_attempt_usage(attempt, events, now_s) for attempt in job.attempts),
     )
 
 
-def _one(name: str) -> Job:
-    """Return the one job of a name: of several that are called so, the newest."""
-    found = find_jobs([name])
-    if len(found) > 1 and found[0].group is not None and {one.group for one in found} == {found[0].group}:
-        failed = [one for one in found if one.closed and one.state is not JobState.COMPLETED]
-        some = ", ".join(f"{found[0].group}_{one.index}" for one in (failed or found)[:EXAMPLES])
-        which = f"of its {len(failed)} that did not complete, " if failed else ""
-        raise InvalidInput(f"{name} is an array of {len(found)} jobs: name one of them, {which}such as {some}")
-    return found[-1]
+def _find_job(name: str) -> Job:
+    """Return the job of a name; if several jobs share the name, the newest."""
+    jobs = find_jobs([name])
+    if len(jobs) > 1 and jobs[0].group is not None and {job.group for job in jobs} == {jobs[0].group}:
+        failed = [job for job in jobs if job.closed and job.state is not JobState.COMPLETED]
+        examples = ", ".join(f"{jobs[0].group}_{job.index}" for job in (failed or jobs)[:EXAMPLES])
+        which = f" for example of the {len(failed)} that did not complete," if failed else ""
+        raise InvalidInput(f"{name} is an array of {len(jobs)} jobs: choose one, {which}such as {examples}")
+    return jobs[-1]
 
 
-def _concerns(event: JournalEvent, job: Job, now_s: float) -> bool:
-    """Whether a system fell silent, or answered again, while the job was, or was to be, at it."""
+def _affects(event: JournalEvent, job: Job, now_s: float) -> bool:
+    """Return whether an outage of a system overlaps an attempt of the job there."""
     system = event.details.get("system")
     moment_s = epoch_s(event.at)
     return any(
-        one.place.system == system
-        and epoch_s(one.noted_at) <= moment_s <= (epoch_s(one.ended_at) if one.ended_at else now_s)
-        for one in job.attempts
+        attempt.place.system == system
+        and epoch_s(attempt.noted_at) <= moment_s <= (epoch_s(attempt.ended_at) if attempt.ended_at else now_s)
+        for attempt in job.attempts
     )
 
 
-def _told(event: JournalEvent, numbers: dict[str, int]) -> LoggedEvent:
+def _log_event(event: JournalEvent, numbers: dict[str, int]) -> LoggedEvent:
     says, because = describe_event(event)
     return LoggedEvent(event.at, event.kind.value, numbers.get(event.attempt), says, because, dict(event.details))
 
 
-def _shortened(told: Iterable[LoggedEvent]) -> list[LoggedEvent]:
-    """Leave out what is no news: between two events, all but the last report and the last time it was left alone."""
-    found: list[LoggedEvent] = []
-    same: dict[tuple[object, ...], LoggedEvent] = {}
-    for one in told:
-        key = _sameness(one)
+def _shortened(logged: Iterable[LoggedEvent]) -> list[LoggedEvent]:
+    """Keep only the last of repeated progress reports and keep decisions between two other events."""
+    kept: list[LoggedEvent] = []
+    repeated: dict[tuple[object, ...], LoggedEvent] = {}
+    for event in logged:
+        key = _deduplication_key(event)
         if key is None:
-            same.clear()
-            found.append(one)
+            repeated.clear()
+            kept.append(event)
             continue
-        new = one
-        if (last := same.get(key)) is not None:
-            found.remove(last)
-            new = replace(one, times=last.times + 1, since=last.since or last.at)
-        same[key] = new
-        found.append(new)
-    return found
+        new = event
+        if (last := repeated.get(key)) is not None:
+            kept.remove(last)
+            new = replace(event, times=last.times + 1, since=last.since or last.at)
+        repeated[key] = new
+        kept.append(new)
+    return kept
 
 
-def _sameness(one: LoggedEvent) -> tuple[object, ...] | None:
-    """Return what makes a report, or leaving a job alone, the same again: figures apart; ``None`` for news."""
-    if one.kind == EventKind.PROGRESS:
-        return one.kind, one.attempt
-    kept = one.kind == EventKind.DECISION and one.said.get("action") == Action.KEEP
-    return (one.kind, one.attempt, re.sub(r"\d[\d.]*", "#", one.says)) if kept else None
+def _deduplication_key(event: LoggedEvent) -> tuple[object, ...] | None:
+    """Return a deduplication key of repetitive events, ignoring numbers; ``None`` if the event is always shown."""
+    if event.kind == EventKind.PROGRESS:
+        return event.kind, event.attempt
+    kept = event.kind == EventKind.DECISION and event.said.get("action") == Action.KEEP
+    return (event.kind, event.attempt, re.sub(r"\d[\d.]*", "#", event.says)) if kept else None
 
 
-def _used(attempt: Attempt, events: Sequence[JournalEvent], now_s: float) -> AttemptUsage:
-    """Return an attempt with what the history, or its last report, says that it used."""
+def _attempt_usage(attempt: Attempt, events: Sequence[JournalEvent], now_s: float) -> AttemptUsage:
+    """Return an attempt's use, from the history or its last report."""
     submitted, began = attempt.submitted_at or attempt.noted_at, attempt.started_at
     until_s = epoch_s(began or attempt.ended_at or "") if began or attempt.ended_at else now_s
     waited_s = max(0.0, until_s - epoch_s(submitted)) if submitted else None
     run = _run_of(attempt)
     if run is not None:
-        measured = {name: one.value for name, one in run.measured.items()}
+        measured = {name: value.value for name, value in run.measured.items()}
     else:
-        reports = [one.details for one in events if one.kind is EventKind.PROGRESS and one.attempt == attempt.key]
+        reports = [
+            event.details for event in events if event.kind is EventKind.PROGRESS and event.attempt == attempt.key
+        ]
         last = reports[-1] if reports else {}
         measured = {name: float(value) for name, value in last.items() if isinstance(value, int | float)}
     return AttemptUsage(attempt.number, waited_s, attempt_elapsed_s(attempt, now_s) if began else None, measured)
 
 
 def _run_of(attempt: Attempt) -> Run | None:
-    """Return the run of the history that an attempt became."""
+    """Return the attempt's run in the history."""
     try:
         return SqliteHistory(settings.history_path()).get(attempt.key) if attempt.recorded else None
     except UnknownName:

@@ -1,4 +1,4 @@
-"""The verb ``history``: what ran, beside what was predicted."""
+"""The verb ``history``: past runs, with their predictions."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,11 @@ QUANTITIES = ("elapsed_s", "step_s", "host_memory_bytes", "gpu_memory_bytes")
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """One quantity, predicted and measured; a side that is not known is ``None``.
+    """One quantity, predicted and measured; ``None`` where unknown.
 
-    ``error`` is (predicted - measured) ÷ measured, and ``within`` whether the interval held; both are ``None`` for a
-    run that was cut off, whose figures are lower bounds.
+    ``error`` is (predicted - measured) ÷ measured, and ``within`` is true if the measurement lies in the interval.
+    Both are
+    ``None`` for a run that was cut off, whose measurements are lower bounds.
     """
 
     quantity: str
@@ -35,7 +36,7 @@ def list_runs(limit: int | None = None, *, path: Path | None = None) -> tuple[Ru
 
 
 def show_run(run_id: str, *, path: Path | None = None) -> Run:
-    """Return one run, by its id or the beginning of it; ``UnknownName`` if there is none."""
+    """Return one run by its id or a prefix of it; ``UnknownName`` if there is none."""
     return SqliteHistory(path or settings.history_path()).get(run_id)
 
 
@@ -48,17 +49,17 @@ def export_runs(form: str, *, path: Path | None = None) -> str:
 
 
 def compare_run(run: Run) -> tuple[RunComparison, ...]:
-    """Set each quantity that was predicted or measured beside its other side."""
-    found = []
+    """Return predicted and measured values of each quantity that has one."""
+    comparisons = []
     for quantity in QUANTITIES:
         predicted: Interval | None = getattr(run.predicted, quantity, None)
         figure = run.measured.get(quantity)
         measured = figure.value if figure else None
         if predicted is None and measured is None:
             continue
-        known = predicted is not None and measured is not None and not run.state.censored
+        comparable = predicted is not None and measured is not None and not run.state.censored
         error = within = None
-        if known and predicted is not None and measured:
+        if comparable and predicted is not None and measured:
             error, within = (predicted.point - measured) / measured, predicted.low <= measured <= predicted.high
-        found.append(RunComparison(quantity, predicted, measured, error, within, run.state.censored))
-    return tuple(found)
+        comparisons.append(RunComparison(quantity, predicted, measured, error, within, run.state.censored))
+    return tuple(comparisons)

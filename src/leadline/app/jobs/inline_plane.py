@@ -1,4 +1,4 @@
-"""Hear Ctrl-C and SIGTERM without being cut off in the middle: what is at work ends its step first."""
+"""Run the plane inside a command that waits for its jobs, if no other process runs it."""
 
 import signal
 import threading
@@ -6,36 +6,37 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import FrameType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from leadline.app.composition import toolbox
-from leadline.app.jobs.journal import plane_dir
-from leadline.app.jobs.plane import hold_plane, plane_runner
-from leadline.app.jobs.schedulers import build_scheduler, close_scheduler
+from leadline.app.composition import user_catalog
+from leadline.app.jobs.journal import plane_dir, plane_lock
 from leadline.core.errors import LeadlineError
 from leadline.core.plane import Attempt
-from leadline.execution.plane.engine import Plane
+from leadline.files.lock import lock_holder
+
+if TYPE_CHECKING:
+    from leadline.execution.plane.engine import Plane
 
 
 class Interrupts(AbstractContextManager["Interrupts"]):
-    """While it is entered, SIGINT and SIGTERM are only noted; a second one ends the process as usual."""
+    """Context in which the first SIGINT or SIGTERM only sets a flag; a second one ends the process as usual."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
-        self._before: dict[int, object] = {}
+        self._previous_handlers: dict[int, object] = {}
 
     @property
     def received(self) -> bool:
-        """Whether one came."""
+        """Return whether a signal arrived."""
         return self._event.is_set()
 
     def wait(self, duration_s: float) -> None:
-        """Let time pass, or as much of it as passes until one comes."""
+        """Sleep, but wake up at a signal."""
         self._event.wait(duration_s)
 
     def __enter__(self) -> Self:
-        for one in (signal.SIGINT, signal.SIGTERM):
-            self._before[one] = signal.signal(one, self._hear)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -43,34 +44,34 @@ class Interrupts(AbstractContextManager["Interrupts"]):
     ) -> None:
         self._restore()
 
-    def _hear(self, _signal: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
         self._event.set()
         self._restore()
 
     def _restore(self) -> None:
-        for one, before in self._before.items():
-            signal.signal(one, before)  # type: ignore[arg-type]
-        self._before = {}
+        for number, before in self._previous_handlers.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+        self._previous_handlers = {}
 
 
 LOOK_S = 1.0
-"""Between two looks at the journal where another process runs the plane."""
+"""Interval between looks at the journal while another process runs the plane."""
 RETRY_S = 5.0
-"""Between two tries to take the plane over from whoever ran it."""
+"""Interval between attempts to take over the plane."""
 LOG_LINES = 20
 
 
 class InlinePlane(AbstractContextManager["InlinePlane"]):
-    """The plane, stepped by this process as long as it holds it.
+    """The plane, stepped by this process while it holds the lock.
 
-    ``told`` hears of a journal that cannot be written, and what was learned of finished jobs.
+    ``report`` is called when the journal cannot be written, and with results of retraining.
     """
 
     def __init__(self, report: Callable[[str], None] = lambda _: None) -> None:
-        self._told = report
+        self._report = report
         self._stack = ExitStack()
         self._plane: Plane | None = None
-        self._tried_s = -RETRY_S
+        self._last_try_s = -RETRY_S
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -82,30 +83,33 @@ class InlinePlane(AbstractContextManager["InlinePlane"]):
 
     @property
     def runs_plane(self) -> bool:
-        """Whether this process runs the plane."""
+        """Return whether this process runs the plane."""
         return self._plane is not None
 
     @property
     def idle(self) -> bool:
-        """Whether this process runs the plane, and nothing is left to do."""
+        """Return whether this process runs the plane and nothing is left to do."""
         return self._plane is not None and self._plane.idle
 
     def step(self) -> float:
-        """Do all that is due, unless another process does it; return the seconds until something is due again."""
-        if self._plane is None and time.monotonic() - self._tried_s >= RETRY_S:
-            self._tried_s = time.monotonic()
-            self._plane = self._stack.enter_context(hold_plane(toolbox().catalog, report=self._told))
+        """Do everything that is due, unless another process runs the plane; return the seconds until the next step."""
+        if self._plane is None and time.monotonic() - self._last_try_s >= RETRY_S:
+            # The engine and its advisor are slow to import, and often another process runs the plane.
+            from leadline.app.jobs.plane import hold_plane  # noqa: PLC0415 - see above
+
+            self._last_try_s = time.monotonic()
+            self._plane = self._stack.enter_context(hold_plane(user_catalog(), report=self._report))
         if self._plane is None:
             return LOOK_S
-        return min(self._plane.try_step(self._told), LOOK_S)
+        return min(self._plane.try_step(self._report), LOOK_S)
 
 
 def step_until(done: Callable[[], bool], timeout_s: float, report: Callable[[str], None] = lambda _: None) -> bool:
-    """Step the plane, or let whoever runs it, until ``done()``; ``False`` if that was not within ``timeout_s``."""
+    """Step the plane, or wait for the process that runs it, until ``done()``; ``False`` after ``timeout_s``."""
     deadline_s = time.monotonic() + timeout_s
-    with InlinePlane(report) as turns:
+    with InlinePlane(report) as plane:
         while True:
-            wait_s = turns.step()
+            wait_s = plane.step()
             if done():
                 return True
             if time.monotonic() >= deadline_s:
@@ -114,14 +118,16 @@ def step_until(done: Callable[[], bool], timeout_s: float, report: Callable[[str
 
 
 def describe_runner() -> str | None:
-    """Return who runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if nobody does."""
-    return plane_runner() if plane_dir().exists() else None
+    """Return the process that runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
+    return lock_holder(plane_lock()) if plane_dir().exists() else None
 
 
 def read_log_tail(attempt: Attempt, limit: int = LOG_LINES) -> tuple[str, ...]:
-    """Return the last lines of what an attempt wrote, from where it ran; none where that cannot be reached."""
+    """Return the last lines of an attempt's output; empty if its system is unreachable."""
+    from leadline.app.jobs.schedulers import build_scheduler, close_scheduler  # noqa: PLC0415 - loaded on use
+
     try:
-        scheduler = build_scheduler(attempt.place.system, toolbox().catalog, plane_dir())
+        scheduler = build_scheduler(attempt.place.system, user_catalog(), plane_dir())
     except LeadlineError:
         return ()
     try:

@@ -1,10 +1,10 @@
-"""How the plane's jobs stand: where, since when, how far, when they are expected to end, and what they cost."""
+"""Job status: where each job is, its progress, its expected end, and its cost."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.app.jobs.journal import find_jobs, open_journal, plane_dir
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import LeadlineError
@@ -18,14 +18,14 @@ from leadline.execution.clock import SystemClock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
 
 YEAR_3000_S = 32_503_680_000.0
-"""An upper end may be beyond all calendars; one that is beyond this is not known."""
+"""A later expected end is reported as unknown: a calendar cannot show it."""
 NAMED = 3
-"""So many of the jobs that one waits for are named."""
+"""Number of dependencies that are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedProgress:
-    """How far a job is by its own account: ``done`` of ``total`` units (``steps`` or ``epochs``), at ``at``."""
+    """Progress that a job reported: ``done`` of ``total`` units (``steps`` or ``epochs``), at time ``at``."""
 
     unit: str
     done: int
@@ -34,13 +34,13 @@ class ReportedProgress:
 
     @property
     def share(self) -> float | None:
-        """Return the share that is done, 0 to 1; ``None`` where the total is not known."""
+        """Return the completed share, 0 to 1; ``None`` if the total is unknown."""
         return min(self.done / self.total, 1.0) if self.total else None
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnd:
-    """When a job is expected to end: moments in ISO 8601, and the probability that it ends between the outer two."""
+    """Expected end of a job: times in ISO 8601, and the probability of the interval."""
 
     at: str
     earliest: str
@@ -50,7 +50,7 @@ class ExpectedEnd:
 
 @dataclass(frozen=True, slots=True)
 class JobUsage:
-    """What all attempts of a job took: node-seconds, and money or units of an allocation where the price is known."""
+    """Use of all attempts of a job: node-seconds, and cost where the price is known."""
 
     node_s: float = 0.0
     cost: float | None = None
@@ -59,10 +59,13 @@ class JobUsage:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """One job as it stands.
+    """The status of one job.
 
-    ``why`` is why it waits, in its scheduler's own words, or how it ended. ``attempt_elapsed_s`` and ``walltime_s`` (the limit)
-    are of the attempt that counts: the one at work, else the last. ``closed`` says that nothing more will be done.
+    Attributes:
+        why: why it waits, in its scheduler's words, or how it ended.
+        elapsed_s: elapsed time of the current attempt.
+        walltime_s: limit of the current attempt.
+        closed: the plane is done with the job.
     """
 
     key: str
@@ -87,31 +90,31 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class ArrayStatus:
-    """An array in one row: its elements counted by state."""
+    """The status of an array in one row."""
 
     group: str
     elements: tuple[JobStatus, ...]
 
     @property
     def counts(self) -> dict[JobState, int]:
-        """Return how many elements are in each state, in the order of the states."""
-        counted = Counter(one.state for one in self.elements)
+        """Return the number of elements in each state."""
+        counted = Counter(element.state for element in self.elements)
         return {state: counted[state] for state in JobState if counted[state]}
 
     @property
     def spent(self) -> JobUsage:
-        """Return what all elements took; no cost where that of one is not known or they have several units."""
-        took = [one.spent for one in self.elements if one.spent.node_s]
-        units = {one.currency for one in took}
-        known = [one.cost for one in took if one.cost is not None]
-        cost = sum(known) if len(known) == len(took) and len(units) == 1 else None
-        return JobUsage(sum(one.node_s for one in took), cost, units.pop() if cost is not None else None)
+        """Return the use of all elements; no cost if that of one is unknown or the units differ."""
+        usages = [element.spent for element in self.elements if element.spent.node_s]
+        units = {usage.currency for usage in usages}
+        costs = [usage.cost for usage in usages if usage.cost is not None]
+        cost = sum(costs) if len(costs) == len(usages) and len(units) == 1 else None
+        return JobUsage(sum(usage.node_s for usage in usages), cost, units.pop() if cost is not None else None)
 
 
 def job_statuses(
     names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None, now_s: float | None = None
 ) -> tuple[JobStatus, ...]:
-    """Return how jobs stand: those that are named, else those at work, or the last ``limit``; the newest first.
+    """Return the status of the named jobs, else of active jobs or the last ``limit`` jobs, newest first.
 
     Raises:
         UnknownName: there is no such job.
@@ -121,7 +124,7 @@ def job_statuses(
 
 
 def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
-    """Return how these jobs stand, by the journal's newest words on each."""
+    """Return the status of these jobs, from the newest events in the journal."""
     if not jobs or not (plane_dir() / "journal.sqlite").exists():
         return ()
     keys = [job.key for job in jobs]
@@ -130,78 +133,82 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
             journal.latest_events(EventKind.PROGRESS, keys),
             journal.latest_events(EventKind.DECISION, keys),
         )
-    prices = AttemptPrices(toolbox().catalog)
-    return tuple(_standing(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
+    prices = AttemptPrices(user_catalog())
+    return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
 
 
-def silent_systems(found: Iterable[JobStatus]) -> dict[str, tuple[str, str]]:
-    """Return system → since when it does not answer and why, of those at which these jobs are not yet ended."""
-    at_work = {one.place.partition(":")[0] for one in found if not one.closed}
+def silent_systems(statuses: Iterable[JobStatus]) -> dict[str, tuple[str, str]]:
+    """Return system → (since when, why) for unreachable systems with active jobs."""
+    at_work = {status.place.partition(":")[0] for status in statuses if not status.closed}
     if not at_work:
         return {}
-    said: dict[str, tuple[str, str]] = {}
+    silent: dict[str, tuple[str, str]] = {}
     with open_journal() as journal:
         for event in journal.outage_events():
             system = str(event.details.get("system"))
             if event.kind is EventKind.POLL:
-                said.pop(system, None)
+                silent.pop(system, None)
             elif system in at_work:
-                said[system] = (said.get(system, (event.at, ""))[0], str(event.details.get("why") or ""))
-    return said
+                silent[system] = (silent.get(system, (event.at, ""))[0], str(event.details.get("why") or ""))
+    return silent
 
 
 def newest_event_number() -> int:
-    """Return the number of the journal's newest event, which tells cheaply whether anything happened; 0 without one."""
+    """Return the number of the newest event, a cheap check for changes; 0 without events."""
     if not (plane_dir() / "journal.sqlite").exists():
         return 0
     with open_journal() as journal:
         return journal.last_event()
 
 
-def fold_arrays(found: Iterable[JobStatus]) -> tuple[JobStatus | ArrayStatus, ...]:
-    """Put the elements of each array into one row, at the place of the first of them; one element stays itself."""
+def fold_arrays(statuses: Iterable[JobStatus]) -> tuple[JobStatus | ArrayStatus, ...]:
+    """Put the elements of each array into one row, at the position of the first; a single element stays a job."""
     groups: dict[str, list[JobStatus]] = {}
-    for one in found:
-        groups.setdefault(one.group or one.key, []).append(one)
+    for status in statuses:
+        groups.setdefault(status.group or status.key, []).append(status)
     return tuple(
-        ArrayStatus(group, tuple(sorted(ones, key=lambda one: one.index or 0))) if len(ones) > 1 else ones[0]
-        for group, ones in groups.items()
+        ArrayStatus(group, tuple(sorted(group_statuses, key=lambda status: status.index or 0)))
+        if len(group_statuses) > 1
+        else group_statuses[0]
+        for group, group_statuses in groups.items()
     )
 
 
 def current_attempt(job: Job) -> Attempt | None:
-    """Return the attempt that tells how a job stands: one that runs, else one that waits, else the last."""
-    running = [one for one in job.live_attempts if one.state is JobState.RUNNING]
-    done = [one for one in job.attempts if job.closed and one.state is job.state]
+    """Return the attempt that determines a job's status: a running one, else a waiting one, else the last."""
+    running = [attempt for attempt in job.live_attempts if attempt.state is JobState.RUNNING]
+    done = [attempt for attempt in job.attempts if job.closed and attempt.state is job.state]
     return next(iter(running or job.live_attempts or reversed(done)), job.attempts[-1] if job.attempts else None)
 
 
 @dataclass(slots=True)
 class AttemptPrices:
-    """What an attempt costs, by the price of its place in the catalog; each place is looked up once."""
+    """Computes the cost of attempts; each partition is looked up once."""
 
     catalog: Catalog
     _partitions: dict[Place, Partition | None] = field(default_factory=dict)
 
     def spent(self, job: Job, now_s: float) -> JobUsage:
-        """Return what the attempts of a job took up to now."""
-        ran = [(one, attempt_elapsed_s(one, now_s)) for one in job.attempts if one.started_at is not None]
-        node_seconds = sum(attempt_node_s(one, now_s) for one, _ in ran)
-        costs = [self._cost(one.place, one.resources, duration_s) for one, duration_s in ran]
-        known = [one for one in costs if one is not None]
-        if not ran or len(known) < len(ran) or len({currency for _, currency in known}) > 1:
+        """Return the use of a job's attempts so far."""
+        ran = [
+            (attempt, attempt_elapsed_s(attempt, now_s)) for attempt in job.attempts if attempt.started_at is not None
+        ]
+        node_seconds = sum(attempt_node_s(attempt, now_s) for attempt, _ in ran)
+        costs = [self._cost(attempt.place, attempt.resources, duration_s) for attempt, duration_s in ran]
+        known_costs = [cost for cost in costs if cost is not None]
+        if not ran or len(known_costs) < len(ran) or len({currency for _, currency in known_costs}) > 1:
             return JobUsage(node_seconds)
-        return JobUsage(node_seconds, sum(cost for cost, _ in known), known[0][1])
+        return JobUsage(node_seconds, sum(cost for cost, _ in known_costs), known_costs[0][1])
 
-    def _cost(self, place: Place, asked: ResourceSpec, duration_s: float) -> tuple[float, str] | None:
+    def _cost(self, place: Place, request: ResourceSpec, duration_s: float) -> tuple[float, str] | None:
         partition = self._partition(place)
         if partition is None or partition.billing is None:
             return None
-        cost = compute_charge(partition.billing, asked, duration_s / HOUR_S, partition.node)
+        cost = compute_charge(partition.billing, request, duration_s / HOUR_S, partition.node)
         return None if cost is None else (cost, partition.billing.currency)
 
     def _partition(self, place: Place) -> Partition | None:
-        """Return the partition of a place; ``None`` for one that the catalog does not know."""
+        """Return the partition of a target; ``None`` if the catalog does not know it."""
         if place not in self._partitions:
             try:
                 system = self.catalog.system(place.system)
@@ -211,7 +218,7 @@ class AttemptPrices:
         return self._partitions[place]
 
 
-def _standing(
+def _status_of(
     job: Job, progress: JournalEvent | None, decision: JournalEvent | None, prices: AttemptPrices, now_s: float
 ) -> JobStatus:
     attempt = current_attempt(job)
@@ -229,8 +236,8 @@ def _standing(
         job.policy.attempts,
         attempt_elapsed_s(attempt, now_s) if attempt and began else None,
         (attempt.walltime_s or attempt.resources.walltime_s) if attempt else job.spec.resources.walltime_s,
-        _shown(progress, attempt),
-        _expected(job, attempt, decision) if attempt and began and not job.closed else None,
+        _reported_progress(progress, attempt),
+        _expected_end(job, attempt, decision) if attempt and began and not job.closed else None,
         prices.spent(job, now_s),
         attempt.scheduler_id if attempt else None,
         attempt.node if attempt else None,
@@ -240,14 +247,16 @@ def _standing(
 
 
 def _why(job: Job, attempt: Attempt | None) -> str:
-    """Return why a job waits, in its scheduler's own words where it waits there, or how it ended."""
+    """Return why a job waits, in its scheduler's words if possible, or how it ended."""
     if job.closed:
         return "" if job.state is JobState.COMPLETED else job.reason or (attempt.reason if attempt else "")
     if job.cancelled:
         return "being cancelled"
     if attempt is None or not attempt.live:
         if job.plan is not None:
-            return f"attempt {len(job.attempts) + 1} is due: {job.plan.reason}" if job.plan.reason else "to be repeated"
+            return (
+                f"attempt {len(job.attempts) + 1} is due: {job.plan.reason}" if job.plan.reason else "to be resubmitted"
+            )
         more = f" and {len(job.after) - NAMED} more" if len(job.after) > NAMED else ""
         return f"after {', '.join(job.after[:NAMED])}{more}" if job.after else "not submitted yet"
     if attempt.scheduler_id is None:
@@ -255,25 +264,25 @@ def _why(job: Job, attempt: Attempt | None) -> str:
     return attempt.reason if attempt.state is not JobState.RUNNING else ""
 
 
-def _shown(event: JournalEvent | None, attempt: Attempt | None) -> ReportedProgress | None:
-    """Return how far the attempt is; what an earlier one had shown does not count."""
+def _reported_progress(event: JournalEvent | None, attempt: Attempt | None) -> ReportedProgress | None:
+    """Return the progress of the attempt; progress of earlier attempts does not count."""
     if event is None or attempt is None or event.attempt != attempt.key:
         return None
-    said: Mapping[str, object] = event.details
+    details: Mapping[str, object] = event.details
     for unit in ("steps", "epochs"):
-        if isinstance(done := said.get(unit), int):
-            total = said.get("total")
+        if isinstance(done := details.get(unit), int):
+            total = details.get("total")
             return ReportedProgress(unit, done, total if isinstance(total, int) else None, event.at)
     return None
 
 
-def _expected(job: Job, attempt: Attempt, decision: JournalEvent | None) -> ExpectedEnd | None:
-    """Return when the attempt is expected to end: by the last decision on it, else by what was predicted."""
+def _expected_end(job: Job, attempt: Attempt, decision: JournalEvent | None) -> ExpectedEnd | None:
+    """Return the expected end of the attempt: by the plane's last decision, else by the prediction."""
     total, began_s = None, epoch_s(attempt.started_at or "")
     if decision is not None and decision.attempt == attempt.key:
         figures = [decision.details.get(name) for name in ("total_s", "total_low_s", "total_high_s")]
-        known = [float(one) for one in figures if isinstance(one, int | float)]
-        total = Interval(*known) if len(known) == 3 else None
+        bounds = [float(figure) for figure in figures if isinstance(figure, int | float)]
+        total = Interval(*bounds) if len(bounds) == 3 else None
     if total is None and job.predicted is not None:
         total = job.predicted.elapsed_s
     if total is None or began_s + total.high > YEAR_3000_S:

@@ -1,13 +1,12 @@
-"""How long bringing a checkpoint to another system takes, by the copies that the plane's journal tells of."""
+"""The verb ``plane``: run it as an ordinary user's process, one at a time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
-from pathlib import Path
 
 from leadline.app import settings
 from leadline.app.composition import process_runner
-from leadline.app.jobs.journal import open_journal, plane_dir
+from leadline.app.jobs.journal import open_journal, plane_dir, plane_lock
 from leadline.app.jobs.plane_advisor import PlaneAdvisor, read_local_memory
 from leadline.app.jobs.plane_retraining import BackgroundRetraining
 from leadline.app.jobs.plane_waits import BackgroundWaits
@@ -22,7 +21,7 @@ from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals
 from leadline.execution.schedulers.port import Scheduler
-from leadline.files.lock import file_lock, lock_holder
+from leadline.files.lock import file_lock
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.shipped_files import shipped_live_table
 
@@ -30,9 +29,9 @@ from leadline.training.shipped_files import shipped_live_table
 def estimate_staging_s(
     job: Job, system: str, *, journal: PlaneJournal, size_bytes: Callable[[Job, Attempt], float | None]
 ) -> Interval | None:
-    """Return what a job waits for its checkpoint if it goes on at a system; nothing where none has to be brought.
+    """Return the time to copy a job's checkpoint to a system, from earlier copies; 0 if nothing must be copied.
 
-    ``None`` is not known: how large it is, or how fast copies are from where it lies.
+    ``None`` if its size or the speed of copies is unknown.
     """
     source = job.checkpoint_source(system)
     if source is None:
@@ -40,13 +39,19 @@ def estimate_staging_s(
     size = size_bytes(job, source)
     if size is None:
         return None
-    made = journal.events(kinds=[EventKind.STAGED])
-    between = [one for one in made if (one.details.get("from"), one.details.get("to")) == (source.place.system, system)]
-    model = fit_transfer([MeasuredCopy(_figure(one, "moved_bytes"), _figure(one, "elapsed_s")) for one in between])
+    copies = journal.events(kinds=[EventKind.STAGED])
+    between = [
+        event
+        for event in copies
+        if (event.details.get("from"), event.details.get("to")) == (source.place.system, system)
+    ]
+    model = fit_transfer(
+        [MeasuredCopy(_number(event, "moved_bytes"), _number(event, "elapsed_s")) for event in between]
+    )
     return model.expected_s(size) if model is not None else None
 
 
-def _figure(event: JournalEvent, name: str) -> float:
+def _number(event: JournalEvent, name: str) -> float:
     value = event.details.get(name)
     return float(value) if isinstance(value, int | float) else 0.0
 
@@ -58,15 +63,15 @@ def hold_plane(
     poll_interval: PollIntervals = DEFAULT_INTERVALS,
     report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Plane | None]:
-    """Yield the plane, held by this process alone; ``None`` while another process holds it.
+    """Yield the plane, locked by this process; ``None`` while another process runs it.
 
-    ``report`` hears what was learned of finished jobs, when it was.
+    ``report`` is called with results of retraining and reasons for missing predictions.
 
     Raises:
         LeadlineError: the journal cannot be used.
     """
-    with ExitStack() as opened, open_journal() as journal, file_lock(_lock()) as mine:
-        if not mine:
+    with ExitStack() as opened, open_journal() as journal, file_lock(plane_lock()) as locked:
+        if not locked:
             yield None
             return
 
@@ -89,12 +94,3 @@ def hold_plane(
         )
         advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
         yield plane
-
-
-def plane_runner() -> str | None:
-    """Return the process that runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
-    return lock_holder(_lock())
-
-
-def _lock() -> Path:
-    return plane_dir() / "lock"

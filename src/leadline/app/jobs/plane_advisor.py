@@ -1,4 +1,4 @@
-"""Where else a job of the plane may go: with which request, for how long, and at what price."""
+"""The plane's advisor: predictions, alternatives and costs, from the catalog, live estimators and the history."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -32,27 +32,27 @@ from leadline.history.sqlite import SqliteHistory
 from leadline.recommendation.queued_jobs import check_request
 
 Wait = Callable[[JobSpec, Place], Interval | None]
-"""(job as it would be asked for, where) → how long it would wait there; ``None`` is not known."""
+"""(job as it would be requested, target) → queue wait there; ``None`` if unknown."""
 
 Staging = Callable[[Job, str], Interval | None]
-"""(job, a system) → how long bringing its checkpoint there takes; ``None`` is not known."""
+"""(job, system) → time to copy its checkpoint there; ``None`` if unknown."""
 
 
-def unknown_staging(job: Job, system: str) -> None:  # noqa: ARG001 - as it is asked
-    """Return ``None``: nothing is known of copies between systems."""
+def unknown_staging(job: Job, system: str) -> None:  # noqa: ARG001 - the type of Staging
+    """Return ``None``: copy times between systems are unknown."""
     return
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMemory:
-    """What this machine has for a job: memory, and that of its smallest GPU; ``None`` is not known, or no GPU."""
+    """Memory of this machine, and of its smallest GPU; ``None`` if unknown, or without a GPU."""
 
     memory_bytes: int | None = None
     gpu_memory_bytes: int | None = None
 
 
 def read_local_memory(run: ProcessRunner) -> LocalMemory:
-    """Return what this machine has; the driver of its GPUs is asked where there is one."""
+    """Return the memory of this machine and its GPUs."""
     memory_bytes = psutil.virtual_memory().total
     try:
         answer = run(
@@ -60,13 +60,13 @@ def read_local_memory(run: ProcessRunner) -> LocalMemory:
         )
     except InvalidInput:
         return LocalMemory(memory_bytes)
-    told = [] if answer.returncode or answer.timed_out else answer.stdout.split()
-    return LocalMemory(memory_bytes, min((int(one) * MIB for one in told if one.isdigit()), default=None))
+    answers = [] if answer.returncode or answer.timed_out else answer.stdout.split()
+    return LocalMemory(memory_bytes, min((int(size) * MIB for size in answers if size.isdigit()), default=None))
 
 
 @dataclass(frozen=True, slots=True)
 class AlternativeFinder:
-    """Finds the other places of a job's policy that would take it as it now has to ask."""
+    """Finds the other targets of a job's policy that would accept its current request."""
 
     catalog: Catalog
     local_memory: Callable[[], LocalMemory]
@@ -74,24 +74,24 @@ class AlternativeFinder:
     staging: Staging = unknown_staging
 
     def alternatives(self, situation: Situation) -> tuple[Alternative, ...]:
-        """Return the places where the job is not, and that would take it, in the order of its policy."""
+        """Return the targets that would accept the job and do not have it yet, in the order of its policy."""
         job = situation.job
-        taken = {situation.attempt.place, *(one.place for one in job.live_attempts)}
-        others = [place for place in job.policy.places if place not in taken]
-        found = (self._alternative(situation, place) for place in others)
-        return tuple(one for one in found if one is not None)
+        occupied = {situation.attempt.place, *(attempt.place for attempt in job.live_attempts)}
+        candidates = [place for place in job.policy.places if place not in occupied]
+        alternatives = (self._alternative(situation, place) for place in candidates)
+        return tuple(alternative for alternative in alternatives if alternative is not None)
 
     def node_memory(self, place: Place, partition: Partition | None) -> int | None:
-        """Return the memory of a node of a place in bytes."""
+        """Return the memory of a target's node in bytes."""
         if place.system.casefold() == LOCAL:
             return self.local_memory().memory_bytes
         return (partition.node.usable_memory_bytes or partition.node.memory_bytes) if partition else None
 
-    def gpu_memory(self, place: Place, partition: Partition | None, asked: ResourceSpec) -> int | None:
-        """Return what one GPU of a place has in bytes; ``None`` for a job that asks for none."""
+    def gpu_memory(self, place: Place, partition: Partition | None, request: ResourceSpec) -> int | None:
+        """Return the memory of one GPU of a target in bytes; ``None`` for a job without GPUs."""
         if place.system.casefold() == LOCAL:
             return self.local_memory().gpu_memory_bytes
-        if partition is None or partition.node.device is None or not asked.gpus_per_node:
+        if partition is None or partition.node.device is None or not request.gpus_per_node:
             return None
         try:
             return self.catalog.device(partition.node.device).memory_bytes
@@ -101,57 +101,57 @@ class AlternativeFinder:
     def _alternative(self, situation: Situation, place: Place) -> Alternative | None:
         job = situation.job
         spec = replace(job.spec, system=place.system, partition=place.partition)
-        there = lookup_partition(spec, self.catalog)
-        asked = alternative_request(
-            situation, there.limits.max_walltime_s if there else None, self.node_memory(place, there)
+        partition = lookup_partition(spec, self.catalog)
+        request = alternative_request(
+            situation, partition.limits.max_walltime_s if partition else None, self.node_memory(place, partition)
         )
-        if asked is None or (there is None and self._is_gone(place)):
+        if request is None or (partition is None and self._is_gone(place)):
             return None
-        spec = replace(spec, resources=asked)
-        if there is not None and check_request(there, asked):
+        spec = replace(spec, resources=request)
+        if partition is not None and check_request(partition, request):
             return None
         try:
             if place.system.casefold() != LOCAL:
-                directives(spec, there)
+                directives(spec, partition)
         except InvalidInput:
             return None
-        here = lookup_partition(
+        current = lookup_partition(
             replace(spec, system=situation.attempt.place.system, partition=situation.attempt.place.partition),
             self.catalog,
         )
-        elapsed = elapsed_at(situation, here, there, place)
-        cost, currency = _cost(here, there, asked, elapsed)
+        elapsed = elapsed_at(situation, current, partition, place)
+        cost, currency = _cost(current, partition, request, elapsed)
         return Alternative(
             place,
-            asked,
+            request,
             self.wait(spec, place),
             elapsed,
             self.staging(job, place.system),
             cost=cost,
             currency=currency,
-            gpu_memory_bytes=self.gpu_memory(place, there, asked),
+            gpu_memory_bytes=self.gpu_memory(place, partition, request),
         )
 
     def predicted(self, job: Job, place: Place, partition: Partition | None) -> Interval | None:
-        """Return how long a job runs at a place as far as it was predicted before it was handed over.
+        """Return the predicted run time at a target; ``None`` if the prediction was for other hardware.
 
-        What was predicted for other nodes says nothing: a limit that is right on those may be too low here.
+        A prediction for other nodes is no bound: a limit that suffices there may be too low here.
         """
-        told = job.predicted
-        if told is None or told.elapsed_s is None or applies_to(told.target, place):
-            return None if told is None else told.elapsed_s
-        spec = replace(job.spec, system=told.target.system, partition=told.target.partition)
-        there = lookup_partition(spec, self.catalog)
-        at_home = place.system == told.target.system
+        prediction = job.predicted
+        if prediction is None or prediction.elapsed_s is None or applies_to(prediction.target, place):
+            return None if prediction is None else prediction.elapsed_s
+        spec = replace(job.spec, system=prediction.target.system, partition=prediction.target.partition)
+        predicted_partition = lookup_partition(spec, self.catalog)
+        at_home = place.system == prediction.target.system
         alike = (
             partition is not None
-            and there is not None
-            and have_same_hardware(partition.node, there.node, at_home=at_home)
+            and predicted_partition is not None
+            and have_same_hardware(partition.node, predicted_partition.node, at_home=at_home)
         )
-        return told.elapsed_s if alike else None
+        return prediction.elapsed_s if alike else None
 
     def _is_gone(self, place: Place) -> bool:
-        """Whether the catalog knows the system of a place, and no such partition of it."""
+        """Return whether the catalog has the target's system, but not this partition of it."""
         try:
             return place.partition is not None and bool(self.catalog.system(place.system).partitions)
         except LeadlineError:
@@ -159,46 +159,48 @@ class AlternativeFinder:
 
 
 def alternative_request(situation: Situation, allowed_s: float | None, memory_bytes: int | None) -> ResourceSpec | None:
-    """Return the request of a job at a place that allows so many seconds and has so much memory a node.
-
-    It is the request here, raised to what forecasts and the end of the attempt call for, and lowered to what the place
-    has where that is enough all the same. ``None`` where it is not.
-    """
+    """Return the request at another target, which must fit its limits at the policy's risk; ``None`` if it cannot."""
     view = SituationView(replace(situation, allowed_s=allowed_s, node_memory_bytes=memory_bytes))
-    asked, risk, may = view.request(), view.policy.risk, view.policy.resizes
-    if may and view.attempt.state is JobState.TIMEOUT and asked.walltime_s is not None:
-        needed_s = max(view.needed_s() or 0.0, MIN_RAISE * view.outlived_s, MIN_RAISE * asked.walltime_s)
-        asked = replace(asked, walltime_s=max(needed_s, asked.walltime_s))
-    if may and view.attempt.state is JobState.OUT_OF_MEMORY and asked.memory_bytes_per_node is not None:
+    request, risk, may = view.request(), view.policy.risk, view.policy.resizes
+    if may and view.attempt.state is JobState.TIMEOUT and request.walltime_s is not None:
+        needed_s = max(view.needed_s() or 0.0, MIN_RAISE * view.outlived_s, MIN_RAISE * request.walltime_s)
+        request = replace(request, walltime_s=max(needed_s, request.walltime_s))
+    if may and view.attempt.state is JobState.OUT_OF_MEMORY and request.memory_bytes_per_node is not None:
         needed = max(
-            view.needed_bytes() or 0.0, MIN_RAISE * view.memory_floor_bytes, MIN_RAISE * asked.memory_bytes_per_node
+            view.needed_bytes() or 0.0, MIN_RAISE * view.memory_floor_bytes, MIN_RAISE * request.memory_bytes_per_node
         )
-        asked = replace(asked, memory_bytes_per_node=math.ceil(max(needed, asked.memory_bytes_per_node)))
-    if allowed_s is not None and asked.walltime_s is not None and asked.walltime_s > allowed_s:
+        request = replace(request, memory_bytes_per_node=math.ceil(max(needed, request.memory_bytes_per_node)))
+    if allowed_s is not None and request.walltime_s is not None and request.walltime_s > allowed_s:
         enough = view.policy.resumes or (situation.total_s is not None and view.time_beyond(allowed_s) <= risk)
         if not (may and enough):
             return None
-        asked = replace(asked, walltime_s=allowed_s)
-    if memory_bytes is not None and asked.memory_bytes_per_node is not None:
-        if asked.memory_bytes_per_node > memory_bytes and not (
+        request = replace(request, walltime_s=allowed_s)
+    if memory_bytes is not None and request.memory_bytes_per_node is not None:
+        if request.memory_bytes_per_node > memory_bytes and not (
             may and situation.memory_bytes is not None and view.memory_beyond(memory_bytes) <= risk
         ):
             return None
-        asked = replace(asked, memory_bytes_per_node=min(asked.memory_bytes_per_node, memory_bytes))
-    return asked
+        request = replace(request, memory_bytes_per_node=min(request.memory_bytes_per_node, memory_bytes))
+    return request
 
 
-def elapsed_at(situation: Situation, here: Partition | None, there: Partition | None, place: Place) -> Interval | None:
-    """Return how long the job runs at a place: as here on nodes of the same kind, as predicted where that was there."""
+def elapsed_at(
+    situation: Situation, current: Partition | None, alternative: Partition | None, place: Place
+) -> Interval | None:
+    """Return the run time at a target: as here on the same hardware, or as predicted for that target."""
     at_home = situation.attempt.place.system == place.system
-    if here is not None and there is not None and have_same_hardware(here.node, there.node, at_home=at_home):
+    if (
+        current is not None
+        and alternative is not None
+        and have_same_hardware(current.node, alternative.node, at_home=at_home)
+    ):
         return situation.total_s
     predicted = situation.job.predicted
     return predicted.elapsed_s if predicted is not None and applies_to(predicted.target, place) else None
 
 
 def applies_to(target: Target, place: Place) -> bool:
-    """Whether an estimate was made for a place: its partition, its system where it names none, or this machine."""
+    """Return whether an estimate is for a target: its partition, its system without one, or this machine."""
     if target.system is None or place.system.casefold() == LOCAL:
         return target.system is None and place.system.casefold() == LOCAL
     if target.system.casefold() != place.system.casefold():
@@ -206,46 +208,49 @@ def applies_to(target: Target, place: Place) -> bool:
     return place.partition is None or place.partition.casefold() == (target.partition or "").casefold()
 
 
-def have_same_hardware(one: NodeType, other: NodeType, *, at_home: bool = False) -> bool:
-    """Whether two nodes compute alike: of one type of a system (``at_home``), or with the same, known hardware."""
-    if at_home and one.name == other.name != UNLISTED_NODES:
+def have_same_hardware(first: NodeType, second: NodeType, *, at_home: bool = False) -> bool:
+    """Return whether two nodes compute alike: one node type of a system (``at_home``), or the same known hardware."""
+    if at_home and first.name == second.name != UNLISTED_NODES:
         return True
-    processors = [each.processor or each.cpu_model for each in (one, other)]
-    known = processors[0] is not None and one.cores is not None
-    alike = [(each.device, each.gpus, each.sockets, each.cores) for each in (one, other)]
-    return known and processors[0] == processors[1] and alike[0] == alike[1]
+    processors = [each.processor or each.cpu_model for each in (first, second)]
+    is_known = processors[0] is not None and first.cores is not None
+    alike = [(each.device, each.gpus, each.sockets, each.cores) for each in (first, second)]
+    return is_known and processors[0] == processors[1] and alike[0] == alike[1]
 
 
-def cost_per_s(partition: Partition | None, asked: ResourceSpec) -> float | None:
-    """Return what a request costs a second; ``None`` where no price is known."""
+def cost_per_s(partition: Partition | None, request: ResourceSpec) -> float | None:
+    """Return the cost of a request per second; ``None`` if no price is known."""
     if partition is None or partition.billing is None:
         return None
-    hourly = compute_charge(partition.billing, asked, 1.0, partition.node)
+    hourly = compute_charge(partition.billing, request, 1.0, partition.node)
     return None if hourly is None else hourly / HOUR_S
 
 
 def _cost(
-    here: Partition | None, there: Partition | None, asked: ResourceSpec, elapsed: Interval | None
+    current: Partition | None, alternative: Partition | None, request: ResourceSpec, elapsed: Interval | None
 ) -> tuple[float | None, str | None]:
-    """Return what a whole run there costs, by its limit where its time is not known, and in which unit.
+    """Return the cost of a whole run at another target, with its unit.
 
-    ``None`` where that is another unit than here, as amounts in two of them cannot be compared.
+    The walltime is used if the run time is unknown. ``None`` if the unit differs from the current target's: the two
+    cannot be compared.
     """
-    run_s, rate = elapsed.point if elapsed is not None else asked.walltime_s, cost_per_s(there, asked)
-    if run_s is None or rate is None or there is None or there.billing is None:
+    run_s, rate = elapsed.point if elapsed is not None else request.walltime_s, cost_per_s(alternative, request)
+    if run_s is None or rate is None or alternative is None or alternative.billing is None:
         return None, None
-    if here is not None and here.billing is not None and here.billing.currency != there.billing.currency:
+    if current is not None and current.billing is not None and current.billing.currency != alternative.billing.currency:
         return None, None
-    return rate * run_s, there.billing.currency
+    return rate * run_s, alternative.billing.currency
 
 
 @dataclass(slots=True)
 class PlaneAdvisor:
-    """Answers the plane's questions, none of them by waiting for anything.
+    """Answers the plane's questions without ever waiting (implements ``Advisor``).
 
-    ``waits`` knows how long jobs wait in queues, ``staging`` how long a checkpoint takes to another system, and
-    ``finished`` is told the runs that entered the history.
-    ``memory_seen`` keeps what running attempts showed of their memory.
+    Attributes:
+        waits: source of queue waits.
+        staging: predicts the copy time of a checkpoint to another system.
+        finished: called with runs that were added to the history.
+        memory_seen: (elapsed, memory) samples of running attempts.
     """
 
     catalog: Catalog
@@ -258,12 +263,12 @@ class PlaneAdvisor:
     memory_seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
-        """Return a plan for each copy that may wait at once, at the first places of its policy that would take it.
+        """Return a plan for each replica that may wait at once, at the first targets of the policy that accept the job.
 
         Raises:
-            NothingFits: no place would take it.
+            NothingFits: no target accepts it.
         """
-        found, refused = [], []
+        plans, refused = [], []
         for place in job.policy.places:
             spec = replace(job.spec, system=place.system, partition=place.partition)
             try:
@@ -271,15 +276,15 @@ class PlaneAdvisor:
             except InvalidInput as error:
                 refused.append(f"{place}: {error}")
                 continue
-            found.append(AttemptPlan(place, job.spec.resources))
-            if len(found) == job.policy.copies:
+            plans.append(AttemptPlan(place, job.spec.resources))
+            if len(plans) == job.policy.copies:
                 break
-        if not found:
-            raise NothingFits(f"no place would take it: {'; '.join(refused)}")
-        return tuple(found)
+        if not plans:
+            raise NothingFits(f"no target accepts the job: {'; '.join(refused)}")
+        return tuple(plans)
 
     def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:
-        """Return what is expected of an attempt, from the estimate made before and from what its wrapper reported."""
+        """Return the expectation for an attempt, from its prediction and its wrapper's reports."""
         spec = replace(
             job.spec, resources=attempt.resources, system=attempt.place.system, partition=attempt.place.partition
         )
@@ -287,9 +292,9 @@ class PlaneAdvisor:
         elsewhere = self._elsewhere()
         elapsed = self._elapsed(elsewhere.predicted(job, attempt.place, partition), attempt, outcome, now_s)
         memory = self._memory(job, attempt, outcome, elapsed)
-        seen = outcome.measured.get("host_memory_bytes") if outcome else None
-        known = Situation(
-            job, attempt, now_s, attempt_elapsed_s(attempt, now_s), elapsed.total, memory, seen.value if seen else None
+        peak = outcome.measured.get("host_memory_bytes") if outcome else None
+        situation = Situation(
+            job, attempt, now_s, attempt_elapsed_s(attempt, now_s), elapsed.total, memory, peak.value if peak else None
         )
         waits = attempt.live and attempt.state is JobState.PENDING
         return Expectation(
@@ -300,15 +305,15 @@ class PlaneAdvisor:
             node_memory_bytes=elsewhere.node_memory(attempt.place, partition),
             gpu_memory_bytes=elsewhere.gpu_memory(attempt.place, partition, attempt.resources),
             cost_per_s=cost_per_s(partition, attempt.resources),
-            alternatives=elsewhere.alternatives(known) if len(job.policy.places) > 1 else (),
+            alternatives=elsewhere.alternatives(situation) if len(job.policy.places) > 1 else (),
         )
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
-        """Keep every attempt that ran as a run of the history; a run of the same id is replaced."""
-        for one in ends:
-            self.memory_seen.pop(one.attempt.key, None)
-            self.waits.forget(one.attempt.key)
-        runs = [_run(one) for one in ends]
+        """Add every attempt that ran to the history; a run with the same id is replaced."""
+        for end in ends:
+            self.memory_seen.pop(end.attempt.key, None)
+            self.waits.forget(end.attempt.key)
+        runs = [_run_of(end) for end in ends]
         self.history.add_all(runs)
         self.finished(runs)
 
@@ -332,27 +337,27 @@ class PlaneAdvisor:
 
     def _memory(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, elapsed: LiveEstimate) -> Interval | None:
         before = job.predicted.host_memory_bytes if job.predicted else None
-        seen = self.memory_seen.setdefault(attempt.key, [])
+        samples = self.memory_seen.setdefault(attempt.key, [])
         if outcome is not None:
-            at, held = outcome.measured.get("elapsed_s"), outcome.measured.get("host_memory_bytes")
-            if at is not None and held is not None and (not seen or seen[-1][0] < at.value):
-                seen.append((at.value, held.value))
+            at, memory = outcome.measured.get("elapsed_s"), outcome.measured.get("host_memory_bytes")
+            if at is not None and memory is not None and (not samples or samples[-1][0] < at.value):
+                samples.append((at.value, memory.value))
         began_s = outcome.progress.startup_s if outcome and outcome.progress else None
-        return live_memory(before, seen, began_s, elapsed, self.table).total
+        return live_memory(before, samples, began_s, elapsed, self.table).total
 
     def _check(self, spec: JobSpec, place: Place) -> None:
-        """Refuse what the rules of a place would refuse, where they are known."""
+        """Raise if the known rules of a target refuse the job."""
         if place.system.casefold() != LOCAL:
             directives(spec, lookup_partition(spec, self.catalog))
 
 
-def _run(one: EndedAttempt) -> Run:
-    """Return the run of an attempt: by what its wrapper measured, else by what its scheduler told."""
-    attempt, job = one.attempt, one.job
+def _run_of(ended: EndedAttempt) -> Run:
+    """Return the run of an attempt, as measured by its wrapper, else as its scheduler reported it."""
+    attempt, job = ended.attempt, ended.job
     spec = replace(
         job.spec, resources=attempt.resources, system=attempt.place.system, partition=attempt.place.partition
     )
-    measured = one.outcome if one.outcome is not None and one.outcome.measured else None
+    measured = ended.outcome if ended.outcome is not None and ended.outcome.measured else None
     outcome = measured or JobOutcome(
         attempt.state, attempt.started_at or "", attempt.node or "", spec.command, ended_at=attempt.ended_at,
         exit_code=attempt.exit_code, reason=attempt.reason,

@@ -1,4 +1,4 @@
-"""Let what predicts jobs learn from those that the plane saw end, beside the plane, and tell what it learned."""
+"""Retrain in the background on jobs that the plane saw end, and report the results."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,85 +16,89 @@ from leadline.execution.plane.journal import EventDetails, NewEvent
 from leadline.training.records import application_name
 
 REPEAT_S = 10 * MINUTE_S
-"""The least time between two lessons."""
+"""Minimum time between two retrainings."""
 MIN_NEW_RUNS = 3
-"""New runs of an application from which on it is worth a look; what they are enough for, ``learn`` knows."""
+"""New runs of an application that trigger a retraining; ``retrain`` decides whether they are enough."""
 TIMEOUT_S = float(HOUR_S)
 MODULE = "leadline.app.models.retrain"
 INFORMATIVE_STATES = (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)
-"""Ends that tell something of what a job takes."""
+"""Final states that tell what a job needs."""
 
 
 def retrain_in_process(applications: tuple[str, ...]) -> RetrainingReport:
-    """Learn in a process of its own.
+    """Retrain in a process of its own.
 
     Raises:
         LeadlineError: it failed.
     """
     return from_json(
-        run_in_process(MODULE, applications, timeout_s=TIMEOUT_S), RetrainingReport, label=f"what {MODULE} printed"
+        run_in_process(MODULE, applications, timeout_s=TIMEOUT_S), RetrainingReport, label=f"the output of {MODULE}"
     )
 
 
 @dataclass(slots=True)
 class BackgroundRetraining:
-    """Counts new runs, and learns from them when there are some and the last time is a while ago.
+    """Counts new runs, and retrains when there are enough and the last retraining is long enough ago.
 
-    ``count_runs`` and ``news`` are called by the thread that runs the plane, and return at once.
+    The plane's thread calls ``count_runs`` and ``news``, which return at once.
     """
 
     retrain: Callable[[tuple[str, ...]], RetrainingReport] = retrain_in_process
     report: Callable[[str], None] = lambda _: None
     clock: Clock = field(default_factory=SystemClock)
-    _new: Counter[str] = field(default_factory=Counter)
+    _new_runs: Counter[str] = field(default_factory=Counter)
     _due_s: float = 0.0
-    _failed: set[str] = field(default_factory=set)
-    """Failures that were told: each is told once."""
-    _aside: BackgroundTask[RetrainingReport] = field(default_factory=BackgroundTask)
+    _reported_failures: set[str] = field(default_factory=set)
+    """Failures that were reported; each is reported once."""
+    _background: BackgroundTask[RetrainingReport] = field(default_factory=BackgroundTask)
 
     def count_runs(self, runs: Sequence[Run]) -> None:
-        """Count runs that entered the history."""
-        self._new.update(application_name(one) for one in runs if one.state in INFORMATIVE_STATES)
+        """Count runs that were added to the history."""
+        self._new_runs.update(application_name(run) for run in runs if run.state in INFORMATIVE_STATES)
 
     def news(self) -> list[NewEvent]:
-        """Return what was learned since the last call, and begin to learn if it is time."""
-        notes = self._fetched() if self._aside.busy else []
-        names = tuple(name for name, count in self._new.items() if count >= MIN_NEW_RUNS)
-        if names and not self._aside.busy and self.clock.monotonic_s() >= self._due_s:
+        """Return new results as notes, and start a retraining if one is due."""
+        notes = self._fetched() if self._background.busy else []
+        names = tuple(name for name, count in self._new_runs.items() if count >= MIN_NEW_RUNS)
+        if names and not self._background.busy and self.clock.monotonic_s() >= self._due_s:
             self._due_s = self.clock.monotonic_s() + REPEAT_S
             for name in names:
-                del self._new[name]
-            self._aside.start(lambda: self.retrain(names))
+                del self._new_runs[name]
+            self._background.start(lambda: self.retrain(names))
         for note in notes:
             self.report(str(note.details["why"]))
         return notes
 
     def settle(self, timeout_s: float) -> None:
-        """Wait for what is being learned."""
-        self._aside.wait(timeout_s)
+        """Wait for the running retraining."""
+        self._background.wait(timeout_s)
 
     def _fetched(self) -> list[NewEvent]:
-        found = self._aside.fetch()
-        if found is None:
+        report = self._background.fetch()
+        if report is None:
             return []
-        if isinstance(found, Exception):
-            found = RetrainingReport(failures=(f"nothing could be learned: {str(found) or type(found).__name__}",))
-        news = [why for why in found.failures if why not in self._failed]
-        self._failed.update(news)
+        if isinstance(report, Exception):
+            report = RetrainingReport(failures=(f"retraining failed: {str(report) or type(report).__name__}",))
+        news = [why for why in report.failures if why not in self._reported_failures]
+        self._reported_failures.update(news)
         return [
-            *(NewEvent(EventKind.LEARNED, details=event_details(one)) for one in found.results if is_newsworthy(one)),
+            *(
+                NewEvent(EventKind.LEARNED, details=event_details(result))
+                for result in report.results
+                if is_newsworthy(result)
+            ),
             *(NewEvent(EventKind.LEARNED, details={"why": why, "failed": True}) for why in news),
         ]
 
 
 def is_newsworthy(lesson: RetrainingResult) -> bool:
-    """Whether something was found out: that errors drifted, or that something else was tried, whatever came of it."""
+    """Return whether errors drifted or a replacement was tried."""
     return lesson.replaced or lesson.drifted or lesson.judged > 0
 
 
 def event_details(lesson: RetrainingResult) -> EventDetails:
-    """Return a lesson as an event tells it."""
-    said: dict[str, float | int | str | bool | None] = {
+    """Return a result as details of an event."""
+    details: dict[str, float | int | str | bool | None] = {
         "why": lesson.sentence,
         "application": lesson.application,
         "quantity": lesson.quantity,
@@ -107,4 +111,4 @@ def event_details(lesson: RetrainingResult) -> EventDetails:
         "error_after": lesson.after,
         "file": lesson.file or None,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in details.items() if value is not None}

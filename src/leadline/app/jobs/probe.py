@@ -1,4 +1,4 @@
-"""The verb ``probe``: run the first steps of an unmodified command here, and scale them to the whole job."""
+"""The verb ``probe``: run the first steps of a command on this machine, and extrapolate to the whole job."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +16,14 @@ from leadline.execution.wrapper.outcome import JobOutcome
 SCHEMA = "leadline.probe/1"
 TIME_S = 10.0
 LIMIT_S = 600.0
-MORE = "allow more with --limit, or let the job report its steps (LEADLINE_PROGRESS)"
+MORE = "raise --limit, or have the job report its steps (LEADLINE_PROGRESS)"
 ROUND_S = 60.0
-"""A walltime to ask for is rounded up to whole minutes."""
+"""A proposed walltime is rounded up to whole minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeLimits:
-    """How much is to be seen: ``units`` of work, or ``time_s`` of them; and ``limit_s`` for the probe as a whole."""
+    """When to stop: after ``units`` of work or ``time_s`` of work, and after ``limit_s`` in any case."""
 
     units: int | None = None
     time_s: float | None = None
@@ -33,16 +33,19 @@ class ProbeLimits:
 def probe(
     command: Sequence[str], limits: ProbeLimits, *, units_total: int | None = None, output: int | None = None
 ) -> Probe:
-    """Run ``command`` until enough was seen of it, end it cleanly, and forecast the whole job.
+    """Run ``command`` until a limit, stop it cleanly, and forecast the whole job.
 
-    ``units_total`` is the number of units of work in the whole job, where the script does not show it. ``output`` is
-    a file descriptor for the command's output.
+    Args:
+        command: the command and its arguments.
+        limits: when to stop.
+        units_total: units of work in the whole job, if the script does not show it.
+        output: file descriptor for the command's output.
 
     Raises:
         InvalidInput: there is no command, it cannot be started, or a limit is not above zero.
     """
     if not command:
-        raise InvalidInput("there is no command to probe: give it after --, for example -- python train.py")
+        raise InvalidInput("no command given: put it after --, as in -- python train.py")
     _check(limits, units_total)
     time_s = TIME_S if limits.units is None and limits.time_s is None else limits.time_s
     outcome = run_probe(command, probe_limit=ProbeLimit(limits.units, time_s), limit_s=limits.limit_s, output=output)
@@ -50,7 +53,7 @@ def probe(
 
 
 def summarize_probe(outcome: JobOutcome, limits: ProbeLimits, *, units_total: int | None = None) -> Probe:
-    """Return what the outcome of a probe tells of the whole job."""
+    """Return the forecast of the whole job from the outcome of a probe."""
     progress = outcome.progress
     stopped = progress is not None and progress.stopped
     finished = outcome.state is JobState.COMPLETED and not stopped
@@ -59,23 +62,23 @@ def summarize_probe(outcome: JobOutcome, limits: ProbeLimits, *, units_total: in
     if finished:
         whole_s = outcome.measured["elapsed_s"].value
         scaled = replace(scaled, elapsed_s=Interval(whole_s, whole_s, whole_s, LEVEL), unknown={}, assumptions=())
-        remarks = (*remarks, "the job came to its own end: its time is measured, not scaled")
+        remarks = (*remarks, "the job finished: its time is measured, not extrapolated")
     elif outcome.state is JobState.FAILED:
         how = f"exit code {outcome.exit_code}" if outcome.signal is None else f"signal {outcome.signal}"
-        reason = f"the command failed ({how}) before enough of it was seen: run it once by hand"
+        reason = f"the command failed ({how}) before its first steps were measured: run it once by hand"
         scaled = ProbeForecast(unknown={"elapsed_s": reason})
     elif outcome.state is JobState.TIMEOUT and scaled.elapsed_s is None and not (progress and progress.levels):
         limit = format_duration(limits.limit_s)
-        reason = f"no unit of work was seen within {limit}: {MORE}"
+        reason = f"no step was observed within {limit}: {MORE}"
         scaled = replace(scaled, unknown={"elapsed_s": reason})
     return Probe(
         outcome.command, outcome.state, finished, progress, scaled, outcome.measured, outcome.exit_code, remarks
     )
 
 
-def suggested_walltime_s(found: Probe) -> float | None:
-    """Return the upper end of the forecast in whole minutes, for ``--time``; ``None`` where nothing is forecast."""
-    elapsed_s = found.forecast.elapsed_s
+def suggested_walltime_s(probe: Probe) -> float | None:
+    """Return the upper bound of the forecast in whole minutes, for ``--time``; ``None`` without a forecast."""
+    elapsed_s = probe.forecast.elapsed_s
     if elapsed_s is None:
         return None
     return ROUND_S * -(-elapsed_s.high // ROUND_S)
@@ -89,4 +92,4 @@ def _check(limits: ProbeLimits, units_total: int | None) -> None:
         ("--steps-total", units_total),
     ):
         if value is not None and value <= 0:
-            raise InvalidInput(f"{option} is {value:g}, but it must be above zero")
+            raise InvalidInput(f"{option} is {value:g}, but it must be above 0")

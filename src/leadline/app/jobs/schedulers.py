@@ -1,12 +1,11 @@
-"""Construct the plane's schedulers: this machine, and the Slurm or PBS of a system, here or over SSH."""
+"""Construct schedulers: this machine, and the Slurm or PBS of a system, directly or over SSH."""
 
 import shutil
 import sys
 from pathlib import Path, PurePosixPath
 
-from leadline.app.jobs.job_request import ANY_SLURM
 from leadline.app.machines.remotes import Remote, find_remote
-from leadline.app.machines.targets import LOCAL
+from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
 from leadline.core.ports import Catalog
@@ -25,38 +24,38 @@ SUBMIT_COMMANDS = {"slurm": "sbatch", "pbs": "qsub"}
 
 
 def build_scheduler(system: str, catalog: Catalog, folder: Path) -> Scheduler:
-    """Return the scheduler of a system: ``local``, ``slurm`` for the one at hand, or one of the catalog's.
+    """Return the scheduler of a system: ``local``, ``slurm`` for this machine's Slurm, or a system of the catalog.
 
-    Files of jobs of this machine lie in ``folder``.
+    Files of this machine's jobs are in ``folder``.
 
     Raises:
         UnknownName: there is no such system.
-        InvalidInput: there is no way to it, or its scheduler is none that Leadline speaks to.
+        InvalidInput: ``reach.toml`` lacks an entry, or Leadline does not support the scheduler.
     """
     if system.casefold() == LOCAL:
         return LocalScheduler(folder / "local", machine_slots())
-    reach = find_remote(system)
-    kind = scheduler_kind(system, reach, catalog)
-    transport: Transport = LocalTransport() if reach.host is None else SshTransport(reach.host)
-    there = _folder(system, reach, folder)
-    python = reach.python or (sys.executable if reach.host is None else "python3")
-    if reach.host is None:
+    remote = find_remote(system)
+    kind = scheduler_kind(system, remote, catalog)
+    transport: Transport = LocalTransport() if remote.host is None else SshTransport(remote.host)
+    job_folder = _folder(system, remote, folder)
+    python = remote.python or (sys.executable if remote.host is None else "python3")
+    if remote.host is None:
         _check_at_hand(system, kind)
     if kind in PBS_FLAVOURS:
-        return PbsScheduler(system, there, transport, flavour=PBS_FLAVOURS[kind], python=python)
+        return PbsScheduler(system, job_folder, transport, flavour=PBS_FLAVOURS[kind], python=python)
     return SlurmScheduler(
-        system, there, transport, python=python, partition_of=lambda spec: lookup_partition(spec, catalog)
+        system, job_folder, transport, python=python, partition_of=lambda spec: lookup_partition(spec, catalog)
     )
 
 
 def close_scheduler(scheduler: Scheduler) -> None:
-    """Close what a scheduler of this machine holds open, once it is asked no more; its jobs go on."""
+    """Release what a local scheduler holds open; its jobs go on."""
     if isinstance(scheduler, LocalScheduler):
         scheduler.close()
 
 
 def lookup_partition(spec: JobSpec, catalog: Catalog) -> Partition | None:
-    """Return the rules of a job's partition; ``None`` where the catalog does not know them."""
+    """Return the rules of a job's partition; ``None`` if the catalog does not have them."""
     if spec.system is None or spec.system.casefold() in (LOCAL, ANY_SLURM) or spec.partition is None:
         return None
     try:
@@ -65,30 +64,29 @@ def lookup_partition(spec: JobSpec, catalog: Catalog) -> Partition | None:
         return None
 
 
-def scheduler_kind(system: str, reach: Remote, catalog: Catalog) -> str:
-    """Return which scheduler a system has: what the user's file says, else the catalog."""
-    if reach.scheduler is not None:
-        kind = reach.scheduler.casefold()
+def scheduler_kind(system: str, remote: Remote, catalog: Catalog) -> str:
+    """Return which scheduler a system uses, by ``reach.toml`` or else the catalog."""
+    if remote.scheduler is not None:
+        kind = remote.scheduler.casefold()
     elif system.casefold() == ANY_SLURM:
         kind = ANY_SLURM
     else:
         kind = catalog.system(system).scheduler.casefold()
     if kind != ANY_SLURM and kind not in PBS_FLAVOURS:
         raise InvalidInput(
-            f"{system} has no scheduler that Leadline speaks to ({kind or 'none'}): name a system with Slurm or PBS, "
-            "or run the job here with --on local"
+            f"{system} has no supported scheduler ({kind or 'none'}): name a system with Slurm or "
+            "PBS, or run the job with --on local"
         )
     return kind
 
 
-def _folder(system: str, reach: Remote, folder: Path) -> PurePosixPath:
-    """Return where files of jobs lie at the system."""
-    if reach.folder is not None:
-        return PurePosixPath(reach.folder)
-    if reach.host is not None:
+def _folder(system: str, remote: Remote, folder: Path) -> PurePosixPath:
+    """Return the folder of job files on the system."""
+    if remote.folder is not None:
+        return PurePosixPath(remote.folder)
+    if remote.host is not None:
         raise InvalidInput(
-            f'the folder of {system} is not known: add folder = "/path/that/its/nodes/see" to [systems.{system}] of '
-            "reach.toml"
+            f'no folder for {system}: add folder = "/path/that/its/nodes/see" to [systems.{system}] of reach.toml'
         )
     return PurePosixPath((folder / "systems" / system.casefold()).absolute())
 
@@ -97,6 +95,7 @@ def _check_at_hand(system: str, kind: str) -> None:
     command = SUBMIT_COMMANDS["pbs" if kind in PBS_FLAVOURS else kind]
     if shutil.which(command) is None:
         raise SchedulerUnreachable(
-            f"this machine has no {command}, so no job can be submitted to {system} from here: log in to it, or say in "
-            f'reach.toml how it is reached ([systems.{system}] host = "…", folder = "…"); --dry-run prints the script'
+            f"this machine has no {command}, so it cannot submit to {system}: log in to that system, "
+            f'or add its SSH host to reach.toml ([systems.{system}] host = "…", folder = "…"); '
+            "--dry-run prints the script"
         )

@@ -1,4 +1,4 @@
-"""The verb ``submit`` to the plane: what is handed over, where it may go, and what the plane may do for it."""
+"""The verb ``submit`` to the plane: the job, its targets, and the policy that the plane follows."""
 
 import re
 import signal
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from leadline.app.estimate.estimate import DEFAULT_RISK, Toolbox
 from leadline.app.jobs.job_request import (
-    ANY_SLURM,
     InferredRequest,
     JobRequest,
     build_job_spec,
@@ -22,7 +21,7 @@ from leadline.app.jobs.job_request import (
 from leadline.app.jobs.journal import JobSubmission, parse_array_indices, plane_dir
 from leadline.app.jobs.schedulers import build_scheduler
 from leadline.app.machines.remotes import find_remote, read_remotes
-from leadline.app.machines.targets import LOCAL
+from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import DependencyKind, Place, Policy
@@ -33,10 +32,13 @@ from leadline.execution.plane.stager import check_folder_name
 
 @dataclass(frozen=True, slots=True)
 class PlaneOptions:
-    """What the user lets the plane do; see ``Policy``, of which ``None`` leaves the usual.
+    """The user's options for the plane; ``None`` keeps the default of ``Policy``.
 
-    ``deadline`` is how long from now, or a moment in ISO 8601; ``array`` names elements as Slurm does. Of ``after``
-    the job is to have completed, of ``after_any`` only to have ended.
+    Attributes:
+        array: elements as Slurm writes them.
+        after: jobs that must complete first.
+        after_any: jobs that must end first.
+        deadline: a duration from now, or a time in ISO 8601.
     """
 
     copies: int = 1
@@ -57,13 +59,13 @@ class PlaneOptions:
 
     @property
     def needs_plane(self) -> bool:
-        """Whether anything was asked that only the plane can do."""
+        """Return whether any option differs from its default, so that the job needs the plane."""
         return self != PlaneOptions(risk=self.risk) or self.risk != DEFAULT_RISK
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedSubmission:
-    """What is to be handed over, a sentence for each thing that was filled in, and the script of each place."""
+    """A submission ready to be written to the journal, notes on inferred resources, and the script of each target."""
 
     submission: JobSubmission
     notes: tuple[str, ...] = ()
@@ -73,59 +75,59 @@ class PreparedSubmission:
 def prepare_submission(
     subject: Sequence[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, tools: Toolbox
 ) -> PreparedSubmission:
-    """Return what is to be handed over, with what the request left open filled in for the first place.
+    """Return the submission, with open resources inferred for the first target.
 
     Raises:
-        UnknownName: no such system or partition.
-        InvalidInput: there is no command, a site would refuse the job, or the terms cannot be.
+        UnknownName: unknown system or partition.
+        InvalidInput: there is no command, a site would refuse the job, or an option is out of range.
     """
     places = parse_places(on, tools.catalog)
     policy = build_policy(places, terms)
     indices = parse_array_indices(terms.array) if terms.array is not None else ()
     if terms.after and terms.after_any:
-        raise InvalidInput("a job waits for others to complete (--after) or to end (--after-any): name them with one")
-    filled = _filled(subject, places[0], request, tools)
-    request = filled.request
-    clusters = [one for one in places if one.system != LOCAL]
-    scripts = tuple(made for one in clusters for made in _script(subject, one, request, tools.catalog))
+        raise InvalidInput("--after and --after-any exclude each other")
+    inferred = _infer(subject, places[0], request, tools)
+    request = inferred.request
+    clusters = [place for place in places if place.system != LOCAL]
+    scripts = tuple(script for cluster in clusters for script in _script(subject, cluster, request, tools.catalog))
     request = replace(request, workdir=request.workdir or _workdir(places))
     spec = replace(build_job_spec(subject, str(places[0]), request), watched=policy.measured)
     kind = DependencyKind.ANY if terms.after_any else DependencyKind.OK
-    wanted = JobSubmission(
-        spec, policy, indices, terms.after_any or terms.after, kind, filled.predicted, tags=filled.tags
+    submission = JobSubmission(
+        spec, policy, indices, terms.after_any or terms.after, kind, inferred.predicted, tags=inferred.tags
     )
-    return PreparedSubmission(wanted, filled.notes, scripts)
+    return PreparedSubmission(submission, inferred.notes, scripts)
 
 
 def parse_places(on: Sequence[str], catalog: Catalog) -> tuple[Place, ...]:
-    """Return the places by the names that the catalog gives their systems, each once.
+    """Return the targets with the catalog's names of their systems.
 
     Raises:
-        UnknownName: no such system or partition.
-        InvalidInput: one is named twice, or without the partition that it needs.
+        UnknownName: unknown system or partition.
+        InvalidInput: a target is given twice, or lacks its partition.
     """
-    found: list[Place] = []
+    places: list[Place] = []
     for name in on:
         system, _, partition = name.partition(":")
         folded = system.casefold()
-        own = next((one for one in read_remotes() if one.casefold() == folded), None)
-        known = folded if folded in (LOCAL, ANY_SLURM) else own or find_system(system, catalog).name
+        remote_name = next((remote for remote in read_remotes() if remote.casefold() == folded), None)
+        system_name = folded if folded in (LOCAL, ANY_SLURM) else remote_name or find_system(system, catalog).name
         if folded == LOCAL and partition:
-            raise InvalidInput(f"{name}: this machine has no partitions: write --on local")
-        place = Place(known, partition or None)
-        if known not in (LOCAL, ANY_SLURM) and _has_rules(place, catalog):
-            find_partition(JobSpec("", (), ResourceSpec(), system=known, partition=place.partition), catalog)
-        if place in found:
-            raise InvalidInput(f"--on {place} stands there twice: name each place once")
-        found.append(place)
-    return tuple(found)
+            raise InvalidInput(f"{name}: this machine has no partitions; write --on local")
+        place = Place(system_name, partition or None)
+        if system_name not in (LOCAL, ANY_SLURM) and _has_rules(place, catalog):
+            find_partition(JobSpec("", (), ResourceSpec(), system=system_name, partition=place.partition), catalog)
+        if place in places:
+            raise InvalidInput(f"--on {place} is given twice")
+        places.append(place)
+    return tuple(places)
 
 
 def check_reachable(places: Sequence[Place], catalog: Catalog) -> None:
-    """Refuse places that the plane could not reach from here; nothing is asked there.
+    """Refuse targets that cannot be reached from this machine, without contacting them.
 
     Raises:
-        InvalidInput: what is missing in the user's own file, or that its scheduler is none that Leadline speaks to.
+        InvalidInput: ``reach.toml`` lacks an entry, or Leadline does not support the scheduler.
         SchedulerUnreachable: its commands are not on this machine.
     """
     for place in places:
@@ -134,10 +136,10 @@ def check_reachable(places: Sequence[Place], catalog: Catalog) -> None:
 
 
 def build_policy(places: tuple[Place, ...], terms: PlaneOptions) -> Policy:
-    """Return what the plane may do for the job.
+    """Return the policy that the plane follows for the job.
 
     Raises:
-        InvalidInput: a term cannot be.
+        InvalidInput: an option is out of range.
     """
     usual = Policy(places)
     for option, value, least in (
@@ -148,17 +150,18 @@ def build_policy(places: tuple[Place, ...], terms: PlaneOptions) -> Policy:
             raise InvalidInput(f"{option} is {value:g}, but it must be at least {least}")
     if terms.copies > len(places):
         raise InvalidInput(
-            f"--copies {terms.copies} wait each at another place, and there "
-            f"{'is one' if len(places) == 1 else f'are {len(places)}'}: name as many places with --on"
+            f"--copies is {terms.copies}, but there "
+            f"{'is one target' if len(places) == 1 else f'are {len(places)} targets'}: each replica "
+            "needs its own --on"
         )
     if terms.copies > 1 and not terms.measured:
         raise InvalidInput(
-            f"--copies {terms.copies} needs the measuring wrapper, which lets one copy begin: leave --no-measure out"
+            "--copies needs the measuring wrapper, which starts only one replica: leave --no-measure out"
         )
     if terms.checkpoint_folder is not None and not terms.resumes:
-        raise InvalidInput("--checkpoint-folder is for a command that goes on from its own checkpoint: add --resumes")
+        raise InvalidInput("--checkpoint-folder needs --resumes")
     if not 0 < terms.risk < 1:
-        raise InvalidInput(f"--risk is {terms.risk:g}, but it must lie between 0 and 1, such as 0.05")
+        raise InvalidInput(f"--risk is {terms.risk:g}, but it must be between 0 and 1, such as 0.05")
     before_s = parse_duration_s(terms.checkpoint_before) if terms.checkpoint_before else usual.checkpoint_s
     return replace(
         usual,
@@ -177,23 +180,23 @@ def build_policy(places: tuple[Place, ...], terms: PlaneOptions) -> Policy:
     )
 
 
-def _filled(subject: Sequence[str], place: Place, request: JobRequest, tools: Toolbox) -> InferredRequest:
-    """Return the request with what it left open, what is to be told of that, and what is predicted at the place."""
+def _infer(subject: Sequence[str], place: Place, request: JobRequest, tools: Toolbox) -> InferredRequest:
+    """Return the request with open resources inferred, its notes, and the prediction at the target."""
     if place.system != LOCAL and not _has_rules(place, tools.catalog):
         return InferredRequest(request)
     if place.system != LOCAL:
         filled = infer_request(request, subject, str(place), tools)
         if filled.predicted is not None or filled.request != request:
             return filled
-    found = predict_job(str(place), subject, tools, gpus=request.gpus, name=request.name)
-    notes = () if found.estimate else (f"nothing is predicted for this job: {found.reason}",)
-    return InferredRequest(request, notes, found.estimate, found.tags)
+    prediction = predict_job(str(place), subject, tools, gpus=request.gpus, name=request.name)
+    notes = () if prediction.estimate else (f"no prediction for this job: {prediction.reason}",)
+    return InferredRequest(request, notes, prediction.estimate, prediction.tags)
 
 
 def _script(
     subject: Sequence[str], place: Place, request: JobRequest, catalog: Catalog
 ) -> tuple[tuple[Place, JobSpec, str], ...]:
-    """Return the script of a place that reads scripts of Slurm's; one whose rules are not known takes a plain one."""
+    """Return the script of a target that uses Slurm; a plain one if its rules are unknown."""
     spec = build_job_spec(subject, str(place), request)
     if place.system == ANY_SLURM or _has_rules(place, catalog):
         return ((place, spec, render_batch_script(spec, catalog)),)
@@ -206,31 +209,33 @@ def _script(
 
 
 def _has_rules(place: Place, catalog: Catalog) -> bool:
-    """Whether the catalog knows the system as one with Slurm, and the user's own file does not say otherwise."""
+    """Return whether the catalog has the system with Slurm, and ``reach.toml`` does not override that."""
     try:
-        known = catalog.system(place.system).scheduler.casefold()
+        scheduler = catalog.system(place.system).scheduler.casefold()
     except UnknownName:
         return False
-    return (find_remote(place.system).scheduler or known).casefold() == ANY_SLURM
+    return (find_remote(place.system).scheduler or scheduler).casefold() == ANY_SLURM
 
 
 def _workdir(places: Sequence[Place]) -> str | None:
-    """Return the folder at hand where a place is reached from here: whoever runs the plane may be in another."""
-    return str(Path.cwd()) if any(find_remote(one.system).host is None for one in places) else None
+    """Return the current folder if a target uses this machine's file system: the plane may run in another folder."""
+    return str(Path.cwd()) if any(find_remote(place.system).host is None for place in places) else None
 
 
 def _signal(name: str | None) -> str | None:
     if name is None:
         return None
-    known = {one.name.removeprefix("SIG") for one in signal.Signals}
+    names = {signal_number.name.removeprefix("SIG") for signal_number in signal.Signals}
     short = name.upper().removeprefix("SIG")
-    if short not in known or short in ("KILL", "STOP"):
-        raise InvalidInput(f"--checkpoint-signal {name!r} is no signal that a command can hear: write USR1 or TERM")
+    if short not in names or short in ("KILL", "STOP"):
+        raise InvalidInput(
+            f"--checkpoint-signal {name!r} is not a signal that a command can handle: write USR1 or TERM"
+        )
     return short
 
 
 def _deadline(text: str | None) -> str | None:
-    """Return a deadline as a moment; one that is a duration counts from now."""
+    """Return a deadline as a moment; a duration counts from now."""
     if text is None:
         return None
     now = datetime.now(UTC)
@@ -238,14 +243,14 @@ def _deadline(text: str | None) -> str | None:
         try:
             moment = datetime.fromisoformat(text).astimezone(UTC)
         except ValueError as error:
-            raise InvalidInput(f"--deadline {text!r} is no moment: write 2026-11-23T08:00, or 6h from now") from error
+            raise InvalidInput(f"--deadline {text!r} is not a time: write 2026-11-23T08:00, or 6h") from error
     else:
         try:
             moment = datetime.fromtimestamp(now.timestamp() + parse_duration_s(text), UTC)
         except (LeadlineError, OverflowError, OSError, ValueError) as error:
             raise InvalidInput(
-                f"--deadline {text!r} is neither a duration nor a moment: write 6h, or 2026-11-23T08:00"
+                f"--deadline {text!r} is not a duration or a time: write 6h, or 2026-11-23T08:00"
             ) from error
     if moment <= now:
-        raise InvalidInput(f"--deadline {text!r} is past: name a moment that is to come")
+        raise InvalidInput(f"--deadline {text!r} is in the past")
     return moment.isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""The verb ``measure``: steps of many models on the device at hand, into one file; or the kit for another machine."""
+"""The verb ``measure``: time steps of many models on this device, or write the kit for another machine."""
 
 import sys
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from leadline.kit.pack import pack_kit
 from leadline.kit.run import POINT_S, MeasureOptions, MeasureSummary, describe_row, run_measurements
 
 SCHEMA = "leadline.measured/1"
-"""Of the summary; the file of measurements has its own."""
+"""Schema of the summary; the file of measurements has its own."""
 KIT_SCHEMA = "leadline.kit/1"
 MINUTES = 20.0
 
 Progress = Callable[[str, int, float], None]
-"""Told what was measured last and how long a step took, how many points the file holds, and the seconds so far."""
+"""Called with the last measurement in words, the points in the file, and the elapsed seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureRequest:
-    """What to measure, where to, and for how long; ``python`` has torch and is this interpreter by default."""
+    """Measurement options: output file, time limit, and the interpreter that has torch (default: this one)."""
 
     out: Path
     minutes: float = MINUTES
@@ -38,7 +38,13 @@ class MeasureRequest:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFile:
-    """How a run ended: ``outcomes`` of this run's points, the points in the file, and those of the design left."""
+    """Summary of a measurement run.
+
+    Attributes:
+        outcomes: outcome → points of this run.
+        in_file: points in the file.
+        left: points of the design that are not measured yet.
+    """
 
     path: str
     device: str
@@ -52,18 +58,18 @@ class MeasuredFile:
 
 
 def measure(request: MeasureRequest, progress: Progress = lambda *_: None) -> MeasuredFile:
-    """Measure points into a file until the time is up, or go on with one that is there.
+    """Measure points into a file until the time is up, or resume an existing file.
 
     Raises:
-        MissingExtra: torch is not installed, and no other interpreter was named.
-        InvalidInput: the file cannot be written, or holds another machine's rows; there is no such device; the other
-            interpreter cannot be started or has no torch.
+        MissingExtra: torch is not installed, and no other interpreter is named.
+        InvalidInput: the file cannot be written or holds rows of another machine; the device does not exist; the other
+            interpreter does not start or has no torch.
     """
     if request.python is None and find_spec("torch") is None:
         raise MissingExtra("leadline measure", "torch")
     if not request.point_s > 0:
-        raise InvalidInput(f"--point-limit {request.point_s:g} is no time to measure in: give for example 90")
-    asked = MeasureOptions(
+        raise InvalidInput(f"--point-limit is {request.point_s:g}, but it must be above 0, such as 90")
+    options = MeasureOptions(
         out=str(request.out),
         minutes=request.minutes,
         device=request.device,
@@ -75,16 +81,16 @@ def measure(request: MeasureRequest, progress: Progress = lambda *_: None) -> Me
         point_s=request.point_s,
     )
     try:
-        told = run_measurements(
-            asked, lambda so_far, row: progress("  ".join(describe_row(row)), so_far.in_file, so_far.elapsed_s)
+        status = run_measurements(
+            options, lambda status, row: progress("  ".join(describe_row(row)), status.in_file, status.elapsed_s)
         )
     except KitError as error:
         raise InvalidInput(str(error)) from error
-    return _file(told)
+    return _summarize(status)
 
 
 def write_kit(path: Path) -> int:
-    """Write the kit as one file that runs wherever torch is, and return its size in bytes.
+    """Write the measuring kit as one file that runs wherever torch is, and return its size in bytes.
 
     Raises:
         InvalidInput: the file cannot be written.
@@ -95,15 +101,15 @@ def write_kit(path: Path) -> int:
         raise InvalidInput(str(error)) from error
 
 
-def _file(told: MeasureSummary) -> MeasuredFile:
+def _summarize(status: MeasureSummary) -> MeasuredFile:
     return MeasuredFile(
-        told.path,
-        told.device,
-        dict(told.outcomes),
-        told.in_file,
-        told.left,
-        told.skipped,
-        told.elapsed_s,
-        tuple(told.notes),
-        summary_sentence(told),
+        status.path,
+        status.device,
+        dict(status.outcomes),
+        status.in_file,
+        status.left,
+        status.skipped,
+        status.elapsed_s,
+        tuple(status.notes),
+        summary_sentence(status),
     )

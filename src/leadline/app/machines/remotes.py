@@ -1,4 +1,4 @@
-"""How systems are reached: with the commands of this machine, or over SSH, as the user's own file says."""
+"""Read ``reach.toml``: how to reach the systems whose scheduler is not on this machine."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,11 @@ FILE = "reach.toml"
 class Remote:
     """The way to one system.
 
-    ``host`` is what ``ssh`` is told (``None``: the scheduler's commands are on this machine), ``folder`` where
-    Leadline keeps its files there, and ``python`` an interpreter there that has Leadline, which measures the jobs.
-    ``scheduler`` is ``slurm`` or ``pbs`` where the catalog does not know the system.
+    Attributes:
+        host: SSH destination; ``None`` if the scheduler's commands are on this machine.
+        folder: where Leadline keeps its files on that system.
+        python: interpreter on that system that has Leadline; it measures the jobs.
+        scheduler: ``slurm`` or ``pbs`` for a system that the catalog does not know.
     """
 
     host: str | None = None
@@ -27,28 +29,28 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class RemotesFile:
-    """The file: a table for each system."""
+    """The file ``reach.toml``: one table per system."""
 
     systems: dict[str, Remote] = field(default_factory=dict)
 
 
 def find_remote(system: str, path: Path | None = None) -> Remote:
-    """Return the way to a system; one that the file does not name is reached from here.
+    """Return the way to a system; a system that the file does not name is reached from this machine.
 
     Raises:
-        InvalidInput: the file cannot be read, or says what it may not.
+        InvalidInput: the file cannot be read, or has an invalid entry.
     """
     return next(
-        (one for name, one in read_remotes(path).items() if name.casefold() == system.casefold()),
+        (remote for name, remote in read_remotes(path).items() if name.casefold() == system.casefold()),
         Remote(),
     )
 
 
 def read_remotes(path: Path | None = None) -> dict[str, Remote]:
-    """Return the ways that the user's file tells, by system; none where there is no file.
+    """Return the ways in the user's file, by system; empty without a file.
 
     Raises:
-        InvalidInput: the file cannot be read, or says what it may not.
+        InvalidInput: the file cannot be read, or has an invalid entry.
     """
     path = path or settings.data_dir() / FILE
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Ask a live Slurm for its configuration, partitions, nodes and limits; what it refuses is said and not guessed."""
+"""The verbs ``systems probe`` and ``systems validate``: read a live Slurm into the catalog, and check the catalog."""
 
 import getpass
 import grp
@@ -38,7 +38,7 @@ from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.systems import System, SystemChange
 
 COMMAND_S = 60.0
-"""How long a command may take; with the controller down scontrol gives up after some ten seconds by itself."""
+"""Timeout of a Slurm command; with the controller down, scontrol gives up after some ten seconds by itself."""
 _SILENT = (
     "unable to contact",
     "connection refused",
@@ -47,30 +47,32 @@ _SILENT = (
     "configuration source",
     "resolve_ctls",
 )
-"""Parts of what Slurm's commands say where the controller, rather than a right, is missing."""
+"""Parts of Slurm's messages that mean an unreachable controller, and not a missing permission."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmAnswers:
-    """What Slurm said, and a sentence for each thing that it did not say."""
+    """The answers of Slurm's commands, and a note for each that failed."""
 
     said: ClusterRecords
     notes: tuple[str, ...] = ()
 
 
-def query_slurm(run: ProcessRunner, *, user: str, groups: frozenset[str], here: Machine | None = None) -> SlurmAnswers:
-    """Return what the cluster at hand says to ``user``; what only operators may know is left out.
+def query_slurm(
+    run: ProcessRunner, *, user: str, groups: frozenset[str], machine: Machine | None = None
+) -> SlurmAnswers:
+    """Return the cluster's configuration, partitions, nodes and limits as ``user`` may see them.
 
     Raises:
-        SchedulerUnreachable: there is no Slurm here, or its controller does not answer.
-        LeadlineError: it shows its partitions to nobody but its operators.
+        SchedulerUnreachable: there is no Slurm on this machine, or its controller does not answer.
+        LeadlineError: it shows its partitions to operators only.
     """
     config = _config(run)
     notes: list[str] = []
     partitions, nodes = _partitions_and_nodes(run, notes)
     qos = associations = None
     if config.get("AccountingStorageType", "").endswith("none"):
-        notes.append("the cluster keeps no accounting, so that there are no limits of QOS or accounts")
+        notes.append("the cluster keeps no accounting, so QOS and account limits are unknown")
     else:
         qos = _accounting(run, notes, "QOS", ["show", "qos"], QOS)
         cluster = [f"cluster={config['ClusterName']}"] if "ClusterName" in config else []
@@ -79,9 +81,9 @@ def query_slurm(run: ProcessRunner, *, user: str, groups: frozenset[str], here: 
         )
         if associations:
             accounts = ["show", "assoc", "where", "user=", *cluster]
-            shared = _accounting(run, notes, "what your accounts share", accounts, ASSOCIATION) or []
+            shared = _accounting(run, notes, "the shared limits of your accounts", accounts, ASSOCIATION) or []
             associations = [*associations, *(row for row in shared if not row["User"])]
-    return SlurmAnswers(ClusterRecords(config, partitions, nodes, qos, associations, groups, here), tuple(notes))
+    return SlurmAnswers(ClusterRecords(config, partitions, nodes, qos, associations, groups, machine), tuple(notes))
 
 
 def _config(run: ProcessRunner) -> Record:
@@ -89,7 +91,7 @@ def _config(run: ProcessRunner) -> Record:
         answer = run(["scontrol", "show", "config"], timeout_s=COMMAND_S)
     except InvalidInput as error:
         raise SchedulerUnreachable(
-            "there is no Slurm here, for scontrol cannot be started: probe from a login node of the cluster"
+            "no Slurm on this machine (scontrol does not start): probe from a login node of the cluster"
         ) from error
     if answer.returncode != 0 or answer.timed_out:
         raise _unreachable(answer)
@@ -97,74 +99,81 @@ def _config(run: ProcessRunner) -> Record:
 
 
 def _partitions_and_nodes(run: ProcessRunner, notes: list[str]) -> tuple[Sequence[Record], Sequence[Record]]:
-    """Return both by scontrol, or what sinfo tells in place of what scontrol may not."""
-    asked = {what: run(["scontrol", "-a", "-o", "show", what], timeout_s=COMMAND_S) for what in ("partition", "node")}
-    for answer in asked.values():
+    """Return both from scontrol, or from sinfo where scontrol is not permitted."""
+    answers = {kind: run(["scontrol", "-a", "-o", "show", kind], timeout_s=COMMAND_S) for kind in ("partition", "node")}
+    for answer in answers.values():
         if answer.returncode != 0 and _is_silent(answer):
             raise _unreachable(answer)
-    partitions = read_partitions(asked["partition"].stdout)
-    nodes = read_nodes(asked["node"].stdout)
+    partitions = read_partitions(answers["partition"].stdout)
+    nodes = read_nodes(answers["node"].stdout)
     if partitions and nodes:
         return partitions, nodes
     summary = run(["sinfo", "-h", "-a", "-e", "-o", SINFO], timeout_s=COMMAND_S)
     if summary.returncode != 0 and _is_silent(summary):
         raise _unreachable(summary)
     listed, summed = from_sinfo(summary.stdout)
-    for what, there in (("partition", partitions), ("node", nodes)):
-        if not there:
-            notes.append(f"scontrol show {what} is refused ({_why(asked[what])})")
+    for kind, rows in (("partition", partitions), ("node", nodes)):
+        if not rows:
+            notes.append(f"scontrol show {kind} failed ({_first_error_line(answers[kind])})")
     if not partitions and not listed:
         raise LeadlineError(
-            f"Slurm shows you none of its partitions ({_why(asked['partition'])}): ask the site for what it hides "
-            "(PrivateData), and describe it by hand"
+            f"Slurm hides its partitions from you ({_first_error_line(answers['partition'])}): ask the site about "
+            "PrivateData, or describe the system by hand"
         )
     return partitions or listed, nodes or summed
 
 
 def _accounting(
-    run: ProcessRunner, notes: list[str], what: str, words: Sequence[str], fields: Sequence[str]
+    run: ProcessRunner, notes: list[str], label: str, words: Sequence[str], fields: Sequence[str]
 ) -> list[Record] | None:
-    """Return the rows of a question to the accounting; ``None``, and a note, where it does not answer."""
+    """Return rows of the accounting; ``None``, with a note, if it does not answer."""
     try:
         answer = run(["sacctmgr", "-n", "-P", *words, f"format={','.join(fields)}"], timeout_s=COMMAND_S)
     except InvalidInput:
-        notes.append(f"{what} cannot be asked for: sacctmgr is not installed here")
+        notes.append(f"{label} unknown: sacctmgr is not installed")
         return None
     if answer.returncode != 0 or answer.timed_out:
-        notes.append(f"{what} cannot be asked for: sacctmgr says {_why(answer)!r}")
+        notes.append(f"{label} unknown: sacctmgr failed ({_first_error_line(answer)})")
         return None
     return read_rows(answer.stdout, fields)
 
 
 def _unreachable(answer: CompletedProcess) -> SchedulerUnreachable:
-    return SchedulerUnreachable(f"Slurm does not answer ({_why(answer)}): see that its controller runs, and try again")
+    return SchedulerUnreachable(
+        f"Slurm does not answer ({_first_error_line(answer)}): check that its controller runs, then try again"
+    )
 
 
 def _is_silent(answer: CompletedProcess) -> bool:
     return answer.timed_out or any(part in (answer.stdout + answer.stderr).lower() for part in _SILENT)
 
 
-def _why(answer: CompletedProcess) -> str:
-    """Return the first line of what a command complained, without the name before it."""
+def _first_error_line(answer: CompletedProcess) -> str:
+    """Return the first line of a command's error message, without its prefix."""
     if answer.timed_out:
         return f"no answer within {COMMAND_S:.0f} s"
     lines = [line.strip() for line in (answer.stderr or answer.stdout).splitlines() if line.strip()]
     if not lines:
-        return f"exit code {answer.returncode}, and nothing was said"
+        return f"exit code {answer.returncode}, no message"
     return lines[0].partition("error: ")[2] or lines[0]
 
 
-SCHEMA = "leadline.system_probe/1"
 MARK = "Written by leadline systems probe"
 _DIGEST = re.compile(r"^# digest: ([0-9a-f]{64})$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class SystemProbe:
-    """What a probe found: the system as the catalog has it now, what changed, and what is not known.
+    """Result of a probe.
 
-    ``file`` is where it was written as ``text``, ``kept`` where the file lies that stood there, and ``here`` the
-    machine that asked.
+    Attributes:
+        system: the system as the catalog now has it.
+        file: path of the catalog file.
+        text: content of that file.
+        change: differences from the file before.
+        here: this machine.
+        notes: missing answers and conflicts.
+        kept: where the previous file is kept.
     """
 
     system: System
@@ -179,88 +188,88 @@ class SystemProbe:
 def probe_system(
     name: str | None, *, run: ProcessRunner, catalog: Catalog, folder: Path, today: date, save: bool = True
 ) -> SystemProbe:
-    """Read the Slurm at hand into ``folder``, the user's catalog, as the system ``name``, by default the cluster's own.
+    """Read the Slurm of this machine into ``folder``, the user's catalog, as ``name`` (default: the cluster's name).
 
-    What the user wrote in the file of that name among the additions is laid over it. A file of sites that a probe did
-    not write is never written over, and what stood in one that it did is kept beside it.
+    The user's additions to that system are laid over it. A file that no probe wrote is never overwritten. The previous
+    file of a probe is kept next to the new one.
 
     Raises:
-        SchedulerUnreachable: there is no Slurm here, or it does not answer.
+        SchedulerUnreachable: there is no Slurm on this machine, or it does not answer.
         InvalidInput: the user described that system by hand, or the additions do not fit.
-        LeadlineError: the folder cannot be written to, or Slurm shows its partitions to nobody.
+        LeadlineError: the folder is not writable, or Slurm hides its partitions.
     """
     if save:
         require_writable(folder / SITES)
-    here = describe_machine(run, catalog)
-    heard = query_slurm(run, user=getpass.getuser(), groups=_groups(), here=here)
-    called, site = _named(name or heard.said.config.get("ClusterName") or "slurm", catalog)
-    file = folder / SITES / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', called).strip('-.') or 'slurm'}.toml"
-    _refuse_own(folder / SITES, file, called)
-    probed = read_slurm(heard.said, catalog.devices(), name=called, site=site, as_of=today.isoformat())
-    text = _text(probed.system, file, today)
+    machine = describe_machine(run, catalog)
+    heard = query_slurm(run, user=getpass.getuser(), groups=_own_groups(), machine=machine)
+    system_name, site = _catalog_name(name or heard.said.config.get("ClusterName") or "slurm", catalog)
+    file = folder / SITES / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', system_name).strip('-.') or 'slurm'}.toml"
+    _refuse_own(folder / SITES, file, system_name)
+    probed = read_slurm(heard.said, catalog.devices(), name=system_name, site=site, as_of=today.isoformat())
+    text = _file_text(probed.system, file, today)
     additions = folder / ADDITIONS / file.name
-    system = _as_read(text, file, additions, called)
-    before, notes, kept = _before(file, text, called)
-    if site != called and not file.exists():
+    system = _read_back(text, file, additions, system_name)
+    before, notes, kept = _previous_system(file, text, system_name)
+    if site != system_name and not file.exists():
         notes.append(
-            f"{called} stands before the one of {site} that is known already, whose prices, rules and processors are "
-            f"not taken over: lay what you need of them over it in {additions}"
+            f"{system_name} replaces the shipped entry of {site}: its prices, rules and processors are not "
+            f"copied; add those you need to {additions}"
         )
-    notes += [*heard.notes, *probed.notes, *_orphans(text, additions)]
+    notes += [*heard.notes, *probed.notes, *_unknown_additions(text, additions)]
     if save:
         _save(file, text, kept)
     return SystemProbe(
-        system, str(file), text, compare_systems(before, probed.system), here, tuple(dict.fromkeys(notes)),
+        system, str(file), text, compare_systems(before, probed.system), machine, tuple(dict.fromkeys(notes)),
         str(kept) if kept and save else None,
     )  # fmt: skip
 
 
-def _named(name: str, catalog: Catalog) -> tuple[str, str]:
-    """Return the name and the site of a system, as the catalog writes them where it has one of that name.
+def _catalog_name(name: str, catalog: Catalog) -> tuple[str, str]:
+    """Return the name and the site of a system in the catalog's spelling.
 
-    A catalog that cannot be read has none: the file may be the one that is to be written anew.
+    A catalog that cannot be read counts as empty: its broken file may be the one that this probe rewrites.
     """
     try:
-        known = next((one for one in catalog.systems() if one.name.casefold() == name.casefold()), None)
+        system = next((system for system in catalog.systems() if system.name.casefold() == name.casefold()), None)
     except InvalidInput:
-        known = None
-    return (known.name, known.site) if known else (name, name)
+        system = None
+    return (system.name, system.site) if system else (name, name)
 
 
-def _groups() -> frozenset[str]:
-    """Return the names of the groups that this process is in."""
-    known = {one.gr_gid: one.gr_name for one in grp.getgrall()}
-    return frozenset(known[one] for one in {*os.getgroups(), os.getegid()} if one in known)
+def _own_groups() -> frozenset[str]:
+    """Return the names of this process's groups."""
+    names = {group.gr_gid: group.gr_name for group in grp.getgrall()}
+    return frozenset(names[group_id] for group_id in {*os.getgroups(), os.getegid()} if group_id in names)
 
 
 def _refuse_own(sites: Path, file: Path, name: str) -> None:
-    """Refuse to stand beside, or to write over, what the user wrote of the same system, or another probed one."""
+    """Raise if the user, or a probe of another system, already describes this one."""
     for path in sorted(sites.glob("*.toml")):
         text = _read(path)
         if path == file and MARK in text:
-            if name.casefold() not in _described(text, name):
-                raise InvalidInput(f"{path} holds another system that was probed: call this one otherwise than {name}")
+            if name.casefold() not in _described_systems(text, name):
+                raise InvalidInput(f"{path} holds another probed system: choose another name than {name}")
             continue
-        if path == file or any(one.name.casefold() == name.casefold() for one in read_site(text, str(path))):
+        if path == file or any(system.name.casefold() == name.casefold() for system in read_site(text, str(path))):
             raise InvalidInput(
-                f"{path} describes {name} by hand, and a probe writes over nothing of yours: move what is yours to "
-                f"{sites.parent / ADDITIONS / file.name}, or probe it under another name"
+                f"{path} describes {name} by hand and is not overwritten: move your entries to "
+                f"{sites.parent / ADDITIONS / file.name}, or probe under another name"
             )
 
 
-def _described(text: str, name: str) -> set[str]:
-    """Return the names of the systems of a probed file, folded; ``name`` alone where it can no longer be read."""
+def _described_systems(text: str, name: str) -> set[str]:
+    """Return the case-folded system names of a probed file; only ``name`` if the file is unreadable."""
     try:
-        return {one.name.casefold() for one in read_site(text, name)}
+        return {system.name.casefold() for system in read_site(text, name)}
     except InvalidInput:
         return {name.casefold()}
 
 
-def _text(system: System, file: Path, today: date) -> str:
+def _file_text(system: System, file: Path, today: date) -> str:
     body = format_site([system], site=system.site, name=system.name)
     heading = [
-        f"{MARK} on {today.isoformat()}; the next one writes it anew and keeps this as {file.name}.bak.",
-        f"What you know better belongs into ../{ADDITIONS}/{file.name}: it is laid over this file, key by key.",
+        f"{MARK} on {today.isoformat()}; the next probe rewrites it and keeps this as {file.name}.bak.",
+        f"Put your own entries in ../{ADDITIONS}/{file.name}: they override this file, key by key.",
         f"digest: {_digest(body)}",
     ]
     return "\n".join(f"# {line}" for line in heading) + "\n" + body
@@ -270,14 +279,14 @@ def _digest(body: str) -> str:
     return hashlib.sha256(body.encode()).hexdigest()
 
 
-def _as_read(text: str, file: Path, additions: Path, name: str) -> System:
-    """Return the system as the catalog will read it, so that nothing is written that it could not read."""
-    own = (_read(additions), str(additions)) if additions.exists() else None
-    return next(one for one in read_site(text, str(file), additions=own) if one.name == name)
+def _read_back(text: str, file: Path, additions: Path, name: str) -> System:
+    """Return the system as the catalog will read it, so that no unreadable file is written."""
+    additions_text = (_read(additions), str(additions)) if additions.exists() else None
+    return next(system for system in read_site(text, str(file), additions=additions_text) if system.name == name)
 
 
-def _before(file: Path, text: str, name: str) -> tuple[System | None, list[str], Path | None]:
-    """Return the system as the file that stands there says, what is to be said of it, and where it will be kept."""
+def _previous_system(file: Path, text: str, name: str) -> tuple[System | None, list[str], Path | None]:
+    """Return the system in the previous file, notes about it, and the path to keep it at."""
     if not file.exists():
         return None, [], None
     old = _read(file)
@@ -289,18 +298,19 @@ def _before(file: Path, text: str, name: str) -> tuple[System | None, list[str],
         number = next(n for n in range(1, 10_000) if not file.with_name(f"{file.name}.edited-{n}").exists())
         kept = file.with_name(f"{file.name}.edited-{number}")
         notes.append(
-            f"{file.name} was edited by hand after it was written: it is kept as {kept.name}, and what is yours in it "
-            f"belongs into {ADDITIONS}/{file.name}"
+            f"{file.name} was edited by hand: kept as {kept.name}; move your entries to {ADDITIONS}/{file.name}"
         )
     try:
-        system = next((one for one in read_site(old, str(file)) if one.name.casefold() == name.casefold()), None)
+        system = next(
+            (candidate for candidate in read_site(old, str(file)) if candidate.name.casefold() == name.casefold()), None
+        )
     except InvalidInput as error:
-        return None, [*notes, f"what changed cannot be told: {error}"], kept
+        return None, [*notes, f"changes unknown: {error}"], kept
     return system, notes, kept if edited or old != text else None
 
 
 def _save(file: Path, text: str, kept: Path | None) -> None:
-    """Write the file, whole or not at all, after what stood there was moved to ``kept``."""
+    """Write the file atomically, after its previous content is copied to ``kept``."""
     draft = file.with_suffix(".part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -312,19 +322,21 @@ def _save(file: Path, text: str, kept: Path | None) -> None:
         raise unwritable(file.parent, error.strerror) from error
 
 
-def _orphans(text: str, additions: Path) -> Iterable[str]:
-    """Return a sentence for each partition and node type that the additions speak of and the cluster does not have."""
+def _unknown_additions(text: str, additions: Path) -> Iterable[str]:
+    """Return a note for each partition and node type of the additions that the cluster does not have."""
     if not additions.exists():
         return
-    there, added = parse_toml(text, label="the probe"), parse_toml(_read(additions), label=str(additions))
+    probed, added = parse_toml(text, label="the probe"), parse_toml(_read(additions), label=str(additions))
     for system in added.get("systems", ()):
-        has = next((one for one in there["systems"] if one["name"] == system.get("name")), None)
-        if has is None:
+        cluster = next((candidate for candidate in probed["systems"] if candidate["name"] == system.get("name")), None)
+        if cluster is None:
             continue
-        rows = {row["name"] for row in has["partitions"]}
-        lost = [row["name"] for row in system.get("partitions", ()) if row["name"] not in rows and "node" not in row]
-        lost += [name for name in system.get("nodes", {}) if name not in has["nodes"] and not _is_used(name, system)]
-        yield from (f"{additions.name} among your additions speaks of {name}, which is not there" for name in lost)
+        rows = {row["name"] for row in cluster["partitions"]}
+        missing = [row["name"] for row in system.get("partitions", ()) if row["name"] not in rows and "node" not in row]
+        missing += [
+            name for name in system.get("nodes", {}) if name not in cluster["nodes"] and not _is_used(name, system)
+        ]
+        yield from (f"additions/{additions.name} names {name}, which the cluster does not have" for name in missing)
 
 
 def _is_used(node: str, system: dict[str, object]) -> bool:
@@ -340,14 +352,14 @@ def _read(path: Path) -> str:
 
 
 def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | None = None) -> list[Finding]:
-    """Return what is wrong with the whole catalog, or with one file of devices or of a site.
+    """Return the problems of the whole catalog, or of one file of devices or of a site.
 
     A site's file may name any device of the catalog.
 
     Raises:
-        InvalidInput: the file cannot be read as either.
+        InvalidInput: the file is neither.
     """
-    day = today or date.today()  # noqa: DTZ011 - a price's age counts in years
+    day = today or date.today()  # noqa: DTZ011 - prices age in years
     if file is None:
         return validate_catalog(catalog.devices(), catalog.systems(), day)
     try:
@@ -357,5 +369,5 @@ def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | N
     if "devices" in parse_toml(text, label=str(file)):
         return validate_catalog(read_devices(text, str(file)), [], day)
     shipped = {device.name for device in catalog.devices()}
-    found = validate_catalog(catalog.devices(), read_site(text, str(file)), day)
-    return [finding for finding in found if finding.entry not in shipped]
+    findings = validate_catalog(catalog.devices(), read_site(text, str(file)), day)
+    return [finding for finding in findings if finding.entry not in shipped]

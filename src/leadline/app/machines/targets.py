@@ -1,4 +1,4 @@
-"""Find the places a workload can run: bare devices, and the nodes of the catalog's partitions."""
+"""Resolve the names after ``--on``: bare devices, and the nodes of the catalog's partitions."""
 
 import math
 from collections.abc import Sequence
@@ -11,12 +11,14 @@ from leadline.core.ports import Catalog
 from leadline.core.systems import NodeType, Partition, System
 
 LOCAL = "local"
-"""The name of the machine at hand, after ``--on``."""
+"""Name of this machine after ``--on``."""
+ANY_SLURM = "slurm"
+"""Target name of any Slurm cluster that the catalog does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTarget:
-    """Somewhere a workload can run: a bare device, or GPUs (or whole CPU nodes) of a partition."""
+    """A target with its catalog entries: a bare device, or GPUs (or whole CPU nodes) of a partition."""
 
     target: Target
     device: Device
@@ -25,7 +27,7 @@ class ResolvedTarget:
 
     @property
     def name(self) -> str:
-        """How the user would write this place after ``--on``."""
+        """Return the target as it is written after ``--on``."""
         if self.target.system is None:
             return self.device.name
         return f"{self.target.system}:{self.target.partition}"
@@ -33,14 +35,19 @@ class ResolvedTarget:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTargets:
-    """The places found; and (system, partition, node, reason) of those of which nothing can be said."""
+    """The targets of a request, and those without a usable device.
+
+    Attributes:
+        targets: resolved targets.
+        unknown: (system, partition, node, reason) of each partition that cannot be estimated.
+    """
 
     targets: tuple[ResolvedTarget, ...]
     unknown: tuple[tuple[str, str, str, str], ...] = ()
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Return a sentence for every place of which nothing can be said."""
+        """Return a sentence for every partition that cannot be estimated."""
         return tuple(f"{system}:{partition}: {reason}" for system, partition, _, reason in self.unknown)
 
 
@@ -48,37 +55,37 @@ def resolve_targets(catalog: Catalog, on: Sequence[str], gpus: int) -> ResolvedT
     """Resolve ``SYSTEM``, ``SYSTEM:PARTITION`` or ``DEVICE`` names; without names, every partition in production.
 
     Raises:
-        UnknownName: nothing of that name.
-        InvalidInput: a named place has no usable device.
+        UnknownName: no system or device has that name.
+        InvalidInput: a named target has no usable device.
     """
-    found: list[ResolvedTarget] = []
+    targets: list[ResolvedTarget] = []
     unknown: list[tuple[str, str, str, str]] = []
     for system in () if on else catalog.systems():
         if not system.status.startswith("decommissioned"):
-            _add(catalog, system, system.partitions, gpus, found, unknown)
+            _add(catalog, system, system.partitions, gpus, targets, unknown)
     for name in on:
-        had, said = len(found), len(unknown)
-        _add_named(catalog, name, gpus, found, unknown)
-        if len(found) == had:
-            reasons = "; ".join(sorted({reason for *_, reason in unknown[said:]}))
-            raise InvalidInput(f"nothing can be said about {name}: {reasons}")
-    return ResolvedTargets(tuple(found), tuple(unknown))
+        targets_before, unknown_before = len(targets), len(unknown)
+        _add_named(catalog, name, gpus, targets, unknown)
+        if len(targets) == targets_before:
+            reasons = "; ".join(sorted({reason for *_, reason in unknown[unknown_before:]}))
+            raise InvalidInput(f"cannot estimate {name}: {reasons}")
+    return ResolvedTargets(tuple(targets), tuple(unknown))
 
 
 def local_device(catalog: Catalog) -> Device:
-    """Return the record of the machine at hand: its calibrated GPU if there is one, else its calibrated CPU.
+    """Return the record of this machine: its calibrated GPU if there is one, else its calibrated CPU.
 
     Raises:
-        InvalidInput: nothing was calibrated here.
+        InvalidInput: nothing is calibrated on this machine.
     """
     measured = [device for device in catalog.devices() if device.calibration is not None]
     if not measured:
-        raise InvalidInput("this machine is not calibrated, so nothing can be said about it: run leadline calibrate")
+        raise InvalidInput("this machine is not calibrated: run leadline calibrate")
     return min(measured, key=lambda device: device.kind is DeviceKind.CPU)
 
 
 def node_device(catalog: Catalog, node: NodeType) -> Device | None:
-    """Return what computes in a node: one accelerator, or all its processor sockets as one device; ``None`` unknown."""
+    """Return the device of a node: one accelerator, or all its CPU sockets as one device; ``None`` if unknown."""
     if node.device is not None:
         return catalog.device(node.device)
     if node.processor is None:
@@ -94,12 +101,12 @@ def node_device(catalog: Catalog, node: NodeType) -> Device | None:
 
 
 def _add_named(
-    catalog: Catalog, name: str, gpus: int, found: list[ResolvedTarget], unknown: list[tuple[str, str, str, str]]
+    catalog: Catalog, name: str, gpus: int, targets: list[ResolvedTarget], unknown: list[tuple[str, str, str, str]]
 ) -> None:
-    """Add the places of one ``--on`` value: a system (with a partition) first, then a device."""
+    """Add the targets of one ``--on`` name: a system (with a partition) first, then a device."""
     if name.casefold() == LOCAL:
         device = local_device(catalog)
-        found.append(ResolvedTarget(Target(device.name, gpus=gpus), device))
+        targets.append(ResolvedTarget(Target(device.name, gpus=gpus), device))
         return
     system_name, _, partition = name.partition(":")
     try:
@@ -110,13 +117,13 @@ def _add_named(
         try:
             bare = catalog.device(name)
         except UnknownName:
-            known = [one.name for one in catalog.systems()] + [one.name for one in catalog.devices()]
+            names = [system.name for system in catalog.systems()] + [device.name for device in catalog.devices()]
             fix = "leadline systems list and leadline devices list show the known ones"
-            raise UnknownName("system or device", name, known, fix=fix) from not_a_system
-        found.append(ResolvedTarget(Target(bare.name, gpus=gpus), bare))
+            raise UnknownName("system or device", name, names, fix=fix) from not_a_system
+        targets.append(ResolvedTarget(Target(bare.name, gpus=gpus), bare))
         return
     partitions = (system.partition(partition),) if partition else system.partitions
-    _add(catalog, system, partitions, gpus, found, unknown)
+    _add(catalog, system, partitions, gpus, targets, unknown)
 
 
 def _add(
@@ -124,17 +131,17 @@ def _add(
     system: System,
     partitions: Sequence[Partition],
     gpus: int,
-    found: list[ResolvedTarget],
+    targets: list[ResolvedTarget],
     unknown: list[tuple[str, str, str, str]],
 ) -> None:
     for partition in partitions:
         node = partition.node
         device = node_device(catalog, node)
         if device is None:
-            reason = f"the catalog has no figures for its processor ({node.cpu_model or 'not named'})"
-            reason = "the model of its GPUs is not known" if node.gpus else reason
+            reason = f"the catalog has no specs for its processor ({node.cpu_model or 'not named'})"
+            reason = "its GPU model is unknown" if node.gpus else reason
             unknown.append((system.name, partition.name, node.name, reason))
             continue
         per_node = 1 if device.kind is DeviceKind.CPU else node.gpus or 1
         target = Target(device.name, system.name, partition.name, node.name, gpus, math.ceil(gpus / per_node))
-        found.append(ResolvedTarget(target, device, system, partition))
+        targets.append(ResolvedTarget(target, device, system, partition))

@@ -1,4 +1,4 @@
-"""What the machine at hand is, as far as its system and its driver tell without measuring."""
+"""Describe this machine, and the verb ``calibrate``: measure its device and save the record."""
 
 import os
 import socket
@@ -10,7 +10,6 @@ import psutil
 
 from leadline.app.settings import catalog_dir, require_writable, unwritable
 from leadline.catalog.probes import Progress
-from leadline.catalog.probes.local_device import cpu_model
 from leadline.catalog.read import TomlCatalog
 from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, MissingExtra, UnknownName
@@ -20,11 +19,13 @@ from leadline.core.processes import ProcessRunner
 from leadline.execution.processes import run_process
 
 NVIDIA_SMI_TIMEOUT_S = 20.0
-"""How long nvidia-smi may take; with many GPUs it is some seconds."""
+"""Timeout of ``nvidia-smi``; with many GPUs it takes several seconds."""
 
 
 def describe_machine(run: ProcessRunner, catalog: Catalog) -> Machine:
-    """Return the machine: host name, processor, CPUs, memory, GPUs, and its calibrated processor where there is one."""
+    """Return host name, processor, CPUs, memory, GPUs, and the calibrated processor if there is one."""
+    from leadline.catalog.probes.local_device import cpu_model  # noqa: PLC0415 - loaded on use
+
     model = cpu_model()
     calibrated = [
         device.name
@@ -42,7 +43,7 @@ def describe_machine(run: ProcessRunner, catalog: Catalog) -> Machine:
 
 
 def _gpus(run: ProcessRunner) -> tuple[str, ...]:
-    """Return the names of the GPUs as the NVIDIA driver gives them; none where there is no driver."""
+    """Return the GPU names that the NVIDIA driver reports; empty without a driver."""
     try:
         answer = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=NVIDIA_SMI_TIMEOUT_S)
     except InvalidInput:
@@ -55,9 +56,9 @@ def _gpus(run: ProcessRunner) -> tuple[str, ...]:
 MINIMUM_BUDGET_S = 10.0
 MAXIMUM_BUDGET_S = 3600.0
 DEFAULT_BUDGET_S = {"cpu": 75.0, "cuda": 90.0}
-"""Seconds that a sweep takes unless told otherwise."""
+"""Default time limit of a sweep, by type of device."""
 MEMORY_TOLERANCE = 0.15
-"""Drivers keep up to this share of a board's memory for themselves (error correction, the display)."""
+"""Drivers reserve up to this share of a board's memory (error correction, the display)."""
 
 
 def calibrate(
@@ -68,32 +69,32 @@ def calibrate(
     save: bool = True,
     folder: Path | None = None,
 ) -> Device:
-    """Run the micro-benchmark sweep on ``cpu`` or ``cuda`` and, unless told otherwise, save the device's record.
+    """Run the micro-benchmark sweep on ``cpu`` or ``cuda`` and, by default, save the device's record.
 
     Args:
         device_type: ``cpu`` or ``cuda``.
-        budget_s: seconds the sweep may take, at least 10; ``DEFAULT_BUDGET_S`` of the device's type by default.
-        progress: told the kernel at hand, its number and how many there are.
+        budget_s: time limit of the sweep, at least 10 s; ``DEFAULT_BUDGET_S`` by default.
+        progress: called with the kernel, its number and the number of kernels.
         save: write the record to the user's catalog.
-        folder: where records are kept; the user's data folder by default.
+        folder: folder of the records; the user's data folder by default.
 
     Raises:
         MissingExtra: torch is not installed.
-        InvalidInput: no such device here, or the budget is too small to measure anything.
-        LeadlineError: the record cannot be written; said before anything is measured.
+        InvalidInput: the device does not exist, or the budget is out of range.
+        LeadlineError: the record cannot be written; raised before the sweep starts.
     """
     if budget_s is None:
         budget_s = DEFAULT_BUDGET_S.get(device_type, max(DEFAULT_BUDGET_S.values()))
     if not budget_s >= MINIMUM_BUDGET_S:
-        raise InvalidInput(f"--budget {budget_s:g} is too short to measure anything: give at least 10 seconds")
+        raise InvalidInput(f"--budget is {budget_s:g}, but it must be at least 10 seconds")
     if budget_s > MAXIMUM_BUDGET_S:
-        raise InvalidInput(f"--budget {budget_s:g} is more than an hour, and a sweep is done in minutes: give less")
+        raise InvalidInput(f"--budget is {budget_s:g}, but it must be at most 3600 seconds: a sweep takes minutes")
     if find_spec("torch") is None:
         raise MissingExtra("leadline calibrate", "torch")
     kept = folder or catalog_dir() / "devices"
     if save:
         require_writable(kept)
-    from leadline.catalog.probes.sweep import sweep  # noqa: PLC0415 - torch loads only when a device is measured
+    from leadline.catalog.probes.sweep import sweep  # noqa: PLC0415 - torch loads on use
 
     device = with_catalog_specs(sweep(device_type, budget_s=budget_s, runner=run_process, progress=progress))
     if save:
@@ -101,30 +102,31 @@ def calibrate(
     return device
 
 
-def with_catalog_specs(measured: Device) -> Device:
-    """Return a measured GPU by the name and the maker's figures that the catalog has of it, or else as it was measured.
+def with_catalog_specs(device: Device) -> Device:
+    """Return a measured GPU with the catalog's name and specs if the catalog has it, else unchanged.
 
-    Other estimators know it by these figures. A part of a board that has the board's name has less memory, and is not
-    taken for it.
+    The estimators know a device by these specs. A slice of a board (MIG) has the board's name but less memory, so it
+    is
+    not matched.
     """
-    if measured.kind is not DeviceKind.GPU:
-        return measured
+    if device.kind is not DeviceKind.GPU:
+        return device
     try:
-        known = TomlCatalog(None).device(measured.name)
+        cataloged = TomlCatalog(None).device(device.name)
     except UnknownName:
-        return measured
-    if not measured.memory_bytes or not known.memory_bytes:
-        return measured
-    if abs(measured.memory_bytes / known.memory_bytes - 1) > MEMORY_TOLERANCE:
-        return measured
+        return device
+    if not device.memory_bytes or not cataloged.memory_bytes:
+        return device
+    if abs(device.memory_bytes / cataloged.memory_bytes - 1) > MEMORY_TOLERANCE:
+        return device
     return replace(
-        known, memory_bytes=measured.memory_bytes, calibration=measured.calibration,
-        aliases=tuple(dict.fromkeys((*known.aliases, measured.name, *measured.aliases))),
+        cataloged, memory_bytes=device.memory_bytes, calibration=device.calibration,
+        aliases=tuple(dict.fromkeys((*cataloged.aliases, device.name, *device.aliases))),
     )  # fmt: skip
 
 
 def save_device(device: Device, folder: Path) -> Path:
-    """Write a device as JSON, whole or not at all, and return the file; ``LeadlineError`` if it cannot be written."""
+    """Write a device as JSON atomically and return the file; ``LeadlineError`` if that fails."""
     file = folder / f"{device.file_stem}.json"
     draft = file.with_suffix(".part")
     try:

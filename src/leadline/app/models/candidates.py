@@ -1,4 +1,4 @@
-"""The places that a trained model is asked about, and what their nodes are made of, in the words of its features."""
+"""Place the configurations of a trained model on nodes, and turn its predictions into candidates."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,10 +30,7 @@ FREE_BILLING = Billing(BillingRule.CORE_HOURS, "USD", core_hour=0.0, free=True, 
 
 @dataclass(frozen=True, slots=True)
 class CandidateNode:
-    """A partition with the device that the job computes on there, and its figures as a model knows them.
-
-    ``features`` maps the names of node features to this node's values; what is not known is absent.
-    """
+    """A partition with its device, and its values of the model's node features; unknown ones are absent."""
 
     system: System
     partition: Partition
@@ -42,48 +39,48 @@ class CandidateNode:
 
     @property
     def name(self) -> str:
-        """How the user would write this place after ``--on``."""
+        """Return the node as it is written after ``--on``."""
         return f"{self.system.name}:{self.partition.name}" if self.partition.name else self.system.name
 
 
 def find_candidate_nodes(catalog: Catalog, on: Sequence[str], features: Sequence[Feature]) -> list[CandidateNode]:
-    """Return the nodes of ``SYSTEM``, ``SYSTEM:PARTITION`` and ``local``; of every system in production without names.
+    """Return the nodes of ``SYSTEM``, ``SYSTEM:PARTITION`` and ``local``; without names, of every system in production.
 
     Raises:
-        UnknownName: nothing of that name.
-        InvalidInput: a name is a device, which gives no node to run on.
+        UnknownName: no system has that name.
+        InvalidInput: a name is a device, which has no node.
     """
-    known = {one.name: one for one in features if one.role is FeatureRole.NODE}
-    spelt = _Spelling(catalog, known)
+    node_features = {feature.name: feature for feature in features if feature.role is FeatureRole.NODE}
+    spelling = _Spelling(catalog, node_features)
     if not on:
-        systems = [one for one in catalog.systems() if not one.status.startswith("decommissioned")]
-        return [spelt.node(system, partition) for system in systems for partition in system.partitions]
-    return [node for name in dict.fromkeys(on) for node in _named(name, catalog, spelt)]
+        systems = [system for system in catalog.systems() if not system.status.startswith("decommissioned")]
+        return [spelling.node(system, partition) for system in systems for partition in system.partitions]
+    return [node for name in dict.fromkeys(on) for node in _named(name, catalog, spelling)]
 
 
-def _named(name: str, catalog: Catalog, spelt: "_Spelling") -> Iterable[CandidateNode]:
+def _named(name: str, catalog: Catalog, spelling: "_Spelling") -> Iterable[CandidateNode]:
     if name.casefold() == LOCAL:
-        return [spelt.local()]
+        return [spelling.local()]
     system_name, _, partition = name.partition(":")
     try:
         system = catalog.system(system_name)
     except UnknownName as error:
-        known = [LOCAL, *(one.name for one in catalog.systems())]
-        if not partition and spelt.device(name) is not None:
+        names = [LOCAL, *(system.name for system in catalog.systems())]
+        if not partition and spelling.device(name) is not None:
             raise InvalidInput(
-                f"--on {name} is a device, and a trained model is asked about nodes: name a system, or local"
+                f"--on {name} is a device, but a trained model needs a node: name a system, or local"
             ) from error
-        fix = "leadline systems list shows the known ones, and local is this machine"
-        raise UnknownName("system", system_name, known, fix=fix) from error
-    found = (system.partition(partition),) if partition else system.partitions
-    return [spelt.node(system, one) for one in found]
+        fix = "leadline systems list shows the systems; local is this machine"
+        raise UnknownName("system", system_name, names, fix=fix) from error
+    partitions = (system.partition(partition),) if partition else system.partitions
+    return [spelling.node(system, partition) for partition in partitions]
 
 
 class _Spelling:
-    """Writes a node's figures as the features of a model do: a processor that a run had keeps the run's own name."""
+    """Writes node features in the spelling of the model's runs, such as their name of a processor."""
 
-    def __init__(self, catalog: Catalog, known: Mapping[str, Feature]) -> None:
-        self.catalog, self.known = catalog, known
+    def __init__(self, catalog: Catalog, features: Mapping[str, Feature]) -> None:
+        self.catalog, self.known = catalog, features
         self._names: dict[tuple[str, str], str] = {}
         self._devices = {
             name.casefold(): device for device in catalog.devices() for name in (*device.aliases, device.name)
@@ -104,10 +101,10 @@ class _Spelling:
             **(device_features(gpu) if gpu else {}),
         }
         device = gpu or processor or Device(node.cpu_model or "processor not known", "", DeviceKind.CPU)
-        return CandidateNode(system, partition, device, self._spelt(figures))
+        return CandidateNode(system, partition, device, self._spelled(figures))
 
     def local(self) -> CandidateNode:
-        """Return the machine at hand: free, and without a scheduler."""
+        """Return this machine as a node: free, without a scheduler."""
         tags = describe_node()
         figures = node_features(tags, self.device)
         cores, memory = figures.get("node_cores"), figures.get("node_memory_bytes")
@@ -120,31 +117,33 @@ class _Spelling:
             device=tags.get("node_gpu"),
             gpus=int(tags.get("node_gpus", 0)),
         )
-        found = self.device(tags["node_gpu"]) if "node_gpu" in tags else None
-        device = found or Device(tags.get("node_gpu") or tags.get("node_cpu", LOCAL), "", DeviceKind.CPU)
+        gpu = self.device(tags["node_gpu"]) if "node_gpu" in tags else None
+        device = gpu or Device(tags.get("node_gpu") or tags.get("node_cpu", LOCAL), "", DeviceKind.CPU)
         system = System(LOCAL, "this machine", "workstation", "production", "none")
-        return CandidateNode(system, Partition("", node, billing=FREE_BILLING), device, self._spelt(dict(figures)))
+        return CandidateNode(system, Partition("", node, billing=FREE_BILLING), device, self._spelled(dict(figures)))
 
     def device(self, name: str) -> Device | None:
-        """Return the catalog's device of a name, as its maker's driver or the kernel may write it."""
-        found = self._devices.get(name.casefold())
-        return found or next((one for one in self._devices.values() if is_same_model(one.name, name)), None)
+        """Return the catalog's device of a name, as a driver or the kernel may write it."""
+        device = self._devices.get(name.casefold())
+        return device or next((device for device in self._devices.values() if is_same_model(device.name, name)), None)
 
-    def _spelt(self, figures: Mapping[str, Value | None]) -> dict[str, Value]:
+    def _spelled(self, figures: Mapping[str, Value | None]) -> dict[str, Value]:
         named = {name: value for name, value in figures.items() if value is not None}
         return {name: self._name(name, value) if isinstance(value, str) else value for name, value in named.items()}
 
     def _name(self, feature: str, name: str) -> str:
-        """Return the name that the runs have for a model, where they had it; else its own."""
+        """Return the runs' name of a model if they had it, else its own name."""
         if (feature, name) not in self._names:
             choices = self.known[feature].choices if feature in self.known else ()
-            matching = (str(one) for one in choices if is_same_model(str(one), name) or self._alike(str(one), name))
+            matching = (
+                str(choice) for choice in choices if is_same_model(str(choice), name) or self._alike(str(choice), name)
+            )
             self._names[feature, name] = next(matching, name)
         return self._names[feature, name]
 
-    def _alike(self, one: str, other: str) -> bool:
-        """Whether both names are of one device of the catalog."""
-        first, second = self._devices.get(one.casefold()), self._devices.get(other.casefold())
+    def _alike(self, first_name: str, second_name: str) -> bool:
+        """Return whether both names are of one device of the catalog."""
+        first, second = self._devices.get(first_name.casefold()), self._devices.get(second_name.casefold())
         return first is not None and second is not None and first.name == second.name
 
 
@@ -155,7 +154,7 @@ TARGETS = (TIME, MEMORY, GPU_MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationQuery:
-    """A configuration that is asked about, and the white-box figures of its command where the model wants them."""
+    """A configuration, and the graph features of its command if the model uses them."""
 
     values: dict[str, Value]
     graph: Mapping[str, float] = field(default_factory=dict)
@@ -163,9 +162,13 @@ class ConfigurationQuery:
 
 @dataclass(frozen=True, slots=True)
 class PlacedConfiguration:
-    """A configuration on a node that can take it: the row that the model is asked, and the request without limits.
+    """A configuration on a node.
 
-    ``values`` are the configuration's own, one object for all nodes; ``row`` has the node's figures too.
+    Attributes:
+        values: the configuration, one object for all nodes.
+        row: the features of the model: the configuration's and the node's.
+        share: the request without limits.
+        unseen: hardware that no run had.
     """
 
     node: CandidateNode
@@ -178,7 +181,7 @@ class PlacedConfiguration:
 
 @dataclass(slots=True)
 class BatchPredictor:
-    """Puts rows to a model once each, however many places share them."""
+    """Predicts distinct rows once each, all at once."""
 
     model: TrainedModel
     _known: dict[tuple[tuple[str, Value], ...], int] = field(default_factory=dict)
@@ -186,7 +189,7 @@ class BatchPredictor:
     _intervals: dict[str, list[Interval]] = field(default_factory=dict)
 
     def add(self, row: dict[str, Value]) -> int:
-        """Return the number by which the answers for a row are found once ``build_request`` was called."""
+        """Add a row, and return the number of its prediction."""
         key = tuple(row.items())
         if key not in self._known:
             self._known[key] = len(self._rows)
@@ -194,59 +197,61 @@ class BatchPredictor:
         return self._known[key]
 
     def predict(self) -> None:
-        """Predict every target that recommending needs, for all rows at once."""
+        """Predict every target that a recommendation needs, for all rows."""
         for target in self.model.targets:
             if target in TARGETS and self._rows:
-                said = self.model.predict(target, self._rows)
-                columns = zip(said.point, said.low, said.high, strict=True)
-                self._intervals[target] = [Interval(*each, said.level) for each in columns]
+                prediction = self.model.predict(target, self._rows)
+                columns = zip(prediction.point, prediction.low, prediction.high, strict=True)
+                self._intervals[target] = [Interval(*column, prediction.level) for column in columns]
 
     def interval(self, target: str, number: int) -> Interval | None:
-        """Return what was predicted for a row; ``None`` of a target that the model does not predict."""
-        found = self._intervals.get(target)
-        return None if found is None else found[number]
+        """Return the prediction of a row; ``None`` if the model does not have the target."""
+        intervals = self._intervals.get(target)
+        return None if intervals is None else intervals[number]
 
 
 def place_configurations(
-    node: CandidateNode, tried: Sequence[ConfigurationQuery], model: TrainedModel
+    node: CandidateNode, queries: Sequence[ConfigurationQuery], model: TrainedModel
 ) -> tuple[list[PlacedConfiguration], list[Refusal]]:
-    """Return the configurations that a node can take, and why it does not take the others, each reason once."""
-    relevant = [one.name for one in model.features if one.role is FeatureRole.NODE and one.used]
+    """Return the configurations that a node can run, and each distinct reason for a refusal."""
+    relevant = [feature.name for feature in model.features if feature.role is FeatureRole.NODE and feature.used]
     figures = {name: node.features[name] for name in relevant if name in node.features}
-    known = {one.name: one for one in model.features}
-    if "partition" in known:
+    features = {feature.name: feature for feature in model.features}
+    if "partition" in features:
         figures["partition"] = node.partition.name
-    shares: dict[tuple[Value | None, ...], ResourceSpec | Refusal] = {}
-    strange: dict[bool, UnseenHardware | None] = {}
-    found = []
-    for one in tried:
-        values = one.values
-        wanted = tuple(values.get(name) for name in RESOURCES)
-        if wanted not in shares:
-            shares[wanted] = _share_or_refusal(node, values)
-        share, gpus = shares[wanted], as_count(values.get("gpus", 0))
-        if isinstance(share, Refusal):
+    requests: dict[tuple[Value | None, ...], ResourceSpec | Refusal] = {}
+    unseen_hardware: dict[bool, UnseenHardware | None] = {}
+    placed = []
+    for query in queries:
+        values = query.values
+        resources = tuple(values.get(name) for name in RESOURCES)
+        if resources not in requests:
+            requests[resources] = _request_or_refusal(node, values)
+        request, gpus = requests[resources], as_count(values.get("gpus", 0))
+        if isinstance(request, Refusal):
             continue
-        if bool(gpus) not in strange:
-            strange[bool(gpus)] = find_unseen_hardware(known, node.features, gpus) or _beyond(
+        if bool(gpus) not in unseen_hardware:
+            unseen_hardware[bool(gpus)] = find_unseen_hardware(features, node.features, gpus) or _beyond(
                 model, {**figures, **values}
             )
-        row = {**figures, **one.graph, **values}
-        found.append(PlacedConfiguration(node, values, row, share, gpus, strange[bool(gpus)]))
-    refusals = {one.reason: one for one in shares.values() if isinstance(one, Refusal)}
-    return found, list(refusals.values())
+        row = {**figures, **query.graph, **values}
+        placed.append(PlacedConfiguration(node, values, row, request, gpus, unseen_hardware[bool(gpus)]))
+    refusals = {refusal.reason: refusal for refusal in requests.values() if isinstance(refusal, Refusal)}
+    return placed, list(refusals.values())
 
 
 def _beyond(model: TrainedModel, row: Mapping[str, Value]) -> UnseenHardware | None:
-    """Return what the model has not seen of a node whose processor it knows; its own interval is wider for it."""
+    """Return the node features outside the runs; the model itself widens the interval for them."""
     names = [
-        one.name for one in model.features if one.used and (one.role is FeatureRole.NODE or one.name == "partition")
+        feature.name
+        for feature in model.features
+        if feature.used and (feature.role is FeatureRole.NODE or feature.name == "partition")
     ]
-    said = [sentence for sentence in model.beyond(row) if sentence.partition(" ")[0] in names] if names else []
-    return UnseenHardware(0.0, f"{'; '.join(said)}: the range is wider for it", model=False) if said else None
+    sentences = [sentence for sentence in model.beyond(row) if sentence.partition(" ")[0] in names] if names else []
+    return UnseenHardware(0.0, f"{'; '.join(sentences)}: wider interval", model=False) if sentences else None
 
 
-def _share_or_refusal(node: CandidateNode, values: Mapping[str, Value]) -> ResourceSpec | Refusal:
+def _request_or_refusal(node: CandidateNode, values: Mapping[str, Value]) -> ResourceSpec | Refusal:
     gpus, cores = as_count(values.get("gpus", 0)), values.get("cores")
     per_node = node.partition.node.gpus if gpus else 0
     nodes = max(as_count(values.get("nodes", 1)), math.ceil(gpus / per_node) if per_node else 1)
@@ -259,21 +264,21 @@ def _share_or_refusal(node: CandidateNode, values: Mapping[str, Value]) -> Resou
 
 
 def node_request(node: CandidateNode, values: Mapping[str, Value], gpus: int, nodes: int) -> ResourceSpec:
-    """Return what a configuration asks for on each node, limits apart; a site that gives whole nodes gives them."""
-    cores, memory, there = values.get("cores"), values.get("memory_bytes"), node.partition.node
-    asked = None if cores is None else math.ceil(as_count(cores) / nodes)
+    """Return the request of a configuration on each node, without limits; whole nodes if the site requires them."""
+    cores, memory, node_type = values.get("cores"), values.get("memory_bytes"), node.partition.node
+    cores_per_node = None if cores is None else math.ceil(as_count(cores) / nodes)
     per_node = math.ceil(gpus / nodes)
     gives_whole = node.partition.rules.whole_nodes
     return ResourceSpec(
         nodes=nodes,
-        cores_per_task=there.cores or asked if gives_whole else asked,
-        gpus_per_node=(there.gpus or per_node) if gives_whole and gpus else per_node,
+        cores_per_task=node_type.cores or cores_per_node if gives_whole else cores_per_node,
+        gpus_per_node=(node_type.gpus or per_node) if gives_whole and gpus else per_node,
         memory_bytes_per_node=None if memory is None else math.ceil(as_count(memory) / nodes),
     )
 
 
 def command_words(model: TrainedModel, values: Mapping[str, Value]) -> tuple[str, ...]:
-    """Return the command line of a configuration before its place is known."""
+    """Return the command line of a configuration before its node is known."""
     cores = values.get("cores")
     resources = ResourceSpec(
         cores_per_task=None if cores is None else as_count(cores), gpus_per_node=as_count(values.get("gpus", 0))
@@ -282,13 +287,13 @@ def command_words(model: TrainedModel, values: Mapping[str, Value]) -> tuple[str
 
 
 def as_count(value: Value) -> int:
-    """Return a count; a text counts as nothing."""
+    """Return a count; 0 for a text."""
     return int(value) if not isinstance(value, str) else 0
 
 
 @dataclass(slots=True)
 class CandidateBuilder:
-    """Makes a candidate of each case."""
+    """Builds a candidate from each placed configuration."""
 
     model: TrainedModel
     constraints: Constraints
@@ -300,16 +305,15 @@ class CandidateBuilder:
     _commands: dict[tuple[object, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Say once what all estimates rest on."""
         self._names_place = any("{partition}" in word for word in self.model.command)
         self._basis = Basis(Tier.LEARNED, tuple(self.model.basis))
 
     def candidate(self, case: PlacedConfiguration, number: int) -> PlacementCandidate:
-        """Return a configuration on a node with its estimate, its request and its price."""
+        """Return a configuration on a node with its estimate, request and cost."""
         elapsed, memory, gpu = self._intervals(case, number)
         node, partition, share = case.node, case.node.partition, case.share
         place = (node.system.name or None, partition.name, partition.node.name)
-        asked = build_request(
+        request = build_request(
             elapsed,
             None if share.memory_bytes_per_node else memory,
             share,
@@ -317,7 +321,7 @@ class CandidateBuilder:
             self.constraints.risk,
             self.constraints.weights,
         )
-        hourly = self._hourly(node, asked.resources)
+        hourly = self._hourly(node, request.resources)
         estimate = Estimate(
             Target(node.device.name, *place, case.gpus, share.nodes),
             ESTIMATOR,
@@ -334,9 +338,9 @@ class CandidateBuilder:
             partition,
             node.device,
             estimate,
-            asked.resources,
+            request.resources,
             hourly,
-            asked.reason,
+            request.reason,
             unseen=case.unseen is not None and case.unseen.model,
             parameters=case.values,
             command=self._command(case),
@@ -344,25 +348,25 @@ class CandidateBuilder:
         )
 
     def _command(self, case: PlacedConfiguration) -> tuple[str, ...]:
-        """Return the command line of a configuration; nothing where the application's is not known."""
+        """Return the command line of a configuration; empty if the application's command is unknown."""
         if not self.model.command:
             return ()
         place = case.node.partition.name if self._names_place else ""
         key = (place, case.share.nodes, id(case.values))
         if key not in self._commands:
-            said = case.values
-            cores, memory = said.get("cores"), case.share.memory_bytes_per_node
+            values = case.values
+            cores, memory = values.get("cores"), case.share.memory_bytes_per_node
             resources = ResourceSpec(
                 cores_per_task=None if cores is None else math.ceil(as_count(cores) / case.share.nodes),
                 gpus_per_node=math.ceil(case.gpus / case.share.nodes),
                 memory_bytes_per_node=memory,
             )
-            one = Configuration(said, resources, case.node.partition.name)
-            self._commands[key] = fill_command(self.model.command, one)
+            configuration = Configuration(values, resources, case.node.partition.name)
+            self._commands[key] = fill_command(self.model.command, configuration)
         return self._commands[key]
 
     def _intervals(self, case: PlacedConfiguration, number: int) -> tuple[Interval | None, ...]:
-        """Return what is predicted of each target; where no run had the hardware, less is known of the time."""
+        """Return the predictions of a row; the time is widened for hardware that no run had."""
         key = (number, case.unseen.spread if case.unseen else 0.0)
         if key not in self._known:
             elapsed, *memory = (self.asker.interval(target, number) for target in TARGETS)
@@ -371,12 +375,12 @@ class CandidateBuilder:
             self._known[key] = (elapsed, *memory)
         return self._known[key]
 
-    def _hourly(self, node: CandidateNode, asked: ResourceSpec) -> float | None:
-        """Return what the request costs an hour; the walltime does not count."""
+    def _hourly(self, node: CandidateNode, request: ResourceSpec) -> float | None:
+        """Return the cost of the request per hour, which does not depend on the walltime."""
         billing = node.partition.billing
         if billing is None:
             return None
-        key = (node.name, asked.nodes, asked.cores_per_task, asked.gpus_per_node, asked.memory_bytes_per_node)
+        key = (node.name, request.nodes, request.cores_per_task, request.gpus_per_node, request.memory_bytes_per_node)
         if key not in self._prices:
-            self._prices[key] = compute_charge(billing, asked, 1.0, node.partition.node)
+            self._prices[key] = compute_charge(billing, request, 1.0, node.partition.node)
         return self._prices[key]

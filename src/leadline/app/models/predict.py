@@ -1,4 +1,4 @@
-"""The verbs ``recommend`` and ``estimate`` of a trained model: every configuration asked for, at every place."""
+"""The verbs ``recommend`` and ``estimate`` with a trained model: every configuration on every node."""
 
 import gc
 import os
@@ -40,40 +40,48 @@ def recommend_with_model(
     question: ModelQuestion, model: TrainedModel, tools: Toolbox, constraints: Constraints, *, on: Sequence[str] = (),
     waits: Sequence[str] = (),
 ) -> Recommendation:  # fmt: skip
-    """Return the configurations that satisfy ``constraints``, best first, at the places named by ``on`` (or all).
+    """Return the configurations that satisfy ``constraints``, best first, on the nodes named by ``on`` (or all).
 
-    ``waits`` are accountings of systems, ``SYSTEM`` or ``SYSTEM=FILE``: there the time in the queue counts, too.
+    Args:
+        question: configurations.
+        model: the trained model.
+        tools: the adapters of the verbs.
+        constraints: deadline, budget and risk.
+        on: systems or partitions.
+        waits: ``SYSTEM`` or ``SYSTEM=FILE``: job accounting; the queue wait there counts too.
 
     Raises:
-        InvalidInput: a value is missing or cannot be, or the model does not predict the time.
-        UnknownName: there is no such parameter, category, system or partition.
+        InvalidInput: a value is missing or out of range, or the model does not predict the time.
+        UnknownName: unknown parameter, category, system or partition.
     """
     _require_time(model)
     queues = read_queues(waits, tools.catalog)
-    tried = read_question(question, model.features, free=True, traced=bool(model.command))
+    configurations = read_question(question, model.features, free=True, traced=bool(model.command))
     nodes = find_candidate_nodes(tools.catalog, on, model.features)
-    cases: list[PlacedConfiguration] = []
+    placed: list[PlacedConfiguration] = []
     rejections: list[Rejection] = []
-    each = _asked(tried, model, tools)
+    queries = _queries(configurations, model, tools)
     for node in nodes:
-        fitting, refusals = place_configurations(node, each, model)
-        cases += fitting
+        fitting, refusals = place_configurations(node, queries, model)
+        placed += fitting
         place = (node.system.name, node.partition.name, node.partition.node.name)
-        rejections += [Rejection(*place, one.reason, one.kind) for one in refusals[: None if fitting else 1]]
-    with _uncollected():
-        asker = BatchPredictor(model)
-        numbers = [asker.add(case.row) for case in cases]
-        asker.predict()
-        made = CandidateBuilder(model, constraints, asker)
-        candidates = [made.candidate(case, number) for case, number in zip(cases, numbers, strict=True)]
+        rejections += [
+            Rejection(*place, refusal.reason, refusal.kind) for refusal in refusals[: None if fitting else 1]
+        ]
+    with _without_garbage_collection():
+        predictor = BatchPredictor(model)
+        numbers = [predictor.add(case.row) for case in placed]
+        predictor.predict()
+        builder = CandidateBuilder(model, constraints, predictor)
+        candidates = [builder.candidate(case, number) for case, number in zip(placed, numbers, strict=True)]
         timed, notes = add_waits(candidates, queues)
         answer = rank_candidates(timed, constraints, rejections)
-    return replace(answer, notes=(*_beyond(model, tried), *notes))
+    return replace(answer, notes=(*_out_of_range(model, configurations), *notes))
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pause the search for garbage while a great many objects are made that all stay: it takes a tenth of the time."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Pause garbage collection while many long-lived objects are created; it saves a tenth of the time."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -85,9 +93,11 @@ def _uncollected() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswer:
-    """What a model says of each configuration asked for: ``parameters`` and ``estimates`` go together.
+    """Predictions of a model; ``parameters`` and ``estimates`` have the same order.
 
-    ``notes`` name what lies outside the runs, and ``left_out`` the places that cannot take the job, with the reason.
+    Attributes:
+        notes: parameters outside the range of the runs.
+        left_out: nodes that cannot run the job, with the reason.
     """
 
     application: str
@@ -100,100 +110,105 @@ class ModelAnswer:
 def estimate_with_model(
     question: ModelQuestion, model: TrainedModel, tools: Toolbox, *, on: Sequence[str] = ()
 ) -> ModelAnswer:
-    """Return what the model says of the configurations, at the places named by ``on`` or on the runs' own hardware.
+    """Return the predictions for the configurations, on the nodes named by ``on`` or on the runs' own hardware.
 
     Raises:
-        InvalidInput: a value is missing or cannot be, no place can take the job, or the runs had several kinds of
-            hardware and no place is named.
-        UnknownName: there is no such parameter, category, system or partition.
+        InvalidInput: a value is missing or out of range, no node can run the job, or the runs had several kinds of
+            hardware and no node is named.
+        UnknownName: unknown parameter, category, system or partition.
     """
-    tried = read_question(question, model.features, free=False, traced=bool(model.command))
-    each = _asked(tried, model, tools)
-    cases: list[PlacedConfiguration] = []
+    configurations = read_question(question, model.features, free=False, traced=bool(model.command))
+    queries = _queries(configurations, model, tools)
+    placed: list[PlacedConfiguration] = []
     left_out: list[str] = []
     for node in find_candidate_nodes(tools.catalog, on, model.features) if on else [_as_in_the_runs(model)]:
-        fitting, refusals = place_configurations(node, each, model) if on else (_placeless(node, each), [])
-        cases += fitting
-        left_out += [f"{node.name} {one.reason}" for one in refusals]
-    if not cases:
-        raise InvalidInput(f"nothing can be said: {'; '.join(left_out)}")
-    asker = BatchPredictor(model)
-    numbers = [asker.add(case.row) for case in cases]
-    asker.predict()
-    made = CandidateBuilder(model, Constraints(), asker)
-    found = [made.candidate(case, number) for case, number in zip(cases, numbers, strict=True)]
+        fitting, refusals = place_configurations(node, queries, model) if on else (_place_anywhere(node, queries), [])
+        placed += fitting
+        left_out += [f"{node.name} {refusal.reason}" for refusal in refusals]
+    if not placed:
+        raise InvalidInput(f"no prediction: {'; '.join(left_out)}")
+    predictor = BatchPredictor(model)
+    numbers = [predictor.add(case.row) for case in placed]
+    predictor.predict()
+    builder = CandidateBuilder(model, Constraints(), predictor)
+    candidates = [builder.candidate(case, number) for case, number in zip(placed, numbers, strict=True)]
     return ModelAnswer(
         model.application,
-        tuple(one.parameters for one in found),
-        tuple(_priced(one) for one in found),
-        _beyond(model, tried),
+        tuple(candidate.parameters for candidate in candidates),
+        tuple(_with_reason_for_no_cost(candidate) for candidate in candidates),
+        _out_of_range(model, configurations),
         tuple(left_out),
     )
 
 
 def _as_in_the_runs(model: TrainedModel) -> CandidateNode:
-    """Return a node that stands for the hardware that all runs had."""
-    several = [one.name for one in model.features if one.role is FeatureRole.NODE and one.used]
+    """Return a node with the hardware of all runs."""
+    several = [feature.name for feature in model.features if feature.role is FeatureRole.NODE and feature.used]
     if several:
         raise InvalidInput(
-            f"the runs had several kinds of hardware ({', '.join(several)}): name where with --on SYSTEM:PARTITION, or "
-            "--on local"
+            f"the runs had several kinds of hardware ({', '.join(several)}): choose a node with --on "
+            "SYSTEM:PARTITION or --on local"
         )
-    processor = next((one.choices[0] for one in model.features if one.name == "node_cpu" and one.choices), None)
+    processor = next(
+        (feature.choices[0] for feature in model.features if feature.name == "node_cpu" and feature.choices), None
+    )
     device = Device(str(processor or "as in the runs"), "", DeviceKind.CPU)
     return CandidateNode(System("", "", "", "production", "none"), Partition("", NodeType("")), device, {})
 
 
-def _placeless(node: CandidateNode, tried: Sequence[ConfigurationQuery]) -> list[PlacedConfiguration]:
+def _place_anywhere(node: CandidateNode, queries: Sequence[ConfigurationQuery]) -> list[PlacedConfiguration]:
     return [
         PlacedConfiguration(
-            node, one.values, {**one.graph, **one.values}, node_request(node, one.values, gpus, 1), gpus, None
+            node, query.values, {**query.graph, **query.values}, node_request(node, query.values, gpus, 1), gpus, None
         )
-        for one in tried
-        for gpus in (as_count(one.values.get("gpus", 0)),)
+        for query in queries
+        for gpus in (as_count(query.values.get("gpus", 0)),)
     ]
 
 
-def _asked(tried: Configurations, model: TrainedModel, tools: Toolbox) -> list[ConfigurationQuery]:
-    """Return the configurations, with the white-box figures of their commands where the model has learned from such.
+def _queries(configurations: Configurations, model: TrainedModel, tools: Toolbox) -> list[ConfigurationQuery]:
+    """Return the configurations, with graph features if the model uses them.
 
     Raises:
-        InvalidInput: a command cannot be traced here.
+        InvalidInput: a command cannot be traced on this machine.
     """
-    wanted = {one.name for one in model.features if one.role is FeatureRole.GRAPH and one.used} - set(tried.values)
-    if not wanted:
-        return [ConfigurationQuery(values) for values in tried]
-    here = str(Path.cwd())
+    graph_features = {
+        feature.name for feature in model.features if feature.role is FeatureRole.GRAPH and feature.used
+    } - set(configurations.values)
+    if not graph_features:
+        return [ConfigurationQuery(values) for values in configurations]
+    workdir = str(Path.cwd())
     commands = [
-        TraceableCommand(command_words(model, values), here, bool(as_count(values.get("gpus", 0)))) for values in tried
+        TraceableCommand(command_words(model, values), workdir, bool(as_count(values.get("gpus", 0))))
+        for values in configurations
     ]
-    found = trace_features(commands, tools.sources[ModelKind.COMMAND], jobs=os.cpu_count() or 1)
-    return [ConfigurationQuery(values, graph) for values, graph in zip(tried, found, strict=True)]
+    features = trace_features(commands, tools.sources[ModelKind.COMMAND], jobs=os.cpu_count() or 1)
+    return [ConfigurationQuery(values, graph) for values, graph in zip(configurations, features, strict=True)]
 
 
-def _priced(candidate: PlacementCandidate) -> Estimate:
-    """Return the estimate, with the reason where it has no cost, and with what is unseen as its note."""
+def _with_reason_for_no_cost(candidate: PlacementCandidate) -> Estimate:
+    """Return the estimate with its notes, and with the reason if it has no cost."""
     estimate = replace(candidate.estimate, notes=candidate.notes)
     if estimate.cost is not None:
         return estimate
-    why = "the price of the place is not known" if estimate.target.system else "name a place with --on to price it"
+    why = "the price of this partition is unknown" if estimate.target.system else "no cost without a system: add --on"
     return replace(estimate, unknown={"cost": why})
 
 
 def _require_time(model: TrainedModel) -> None:
     if TIME not in model.targets:
         raise InvalidInput(
-            f"the model predicts {', '.join(model.targets)} and not {TIME}, the time of a run, without which nothing "
-            f"can be recommended: train one with --target {TIME}"
+            f"the model predicts {', '.join(model.targets)} but not {TIME}, which a recommendation "
+            f"needs: train one with --target {TIME}"
         )
 
 
-def _beyond(model: TrainedModel, tried: Configurations) -> tuple[str, ...]:
-    """Return a sentence for each parameter that lies outside what was run in some configuration."""
-    found: dict[str, None] = {}
-    for name, values in tried.values.items():
-        base = {other: several[0] for other, several in tried.values.items()}
+def _out_of_range(model: TrainedModel, configurations: Configurations) -> tuple[str, ...]:
+    """Return a sentence for each parameter outside the range of the runs in some configuration."""
+    sentences: dict[str, None] = {}
+    for name, values in configurations.values.items():
+        base = {parameter: several[0] for parameter, several in configurations.values.items()}
         for value in values:
-            said = [one for one in model.beyond({**base, name: value}) if one.startswith(f"{name} ")]
-            found.update(dict.fromkeys(said))
-    return tuple(f"{sentence}: the range is wider for it" for sentence in found)
+            matching = [sentence for sentence in model.beyond({**base, name: value}) if sentence.startswith(f"{name} ")]
+            sentences.update(dict.fromkeys(matching))
+    return tuple(f"{sentence}: wider interval" for sentence in sentences)

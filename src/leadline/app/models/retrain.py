@@ -1,4 +1,8 @@
-"""The verb ``retrain``: what finished runs teach the estimators, kept only where it is better on later runs."""
+"""Retrain on finished runs, and keep a new model only if it is better on later runs.
+
+``python -m leadline.app.models.retrain`` reads application names as JSON from stdin and prints a
+``RetrainingReport``. The plane runs it in a process of its own, because fitting takes memory and time.
+"""
 
 import os
 import sys
@@ -14,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from leadline.app import settings
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.app.models.train import find_device
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
@@ -31,16 +35,16 @@ if TYPE_CHECKING:
     from leadline.training.refit import RefitDecision
 
 Progress = Callable[[str, int, int], None]
-"""Told what is fitted now, its number, and how many there are."""
+"""Called with the current fit, its number and the number of fits."""
 SCHEMA = "leadline.learned/1"
 QUANTITIES = {"elapsed_s": JobState.TIMEOUT, "host_memory_bytes": JobState.OUT_OF_MEMORY}
-"""What is corrected where there is no model, and the end of a run that makes its figure a lower bound."""
+"""Quantity that is corrected without a model → end of a run whose measurement is a lower bound of it."""
 CORRECTED_TAG = "corrected_"
-"""Begins the tag of a run that says by which factor a prediction had been corrected when it was made."""
+"""Prefix of a run's tag with the factor that had corrected its prediction."""
 
 
 class RejectedRefits(msgspec.Struct, frozen=True, kw_only=True):
-    """For how many new runs each target was reconsidered without being replaced, so that it is not at every run."""
+    """For each target, the number of new runs of the last rejected refit; it is not repeated at every run."""
 
     schema: str = SCHEMA
     runs: dict[str, int] = {}
@@ -48,10 +52,15 @@ class RejectedRefits(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RetrainingResult:
-    """What became of one figure of one application; ``replaced`` tells that something better was kept.
+    """The outcome for one quantity of one application.
 
-    ``before`` and ``after`` are mean absolute errors of logarithms on the newest ``judged`` runs, where two were
-    compared. ``file`` holds what answers from now on, ``older`` what did before.
+    Attributes:
+        replaced: a better model or correction was kept.
+        judged: number of newest runs on which the two were compared.
+        before: mean absolute log error of the old one on those runs.
+        after: the same for the new one.
+        file: the model or correction in use.
+        older: where the old one is kept.
     """
 
     application: str
@@ -70,13 +79,13 @@ class RetrainingResult:
 
     @property
     def sentence(self) -> str:
-        """Return the lesson for people."""
-        what = f"{self.application}, {self.quantity} by {self.estimator}"
+        """Return the outcome in a sentence."""
+        subject = f"{self.application}, {self.quantity} by {self.estimator}"
         if not self.replaced or self.before is None or self.after is None:
-            return f"{what}: kept, {self.reason}"
+            return f"{subject}: kept ({self.reason})"
         return (
-            f"{what}: replaced, {self.reason}; off by {self.after:.1%} on the newest {self.judged} runs, "
-            f"{self.before:.1%} before"
+            f"{subject}: replaced ({self.reason}); error {self.after:.1%} on the newest {self.judged} "
+            f"runs, {self.before:.1%} before"
         )
 
 
@@ -89,39 +98,40 @@ def retrain(
     jobs: int | None = 1,
     progress: Progress = lambda *_: None,
 ) -> tuple[RetrainingResult, ...]:
-    """Learn from the finished runs of the history, of one application or of all, and say what was decided.
+    """Retrain on the finished runs of the history, of one application or of all.
 
-    A model that was trained is fitted again, or given a factor; an application without one gets a factor on what was
-    predicted of it. Each replaces what was before only where it is better on runs that it had not seen, in one step,
-    and the older model stays in the folder ``older`` beside it. ``folder`` is the user's data folder.
+    A trained model is fitted again or corrected by a factor. An application without a model gets a factor on its
+    predictions. A replacement must be better on runs that it was not fitted to. It is atomic, and the old model stays
+    in
+    the folder ``older`` next to it. ``folder`` is the user's data folder.
 
     Raises:
-        MissingExtra: there is a model, and what fits it is not installed.
-        LeadlineError: a file cannot be written; what was before still answers.
+        MissingExtra: there is a model, but the packages that fit it are not installed.
+        LeadlineError: a file cannot be written; the old model stays in use.
     """
     home = folder or settings.data_dir()
-    runs = [one for one in SqliteHistory(history or home / "history.sqlite").runs() if one.state.final]
+    runs = [run for run in SqliteHistory(history or home / "history.sqlite").runs() if run.state.final]
     by_application: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         by_application[application_name(run)].append(run)
-    tried = _Memory(home / "learned.json")
+    rejected = _RejectedRefits(home / "learned.json")
     models = _models(home / "models")
-    found: list[RetrainingResult] = []
-    for name, own in by_application.items():
+    results: list[RetrainingResult] = []
+    for name, own_runs in by_application.items():
         if application not in (None, name):
             continue
         if name in models:
             for path in models[name]:
-                found += _teach_model(path, own, tried, catalog or toolbox().catalog, jobs, progress)
+                results += _refit_model(path, own_runs, rejected, catalog or user_catalog(), jobs, progress)
         else:
-            found += _teach_corrections(name, own, tried, home)
-    return tuple(found)
+            results += _fit_corrections(name, own_runs, rejected, home)
+    return tuple(results)
 
 
 def correct_estimate(
     estimate: Estimate, application: str, *, folder: Path | None = None
 ) -> tuple[Estimate, dict[str, str]]:
-    """Return an estimate as the application's own runs correct it, and the tags that its run is to carry.
+    """Return an estimate corrected by the application's earlier runs, and the tags for its run.
 
     Raises:
         InvalidInput: a file of corrections is damaged.
@@ -131,47 +141,50 @@ def correct_estimate(
     tags: dict[str, str] = {}
     notes = list(estimate.notes)
     for quantity in QUANTITIES:
-        told: Interval | None = getattr(estimate, quantity)
+        interval: Interval | None = getattr(estimate, quantity)
         path = _correction_path(home, application, quantity, estimate.estimator)
-        if told is None or not path.is_file():
+        if interval is None or not path.is_file():
             continue
-        from leadline.training.application_correction import read_correction  # noqa: PLC0415 - numpy loads only where it is needed
+        from leadline.training.application_correction import read_correction  # noqa: PLC0415 - numpy loads on use
 
-        known = read_correction(path)
-        changed[quantity] = known.apply(told)
-        tags[CORRECTED_TAG + quantity] = repr(known.card.factor)
-        notes.append(f"{quantity} times {known.card.factor:.3g}, as {known.card.runs} runs of {application} took")
+        correction = read_correction(path)
+        changed[quantity] = correction.apply(interval)
+        tags[CORRECTED_TAG + quantity] = repr(correction.card.factor)
+        notes.append(
+            f"{quantity} corrected by a factor of {correction.card.factor:.3g}, fitted to "
+            f"{correction.card.runs} runs of {application}"
+        )
     return replace(estimate, notes=tuple(notes), **changed), tags  # type: ignore[arg-type]
 
 
 def _models(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of the models by application; one that cannot be read is no model of any."""
+    """Return the files of the models by application; unreadable ones are left out."""
     paths = sorted(folder.glob("*.npz")) if folder.is_dir() else []
     if not paths:
         return {}
     if any(find_spec(name) is None for name in ("numpy", "scipy", "sklearn")):
         raise MissingExtra("learning from runs", "train")
-    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads only where it is needed
+    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
 
-    found: dict[str, list[Path]] = defaultdict(list)
+    models: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
         try:
-            found[load_model(path).application].append(path)
+            models[load_model(path).application].append(path)
         except InvalidInput:  # ``leadline model list`` says what is wrong with it
             continue
-    return found
+    return models
 
 
-def _teach_model(
-    path: Path, runs: Sequence[Run], tried: "_Memory", catalog: Catalog, jobs: int | None, progress: Progress
+def _refit_model(
+    path: Path, runs: Sequence[Run], rejected: "_RejectedRefits", catalog: Catalog, jobs: int | None, progress: Progress
 ) -> list[RetrainingResult]:
-    """Reconsider a model's targets, and put the better model in its place."""
-    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads only where it is needed
+    """Refit a model's targets, and replace the model if the new one is better."""
+    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads on use
     from leadline.training.build import TrainingOrigin  # noqa: PLC0415
     from leadline.training.model import load_model  # noqa: PLC0415
     from leadline.training.refit import RefitSettings, refit_model  # noqa: PLC0415
 
-    read = path.read_bytes()
+    content = path.read_bytes()
     model = load_model(path)
     records = run_records(runs, device_of=lambda name: find_device(catalog, name))
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -179,29 +192,37 @@ def _teach_model(
     keys = {target: f"{path.name} {target} {model.card.known_until(target)}" for target in model.targets}
     better, decided = refit_model(
         model, records, RefitSettings(ESTIMATORS, origin, jobs, progress),
-        previous_runs={target: tried.runs_of(key) for target, key in keys.items()},
+        previous_runs={target: rejected.runs_of(key) for target, key in keys.items()},
     )  # fmt: skip
     older = ""
-    if any(one.replaced for one in decided):
-        older = _replace(path, read, better)
-    tried.keep({keys[one.target]: one.new_runs for one in decided if one.comparison and not one.replaced})
-    names = {one.target: one.estimator for one in model.card.targets}
-    return [_lesson(model.application, names[one.target], one, path, older) for one in decided]
+    if any(decision.replaced for decision in decided):
+        older = _replace(path, content, better)
+    rejected.keep(
+        {
+            keys[decision.target]: decision.new_runs
+            for decision in decided
+            if decision.comparison and not decision.replaced
+        }
+    )
+    names = {decision.target: decision.estimator for decision in model.card.targets}
+    return [_to_result(model.application, names[decision.target], decision, path, older) for decision in decided]
 
 
 def _replace(path: Path, read: bytes, better: "ApplicationModel") -> str:
-    """Keep the older file, then put the model in its place; each step is whole, and the first changes no answer."""
+    """Keep the old file, then replace the model; a crash between the two steps changes no prediction."""
     from leadline.training.atomic_write import write_atomically  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
-    from leadline.training.model_card import model_card_markdown  # noqa: PLC0415 - numpy loads only where it is needed
+    from leadline.training.model_card import model_card_markdown  # noqa: PLC0415 - numpy loads on use
 
     older = path.parent / "older" / f"{path.stem}.{sha256(read).hexdigest()[:12]}{path.suffix}"
-    refits = tuple(one if one.older else replace(one, older=f"older/{older.name}") for one in better.card.refits)
+    refits = tuple(
+        refit if refit.older else replace(refit, older=f"older/{older.name}") for refit in better.card.refits
+    )
     better = replace(better, card=replace(better.card, refits=refits))
     try:
         write_atomically(older, read)
         if path.read_bytes() != read:
-            raise LeadlineError(f"{path} was changed while it was reconsidered: nothing was replaced; learn again")
+            raise LeadlineError(f"{path} changed during retraining: nothing was replaced; retrain again")
         save_model(better, path)
         write_atomically(path.with_suffix(".md"), model_card_markdown(better.card).encode())
     except OSError as error:
@@ -209,21 +230,23 @@ def _replace(path: Path, read: bytes, better: "ApplicationModel") -> str:
     return str(older)
 
 
-def _teach_corrections(application: str, runs: Sequence[Run], tried: "_Memory", home: Path) -> list[RetrainingResult]:
-    """Learn a factor for each quantity that was predicted of an application without a model, by each estimator."""
-    found: list[RetrainingResult] = []
+def _fit_corrections(
+    application: str, runs: Sequence[Run], rejected: "_RejectedRefits", home: Path
+) -> list[RetrainingResult]:
+    """Fit a factor for each predicted quantity and estimator of an application without a model."""
+    results: list[RetrainingResult] = []
     for quantity in QUANTITIES:
-        told: dict[str, list[FinishedRun]] = defaultdict(list)
+        outcomes: dict[str, list[FinishedRun]] = defaultdict(list)
         for run in runs:
-            if run.predicted is not None and (one := _finished(run, quantity)) is not None:
-                told[run.predicted.estimator].append(one)
-        for estimator, finished in told.items():
-            found.append(_teach_correction((application, quantity, estimator), finished, tried, home))
-    return found
+            if run.predicted is not None and (outcome := _finished(run, quantity)) is not None:
+                outcomes[run.predicted.estimator].append(outcome)
+        for estimator, finished in outcomes.items():
+            results.append(_fit_correction((application, quantity, estimator), finished, rejected, home))
+    return results
 
 
-def _teach_correction(
-    about: tuple[str, str, str], finished: "Sequence[FinishedRun]", tried: "_Memory", home: Path
+def _fit_correction(
+    about: tuple[str, str, str], finished: "Sequence[FinishedRun]", rejected: "_RejectedRefits", home: Path
 ) -> RetrainingResult:
     from leadline.training.application_correction import fit_correction, read_correction, save_correction  # noqa: PLC0415
 
@@ -231,68 +254,71 @@ def _teach_correction(
     older: ApplicationCorrection | None = read_correction(path) if path.is_file() else None
     key = f"{path.name} {older.card.until if older else ''}"
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    better, decided = fit_correction(finished, about, now, older=older, previous_runs=tried.runs_of(key))
+    better, decided = fit_correction(finished, about, now, older=older, previous_runs=rejected.runs_of(key))
     if better is not None:
         save_correction(better, path)
-    tried.keep({key: decided.new_runs} if decided.comparison and not decided.replaced else {})
-    return _lesson(about[0], about[2], decided, path if better or older else None, "")
+    rejected.keep({key: decided.new_runs} if decided.comparison and not decided.replaced else {})
+    return _to_result(about[0], about[2], decided, path if better or older else None, "")
 
 
 def _finished(run: Run, quantity: str) -> "FinishedRun | None":
-    """Return what was predicted of a run, without any correction, beside what came of it; ``None`` where unknown."""
-    from leadline.training.application_correction import FinishedRun  # noqa: PLC0415 - numpy loads only where it is needed
+    """Return a run's uncorrected prediction with its outcome; ``None`` if one is unknown."""
+    from leadline.training.application_correction import FinishedRun  # noqa: PLC0415 - numpy loads on use
     from leadline.uncertainty.drift import PredictionOutcome  # noqa: PLC0415
 
-    told: Interval | None = getattr(run.predicted, quantity, None)
-    cut = run.state is QUANTITIES[quantity]
-    if told is None or told.point <= 0 or not (cut or run.state is JobState.COMPLETED):
+    interval: Interval | None = getattr(run.predicted, quantity, None)
+    cut_off = run.state is QUANTITIES[quantity]
+    if interval is None or interval.point <= 0 or not (cut_off or run.state is JobState.COMPLETED):
         return None
-    asked = run.job.resources
-    limit = asked.walltime_s if quantity == "elapsed_s" else asked.memory_bytes_per_node
+    request = run.job.resources
+    limit = request.walltime_s if quantity == "elapsed_s" else request.memory_bytes_per_node
     figure = run.measured.get(quantity)
-    measured = figure.value if figure else limit if cut else None
+    measured = figure.value if figure else limit if cut_off else None
     if not measured or measured <= 0:
         return None
     return FinishedRun(
-        PredictionOutcome(told.scaled(1 / float(run.tags.get(CORRECTED_TAG + quantity, 1.0))), measured, cut),
+        PredictionOutcome(interval.scaled(1 / float(run.tags.get(CORRECTED_TAG + quantity, 1.0))), measured, cut_off),
         run.started_at,
     )
 
 
-def _lesson(application: str, estimator: str, one: "RefitDecision", path: Path | None, older: str) -> RetrainingResult:
-    judged = one.comparison
+def _to_result(
+    application: str, estimator: str, decision: "RefitDecision", path: Path | None, older: str
+) -> RetrainingResult:
+    judged = decision.comparison
     return RetrainingResult(
-        application, one.target, estimator, one.new_runs, one.replaced, one.drift.detected, one.reason,
-        judged.runs if judged else 0, judged.before if judged else None, judged.after if judged else None,
-        judged.p_value if judged else None, str(path or ""), older if one.replaced else "",
+        application, decision.target, estimator, decision.new_runs, decision.replaced, decision.drift.detected,
+        decision.reason, judged.runs if judged else 0, judged.before if judged else None,
+        judged.after if judged else None, judged.p_value if judged else None, str(path or ""),
+        older if decision.replaced else "",
     )  # fmt: skip
 
 
 def _correction_path(home: Path, application: str, quantity: str, estimator: str) -> Path:
-    """Return the file of a correction; its name is readable, and differs where any of the three does."""
-    told = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in application)[:40]
-    same = sha256(f"{application}\n{quantity}\n{estimator}".encode()).hexdigest()[:12]
-    return home / "corrections" / f"{told}.{quantity}.{same}.npz"
+    """Return the file of a correction: a readable name with a hash of its three keys."""
+    readable = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in application)[:40]
+    digest = sha256(f"{application}\n{quantity}\n{estimator}".encode()).hexdigest()[:12]
+    return home / "corrections" / f"{readable}.{quantity}.{digest}.npz"
 
 
-class _Memory:
-    """The file of what was tried in vain."""
+class _RejectedRefits:
+    """The file of rejected refits."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.runs = self._read()
 
     def runs_of(self, key: str) -> int:
-        """Return for how many new runs something was tried; none where it was not."""
+        """Return the number of new runs at the last rejected refit; 0 without one."""
         return self.runs.get(key, 0)
 
-    def keep(self, tried: Mapping[str, int]) -> None:
-        """Remember more, whole or not at all."""
-        if not tried:
+    def keep(self, runs: Mapping[str, int]) -> None:
+        """Add rejected refits, and write the file atomically."""
+        if not runs:
             return
-        from leadline.training.atomic_write import write_atomically  # noqa: PLC0415 - beside its only use
+        from leadline.training.atomic_write import write_atomically  # noqa: PLC0415 - loaded on use
 
-        self.runs |= tried
+        self.runs |= runs
         try:
             write_atomically(self.path, msgspec.json.encode(RejectedRefits(runs=self.runs)))
         except OSError as error:
@@ -304,7 +330,7 @@ class _Memory:
         try:
             return dict(msgspec.json.decode(self.path.read_bytes(), type=RejectedRefits).runs)
         except (OSError, msgspec.MsgspecError) as error:
-            raise InvalidInput(f"{self.path} cannot be read ({error}): delete it, nothing is lost by that") from error
+            raise InvalidInput(f"{self.path} cannot be read ({error}): delete it; it is only a cache") from error
 
 
 NICENESS = 10
@@ -312,26 +338,26 @@ NICENESS = 10
 
 @dataclass(frozen=True, slots=True)
 class RetrainingReport:
-    """What was decided, and for each application of which nothing could be learned a sentence that says why."""
+    """The results, and a sentence for each application that failed."""
 
     results: tuple[RetrainingResult, ...] = ()
     failures: tuple[str, ...] = ()
 
 
 def retrain_applications(applications: tuple[str, ...]) -> RetrainingReport:
-    """Learn from the runs of each application; one that fails does not keep the others from it."""
+    """Retrain each application; a failure does not stop the others."""
     lessons: list[RetrainingResult] = []
     failures: list[str] = []
     for name in applications:
         try:
             lessons += retrain(application=name)
         except LeadlineError as error:
-            failures.append(f"nothing could be learned of {name}: {error}")
+            failures.append(f"could not retrain {name}: {error}")
     return RetrainingReport(tuple(lessons), tuple(failures))
 
 
 def main() -> int:
-    """Answer one question, out of the way of whatever else runs here."""
+    """Retrain the applications named on stdin, at low priority."""
     os.nice(NICENESS)
     try:
         applications = from_json(sys.stdin.read(), tuple[str, ...], label="the question")

@@ -1,4 +1,4 @@
-"""The verb ``train``: measured runs → the best estimator by policy, with its card; and ``model show``."""
+"""The verb ``train``: fit and compare estimators on measured runs, and keep the best with its card."""
 
 import os
 import shlex
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leadline.app import settings
-from leadline.app.composition import toolbox
+from leadline.app.composition import toolbox, user_catalog
 from leadline.app.models.graph_features import TraceableCommand, trace_features
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra, UnknownName
 from leadline.core.hardware import Device
@@ -19,7 +19,6 @@ from leadline.core.ports import Catalog
 from leadline.core.runs import Run
 from leadline.core.workload import ModelKind
 from leadline.history.sqlite import SqliteHistory
-from leadline.training.build import infer_command
 from leadline.training.measurements import MEASUREMENTS_SUFFIX, measured_records, read_measurements
 from leadline.training.model_card import (
     ModelCard,
@@ -38,15 +37,17 @@ if TYPE_CHECKING:
     from leadline.training.model import ApplicationModel
 
 Progress = Callable[[str, int, int], None]
-"""Told what is fitted now, its number, and how many there are."""
+"""Called with the current fit, its number and the number of fits."""
 DEFAULT_POLICY = "mape"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """What to train: ``source`` is a campaign, a table of runs or a folder of them, and ``None`` the whole history.
+    """Training options.
 
-    With ``graphs`` the runs' commands are traced, and their white-box figures are features too.
+    ``source`` is a campaign, a table of runs or a folder of tables; ``None`` is the whole history. ``graphs`` traces
+    the
+    commands of the runs, and adds graph features.
     """
 
     source: str | None = None
@@ -64,7 +65,7 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrainedFiles:
-    """A model that was trained: its card, its file, the card's file beside it, and the plots."""
+    """Files of a trained model: the model, its card next to it, and the plots."""
 
     card: ModelCard
     model: Path
@@ -78,18 +79,18 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
 
     Raises:
         MissingExtra: scikit-learn, scipy or numpy is not installed, or matplotlib for the plots.
-        InvalidInput: the runs cannot be learned from; a sentence that names the run and the fix.
-        UnknownName: no such campaign, policy, target or column.
+        InvalidInput: the runs cannot be used for training.
+        UnknownName: unknown campaign, policy, target or column.
         LeadlineError: a file cannot be written.
     """
     _require(plots=request.plots is not None)
     if request.policy not in POLICIES:
         raise UnknownName("policy", request.policy, POLICIES)
-    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads only to train or to ask
+    from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads on use
     from leadline.training.build import TrainingOptions, TrainingOrigin, build_model  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
 
-    records, source, command = _records(request, catalog or toolbox().catalog, history, progress)
+    records, source, command = _records(request, catalog or user_catalog(), history, progress)
     origin = TrainingOrigin(
         source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce_command(request), command
     )
@@ -118,30 +119,30 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
 
 
 def read_model(path: Path) -> "ApplicationModel":
-    """Read a model that ``train`` wrote; its file, or its name among the user's models.
+    """Read a model that ``train`` wrote: a file, or a name among the user's models.
 
     Raises:
         MissingExtra: numpy is not installed.
-        InvalidInput: there is no such model, or its file is cut short, changed or of another version.
+        InvalidInput: the model is missing, damaged, or of another version.
     """
     if find_spec("numpy") is None:
         raise MissingExtra("a trained model", "train")
-    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads only to train or to ask
+    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
 
     kept = settings.data_dir() / "models" / f"{path}.npz"
     return load_model(kept if not path.exists() and path.parent == Path() and kept.exists() else path)
 
 
 def list_models() -> tuple[tuple[Path, ModelCard | None, str], ...]:
-    """Return the user's models: file, card, and why it cannot be read where there is no card."""
+    """Return the user's models: (file, card or ``None``, reason why it cannot be read)."""
     folder = settings.data_dir() / "models"
-    found: list[tuple[Path, ModelCard | None, str]] = []
+    models: list[tuple[Path, ModelCard | None, str]] = []
     for path in sorted(folder.glob("*.npz")) if folder.is_dir() else ():
         try:
-            found.append((path, read_model(path).card, ""))
+            models.append((path, read_model(path).card, ""))
         except InvalidInput as error:
-            found.append((path, None, str(error)))
-    return tuple(found)
+            models.append((path, None, str(error)))
+    return tuple(models)
 
 
 def format_card(card: ModelCard) -> str:
@@ -151,7 +152,7 @@ def format_card(card: ModelCard) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TargetSummary:
-    """What to print of a target: a sentence on its data, the table of its candidates, the choice and its errors."""
+    """Text about one target: its data, the table of candidates, and the choice with its errors."""
 
     data: str
     heads: tuple[str, ...]
@@ -159,15 +160,15 @@ class TargetSummary:
     choice: tuple[str, ...]
 
 
-def summarize_target(one: TargetCard) -> TargetSummary:
-    """Return what to print of a target; columns that are empty are left out."""
-    heads, rows = candidate_columns(one), candidate_rows(one)
-    used = [place for place in range(len(heads)) if any(row[place] for row in rows)]
+def summarize_target(card: TargetCard) -> TargetSummary:
+    """Return the text about a target, without empty columns."""
+    heads, rows = candidate_columns(card), candidate_rows(card)
+    used = [column for column in range(len(heads)) if any(row[column] for row in rows)]
     return TargetSummary(
-        describe_training_data(one),
-        tuple(heads[place] for place in used),
-        tuple(tuple(row[place] for place in used) for row in rows),
-        (f"chosen by {one.policy}: {one.reason}", *describe_errors(one)),
+        describe_training_data(card),
+        tuple(heads[column] for column in used),
+        tuple(tuple(row[column] for column in used) for row in rows),
+        (f"chosen by policy {card.policy}: {card.reason}", *describe_errors(card)),
     )
 
 
@@ -194,7 +195,7 @@ def _require(*, plots: bool) -> None:
 def _records(
     request: TrainRequest, catalog: Catalog, history: Path | None, progress: Progress
 ) -> tuple[Sequence[RunRecord], str, tuple[str, ...]]:
-    """Return the records, where they come from, and the command of their application where it is known."""
+    """Return the records, their source in words, and the application's command if known."""
     devices: dict[str, Device | None] = {}
 
     def device_of(name: str) -> Device | None:
@@ -206,8 +207,8 @@ def _records(
     if source is not None and (source.endswith((*TABLE_SUFFIXES, MEASUREMENTS_SUFFIX)) or Path(source).exists()):
         if request.graphs:
             raise InvalidInput(
-                f"--graphs traces the commands of runs, and the table {source} has none: leave it out, or train on a "
-                "campaign of the history"
+                f"--graphs traces the commands of runs, but the table {source} has none: leave it out, or "
+                "train on a campaign of the history"
             )
         targets = request.targets or ("elapsed_s",)
         if source.endswith(MEASUREMENTS_SUFFIX):
@@ -216,8 +217,10 @@ def _records(
         return records, Path(source).name, ()
     runs = list(SqliteHistory(history or settings.history_path()).runs())
     if source is not None:
-        runs = _named(runs, source)
+        runs = _runs_of(runs, source)
     where = f"campaign {source}" if source else "the history"
+    from leadline.training.build import infer_command  # noqa: PLC0415 - numpy loads on use
+
     command = infer_command(runs)
     graphs = _graph_features(runs, command, request.jobs, progress) if request.graphs else {}
     return run_records(runs, device_of=device_of, graph_features=graphs), where, command
@@ -226,52 +229,57 @@ def _records(
 def _graph_features(
     runs: Sequence[Run], command: Sequence[str], jobs: int | None, progress: Progress
 ) -> dict[str, Mapping[str, float]]:
-    """Return the white-box figures of the runs' commands by the runs' ids; of the failed ones none.
+    """Return the graph features of the runs that ended, by run id.
 
     Raises:
-        InvalidInput: a command cannot be traced, or is not known well enough to trace what the model will be asked.
+        InvalidInput: a command cannot be traced, or the runs have no common command for later questions.
     """
     if not command:
         raise InvalidInput(
-            "--graphs traces the command of every configuration that the model is asked about, and these runs have no "
-            "command in common: leave it out, or make the runs by a campaign"
+            "--graphs traces the command of every configuration, but these runs have no common "
+            "command: leave it out, or run a campaign"
         )
     ended = [run for run in runs if run.state in (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)]
-    here = str(Path.cwd())
+    workdir = str(Path.cwd())
     commands = [
-        TraceableCommand(run.job.command, run.job.workdir or here, bool(run.job.resources.gpus_per_node))
+        TraceableCommand(run.job.command, run.job.workdir or workdir, bool(run.job.resources.gpus_per_node))
         for run in ended
     ]
     source = toolbox().sources[ModelKind.COMMAND]
-    found = trace_features(commands, source, jobs=jobs or os.cpu_count() or 1, progress=progress)
-    return {run.id: each for run, each in zip(ended, found, strict=True)}
+    features = trace_features(commands, source, jobs=jobs or os.cpu_count() or 1, progress=progress)
+    return {run.id: each for run, each in zip(ended, features, strict=True)}
 
 
-def _named(runs: Sequence[Run], name: str) -> list[Run]:
-    found = [run for run in runs if application_name(run) == name]
-    if not found:
-        known = {application_name(run) for run in runs}
-        fix = "" if known else "the history is empty; leadline campaign run, or leadline submit, makes runs"
-        raise UnknownName("campaign", name, known, fix=fix)
-    return found
+def _runs_of(runs: Sequence[Run], name: str) -> list[Run]:
+    matches = [run for run in runs if application_name(run) == name]
+    if not matches:
+        applications = {application_name(run) for run in runs}
+        fix = "" if applications else "the history is empty; add runs with leadline campaign run or leadline submit"
+        raise UnknownName("campaign", name, applications, fix=fix)
+    return matches
 
 
 def find_device(catalog: Catalog, name: str) -> Device | None:
-    """Return the device of a driver's name for it (``NVIDIA A100-SXM4-40GB``), or ``None``."""
-    for said in (name, name.removeprefix("NVIDIA "), name.removeprefix("Tesla ")):
+    """Return the device of a driver's name (``NVIDIA A100-SXM4-40GB``), or ``None``."""
+    for alias in (name, name.removeprefix("NVIDIA "), name.removeprefix("Tesla ")):
         try:
-            return catalog.device(said)
+            return catalog.device(alias)
         except UnknownName:
             continue
     return None
 
 
 def _file_name(application: str) -> str:
-    return "".join(one if one.isalnum() or one in "._-" else "-" for one in application).strip("-.") or "model"
+    return (
+        "".join(character if character.isalnum() or character in "._-" else "-" for character in application).strip(
+            "-."
+        )
+        or "model"
+    )
 
 
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise LeadlineError(f"the card cannot be written to {path} ({error.strerror}): make it writable") from error
+        raise LeadlineError(f"cannot write the card to {path} ({error.strerror})") from error

@@ -1,4 +1,4 @@
-"""Read a workload: from a TOML file, from what the command line names, or both (the command line wins)."""
+"""Read a workload: from a TOML file, from the command line, or both (the command line wins)."""
 
 import re
 import shlex
@@ -41,10 +41,10 @@ PRECISION_ALIASES = {
     "amp": "amp-fp16",
     "mixed": "amp-bf16",
 }
-"""Other words people use for a precision."""
+"""Synonyms of the precisions."""
 
 _HLO_FILES = (".mlir", ".stablehlo", ".hlo")
-"""Endings of files that hold StableHLO or HLO text; a dump of XLA ends in ``.txt``."""
+"""Suffixes of files with StableHLO or HLO text; a dump of XLA ends in ``.txt``."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
@@ -65,21 +65,21 @@ def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None
     whole command (``python train.py --epochs 3``).
 
     Raises:
-        InvalidInput: nothing of that name, a broken file (with its line), or a value out of range.
+        InvalidInput: unknown subject, broken file (with its line), or a value out of range.
     """
-    given = options or WorkloadOptions()
+    options = options or WorkloadOptions()
     if not "".join(subject).strip():
         raise InvalidInput(
-            "no workload is named: give a config.json, a model.onnx, a step.mlir, a file.py:function, a job.toml, "
-            "or your command after --, as in: leadline estimate -- python train.py"
+            "no workload given: name a config.json, model.onnx, step.mlir, file.py:function or "
+            "job.toml, or put your command after --, as in: leadline estimate -- python train.py"
         )
     if len(subject) == 1 and subject[0].endswith(".toml"):
-        return _from_file(Path(subject[0]), given)
-    return _build(_source(subject), given)
+        return _from_file(Path(subject[0]), options)
+    return _build(_source(subject), options)
 
 
-def _from_file(path: Path, given: WorkloadOptions) -> Workload:
-    """Read a TOML workload file; options given on the command line win over its own."""
+def _from_file(path: Path, options: WorkloadOptions) -> Workload:
+    """Read a TOML workload file; options of the command line override its own."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
@@ -89,7 +89,7 @@ def _from_file(path: Path, given: WorkloadOptions) -> Workload:
     content = from_toml(text, _WorkloadFile, label=str(path))
     if content.lengths is not None:
         content = msgspec.structs.replace(content, lengths=str(path.parent / content.lengths))
-    merged = msgspec.structs.replace(content, **_given(given))
+    merged = msgspec.structs.replace(content, **_set_options(options))
     if merged.name is None:
         merged = msgspec.structs.replace(merged, name=path.stem)
     return _build(_source(_words_of(content, path), base=path.parent), merged)
@@ -98,34 +98,34 @@ def _from_file(path: Path, given: WorkloadOptions) -> Workload:
 def _words_of(content: _WorkloadFile, path: Path) -> list[str]:
     """Return the model as one word, or the command with its ``{parameters}`` filled in."""
     if (content.model is None) == (content.command is None):
-        raise InvalidInput(f'{path} must name either model = "…" or command = "…", and only one of them')
+        raise InvalidInput(f'{path} must have either model = "…" or command = "…", and not both')
     if content.model is not None:
         return [content.model]
     command = content.command or ""
     words = shlex.split(command) if isinstance(command, str) else list(command)
     if not words:
-        raise InvalidInput(f"{path}: the command is empty: write what you would type, as in python train.py")
+        raise InvalidInput(f"{path}: the command is empty: write what you would type, such as python train.py")
     return [_fill(word, content.parameters, path) for word in words]
 
 
 def _fill(word: str, parameters: dict[str, str | int | float | bool], path: Path) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] not in parameters:
-            raise InvalidInput(f"{path}: the command has {{{match[1]}}} but [parameters] has no {match[1]}: add it")
+            raise InvalidInput(f"{path}: the command has {{{match[1]}}}, but [parameters] has no {match[1]}: add it")
         return str(parameters[match[1]])
 
     return _PLACEHOLDER.sub(value, word)
 
 
 def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
-    """Tell by its form how the model is named; a relative path counts from ``base``."""
+    """Return the model source that the form of the subject implies; a relative path counts from ``base``."""
     word = subject[0]
     if len(subject) == 1:
         return _model(word, base)
     if Path(word).suffix in (".json", ".onnx", ".toml", *_HLO_FILES) or ".py:" in word:
         raise InvalidInput(
-            f"{' '.join(subject[1:])!r} stands after {word}, which is a whole workload: put a name that holds spaces "
-            "in quotes, as in --on 'A100 SXM4 80GB', and your own command after --"
+            f"unexpected {' '.join(subject[1:])!r} after {word}: quote names with spaces, as in --on "
+            "'A100 SXM4 80GB', and put your own command after --"
         )
     return ModelSource(ModelKind.COMMAND, shlex.join(subject), tuple(subject))
 
@@ -162,13 +162,13 @@ def _model(word: str, base: Path | None) -> ModelSource:
     if path.is_dir():
         raise InvalidInput(f"{word} is a folder without a config.json: name the file that describes the model")
     raise InvalidInput(
-        f"{word!r} is no workload: give a config.json, a model.onnx, a step.mlir, a file.py:function, a job.toml, "
-        "or your command after --, as in: -- python train.py"
+        f"{word!r} is not a workload: name a config.json, model.onnx, step.mlir, file.py:function "
+        "or job.toml, or put your command after --, as in: -- python train.py"
     )
 
 
 def _is_hlo(path: Path) -> bool:
-    """Whether a text file is one that XLA dumped."""
+    """Return whether a text file is a dump of XLA."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -182,89 +182,89 @@ def _require_file(path: Path) -> None:
         raise InvalidInput(f"{path} does not exist: check the path")
 
 
-def _build(source: ModelSource, given: WorkloadOptions) -> Workload:
-    """Check every option's range and build the workload; fields left out are listed in ``defaulted``.
+def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
+    """Check every option and build the workload; options without a value are listed in ``defaulted``.
 
-    ``--batch`` is the leading dimension of every input; without it the first input's own is the batch.
+    ``--batch`` replaces the leading dimension of every input; without it, that of the first input is the batch.
     """
-    _check_ranges(given)
-    _refuse_idle(source.kind, given)
-    if given.epochs is not None and given.steps is not None:
-        raise InvalidInput("--epochs and --steps are both given: say how long the job is by one of them")
-    inputs = tuple(parse_input(text) for text in _as_list(given.input))
-    batch = given.batch or (inputs[0].shape[0] if inputs else None)
-    phase = _choice(Phase, given.phase, "phase") or Phase.TRAINING
-    if phase is Phase.INFERENCE and given.sharding is not None:
-        raise InvalidInput("--sharding shares out what only training holds: leave it out of inference")
-    if phase is Phase.TRAINING and given.generate is not None:
-        raise InvalidInput(f"--generate is {given.generate}, but training generates nothing: add --phase inference")
-    if given.paged and given.generate is None:
-        raise InvalidInput("--paged keeps the cache of tokens that are generated: say how many by --generate")
-    gpus = given.gpus or count_launched_processes(source.argv)[0]
-    parallelism = _parallelism(given)
+    _check_ranges(options)
+    _refuse_without_effect(source.kind, options)
+    if options.epochs is not None and options.steps is not None:
+        raise InvalidInput("--epochs and --steps both give the length of the job: leave one out")
+    inputs = tuple(parse_input(text) for text in _as_list(options.input))
+    batch = options.batch or (inputs[0].shape[0] if inputs else None)
+    phase = _choice(Phase, options.phase, "phase") or Phase.TRAINING
+    if phase is Phase.INFERENCE and options.sharding is not None:
+        raise InvalidInput("--sharding is for training: leave it out of inference")
+    if phase is Phase.TRAINING and options.generate is not None:
+        raise InvalidInput("--generate is for inference: add --phase inference")
+    if options.paged and options.generate is None:
+        raise InvalidInput("--paged needs generated tokens: add --generate N")
+    gpus = options.gpus or count_launched_processes(source.argv)[0]
+    parallelism = _parallelism(options)
     parallelism.copies(gpus)
-    precision = _choice(Precision, PRECISION_ALIASES.get(given.precision or "", given.precision), "precision")
-    optimizer = _choice(Optimizer, given.optimizer, "optimizer")
+    precision = _choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
+    optimizer = _choice(Optimizer, options.optimizer, "optimizer")
     check_optimizer(optimizer, source.kind)
-    padding = read_batch_lengths(given, source.kind)
+    padding = read_batch_lengths(options, source.kind)
     return Workload(
         model=source,
         phase=phase,
         batch=batch,
-        inputs=tuple(replace(one, shape=(batch or one.shape[0], *one.shape[1:])) for one in inputs),
+        inputs=tuple(replace(shape, shape=(batch or shape.shape[0], *shape.shape[1:])) for shape in inputs),
         sequence=padding.sequence,
         longest=padding.longest,
         lengths=padding.lengths,
         precision=precision,
         optimizer=optimizer,
-        accumulation=given.accumulate or 1,
-        checkpointing=bool(given.checkpointing),
+        accumulation=options.accumulate or 1,
+        checkpointing=bool(options.checkpointing),
         dataset=Dataset(
-            samples=given.samples,
-            bytes_per_sample=_size(given.bytes_per_sample),
-            workers=given.workers or 0,
-            held_in_memory=bool(given.held_in_memory),
+            samples=options.samples,
+            bytes_per_sample=_size(options.bytes_per_sample),
+            workers=options.workers or 0,
+            held_in_memory=bool(options.held_in_memory),
         ),
-        epochs=given.epochs,
-        steps=given.steps,
+        epochs=options.epochs,
+        steps=options.steps,
         gpus=gpus,
         parallelism=parallelism,
-        adapters=build_adapters(given, source.kind, phase, parallelism),
-        quantization=build_quantization(given, precision),
-        generated=given.generate,
-        paged=bool(given.paged),
-        name=given.name or _name_of(source),
-        compiled=bool(given.compile),
-        defaulted=tuple(name for name in _REPORTED if getattr(given, name) is None),
+        adapters=build_adapters(options, source.kind, phase, parallelism),
+        quantization=build_quantization(options, precision),
+        generated=options.generate,
+        paged=bool(options.paged),
+        name=options.name or _name_of(source),
+        compiled=bool(options.compile),
+        defaulted=tuple(name for name in _REPORTED if getattr(options, name) is None),
     )
 
 
-def _check_ranges(given: WorkloadOptions) -> None:
-    """Refuse a number that is too small to mean anything, or too large to be meant."""
+def _check_ranges(options: WorkloadOptions) -> None:
+    """Refuse numbers that are too small, or so large that they are typing errors."""
     for name, least in _LEAST.items():
-        value = getattr(given, name)
+        value = getattr(options, name)
         if value is not None and value < least:
             raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
-    if given.epochs is not None and not given.epochs > 0:
-        raise InvalidInput(f"--epochs is {given.epochs:g}, but it must be more than 0: give the passes over the data")
+    if options.epochs is not None and not options.epochs > 0:
+        raise InvalidInput(f"--epochs is {options.epochs:g}, but it must be above 0")
     for name, most in _MOST.items():
-        value = getattr(given, name)
+        value = getattr(options, name)
         if value is not None and value > most:
             raise InvalidInput(
                 f"--{name.replace('_', '-')} is {value:g}, but it can be at most {most:,}: check its digits"
             )
 
 
-def _parallelism(given: WorkloadOptions) -> Parallelism:
+def _parallelism(options: WorkloadOptions) -> Parallelism:
     return Parallelism(
-        tensor=given.tensor_parallel or 1,
-        pipeline=given.pipeline_parallel or 1,
-        sharding=_choice(Sharding, given.sharding, "sharding") or Sharding.NONE,
+        tensor=options.tensor_parallel or 1,
+        pipeline=options.pipeline_parallel or 1,
+        sharding=_choice(Sharding, options.sharding, "sharding") or Sharding.NONE,
     )
 
 
 def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
-    """Return how many processes a command's launcher starts, and on how many nodes; one each where there is none."""
+    """Return how many processes a command's launcher starts, and on how many nodes; (1, 1) without a launcher."""
     try:
         parsed = parse_command(tuple(command))
     except LeadlineError:  # no Python, or a script that is not here: it may well run elsewhere, and says nothing here
@@ -272,41 +272,41 @@ def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
     return parsed.local_processes * parsed.nodes, parsed.nodes
 
 
-def _refuse_idle(kind: ModelKind, given: WorkloadOptions) -> None:
-    """Refuse an option that changes nothing for a model that is named in this way, rather than overlook it."""
-    names, instead = _IDLE[kind]
+def _refuse_without_effect(kind: ModelKind, options: WorkloadOptions) -> None:
+    """Refuse an option that has no effect on this kind of model."""
+    names, instead = _WITHOUT_EFFECT[kind]
     for name in names:
-        if getattr(given, name) is not None:
-            raise InvalidInput(f"--{name.replace('_', '-')} changes nothing here: {instead}")
-    if given.generate is not None and kind is not ModelKind.HF_CONFIG:
+        if getattr(options, name) is not None:
+            raise InvalidInput(f"--{name.replace('_', '-')} has no effect here: {instead}")
+    if options.generate is not None and kind is not ModelKind.HF_CONFIG:
         raise InvalidInput(
-            f"--generate is {given.generate}, but only the config.json of a language model can generate: name one"
+            f"--generate is {options.generate}, but only the config.json of a language model can generate"
         )
-    if given.compile and kind is not ModelKind.JAX_FUNCTION:
-        raise InvalidInput("--compile is given, but only a JAX function can be compiled: name one, as in step.py:build")
+    if options.compile and kind is not ModelKind.JAX_FUNCTION:
+        raise InvalidInput("--compile is for JAX functions: name one, as in step.py:build")
 
 
-_IDLE: dict[ModelKind, tuple[tuple[str, ...], str]] = {
+_WITHOUT_EFFECT: dict[ModelKind, tuple[tuple[str, ...], str]] = {
     ModelKind.COMMAND: (
         ("input", "seq", "precision", "optimizer", "checkpointing", "tensor_parallel", "pipeline_parallel", "sharding"),
-        "a script is read as it stands, so give its own option after its name, as in -- python train.py --amp",
+        "a script is traced as it is; pass its own option after its name, as in -- python train.py --amp",
     ),
-    ModelKind.HF_CONFIG: (("input",), "a config.json is fed by --batch and --seq"),
-    ModelKind.FUNCTION: (("seq",), "the inputs of a function are given whole, as in --input 8x512:int64"),
+    ModelKind.HF_CONFIG: (("input",), "a config.json takes --batch and --seq"),
+    ModelKind.FUNCTION: (("seq",), "give the shape of a function's inputs, as in --input 8x512:int64"),
     ModelKind.ONNX: (
         ("optimizer", "accumulate", "checkpointing", "sharding"),
-        "an ONNX file has no backward, and cannot be trained",
+        "an ONNX file has no backward pass and cannot be trained",
     ),
     ModelKind.HLO: (
         ("input", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing"),
-        "a lowered module has its sizes written in it, so lower the function again with others",
+        "a lowered module has fixed sizes; lower the function again with others",
     ),
     ModelKind.JAX_FUNCTION: (
         ("seq", "precision", "accumulate", "checkpointing"),
-        "a JAX function says it itself, so change it there",
+        "set it in the JAX function",
     ),
 }
-"""How a model is named → the options that change nothing then, and what to do instead."""
+"""Kind of model → options without effect, and what to use instead."""
 _LEAST = {
     "batch": 1, "seq": 1, "seq_max": 1, "generate": 1, "accumulate": 1, "lora": 1, "steps": 1, "samples": 1,
     "workers": 0, "gpus": 1, "tensor_parallel": 1, "pipeline_parallel": 1,
@@ -316,24 +316,22 @@ _MOST = {
     "epochs": 10**9, "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6, "tensor_parallel": 10**4,
     "pipeline_parallel": 10**4,
 }  # fmt: skip
-"""Beyond these a value is a slip of the keyboard: no job comes near them."""
+"""Larger values are typing errors: no job comes near them."""
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")
 
 
 def parse_input(text: str) -> InputShape:
-    """Read one input shape: ``64x3x224x224`` or ``8x512:int64``; float32 when no dtype is given.
+    """Read one input shape: ``64x3x224x224`` or ``8x512:int64``; float32 without a dtype.
 
     Raises:
-        InvalidInput: the text is no shape, a dimension is 0, or the dtype is unknown.
+        InvalidInput: not a shape, a dimension is 0 or too large, or the dtype is unknown.
     """
     match = _INPUT.fullmatch(text.strip())
     if match is None:
         raise InvalidInput(f"--input {text!r} is not a shape: write for example 64x3x224x224 or 8x512:int64")
     shape = tuple(int(size) for size in match["shape"].split("x"))
     if max(shape) > _MOST["samples"]:
-        raise InvalidInput(
-            f"--input {text!r} has a dimension of {max(shape):g}: no tensor is that large; check its digits"
-        )
+        raise InvalidInput(f"--input {text!r} has a dimension of {max(shape):g}: check its digits")
     if 0 in shape:
         raise InvalidInput(f"--input {text!r} has a dimension of 0: every dimension must be at least 1")
     dtype = match["dtype"] or "float32"
@@ -342,14 +340,14 @@ def parse_input(text: str) -> InputShape:
     return InputShape(shape, dtype)
 
 
-def _choice(kind: type[T], text: str | None, what: str) -> T | None:
+def _choice(kind: type[T], text: str | None, option: str) -> T | None:
     if text is None:
         return None
     try:
         return kind(text.lower())
     except ValueError as error:
         names = [member.value for member in kind]
-        raise UnknownName(what, text, names, fix=f"--{what} takes {', '.join(names)}") from error
+        raise UnknownName(option, text, names, fix=f"--{option} takes {', '.join(names)}") from error
 
 
 def _size(value: int | str | None) -> int | None:
@@ -375,6 +373,6 @@ def _as_list(value: list[str] | str | None) -> list[str]:
     return [value] if isinstance(value, str) else list(value or ())
 
 
-def _given(options: WorkloadOptions) -> dict[str, object]:
-    """Return the options that were given."""
+def _set_options(options: WorkloadOptions) -> dict[str, object]:
+    """Return the options that have a value."""
     return {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}

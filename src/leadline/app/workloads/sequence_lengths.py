@@ -1,107 +1,115 @@
-"""Read the lengths of a data set's samples from a file."""
+"""Sequence lengths of a job's batches: the mean and the longest, from options or from a file of sample lengths."""
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Lengths, ModelKind
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
 QUANTILES = 200
-"""So many lengths stand for those of a data set."""
+"""Number of quantiles that summarize the lengths of a data set."""
 LONGEST = 10**9
-"""A longer sample is a slip of the keyboard."""
+"""Upper limit of a sample's length; more is a typing error."""
 
 
 def read_lengths(path: Path) -> Lengths:
-    """Read the tokens of each sample, one number a line or a numpy array in one dimension.
+    """Read the tokens of each sample: one number per line, or a one-dimensional numpy array.
 
     Raises:
-        InvalidInput: there is no such file, or something else than whole numbers above zero is in it.
+        InvalidInput: the file is missing, or holds anything but positive whole numbers.
     """
+    # Every command that takes a workload imports this module, and few read a file of lengths.
+    import numpy as np  # noqa: PLC0415 - see above
+
     try:
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _numbers(path)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"--lengths {path} cannot be read: {explain_read_error(error)}") from error
     except ValueError as error:
-        raise InvalidInput(f"--lengths {path} is no numpy array: {error}") from error
+        raise InvalidInput(f"--lengths {path} is not a numpy array: {error}") from error
     if not isinstance(values, np.ndarray) or values.ndim != 1 or not values.size or values.dtype.kind not in "iu":
-        raise InvalidInput(f"--lengths {path} must hold whole numbers in one dimension, the tokens of each sample")
+        raise InvalidInput(
+            f"--lengths {path} must be one-dimensional and hold whole numbers, the tokens of each sample"
+        )
     if not 0 < int(values.min()) <= int(values.max()) <= LONGEST:
         raise InvalidInput(
-            f"--lengths {path} has lengths from {int(values.min())} to {int(values.max())}: each must be at least 1 "
-            f"and at most {LONGEST:,}"
+            f"--lengths {path} has lengths from {int(values.min())} to {int(values.max())}, but each "
+            f"must be between 1 and {LONGEST:,}"
         )
     return length_quantiles(values)
 
 
-def length_quantiles(values: NDArray[np.integer]) -> Lengths:
-    """Return what stands for the lengths of samples (n,): the middle of each of ``QUANTILES`` even parts.
+def length_quantiles(values: "NDArray[np.integer]") -> Lengths:
+    """Return the midpoints of ``QUANTILES`` even parts of sample lengths (n,); all of them if there are fewer."""
+    import numpy as np  # noqa: PLC0415 - numpy loads on use
 
-    Fewer samples stand for themselves.
-    """
     ordered = np.sort(values)
     parts = min(QUANTILES, ordered.size)
     middles = ((np.arange(parts) + 0.5) / parts * ordered.size).astype(int)
-    return Lengths(tuple(int(one) for one in ordered[middles]), int(ordered[-1]))
+    return Lengths(tuple(int(length) for length in ordered[middles]), int(ordered[-1]))
 
 
-def _numbers(path: Path) -> NDArray[np.integer]:
-    found: list[int] = []
+def _numbers(path: Path) -> "NDArray[np.integer]":
+    import numpy as np  # noqa: PLC0415 - numpy loads on use
+
+    lengths: list[int] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = line.strip()
         if text and not text.isdecimal():
-            raise InvalidInput(f"--lengths {path} line {number} is {text[:20]!r}: write the tokens of a sample there")
+            raise InvalidInput(f"--lengths {path} line {number} is {text[:20]!r}: write the tokens of one sample")
         if text:
-            found.append(min(int(text), 2 * LONGEST))
-    return np.array(found, dtype=np.int64)
+            lengths.append(min(int(text), 2 * LONGEST))
+    return np.array(lengths, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLengths:
-    """The tokens of a mean and of the longest batch, as far as the options say them, and the samples' own lengths."""
+    """Tokens of the mean and the longest batch, and the lengths of the samples; ``None`` where not given."""
 
     sequence: int | None
     longest: int | None
     lengths: Lengths | None = None
 
 
-def read_batch_lengths(given: WorkloadOptions, kind: ModelKind) -> BatchLengths:
-    """Return how long batches are.
+def read_batch_lengths(options: WorkloadOptions, kind: ModelKind) -> BatchLengths:
+    """Return the batch lengths that the options give.
 
     Raises:
         InvalidInput: the model is no ``config.json``, options contradict each other, or the file cannot be used.
     """
     for name in ("seq_max", "lengths"):
-        if getattr(given, name) is not None:
-            _require_use(name, given, kind)
-    if given.lengths is None:
-        if given.seq_max is not None and given.seq is not None and given.seq_max < given.seq:
+        if getattr(options, name) is not None:
+            _require_use(name, options, kind)
+    if options.lengths is None:
+        if options.seq_max is not None and options.seq is not None and options.seq_max < options.seq:
             raise InvalidInput(
-                f"--seq-max is {given.seq_max}, less than --seq {given.seq}: the longest batch is no shorter than a "
-                "mean one"
+                f"--seq-max is {options.seq_max}, but it must be at least --seq ({options.seq}), the mean"
             )
-        return BatchLengths(given.seq or given.seq_max, given.seq_max)
-    if given.seq is not None:
-        raise InvalidInput(f"--seq is {given.seq}, but --lengths says how long batches are: leave one of them out")
+        return BatchLengths(options.seq or options.seq_max, options.seq_max)
+    if options.seq is not None:
+        raise InvalidInput("--seq and --lengths both give the batch lengths: leave one out")
 
-    lengths = read_lengths(Path(given.lengths))
-    if given.seq_max is not None:
-        lengths = lengths.truncated(given.seq_max)
+    lengths = read_lengths(Path(options.lengths))
+    if options.seq_max is not None:
+        lengths = lengths.truncated(options.seq_max)
     return BatchLengths(None, lengths.longest, lengths)
 
 
-def _require_use(name: str, given: WorkloadOptions, kind: ModelKind) -> None:
-    option = f"--{name.replace('_', '-')} is {getattr(given, name)}"
+def _require_use(name: str, options: WorkloadOptions, kind: ModelKind) -> None:
+    option = f"--{name.replace('_', '-')} is {getattr(options, name)}"
     if kind is ModelKind.COMMAND:
-        raise InvalidInput(f"{option}, but a script's own batches are looked at for the longest: leave it out")
+        raise InvalidInput(f"{option}, but the batches of a script are measured: leave it out")
     if kind is not ModelKind.HF_CONFIG:
         raise InvalidInput(
-            f"{option}, but only a config.json is asked about two lengths: give the shape of the longest batch"
+            f"{option}, but it works for a config.json only: give the shape of the longest batch with --input"
         )
-    if given.generate is not None:
-        raise InvalidInput(f"{option}, but --generate answers prompts of one length: give the longest by --seq")
+    if options.generate is not None:
+        raise InvalidInput(f"{option}, but --generate uses prompts of one length: give the longest with --seq")

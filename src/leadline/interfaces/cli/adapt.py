@@ -1,17 +1,20 @@
-"""``leadline adapt``: a few measured steps of your own device, and its estimates are better."""
+"""``leadline adapt``: adapt the estimates of a device to measured steps."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from leadline.app.composition import toolbox
-from leadline.app.estimate.adapt import MAX_STEPS, AdaptAnswer, adapt, forget_device
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import Json, err, out, print_json
+
+if TYPE_CHECKING:
+    from leadline.app.estimate.adapt import AdaptAnswer
+
 
 app = CommandApp()
 
@@ -30,8 +33,8 @@ def adapt_command(
         Path | None,
         typer.Argument(
             metavar="FILE",
-            help="CSV table with the columns workload and step_s, others being options of estimate; or a file that "
-            "leadline measure wrote.",
+            help="CSV table with the columns workload and step_s, and any options of leadline estimate; "
+            "or a file of leadline measure.",
             show_default=False,
         ),
     ] = None,
@@ -40,32 +43,30 @@ def adapt_command(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Device in the catalog that the steps ran on.",
-            show_default="the one that a file names",
+            help="Catalog device that the steps ran on.",
+            show_default="the device in the file",
         ),
     ] = None,
-    most: Annotated[
-        int, typer.Option(metavar="N", help="Steps of the file that are used, from its beginning.")
-    ] = MAX_STEPS,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Show what is learned, and keep nothing.")] = False,
+    most: Annotated[int, typer.Option(metavar="N", help="Maximum number of steps to use.")] = 50,
+    no_save: Annotated[bool, typer.Option("--no-save", help="Show the result without saving it.")] = False,
     forgotten: Annotated[
         str | None,
-        typer.Option(
-            "--forget_device", metavar="NAME", help="Delete what was learned of a device.", show_default="keep"
-        ),
+        typer.Option("--forget_device", metavar="NAME", help="Delete the adaptation of a device.", show_default="keep"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Adapt the estimates of a device to steps that you measured there: 5 to 50 of each kind of job.
+    """Adapt the estimates of a device to steps measured on it: 5 to 50 of each kind of job.
 
-    Each step is traced, and the estimator that is least off on models left out of the fit answers from then on.
+    Each step is traced. The estimator with the smallest error on left-out models is used from then on.
     """
     if (subject is None) == (forgotten is None):
-        raise InvalidInput("leadline adapt needs either a FILE of measured steps, or --forget and a device")
+        raise InvalidInput("name either a FILE of measured steps, or --forget and a device")
     if forgotten is not None:
         _forget(forgotten, json=json)
         return
     assert subject is not None  # noqa: S101 - one of the two is given
+    from leadline.app.estimate.adapt import adapt  # noqa: PLC0415 - numpy loads on use
+
     console = err()
 
     def show(where: str, number: int, count: int) -> None:
@@ -80,25 +81,27 @@ def adapt_command(
         _show(answer)
 
 
-def _show(answer: AdaptAnswer) -> None:
+def _show(answer: "AdaptAnswer") -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("steps of", "runs", "answered by", "factor", "off before", "off now", "90 % range"):
-        table.add_column(name, justify="left" if name in ("steps of", "answered by") else "right")
-    for one in answer.records:
-        layout = ", channels last" if one.channels_last else ""
-        kind = f"{one.group or 'any other job'}{layout}"
-        factor = "own law" if one.by_law else f"{one.factor:.2f} ×"
-        table.add_row(kind, str(one.runs), one.estimator, factor, f"{one.before:.0%}",
-                      f"{one.error:.0%}", f"± {one.longest:.0%}")  # fmt: skip
+    for name in ("kind of job", "runs", "estimator", "factor", "error before", "error now", "90 % range"):
+        table.add_column(name, justify="left" if name in ("kind of job", "estimator") else "right")
+    for record in answer.records:
+        layout = ", channels last" if record.channels_last else ""
+        kind = f"{record.group or 'any other job'}{layout}"
+        factor = "refitted" if record.by_law else f"{record.factor:.2f} ×"
+        table.add_row(kind, str(record.runs), record.estimator, factor, f"{record.before:.0%}",
+                      f"{record.error:.0%}", f"± {record.longest:.0%}")  # fmt: skip
     console = out()
-    console.print(f"{answer.device}, asked about models left out:", style="bold", markup=False)
+    console.print(f"{answer.device}, errors on left-out models:", style="bold", markup=False)
     console.print(table)
-    console.print(f"kept in {answer.path}" if answer.path else "nothing was kept", style="dim", markup=False)
+    console.print(f"saved to {answer.path}" if answer.path else "not saved", style="dim", markup=False)
 
 
 def _forget(device: str, *, json: bool) -> None:
+    from leadline.app.estimate.adapt import forget_device  # noqa: PLC0415 - numpy loads on use
+
     path = forget_device(device, toolbox())
     if json:
         print_json({"schema": FORGOTTEN, "device": device, "path": path})
     else:
-        out().print(f"{path} was deleted: {device} is estimated as any other again", markup=False, soft_wrap=True)
+        out().print(f"deleted {path}; {device} uses the shipped estimators again", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""``leadline calibrate``: measure the device at hand, for better estimates."""
+"""``leadline calibrate``: measure this machine's device."""
 
 from typing import Annotated
 
@@ -16,17 +16,17 @@ app = CommandApp()
 
 @app.command()
 def calibrate(
-    device: Annotated[str, typer.Option(metavar="KIND", help="What to measure: cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(metavar="KIND", help="Device to measure: cpu or cuda.")] = "cpu",
     budget: Annotated[
         float | None,
         typer.Option(
-            metavar="SECONDS", help="How long the sweep may take; at least 10.", show_default="75 for cpu, 90 for cuda"
+            metavar="SECONDS", help="Time limit of the sweep; at least 10.", show_default="75 for cpu, 90 for cuda"
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, but keep no record.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure without saving the record.")] = False,
     json: Json = False,
 ) -> None:
-    """Measure the device at hand (kernels by size, overheads, memory) and keep the record in your catalog."""
+    """Measure this machine's device (kernels by size, overheads, memory) and save the record in your catalog."""
     console = err()
     with console.status("calibrating") as status:
         measured = measure(
@@ -35,12 +35,12 @@ def calibrate(
             save=not dry_run,
             progress=lambda kind, number, total: status.update(f"calibrating {number}/{total}: {kind}"),
         )
-    console.print(f"calibrated {measured.name}{'' if dry_run else ', record kept in your catalog'}")
+    console.print(f"calibrated {measured.name}{'' if dry_run else '; saved to your catalog'}")
     sweep = measured.calibration
     if sweep and sweep.is_doubtful:
         console.print(
-            f"the machine was {sweep.busy_share:.0%} busy with other work before the sweep, and times taken beside "
-            "other work are several times too long: run leadline calibrate again when it is idle"
+            f"the machine was {sweep.busy_share:.0%} busy before the sweep, so the times may be "
+            "several times too long: run leadline calibrate again when it is idle"
         )
     if json:
         print_json(to_document(measured, "leadline.device/1"))
@@ -49,14 +49,14 @@ def calibrate(
 
 
 def _print(device: Device) -> None:
-    """Print what was measured, a line a figure."""
+    """Print the measurements, one per line."""
     console = out()
     console.print(device.name)
     if device.calibration is None:
         return
     for dtype, best in device.calibration.best_flops_per_s().items():
         peak = device.peak_flops_per_s.get(dtype, best)
-        share = f" ({best / peak:.0%} of the maker's figure)" if peak != best else ""
+        share = f" ({best / peak:.0%} of the vendor's spec)" if peak != best else ""
         console.print(f"  {f'best {dtype} rate':<22} {best / 1e9:,.1f} GFLOP/s{share}")
     console.print(f"  kernels timed          {len(device.calibration.timings)} ({device.calibration.software})")
     for name, value in sorted(device.calibration.figures.items()):
@@ -64,12 +64,12 @@ def _print(device: Device) -> None:
 
 
 def _words(name: str) -> str:
-    """Return a figure's name without its unit."""
+    """Return a metric's name without its unit."""
     return name.removesuffix("_per_s").removesuffix("_bytes").removesuffix("_s").replace("_", " ")
 
 
 def _figure(name: str, value: float) -> str:
-    """Write a figure with the unit that its name ends in; one of no such unit as it is."""
+    """Return a value with the unit that its name ends in."""
     if name.endswith("_bytes_per_s"):
         return f"{value / GB:.3g} GB/s"
     if name.endswith("_bytes"):

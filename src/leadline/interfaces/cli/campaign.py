@@ -1,4 +1,4 @@
-"""``leadline campaign status`` and ``stop``: where campaigns stand, and how to end one from elsewhere."""
+"""``leadline campaign``: plan experiments, run them, and show or stop campaigns."""
 
 from typing import Annotated
 
@@ -26,83 +26,83 @@ SCHEMA = "leadline.campaign-status/1"
 
 Which = Annotated[
     str | None,
-    typer.Argument(metavar="NAME|CAMPAIGN.toml", help="The campaign's name or its file.", show_default="all"),
+    typer.Argument(metavar="NAME|CAMPAIGN.toml", help="Name or file of the campaign.", show_default="all"),
 ]
 
 
 def status(which: Which = None, *, folder: Folder = None, json: Json = False) -> None:
-    """Show where all campaigns stand, or one with its runs, what it spent and what is left of its forecast."""
+    """Show the status of all campaigns, or one campaign with its runs, cost and remaining forecast."""
     if which is None and folder is None:
         _show_all(all_campaigns(), json=json)
         return
-    one = campaign_status(find_campaign_folder(which, folder))
+    shown = campaign_status(find_campaign_folder(which, folder))
     if json:
-        print_json(to_document(one, SCHEMA))
+        print_json(to_document(shown, SCHEMA))
         return
     console = out()
-    console.print(_table([one]))
-    if one.runs:
+    console.print(_table([shown]))
+    if shown.runs:
         console.print()
-        console.print(_runs_table(one))
-    for cause in one.causes:
+        console.print(_runs_table(shown))
+    for cause in shown.causes:
         console.print(f"{cause.count} failed: {cause}", markup=False, soft_wrap=True)
 
 
 def stop(
     which: Annotated[
-        str, typer.Argument(metavar="NAME|CAMPAIGN.toml", help="The campaign's name or its file.", show_default=False)
+        str, typer.Argument(metavar="NAME|CAMPAIGN.toml", help="Name or file of the campaign.", show_default=False)
     ],
     *,
     folder: Folder = None,
 ) -> None:
-    """End the runs at work of a campaign, whoever runs it; they are made again when it is resumed."""
+    """End the active runs of a campaign; they are repeated when it is resumed."""
     err().print(stop_campaign(find_campaign_folder(which, folder)), markup=False, soft_wrap=True)
 
 
-def _show_all(found: tuple[CampaignStatus, ...], *, json: bool) -> None:
+def _show_all(campaigns: tuple[CampaignStatus, ...], *, json: bool) -> None:
     if json:
-        print_json({"schema": "leadline.campaigns/1", "campaigns": found})
-    elif found:
-        out().print(_table(found))
+        print_json({"schema": "leadline.campaigns/1", "campaigns": campaigns})
+    elif campaigns:
+        out().print(_table(campaigns))
     else:
-        err().print("no campaign was run yet: leadline campaign run FILE")
+        err().print("no campaigns; start one with leadline campaign run FILE")
 
 
-def _table(found: tuple[CampaignStatus, ...] | list[CampaignStatus]) -> Table:
+def _table(campaigns: tuple[CampaignStatus, ...] | list[CampaignStatus]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("campaign", no_wrap=True)
-    for title in ("runs", "done", "failed", "at work", "spent", "budget", "forecast left"):
+    for title in ("runs", "done", "failed", "running", "spent", "budget", "forecast left"):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("run by", overflow="fold")
-    for one in found:
-        tally = one.tally
-        left = format_duration(tally.left_s) if tally.left_s else "not known" if tally.unknown else "none"
+    table.add_column("runner", overflow="fold")
+    for campaign in campaigns:
+        tally = campaign.tally
+        forecast_left = format_duration(tally.left_s) if tally.left_s else "unknown" if tally.unknown else "none"
         table.add_row(
-            one.name,
+            campaign.name,
             *map(str, (tally.planned, tally.completed, tally.failed, tally.running)),
-            _spent(one),
-            "none" if tally.budget is None else format_amount(tally.budget, one.unit),
-            f"≥ {left}" if tally.unknown and tally.left_s else left,
-            one.runner or "nobody",
+            _spent(campaign),
+            "none" if tally.budget is None else format_amount(tally.budget, campaign.unit),
+            f"≥ {forecast_left}" if tally.unknown and tally.left_s else forecast_left,
+            campaign.runner or "no process",
         )
     return table
 
 
-def _spent(one: CampaignStatus) -> str:
-    spent = format_amount(one.tally.spent, one.unit) if one.tally.spent else "nothing"
-    if one.tally.money is None or one.unit is BudgetUnit.USD:
+def _spent(campaign: CampaignStatus) -> str:
+    spent = format_amount(campaign.tally.spent, campaign.unit) if campaign.tally.spent else "nothing"
+    if campaign.tally.money is None or campaign.unit is BudgetUnit.USD:
         return spent
-    return f"{spent}, {format_money(one.tally.money)}"
+    return f"{spent}, {format_money(campaign.tally.money)}"
 
 
-def _runs_table(one: CampaignStatus) -> Table:
+def _runs_table(campaign: CampaignStatus) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("run", "scale", "parameters"):
         table.add_column(title, no_wrap=title != "parameters", overflow="fold")
     for title in ("cores", "forecast", "took"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("state", overflow="fold")
-    for state in one.runs:
+    for state in campaign.runs:
         table.add_row(*_row(state))
     return table
 
@@ -124,7 +124,7 @@ def _row(run: CampaignRunStatus) -> tuple[str, ...]:
 
 
 app = CommandApp(
-    group=True, help="Plan cheap runs of an application under a budget, make them, and see where they stand."
+    group=True, help="Plan cheap runs of an application under a budget, execute them, and show their status."
 )
 for command in (plan, run, status, stop):
     app.command()(command)

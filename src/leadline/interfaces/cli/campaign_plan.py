@@ -22,59 +22,61 @@ SCALES = {Scale.SCALED_DOWN: "scaled-down", Scale.FULL_SCALE: "full scale"}
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", help="The campaign's file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", help="Campaign file.", show_default=False)],
     *,
     design: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="adaptive, space-filling, random or grid.", show_default="the file's"),
+        typer.Option(metavar="NAME", help="adaptive, space-filling, random or grid.", show_default="from the file"),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="AMOUNT", help="Such as 20m, '3 core-hours' or '2.50 USD'.", show_default="the file's"),
+        typer.Option(metavar="AMOUNT", help="Such as 20m, '3 core-hours' or '2.50 USD'.", show_default="from the file"),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Another seed, another design.", show_default="the file's", min=0)
+        int | None, typer.Option(metavar="N", help="Random seed of the design.", show_default="from the file", min=0)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help=f"Show every run, not the first {ROWS_SHOWN}.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"Show all runs instead of the first {ROWS_SHOWN}.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Show the runs of a campaign with their forecast time and cost; nothing is started."""
-    made = plan_campaign(file, design=_design(design), budget=budget, seed=seed)
+    """Show the runs of a campaign with their forecast time and cost, without starting any."""
+    campaign_plan = plan_campaign(file, design=_design(design), budget=budget, seed=seed)
     if json:
-        print_json(to_document(made, SCHEMA))
+        print_json(to_document(campaign_plan, SCHEMA))
         return
     console = out()
-    console.print(_headline(made), markup=False, soft_wrap=True)
-    shown = made.runs if everything else made.runs[:ROWS_SHOWN]
-    console.print(_table(made, shown))
-    if len(shown) < len(made.runs):
-        console.print(f"{len(made.runs) - len(shown)} more with --all", style="dim")
+    console.print(_headline(campaign_plan), markup=False, soft_wrap=True)
+    shown = campaign_plan.runs if everything else campaign_plan.runs[:ROWS_SHOWN]
+    console.print(_table(campaign_plan, shown))
+    if len(shown) < len(campaign_plan.runs):
+        console.print(f"{len(campaign_plan.runs) - len(shown)} more with --all", style="dim")
     console.print()
-    console.print(_totals(made))
-    for line in [*_remarks(made), f"Nothing was started: leadline campaign run {file} makes these runs."]:
+    console.print(_totals(campaign_plan))
+    for line in [*_remarks(campaign_plan), f"Nothing was started. Start these runs with: leadline campaign run {file}"]:
         console.print(line, markup=False, soft_wrap=True)
 
 
 def _design(name: str | None) -> Design | None:
-    known = [one.value for one in Design]
-    if name is not None and name not in known:
-        raise UnknownName("design", name, known)
+    names = [design.value for design in Design]
+    if name is not None and name not in names:
+        raise UnknownName("design", name, names)
     return None if name is None else Design(name)
 
 
-def _headline(made: CampaignPlan) -> str:
-    parts = [f"{made.campaign}: {made.design} design"]
-    if made.budget is not None:
-        of = " of run time" if made.unit is BudgetUnit.SECONDS else ""
-        parts.append(f"budget {format_amount(made.budget, made.unit)}{of}")
-    if made.spent:
-        parts.append(f"{format_amount(made.spent, made.unit)} spent")
-    if made.walltime_s is not None:
-        parts.append(f"each run at most {format_duration(made.walltime_s)}")
+def _headline(plan: CampaignPlan) -> str:
+    parts = [f"{plan.campaign}: {plan.design} design"]
+    if plan.budget is not None:
+        of = " of run time" if plan.unit is BudgetUnit.SECONDS else ""
+        parts.append(f"budget {format_amount(plan.budget, plan.unit)}{of}")
+    if plan.spent:
+        parts.append(f"{format_amount(plan.spent, plan.unit)} spent")
+    if plan.walltime_s is not None:
+        parts.append(f"each run at most {format_duration(plan.walltime_s)}")
     return ", ".join(parts)
 
 
-def _table(made: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> Table:
+def _table(plan: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> Table:
     """Return a table with a column for each parameter, and for each resource that varies or is more than a core."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("scale", no_wrap=True)
@@ -83,24 +85,27 @@ def _table(made: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> Table:
     resources = [name for name in ("cores", "GPUs", "memory", "partition") if any(_resource(row, name) for row in rows)]
     for name in resources:
         table.add_column(name, justify="right", no_wrap=True)
-    known = any(row.forecast_s for row in rows)
-    money = known and made.unit is not BudgetUnit.SECONDS
-    for title in (["forecast", "90 % range"] if known else ["work"]) + (["cost"] if money else []):
+    has_forecast = any(row.forecast_s for row in rows)
+    money = has_forecast and plan.unit is not BudgetUnit.SECONDS
+    for title in (["forecast", "90 % range"] if has_forecast else ["work"]) + (["cost"] if money else []):
         table.add_column(title, justify="right", no_wrap=True)
     made_some = any(row.made for row in rows)
     if made_some:
         table.add_column("")
     for row in rows:
-        forecast = [_duration(row.forecast_s), _range(row.forecast_s)] if known else [f"{row.work:.1f} ×"]
-        cost = [format_amount(row.cost or 0.0, made.unit)] if money else []
-        values = [f"{one:.4g}" if isinstance(one, float) else str(one) for one in row.configuration.parameters.values()]
-        asked = [_resource(row, name) for name in resources]
-        table.add_row(row.scale.value, *values, *asked, *forecast, *cost, *(["made" * row.made] if made_some else []))
+        forecast = [_duration(row.forecast_s), _range(row.forecast_s)] if has_forecast else [f"{row.work:.1f} ×"]
+        cost = [format_amount(row.cost or 0.0, plan.unit)] if money else []
+        values = [
+            f"{parameter:.4g}" if isinstance(parameter, float) else str(parameter)
+            for parameter in row.configuration.parameters.values()
+        ]
+        cells = [_resource(row, name) for name in resources]
+        table.add_row(row.scale.value, *values, *cells, *forecast, *cost, *(["made" * row.made] if made_some else []))
     return table
 
 
 def _resource(row: PlannedRunRow, name: str) -> str:
-    """Return one resource of a run as a cell; empty where it is not asked for."""
+    """Return one resource of a run as a cell; empty if it is not requested."""
     resources = row.configuration.resources
     memory = resources.memory_bytes_per_node
     return {
@@ -119,59 +124,55 @@ def _range(forecast: Interval | None) -> str:
     return "" if forecast is None else f"{format_duration(forecast.low)} – {format_duration(forecast.high)}"
 
 
-def _totals(made: CampaignPlan) -> Table:
-    """Return what the plan comes to at each scale, and what is kept for what is chosen on the way."""
+def _totals(plan: CampaignPlan) -> Table:
+    """Return the totals of the plan by scale, and the budget reserved for later runs."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    money = made.unit is not BudgetUnit.SECONDS
+    money = plan.unit is not BudgetUnit.SECONDS
     table.add_column("together", no_wrap=True)
     for title in ("runs", "forecast", "cost") if money else ("runs", "forecast"):
         table.add_column(title, justify="right", no_wrap=True)
-    for total in made.totals:
+    for total in plan.totals:
         time = (
-            "not known" if total.forecast_s is None else "none" if not total.runs else format_duration(total.forecast_s)
+            "unknown" if total.forecast_s is None else "none" if not total.runs else format_duration(total.forecast_s)
         )
-        cost = "not known" if total.cost is None else "none" if not total.runs else format_amount(total.cost, made.unit)
+        cost = "unknown" if total.cost is None else "none" if not total.runs else format_amount(total.cost, plan.unit)
         table.add_row(SCALES[total.scale], str(total.runs), time, *([cost] if money else []))
-    if made.later != 0:
-        kept = "" if made.kept is None else f"{format_amount(made.kept, made.unit)} kept"
-        table.add_row(
-            "chosen on the way", "" if made.later is None else str(made.later), *([""] if money else []), kept
-        )
+    if plan.later != 0:
+        reserved = "" if plan.kept is None else f"{format_amount(plan.kept, plan.unit)} reserved"
+        table.add_row("chosen later", "" if plan.later is None else str(plan.later), *([""] if money else []), reserved)
     return table
 
 
-def _remarks(made: CampaignPlan) -> list[str]:
-    """Return what the figures compare with, what follows these runs, and what the forecast rests on."""
-    found = []
-    cost = sum(total.cost or 0.0 for total in made.totals)
-    if made.coverage is not None and cost > 0:
-        at_full_scale = format_amount(made.coverage, made.unit)
-        found.append(f"As many runs at full scale: {at_full_scale}, {made.coverage / cost:.3g} × as much.")
-    if made.later != 0:
-        found.append(_what_follows(made))
-    if made.left_out:
-        found.append(f"{made.left_out} runs are left out: the budget does not allow them.")
-    return [*found, _basis(made)]
+def _remarks(plan: CampaignPlan) -> list[str]:
+    """Return the comparison with full scale, the later runs, and the basis of the forecast."""
+    remarks = []
+    cost = sum(total.cost or 0.0 for total in plan.totals)
+    if plan.coverage is not None and cost > 0:
+        at_full_scale = format_amount(plan.coverage, plan.unit)
+        remarks.append(f"The same number of runs at full scale: {at_full_scale}, {plan.coverage / cost:.3g} × as much.")
+    if plan.later != 0:
+        remarks.append(_later_runs(plan))
+    if plan.left_out:
+        remarks.append(f"{plan.left_out} runs left out: over budget.")
+    return [*remarks, _basis(plan)]
 
 
-def _what_follows(made: CampaignPlan) -> str:
-    more = "more" if made.later is None else f"{made.later} more configurations"
-    within = "" if made.budget is None else ", as the budget allows"
-    if made.design is not Design.ADAPTIVE:
-        return f"These come first, to learn what runs cost; then {more}{within}."
-    how = "at either scale, each where it most reduces the error at full scale for what it costs"
-    return f"Then {more} are chosen on the way{within}: {how}."
+def _later_runs(plan: CampaignPlan) -> str:
+    more = "more" if plan.later is None else f"{plan.later} more configurations"
+    within = "" if plan.budget is None else ", as the budget allows"
+    if plan.design is not Design.ADAPTIVE:
+        return f"These runs come first, to measure costs; then {more}{within}."
+    how = "at either scale, where the error at full scale falls most for the cost"
+    return f"Then {more} are chosen during the campaign{within}: {how}."
 
 
-def _basis(made: CampaignPlan) -> str:
-    if made.known_from:
-        return f"The forecast rests on {made.known_from} runs of this campaign."
-    if made.first_run_s is None:
+def _basis(plan: CampaignPlan) -> str:
+    if plan.known_from:
+        return f"The forecast uses {plan.known_from} runs of this campaign."
+    if plan.first_run_s is None:
         return (
-            "What runs take is not known before the first; work is relative to the least. A guess of the cheapest run "
-            'in the file, such as first_run = "2s", makes a forecast.'
+            "No forecast before the first run; work is relative to the cheapest run. Add first_run = "
+            '"2s" (a guess for the cheapest run) to the file to get one.'
         )
-    guess = format_duration(made.first_run_s)
-    return (
-        f"The forecast rests on first_run, your guess of {guess} for the cheapest run; the first runs make it better."
-    )
+    guess = format_duration(plan.first_run_s)
+    return f"The forecast uses first_run, your guess of {guess} for the cheapest run; the first runs will improve it."

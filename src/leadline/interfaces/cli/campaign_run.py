@@ -1,4 +1,4 @@
-"""Show how far a campaign is: one line that moves on a terminal, and now and then a plain line elsewhere."""
+"""``leadline campaign run``: execute a campaign's runs, and show its progress."""
 
 import sys
 import time
@@ -27,7 +27,7 @@ from leadline.app.campaigns.runs import (
     remaining_work,
     run_campaign,
 )
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.app.machines.targets import LOCAL
 from leadline.core.campaigns import BudgetUnit, Campaign
 from leadline.core.documents import to_document
@@ -37,18 +37,21 @@ from leadline.core.units import format_duration, parse_bytes
 from leadline.interfaces.cli.output import INTERRUPTED, Json, err, out, print_json
 
 EVERY_S = 30.0
-"""How often a plain line is written at most."""
+"""Minimum interval between plain progress lines."""
 SHOWN_FAILURES = 3
-"""So many runs that end in the same way are named as they do; all of them are counted at the end."""
+"""Failures with the same state that are shown one by one; the end report counts all of them."""
 
 
 def format_money(dollars: float) -> str:
-    """Write what runs cost; less than a cent is not worth its digits."""
+    """Return an amount in dollars; less than a cent as ``< $0.01``."""
     return format_amount(dollars, BudgetUnit.USD) if dollars >= 0.01 or not dollars else "< $0.01"
 
 
 class CampaignProgress(AbstractContextManager["CampaignProgress"]):
-    """Hears where a campaign stands, and shows it on stderr; ``unit`` is what its costs are counted in."""
+    """Shows the state of a campaign on stderr: a progress bar on a terminal, else a line now and then.
+
+    ``unit`` is the unit of its costs.
+    """
 
     def __init__(self, unit: BudgetUnit) -> None:
         self.unit = unit
@@ -61,7 +64,7 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
         self._failures: Counter[str] = Counter()
 
     def interrupted(self) -> None:
-        """Remember a Ctrl-C, to be answered outside its handler."""
+        """Count a Ctrl-C; the answer is printed outside the signal handler."""
         self._interrupts += 1
 
     def __enter__(self) -> Self:
@@ -79,12 +82,12 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
             self._bar.stop()
 
     def __call__(self, tally: CampaignTotals, ended: QueueEntry | None) -> None:
-        """Take in where the campaign stands, and the run that ended just now."""
+        """Show the state of the campaign, and the run that just ended."""
         if self._interrupts > self._answered:
             self._answered = self._interrupts
             self._answer(tally.running)
         if ended is not None and ended.state is not JobState.COMPLETED:
-            self._say_failure(ended)
+            self._report_failure(ended)
         if self._bar is not None and self._task is not None:
             total = max(tally.planned, 1)
             self._bar.update(self._task, completed=tally.ended, total=total, description=self.line(tally))
@@ -107,20 +110,20 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
         return " · ".join(parts)
 
     def _is_time(self, tally: CampaignTotals) -> bool:
-        """Write the first line, the last, and one now and then."""
+        """Return whether a plain line is due: the first, the last, and one every ``EVERY_S``."""
         if tally.ended == self._written_at:
             return False
         return self._written_at < 0 or tally.ended == tally.planned or time.monotonic() - self._written_s >= EVERY_S
 
     def _answer(self, running: int) -> None:
-        """Say what becomes of a Ctrl-C."""
+        """Report the effect of a Ctrl-C."""
         runs = f"the {running} runs" if running > 1 else "the run"
         if running and self._interrupts == 1:
-            self.console.print(f"no more runs start; waiting for {runs} at work: Ctrl-C again ends them")
+            self.console.print(f"no more runs start; waiting for {runs} in progress (Ctrl-C again ends them)")
         elif running:
-            self.console.print(f"ending {runs} at work")
+            self.console.print(f"ending {runs} in progress")
 
-    def _say_failure(self, entry: QueueEntry) -> None:
+    def _report_failure(self, entry: QueueEntry) -> None:
         why = entry.outcome.reason if entry.outcome and entry.outcome.reason else ""
         code = entry.outcome.exit_code if entry.outcome else None
         how = why or (f"exit code {code}" if code is not None else "")
@@ -132,56 +135,61 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
         )
 
 
-PLACE, RUNS = "Where, and how much of it", "What happens"
+PLACE, RUNS = "Where, and with which resources", "Behaviour"
 SCHEMA = "leadline.campaign-run/1"
 
 Folder = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER", help="The folder that keeps the campaign.", show_default="campaigns/NAME in the data folder"
-    ),
+    typer.Option(metavar="FOLDER", help="Folder of the campaign.", show_default="campaigns/NAME in the data folder"),
 ]
 
 
-def _room(form: str, what: str, default: str = "all", least: int | None = 1) -> Any:  # noqa: ANN401 - an option, for Typer
-    return typer.Option(metavar=form, help=what, show_default=default, rich_help_panel=PLACE, min=least)
+def _limit_option(form: str, description: str, default: str = "all", least: int | None = 1) -> Any:  # noqa: ANN401 - an option, for Typer
+    return typer.Option(metavar=form, help=description, show_default=default, rich_help_panel=PLACE, min=least)
 
 
-def _flag(name: str, what: str) -> Any:  # noqa: ANN401 - an option, for Typer
-    return typer.Option(*name.split(), help=what, rich_help_panel=RUNS)
+def _run_flag(name: str, description: str) -> Any:  # noqa: ANN401 - an option, for Typer
+    return typer.Option(*name.split(), help=description, rich_help_panel=RUNS)
 
 
 def run(
-    file: Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", help="The campaign's file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", help="Campaign file.", show_default=False)],
     *,
     on: Annotated[
         str,
         typer.Option(
             metavar="PLACE",
-            help="Where: local; slurm[:PARTITION], or SYSTEM:PARTITION of the catalog, where sbatch is at hand.",
+            help="Where to run: local, slurm[:PARTITION], or SYSTEM:PARTITION of the catalog (needs "
+            "sbatch on this machine).",
             rich_help_panel=PLACE,
         ),
     ] = LOCAL,
     slots: Annotated[
-        int | None, _room("N", "Runs at once.", "1 here, and with a limit below as many as fit; on Slurm no limit")
+        int | None,
+        _limit_option(
+            "N",
+            "Maximum number of concurrent runs.",
+            "1 on this machine, or as many as the limits below allow; unlimited on Slurm",
+        ),
     ] = None,
-    cores: Annotated[int | None, _room("N", "Cores that runs side by side share out.")] = None,
-    memory: Annotated[str | None, _room("SIZE", "Memory that they share out, such as 16G.", least=None)] = None,
-    gpus: Annotated[int | None, _room("N", "GPUs that they share out.", least=0)] = None,
+    cores: Annotated[int | None, _limit_option("N", "Cores that concurrent runs share.")] = None,
+    memory: Annotated[str | None, _limit_option("SIZE", "Memory that they share, such as 16G.", least=None)] = None,
+    gpus: Annotated[int | None, _limit_option("N", "GPUs that they share.", least=0)] = None,
     max_runs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="End after so many runs.", show_default="none", rich_help_panel=RUNS, min=1),
+        typer.Option(metavar="N", help="Stop after this many runs.", show_default="none", rich_help_panel=RUNS, min=1),
     ] = None,
     folder: Folder = None,
-    retry_failed: Annotated[bool, _flag("--retry-failed", "Make runs again that failed before.")] = False,
-    no_history: Annotated[bool, _flag("--no-history", "Keep the runs out of your history.")] = False,
-    yes: Annotated[bool, _flag("-y --yes", "Do not ask before running.")] = False,
+    retry_failed: Annotated[bool, _run_flag("--retry-failed", "Repeat failed runs.")] = False,
+    no_history: Annotated[bool, _run_flag("--no-history", "Do not add the runs to your history.")] = False,
+    yes: Annotated[bool, _run_flag("-y --yes", "Run without confirmation.")] = False,
     json: Json = False,
 ) -> int:
-    """Make the runs of a campaign that are not finished; called again, it goes on where it ended.
+    """Execute the runs of a campaign that are not finished; run it again to resume.
 
-    Ctrl-C starts no more runs and waits for those at work; a second one ends them. Whatever is killed, no run that
-    finished is lost or made again.
+    The first Ctrl-C stops new runs and waits for the running ones; a second one ends those too. No finished run is
+    ever
+    lost or repeated.
     """
     campaign = read_campaign(file)
     room = CampaignLimits(slots, cores, parse_bytes(memory) if memory else None, gpus)
@@ -190,7 +198,7 @@ def run(
         _ask(campaign, remaining_work(campaign, planned, folder), on)
     with CampaignProgress(budget_unit(campaign)) as progress:
         report = run_campaign(
-            campaign, file, planned, on=on, limits=room, catalog=toolbox().catalog, folder=folder,
+            campaign, file, planned, on=on, limits=room, catalog=user_catalog(), folder=folder,
             history=not no_history, propose=next_runs, max_runs=max_runs,
             retry_failed=retry_failed, watch=progress, on_interrupt=progress.interrupted,
         )  # fmt: skip
@@ -207,24 +215,24 @@ def run(
 
 
 def _ask(campaign: Campaign, ahead: RemainingWork, on: str) -> None:
-    """Ask before anything is spent; not if there is nothing to do that is known beforehand."""
+    """Ask for confirmation before anything is spent; not if nothing is left to run."""
     if not sys.stdin.isatty():
-        raise InvalidInput("nobody can be asked whether to make the runs, for there is no terminal: add -y")
+        raise InvalidInput("cannot ask for confirmation without a terminal: add -y to start the runs")
     forecast = [f"forecast {format_duration(ahead.forecast_s)}"] if ahead.forecast_s else []
     if ahead.unknown:
-        forecast.append("not known how long" if ahead.unknown == ahead.runs else f"{ahead.unknown} without a forecast")
+        forecast.append("duration unknown" if ahead.unknown == ahead.runs else f"{ahead.unknown} without a forecast")
     if campaign.budget is not None:
         forecast.append(f"budget {format_amount(campaign.budget.amount, campaign.budget.unit)}")
     elif campaign.walltime_s:
         forecast.append(f"each at most {format_duration(campaign.walltime_s)}")
     place = "this machine" if on == LOCAL else on
-    question = f"Make {ahead.runs} runs of {campaign.name!r} on {place} ({', '.join(forecast)})?"
+    question = f"Start {ahead.runs} runs of {campaign.name!r} on {place} ({', '.join(forecast)})?"
     if ahead.runs:
         typer.confirm(question, default=True, abort=True, err=True)
 
 
 def _conclude(campaign: Campaign, report: CampaignReport, file: Path) -> int:
-    """Say why runs failed and how to go on; return the exit code.
+    """Report why runs failed and how to go on; return the exit code.
 
     Raises:
         LeadlineError: no run succeeded.
@@ -234,14 +242,16 @@ def _conclude(campaign: Campaign, report: CampaignReport, file: Path) -> int:
         raise LeadlineError(_all_failed(campaign, tally.failed, report.causes, file))
     for cause in report.causes:
         console.print(f"{_runs(cause.count)} failed: {cause}", markup=False, soft_wrap=True)
-    again = f"leadline campaign run {file} goes on from here"
+    again = f"resume with leadline campaign run {file}"
     if report.ending in (StopReason.INTERRUPTED, StopReason.STOPPED, StopReason.MAX_RUNS):
         console.print(f"{report.ending.value}: {again}", markup=False, soft_wrap=True)
     elif report.ending is StopReason.BUDGET and campaign.budget is not None:
-        left = max(campaign.budget.amount - tally.spent, 0.0)
+        amount_left = max(campaign.budget.amount - tally.spent, 0.0)
         unit = campaign.budget.unit
-        what = f"{_runs(tally.planned - tally.ended)} planned and not made, for" if tally.planned > tally.ended else ""
-        console.print(f"{what} {format_amount(left, unit)} of the budget are left".strip(), markup=False)
+        planned = (
+            f"{_runs(tally.planned - tally.ended)} planned but not started;" if tally.planned > tally.ended else ""
+        )
+        console.print(f"{planned} {format_amount(amount_left, unit)} of the budget left".strip(), markup=False)
     return INTERRUPTED if report.ending is StopReason.INTERRUPTED else 0
 
 
@@ -249,7 +259,7 @@ def _all_failed(campaign: Campaign, failed: int, causes: list[FailureSummary], f
     first = causes[0]
     how = f"{_runs(first.count)} of {failed} ended" if first.count < failed else "it ended" if failed == 1 else "each"
     return (
-        f"no run of campaign {campaign.name!r} succeeded: {how} {first}; mend the cause, then "
+        f"no run of campaign {campaign.name!r} succeeded: {how} {first}; fix the cause, then run "
         f"leadline campaign run {file} --retry-failed"
     )
 

@@ -1,4 +1,4 @@
-"""``leadline cancel``: take jobs back, wherever they are."""
+"""``leadline cancel``: cancel jobs on any system."""
 
 import sys
 from collections.abc import Sequence
@@ -32,60 +32,67 @@ def cancel(
         list[str] | None,
         typer.Argument(
             metavar="JOB…",
-            help="A job's key or its beginning, its name, its id at the scheduler, or an array.",
-            show_default="none; --all names those at work",
+            help="Job key or its prefix, job name, scheduler ID, or array.",
+            show_default="none; --all for all active jobs",
         ),
     ] = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="All that are at work.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask before cancelling.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Cancel all active jobs.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Cancel without confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Cancel jobs that wait or run; what they wrote stays."""
+    """Cancel waiting or running jobs; their output files stay."""
     if bool(names) == everything:
-        raise InvalidInput("name the jobs to cancel, or write --all for all that are at work, and not both")
-    keys = [one.key for one in find_jobs(names or ()) if not one.closed]
+        raise InvalidInput("name the jobs to cancel, or use --all for all active jobs, but not both")
+    keys = [job.key for job in find_jobs(names or ()) if not job.closed]
     console = err()
     if not keys:
         if json:
             print_json(to_document({"jobs": ()}, SCHEMA))
-        console.print("nothing is left to cancel: they have all ended" if names else "no job is at work", markup=False)
+        console.print("nothing to cancel: these jobs have ended" if names else "no active jobs", markup=False)
         return
     if not yes:
         _ask(job_statuses(keys))
-    taken = [one.key for one in cancel_jobs(keys)]
-    done = step_until(lambda: all(one.closed for one in find_jobs(taken)), CARRIED_OUT_S)
-    found = job_statuses(taken)
+    cancelled = [job.key for job in cancel_jobs(keys)]
+    done = step_until(lambda: all(job.closed for job in find_jobs(cancelled)), CARRIED_OUT_S)
+    statuses = job_statuses(cancelled)
     if json:
-        print_json(to_document({"jobs": found}, SCHEMA))
-    elif any(one.closed for one in found):
-        console.print(_said(found), markup=False, soft_wrap=True)
+        print_json(to_document({"jobs": statuses}, SCHEMA))
+    elif any(status.closed for status in statuses):
+        console.print(_describe_ended(statuses), markup=False, soft_wrap=True)
     if not done:
-        raise SchedulerUnreachable(_why_not(found))
+        raise SchedulerUnreachable(_why_not(statuses))
 
 
-def _ask(found: Sequence[JobStatus]) -> None:
-    """Show what will be cancelled, and ask."""
+def _ask(statuses: Sequence[JobStatus]) -> None:
+    """Show the jobs, and ask for confirmation."""
     if not sys.stdin.isatty():
-        raise InvalidInput("nobody can be asked whether to cancel them, for there is no terminal: add -y")
+        raise InvalidInput("cannot ask for confirmation without a terminal: add -y to cancel the jobs")
     console = err()
-    console.print(jobs_table(fold_arrays(found), console.width), soft_wrap=True)
-    what = "this job" if len(found) == 1 else f"these {len(found)} jobs"
-    typer.confirm(f"Cancel {what}?", default=False, abort=True, err=True)
+    console.print(jobs_table(fold_arrays(statuses), console.width), soft_wrap=True)
+    noun = "this job" if len(statuses) == 1 else f"these {len(statuses)} jobs"
+    typer.confirm(f"Cancel {noun}?", default=False, abort=True, err=True)
 
 
-def _said(found: Sequence[JobStatus]) -> str:
-    ended = [one for one in found if one.closed]
-    states = ", ".join(sorted({one.state.value for one in ended}))
+def _describe_ended(statuses: Sequence[JobStatus]) -> str:
+    ended = [status for status in statuses if status.closed]
+    states = ", ".join(sorted({status.state.value for status in ended}))
     return (
-        f"job {found[0].key} ended: {states}"
-        if len(found) == 1
-        else f"{len(ended)} of {len(found)} jobs ended: {states}"
+        f"job {statuses[0].key} ended: {states}"
+        if len(statuses) == 1
+        else f"{len(ended)} of {len(statuses)} jobs ended: {states}"
     )
 
 
-def _why_not(found: Sequence[JobStatus]) -> str:
-    left = sum(not one.closed for one in found)
-    who = describe_runner()
-    then = f"{who} carries it out" if who else "leadline plane, or leadline watch, carries it out when it answers again"
-    return f"{left} of {len(found)} could not be ended within {CARRIED_OUT_S:.0f} s, and it is noted: {then}"
+def _why_not(statuses: Sequence[JobStatus]) -> str:
+    remaining = sum(not status.closed for status in statuses)
+    runner = describe_runner()
+    then = (
+        f"{runner} carries it out"
+        if runner
+        else "run leadline plane or leadline watch to carry it out when the scheduler answers"
+    )
+    return (
+        f"{remaining} of {len(statuses)} jobs did not end within {CARRIED_OUT_S:.0f} s; the cancellation is recorded: "
+        f"{then}"
+    )

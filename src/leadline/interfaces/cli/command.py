@@ -1,4 +1,4 @@
-"""How every verb is declared and explains itself: a Typer application whose help stands in named sections."""
+"""The base of every command: a Typer application whose help is grouped into sections."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,11 +12,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 GENERAL = "Options"
-"""The section of an option that names none with ``rich_help_panel``; the last one."""
+"""Section of options without ``rich_help_panel``; it comes last."""
 
 
 class CommandApp(typer.Typer):
-    """The Typer application of one verb: plain text, no completion, sections, and a default beside every option."""
+    """The Typer application of one command: plain text, no completion, and a default for every option."""
 
     def __init__(self, *, help: str | None = None, group: bool = False) -> None:  # noqa: A002 - Typer's own name
         super().__init__(
@@ -24,70 +24,76 @@ class CommandApp(typer.Typer):
         )
 
     def command(self, name: str | None = None, **more: Any) -> Callable[[F], F]:  # noqa: ANN401
-        """Declare a command of the verb, as Typer does, but for the sections of its help."""
+        """Declare a command as Typer does, with help in sections."""
         return super().command(name, **{"cls": SectionedCommand, "context_settings": CONTEXT, **more})
 
 
 class SectionedCommand(TyperCommand):
-    """A command whose help shows its arguments and options in sections, each in the order of its parameters."""
+    """A command whose help has sections, each in the order of the parameters."""
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - Typer's own are private
-        """Write the line that says how the command is typed."""
+        """Write the usage line."""
         formatter.write_usage(ctx.command_path, format_usage(self))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write every section; the general options come last."""
+        """Write every section; general options come last."""
         for title, rows in option_sections(self, ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
-        """Write what stands at the end, such as examples, line by line as it is."""
+        """Write the examples without wrapping."""
         if self.epilog:
             formatter.write(f"\n{self.epilog}\n")
 
 
 def format_usage(command: Any) -> str:  # noqa: ANN401
-    """Return what stands after a command's name: ``[OPTIONS] NAME``; what may be left out stands in brackets."""
-    words = [placeholder(one) for one in _arguments(command)]
-    optional = [not one.required and "|" not in word for one, word in zip(_arguments(command), words, strict=True)]
+    """Return the usage after a command's name, such as ``[OPTIONS] NAME``; optional arguments are in brackets."""
+    words = [placeholder(argument) for argument in _arguments(command)]
+    optional = [
+        not argument.required and "|" not in word for argument, word in zip(_arguments(command), words, strict=True)
+    ]
     return " ".join(["[OPTIONS]", *(f"[{word}]" if may else word for word, may in zip(words, optional, strict=True))])
 
 
 def option_sections(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:  # noqa: ANN401
-    """Return title → (parameter, what it is with its default), for people and for the reference."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    if arguments := [(placeholder(one), _described(one)) for one in _arguments(command)]:
-        found["Arguments"] = arguments
+    """Return section → (parameter, help with its default), for the help and the reference."""
+    titled: dict[str, list[tuple[str, str]]] = {}
+    if arguments := [(placeholder(argument), _describe(argument)) for argument in _arguments(command)]:
+        titled["Arguments"] = arguments
     general: list[tuple[str, str]] = []
-    for one in command.get_params(ctx):
-        if one.param_type_name != "option" or one.hidden:
+    for param in command.get_params(ctx):
+        if param.param_type_name != "option" or param.hidden:
             continue
-        title = getattr(one, "rich_help_panel", None)
-        rows = found.setdefault(title, []) if title else general
-        rows.append((_written(one), _described(one)))
-    return {**found, GENERAL: general}
+        title = getattr(param, "rich_help_panel", None)
+        rows = titled.setdefault(title, []) if title else general
+        rows.append((_option_names(param), _describe(param)))
+    return {**titled, GENERAL: general}
 
 
 def _arguments(command: Any) -> list[Any]:  # noqa: ANN401
-    return [one for one in command.params if one.param_type_name == "argument"]
+    return [param for param in command.params if param.param_type_name == "argument"]
 
 
-def _written(option: Any) -> str:  # noqa: ANN401
-    """Return an option's names, the short one first, and what stands for its value."""
+def _option_names(option: Any) -> str:  # noqa: ANN401
+    """Return an option's names, the short one first, and its metavar."""
     names = ", ".join(sorted(option.opts, key=len))
     return names if option.is_flag or option.count else f"{names} {placeholder(option)}"
 
 
-def _described(parameter: Any) -> str:  # noqa: ANN401
-    """Return what a parameter is, and in brackets its default or that it is required."""
-    said = (parameter.help or "").strip()
-    shown = getattr(parameter, "show_default", False)
-    if isinstance(shown, str):
-        return f"{said} [default: {shown}]"
+def _describe(parameter: Any) -> str:  # noqa: ANN401
+    """Return a parameter's help, and its default or ``[required]``."""
+    description = (parameter.help or "").strip()
+    default_text = getattr(parameter, "show_default", False)
+    if isinstance(default_text, str):
+        return f"{description} [default: {default_text}]"
     if parameter.required:
-        return f"{said} [required]"
+        return f"{description} [required]"
     default = parameter.default
-    if shown and default is not None and not callable(default) and not getattr(parameter, "is_flag", False):
-        return f"{said} [default: {default:g}]" if isinstance(default, float) else f"{said} [default: {default}]"
-    return said
+    if default_text and default is not None and not callable(default) and not getattr(parameter, "is_flag", False):
+        return (
+            f"{description} [default: {default:g}]"
+            if isinstance(default, float)
+            else f"{description} [default: {default}]"
+        )
+    return description

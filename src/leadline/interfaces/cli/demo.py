@@ -1,4 +1,4 @@
-"""``leadline demo``: the whole path on three real jobs, here, in minutes."""
+"""``leadline demo``: calibrate, predict, run and compare three real jobs."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ app = CommandApp()
 @app.command()
 def demo(
     budget: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long the calibration may take; at least 10.")
+        float, typer.Option(metavar="SECONDS", help="Time limit of the calibration; at least 10.")
     ] = CALIBRATION_S,
 ) -> None:
     """Calibrate this machine, predict three training jobs from their scripts, run them, and compare."""
@@ -33,17 +33,17 @@ def demo(
         job = run_demo_job(name, say)
         jobs.append(job)
         _recommended(job)
-    console.print("\nPredicted before the run, and measured:", style="bold")
+    console.print("\nPredicted and measured:", style="bold")
     console.print(_comparison(jobs))
     console.print("The runs are in your history: leadline history show", style="dim")
 
 
 def _recommended(job: DemoJob) -> None:
-    """Print what to ask for on each site."""
+    """Print the request for each site."""
     console = out()
-    console.print(f"\n{job.name}: what to ask for elsewhere", style="bold")
+    console.print(f"\n{job.name}: requests on other systems", style="bold")
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("  ask for", "device", "walltime", "memory", "predicted", "cost", ""):
+    for title in ("  partition", "device", "walltime", "memory", "predicted", "cost", ""):
         table.add_column(title, no_wrap=True)
     for site, answer in job.recommendations.items():
         if not answer.options:
@@ -56,7 +56,7 @@ def _recommended(job: DemoJob) -> None:
             best.estimate.target.device,
             format_clock(request.walltime_s) if request.walltime_s else "",
             format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
-            format_duration(elapsed.point) if elapsed else "not known",
+            format_duration(elapsed.point) if elapsed else "unknown",
             *format_cost(best.estimate),
         )
     console.print(table)

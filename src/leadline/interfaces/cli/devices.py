@@ -5,29 +5,26 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import user_catalog
 from leadline.core.documents import to_document
 from leadline.core.units import format_bytes
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import Json, out, print_json
 
-app = CommandApp(group=True, help="List and show the known devices.")
+app = CommandApp(group=True, help="List and show devices.")
 
 
 @app.command(name="list")
 def list_devices(json: Json = False) -> None:
-    """List the devices with their memory and peaks.
-
-    What is not known is left blank.
-    """
-    known = toolbox().catalog.devices()
+    """List devices with their memory and peak rates; unknown values are blank."""
+    devices = user_catalog().devices()
     if json:
-        print_json({"schema": "leadline.devices/1", "devices": known})
+        print_json({"schema": "leadline.devices/1", "devices": devices})
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("device", "kind", "memory", "GB/s", "float32", "tf32", "16-bit TFLOP/s", "trust"):
         table.add_column(title, no_wrap=True, justify="left" if title in ("device", "kind", "trust") else "right")
-    for device in known:
+    for device in devices:
         peaks = device.peak_flops_per_s
         half = peaks.get("bfloat16") or peaks.get("float16")
         table.add_row(
@@ -45,13 +42,11 @@ def list_devices(json: Json = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The device's name or alias; in quotes where it holds spaces.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or alias of the device; quote names with spaces.")],
     json: Json = False,
 ) -> None:
-    """Show every figure of a device, with its source."""
-    device = toolbox().catalog.device(name)
+    """Show every spec of a device, with its source."""
+    device = user_catalog().device(name)
     document = to_document(device, "leadline.device/1")
     if json:
         print_json(document)

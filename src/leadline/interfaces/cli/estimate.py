@@ -1,4 +1,4 @@
-"""``leadline estimate``: time, memory and cost of a job, without running it."""
+"""``leadline estimate``: predict time, memory and cost of a job without running it."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -42,7 +42,7 @@ Examples:
   leadline estimate solver.npz --set grid=4096 --set cores=8"""
 
 ROWS_SHOWN = 30
-"""How many places the table shows when none was named; --all shows the rest."""
+"""Maximum number of partitions shown without ``--on`` or ``--all``."""
 
 
 @app.command(epilog=EXAMPLES)
@@ -54,19 +54,17 @@ def estimate(
     estimator: Annotated[
         EstimatorChoice | None,
         typer.Option(
-            help="What prices a step, in place of what was least off on measured steps of its kind.",
-            show_default="the least off",
+            help="Estimator for step time.",
+            show_default="the most accurate one for this kind of job",
         ),
     ] = None,
     everything: All = False,
     json: Json = False,
 ) -> None:
-    """Predict time, memory and cost of a workload, or of what a trained model is asked, in one place or in all."""
+    """Predict time, memory and cost of a workload, or with a trained model, for one target or the whole catalog."""
     if isinstance(work, ModelQuestion):
         if estimator is not None:
-            raise InvalidInput(
-                f"--estimator {estimator.value} prices steps, and {work.model} was trained on runs: leave it out"
-            )
+            raise InvalidInput(f"--estimator is for workloads, and {work.model} is a trained model: leave it out")
         _show_model(estimate_with_model(work, trained_model(work.model), toolbox(), on=on or ()), json=json)
         return
     answer = estimate_verb(work, toolbox(estimator), on=on or ())
@@ -77,32 +75,36 @@ def estimate(
 
 
 def _show_model(answer: ModelAnswer, *, json: bool) -> None:
-    """Show what a trained model says: one configuration as one flat document, several as a list."""
+    """Show the predictions of a trained model: one configuration as a flat document, several as a list."""
     if json:
-        asked = {"application": answer.application, "notes": answer.notes, "left_out": answer.left_out}
+        common = {"application": answer.application, "notes": answer.notes, "left_out": answer.left_out}
         each = [
-            {**to_document(one, "leadline.estimate/1"), **asked, "parameters": parameters}
-            for one, parameters in zip(answer.estimates, answer.parameters, strict=True)
+            {**to_document(estimate, "leadline.estimate/1"), **common, "parameters": parameters}
+            for estimate, parameters in zip(answer.estimates, answer.parameters, strict=True)
         ]
-        print_json(each[0] if len(each) == 1 else {"schema": "leadline.estimates/1", **asked, "estimates": each})
+        print_json(each[0] if len(each) == 1 else {"schema": "leadline.estimates/1", **common, "estimates": each})
         return
     console, first = out(), answer.estimates[0]
     varied = varying_names(answer.parameters)
     fixed = {name: value for name, value in answer.parameters[0].items() if name not in varied}
-    said = ", ".join(f"{name} {format_value(value)}" for name, value in fixed.items())
-    console.print(f"{answer.application}: {said}" if said else answer.application, style="bold", markup=False)
+    fixed_text = ", ".join(f"{name} {format_value(value)}" for name, value in fixed.items())
+    console.print(
+        f"{answer.application}: {fixed_text}" if fixed_text else answer.application, style="bold", markup=False
+    )
     console.print(_table(list(answer.estimates), [[(n, p[n]) for n in varied] for p in answer.parameters]))
     console.print("Why (learned tier):", style="dim")
-    for reason in dict.fromkeys((*first.basis.reasons, *(note for one in answer.estimates for note in one.notes))):
+    for reason in dict.fromkeys(
+        (*first.basis.reasons, *(note for estimate in answer.estimates for note in estimate.notes))
+    ):
         console.print(f"  · {reason}", style="dim", markup=False, soft_wrap=True)
-    for reason in dict.fromkeys(why for one in answer.estimates for why in one.unknown.values()):
+    for reason in dict.fromkeys(why for estimate in answer.estimates for why in estimate.unknown.values()):
         console.print(f"  · {reason}", style="dim", markup=False, soft_wrap=True)
-    for note in (*answer.notes, *(f"left out: {one}" for one in answer.left_out)):
+    for note in (*answer.notes, *(f"left out: {sentence}" for sentence in answer.left_out)):
         err().print(f"note: {note}", markup=False, soft_wrap=True)
 
 
 def _document(answer: EstimateAnswer) -> dict[str, object]:
-    """Return one estimate flat where one place was named, else the list of all."""
+    """Return a single estimate as a flat document, else the list of all."""
     if len(answer.estimates) == 1:
         return {
             **to_document(answer.estimates[0], "leadline.estimate/1"),
@@ -123,10 +125,10 @@ def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
     rows = list(answer.estimates) if named or everything else _one_per_system(answer.estimates)
     shown = rows if named or everything else rows[:ROWS_SHOWN]
     console.print(_table(shown))
-    if any(one.token_times for one in shown):
+    if any(estimate.token_times for estimate in shown):
         console.print(_token_table(shown))
     if len(shown) < len(answer.estimates):
-        console.print(f"{len(answer.estimates) - len(shown)} more places with --all.", style="dim")
+        console.print(f"{len(answer.estimates) - len(shown)} more partitions with --all", style="dim")
     if shown:
         first = shown[0]
         console.print(f"Why, for {first.target.device} ({first.basis.tier.value} tier):", style="dim")
@@ -148,19 +150,19 @@ def _headline(answer: EstimateAnswer) -> str:
 
 
 def _assumed(answer: EstimateAnswer) -> str:
-    """Say what holds where the user named nothing."""
+    """Return the values of options that were not given."""
     if not answer.assumed:
-        return "every option was given"
+        return "every option is set"
     return "by default or from the model: " + ", ".join(f"{name} {value}" for name, value in answer.assumed.items())
 
 
 def _one_per_system(estimates: tuple[Estimate, ...]) -> list[Estimate]:
-    """Keep the fastest place of each (system, device)."""
+    """Keep the fastest partition of each (system, device)."""
     best: dict[tuple[str | None, str], Estimate] = {}
-    for one in estimates:
-        key = (one.target.system, one.target.device)
-        if key not in best or _speed(one) < _speed(best[key]):
-            best[key] = one
+    for estimate in estimates:
+        key = (estimate.target.system, estimate.target.device)
+        if key not in best or _speed(estimate) < _speed(best[key]):
+            best[key] = estimate
     return sorted(best.values(), key=_speed)
 
 
@@ -170,60 +172,62 @@ def _speed(estimate: Estimate) -> float:
 
 
 def _table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[str, Value]]] = ()) -> Table:
-    """Return a row for each estimate; ``parameters`` are the cells of each that stand before the figures."""
+    """Return a row per estimate; ``parameters`` are extra cells before the numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    systems = any(one.target.system for one in estimates)
+    systems = any(estimate.target.system for estimate in estimates)
     if systems:
         table.add_column("place", no_wrap=True)
     table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
     for name, _ in parameters[0] if parameters else ():
         table.add_column(name, justify="right", no_wrap=True)
-    steps = any(one.step_s for one in estimates)
-    gpus = not parameters or any(one.gpu_memory_bytes for one in estimates)
+    steps = any(estimate.step_s for estimate in estimates)
+    gpus = not parameters or any(estimate.gpu_memory_bytes for estimate in estimates)
     for name in (*["step"] * steps, "elapsed", "90 % range", *["GPU memory"] * gpus, "host"):
         table.add_column(name, justify="right", no_wrap=True)
     if systems:
         table.add_column("cost", justify="right", no_wrap=True)
         table.add_column("", overflow="ellipsis", no_wrap=True)
-    for at, one in enumerate(estimates):
-        target = one.target
+    for index, estimate in enumerate(estimates):
+        target = estimate.target
         cells: list[str | Text] = [
             target.device if target.gpus <= 1 else f"{target.gpus} × {target.device}",
-            *(format_value(value) for _, value in (parameters[at] if parameters else ())),
-            *[_duration(one.step_s)] * steps,
-            _duration(one.elapsed_s),
-            _range(one.elapsed_s),
-            *[_gpu_memory(one)] * gpus,
-            _size(one.host_memory_bytes),
+            *(format_value(value) for _, value in (parameters[index] if parameters else ())),
+            *[_duration(estimate.step_s)] * steps,
+            _duration(estimate.elapsed_s),
+            _range(estimate.elapsed_s),
+            *[_gpu_memory(estimate)] * gpus,
+            _size(estimate.host_memory_bytes),
         ]
         if systems:
-            cells = [format_place(target.system, target.partition), *cells, *format_cost(one)]
+            cells = [format_place(target.system, target.partition), *cells, *format_cost(estimate)]
         table.add_row(*cells)
     return table
 
 
 def _token_table(estimates: list[Estimate]) -> Table:
-    """Return what a language model's answers take: a row for each device and number of them, wherever it stands."""
+    """Return times per token: a row per distinct device and number of GPUs."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
-    for name in ("first token", "90 % range", "per token", "90 % range", "at the ends", "tokens/s", "KV cache"):
+    for name in ("first token", "90 % range", "per token", "90 % range", "first – last", "tokens/s", "KV cache"):
         table.add_column(name, justify="right", no_wrap=True)
     shown = []
-    for one in estimates:
-        told, key = one.token_times, (one.target.device, one.target.gpus, one.token_times)
-        if told is None or key in shown:
+    for estimate in estimates:
+        times, key = estimate.token_times, (estimate.target.device, estimate.target.gpus, estimate.token_times)
+        if times is None or key in shown:
             continue
         shown.append(key)
-        ends = (told.first_decode_step_s, told.last_decode_step_s)
+        ends = (times.first_decode_step_s, times.last_decode_step_s)
         table.add_row(
-            one.target.device if one.target.gpus <= 1 else f"{one.target.gpus} × {one.target.device}",
-            _duration(told.time_to_first_token_s),
-            _range(told.time_to_first_token_s),
-            _duration(told.time_per_output_token_s) if told.time_per_output_token_s else "no further",
-            _range(told.time_per_output_token_s),
+            estimate.target.device
+            if estimate.target.gpus <= 1
+            else f"{estimate.target.gpus} × {estimate.target.device}",
+            _duration(times.time_to_first_token_s),
+            _range(times.time_to_first_token_s),
+            _duration(times.time_per_output_token_s) if times.time_per_output_token_s else "none",
+            _range(times.time_per_output_token_s),
             " – ".join(_duration(end) for end in ends if end),
-            f"{told.output_tokens_per_s.point:.3g}",
-            format_bytes(told.kv_cache_bytes),
+            f"{times.output_tokens_per_s.point:.3g}",
+            format_bytes(times.kv_cache_bytes),
         )
     return table
 
@@ -233,15 +237,15 @@ def _range(interval: Interval | None) -> str:
 
 
 def _gpu_memory(estimate: Estimate) -> Text:
-    """Show the memory, red and marked where the device has less."""
-    needed, there = estimate.gpu_memory_bytes, estimate.device_memory_bytes
+    """Return the memory, in red and marked if the device has less."""
+    needed, capacity = estimate.gpu_memory_bytes, estimate.device_memory_bytes
     text = _size(needed)
-    return Text(f"{text} !", style="red") if needed and there and needed.point > there else Text(text)
+    return Text(f"{text} !", style="red") if needed and capacity and needed.point > capacity else Text(text)
 
 
 def _duration(interval: Interval | None) -> str:
-    return format_duration(interval.point) if interval else "not known"
+    return format_duration(interval.point) if interval else "unknown"
 
 
 def _size(interval: Interval | None) -> str:
-    return format_bytes(interval.point) if interval else "not known"
+    return format_bytes(interval.point) if interval else "unknown"

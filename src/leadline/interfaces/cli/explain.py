@@ -1,4 +1,4 @@
-"""``leadline explain``: the whole story of a job, for whoever wonders what became of it and why."""
+"""``leadline explain``: the event log of a job."""
 
 import shlex
 from collections.abc import Sequence
@@ -35,144 +35,149 @@ Examples:
   leadline explain 3f2a91_7         an element of an array
   leadline explain 4711 --all       by its id at the scheduler, every report"""
 MOST_TEXT = 500
-"""Letters of a sentence that are shown at most: a log's line may be of any length."""
+"""Maximum length of a sentence; a log line may be of any length."""
 
 
 @app.command(epilog=EXAMPLES)
 def explain(
     job: Annotated[
         str,
-        typer.Argument(
-            metavar="JOB", help="Its key or the beginning, its name, or its id at the scheduler.", show_default=False
-        ),
+        typer.Argument(metavar="JOB", help="Job key or its prefix, job name, or scheduler ID.", show_default=False),
     ],
     *,
-    whole: Annotated[bool, typer.Option("--all", help="Every report, and every time it was left alone.")] = False,
+    full: Annotated[
+        bool, typer.Option("--all", help="Show all progress reports and all decisions to keep the job.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Tell the whole story of a job: what was asked, every decision with its evidence, every attempt, and its log."""
-    story = read_event_log(job, full=whole)
-    log = _log(story)
+    """Show the event log of a job: the request, every decision with its evidence, and every attempt."""
+    log = read_event_log(job, full=full)
+    output = _log(log)
     if json:
-        print_json({**to_document(story, SCHEMA), "log": log})
+        print_json({**to_document(log, SCHEMA), "log": output})
         return
     console = out()
     width = console.width
-    lines = [*_head(story, width), Text(), *_asked(story.job, width), Text(), Text("What happened", "bold")]
-    lines += _happened(story.told, width)
-    if story.used:
-        tried = zip(story.job.attempts, story.used, strict=True)
-        lines += [Text(), Text("Attempts", "bold"), *(line for one in tried for line in _tried(*one))]
-    if log:
-        lines += [Text(), Text(f"The end of the output of attempt {story.job.attempts[-1].number}", "bold")]
-        lines += [Text(f"  {plain_text(line, MOST_TEXT)}") for line in log]
+    lines = [*_heading(log, width), Text(), *_request_lines(log.job, width), Text(), Text("Events", "bold")]
+    lines += _event_lines(log.told, width)
+    if log.used:
+        lines += [Text(), Text("Attempts", "bold")]
+        for attempt, usage in zip(log.job.attempts, log.used, strict=True):
+            lines += _attempt_lines(attempt, usage)
+    if output:
+        lines += [Text(), Text(f"End of the output of attempt {log.job.attempts[-1].number}", "bold")]
+        lines += [Text(f"  {plain_text(line, MOST_TEXT)}") for line in output]
     console.print(Text("\n").join(lines), soft_wrap=True)
 
 
-def _log(story: EventLog) -> tuple[str, ...]:
-    """Return the last lines of what the last attempt wrote, of a job that did not end well."""
-    if not story.job.attempts or story.standing.state in (JobState.PENDING, JobState.RUNNING, JobState.COMPLETED):
+def _log(log: EventLog) -> tuple[str, ...]:
+    """Return the last lines of the last attempt's output, if the job failed."""
+    if not log.job.attempts or log.standing.state in (JobState.PENDING, JobState.RUNNING, JobState.COMPLETED):
         return ()
-    return read_log_tail(story.job.attempts[-1])
+    return read_log_tail(log.job.attempts[-1])
 
 
-def _head(story: EventLog, width: int) -> list[Text]:
-    standing = story.standing
+def _heading(log: EventLog, width: int) -> list[Text]:
+    standing = log.standing
     tries = f"{standing.attempts} attempt{'s' if standing.attempts != 1 else ''} of at most {standing.attempts_most}"
     share, count = format_progress(standing)
     parts = [
         tries,
-        " ".join(one for one in (share, f"({count})" if count else "") if one),
+        " ".join(part for part in (share, f"({count})" if count else "") if part),
         format_spent(standing.spent),
     ]
     if standing.expected_end is not None:
         now = datetime.now().astimezone()
         end = standing.expected_end
         parts.append(
-            f"expected to end at {format_clock_time(end.at, now)}, with {end.level:.0%} between {format_clock_time(end.earliest, now)} and "
-            f"{format_clock_time(end.latest, now)}"
+            f"expected end {format_clock_time(end.at, now)}, {end.level:.0%} interval "
+            f"{format_clock_time(end.earliest, now)} to {format_clock_time(end.latest, now)}"
         )
     head = Text(f"{standing.key}  {plain_text(standing.name)}  {standing.state.value}", "bold")
-    said = [plain_text(standing.why, MOST_TEXT), " · ".join(part for part in parts if part)]
-    return [head, *(line for text in said if text for line in wrap_text("", text, width, ""))]
+    texts = [plain_text(standing.why, MOST_TEXT), " · ".join(part for part in parts if part)]
+    return [head, *(line for text in texts if text for line in wrap_text("", text, width, ""))]
 
 
-def _asked(job: Job, across: int) -> list[Text]:
-    """Say what was asked for, and what the plane may do."""
+def _request_lines(job: Job, columns: int) -> list[Text]:
+    """Return the request, and the policy of the plane."""
     policy, spec, predicted = job.policy, job.spec, job.predicted
     rows = [
         ("command", shlex.join(spec.command)),
         ("folder", spec.workdir or ""),
-        ("asks for", describe_request(spec.resources)),
+        ("requests", describe_request(spec.resources)),
         (
             "where",
             ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else ""),
         ),
         ("after", f"{', '.join(job.after)} ({job.after_kind.value})" if job.after else ""),
-        ("charged to", spec.account or ""),
-        ("may take", describe_policy(policy)),
-        ("result by", format_local_time(policy.deadline_at) if policy.deadline_at else ""),
+        ("account", spec.account or ""),
+        ("policy", describe_policy(policy)),
+        ("deadline", format_local_time(policy.deadline_at) if policy.deadline_at else ""),
         ("predicted", ""),
     ]
     if predicted is not None:
-        known = []
+        predictions = []
         if (elapsed := predicted.elapsed_s) is not None:
-            known.append(
+            predictions.append(
                 f"{format_duration(elapsed.point)} ({format_duration(elapsed.low)} – {format_duration(elapsed.high)})"
             )
         if (memory := predicted.host_memory_bytes) is not None:
-            known.append(f"{format_bytes(memory.point)} ({format_bytes(memory.low)} – {format_bytes(memory.high)})")
-        rows[-1] = ("predicted", ", ".join(known))
+            predictions.append(
+                f"{format_bytes(memory.point)} ({format_bytes(memory.low)} – {format_bytes(memory.high)})"
+            )
+        rows[-1] = ("predicted", ", ".join(predictions))
     width = max(len(title) for title, _ in rows)
-    said = [wrap_text(f"  {title:<{width}}  ", plain_text(text, MOST_TEXT), across, "") for title, text in rows if text]
-    return [Text("Asked", "bold"), *(line for lines in said for line in lines)]
+    wrapped = [
+        wrap_text(f"  {title:<{width}}  ", plain_text(text, MOST_TEXT), columns, "") for title, text in rows if text
+    ]
+    return [Text("Request", "bold"), *(line for lines in wrapped for line in lines)]
 
 
-def _happened(told: Sequence[LoggedEvent], width: int) -> list[Text]:
-    """Return the events: the day where it changes, the time, and what happened with its evidence below."""
+def _event_lines(events: Sequence[LoggedEvent], width: int) -> list[Text]:
+    """Return the events by day: the time, the event, and its evidence below."""
     lines: list[Text] = []
     day = ""
-    for one in told:
-        if (new := format_local_time(one.at, "%A, %d %B %Y")) != day:
+    for event in events:
+        if (new := format_local_time(event.at, "%A, %d %B %Y")) != day:
             lines.append(Text(f"  {new}"))
             day = new
-        who = f"attempt {one.attempt}: " if one.attempt is not None else ""
-        again = f" ({one.times} times since {format_local_time(one.since, '%H:%M:%S')})" if one.times > 1 else ""
+        who = f"attempt {event.attempt}: " if event.attempt is not None else ""
+        again = f" ({event.times} times since {format_local_time(event.since, '%H:%M:%S')})" if event.times > 1 else ""
         style = (
             "bold"
-            if one.kind in (EventKind.DECISION, EventKind.SETTLED)
+            if event.kind in (EventKind.DECISION, EventKind.SETTLED)
             else "red"
-            if one.kind == EventKind.FAULT
+            if event.kind == EventKind.FAULT
             else ""
         )
-        start = f"  {format_local_time(one.at, '%H:%M:%S')}  "
-        lines += wrap_text(start, plain_text(f"{who}{one.says}{again}", MOST_TEXT), width, style)
-        if one.because:
-            lines += wrap_text(" " * (len(start) + 2), plain_text("; ".join(one.because), MOST_TEXT), width, "dim")
+        start = f"  {format_local_time(event.at, '%H:%M:%S')}  "
+        lines += wrap_text(start, plain_text(f"{who}{event.says}{again}", MOST_TEXT), width, style)
+        if event.because:
+            lines += wrap_text(" " * (len(start) + 2), plain_text("; ".join(event.because), MOST_TEXT), width, "dim")
     return lines
 
 
-def _tried(attempt: Attempt, one: AttemptUsage) -> list[Text]:
-    """Say where an attempt was and what it used of what it asked for."""
-    asked = attempt.resources
+def _attempt_lines(attempt: Attempt, usage: AttemptUsage) -> list[Text]:
+    """Return where an attempt ran, and how much of its request it used."""
+    request = attempt.resources
     at = " ".join(part for part in (str(attempt.place), f"as {attempt.scheduler_id}" if attempt.scheduler_id else "",
                                     f"on {attempt.node}" if attempt.node else "") if part)  # fmt: skip
     code = f", exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
     withdrawn = ", withdrawn by the plane" if attempt.withdrawn else ""
-    used = [f"waited {format_duration(one.waited_s)}" if one.waited_s else ""]
-    limit_s = attempt.walltime_s or asked.walltime_s
-    if one.elapsed_s is not None:
-        used.append(f"ran {format_duration(one.elapsed_s)}" + (f" of {format_duration(limit_s)}" if limit_s else ""))
-    for name, label, most in (
-        ("host_memory_bytes", "memory", asked.memory_bytes_per_node), ("gpu_memory_bytes", "GPU memory", None),
+    used = [f"waited {format_duration(usage.waited_s)}" if usage.waited_s else ""]
+    limit_s = attempt.walltime_s or request.walltime_s
+    if usage.elapsed_s is not None:
+        used.append(f"ran {format_duration(usage.elapsed_s)}" + (f" of {format_duration(limit_s)}" if limit_s else ""))
+    for name, label, requested in (
+        ("host_memory_bytes", "memory", request.memory_bytes_per_node), ("gpu_memory_bytes", "GPU memory", None),
     ):  # fmt: skip
-        if (value := one.measured.get(name)) is not None:
-            share = f" of {format_bytes(most)} ({value / most:.0%})" if most else ""
+        if (value := usage.measured.get(name)) is not None:
+            share = f" of {format_bytes(requested)} ({value / requested:.0%})" if requested else ""
             used.append(f"{label} {format_bytes(value)}{share}")
-    if (cpu_s := one.measured.get("cpu_s")) and one.elapsed_s:
+    if (cpu_s := usage.measured.get("cpu_s")) and usage.elapsed_s:
         used.append(
-            f"{cpu_s / one.elapsed_s:.2g} cores at work"
-            + (f" of {asked.cores_per_task}" if asked.cores_per_task else "")
+            f"{cpu_s / usage.elapsed_s:.2g} cores busy"
+            + (f" of {request.cores_per_task}" if request.cores_per_task else "")
         )
     return [
         Text(f"  {attempt.number}  {at}: {attempt.state.value}{code}{withdrawn}"),

@@ -1,4 +1,4 @@
-"""``leadline fit``: does a job fit into memory, how surely, and what would make it fit."""
+"""``leadline fit``: check whether a job fits into memory, and which change would make it fit."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +30,7 @@ Examples:
 
 ASKS = {ChangeCost.NOTHING: "", ChangeCost.HARDWARE: "hardware", ChangeCost.RESULTS: "other results"}
 WIDTH = 40
-"""Columns of the bar of what memory holds."""
+"""Columns of a memory bar."""
 SHOWN = 10
 
 
@@ -41,55 +41,55 @@ def fit(
     *,
     on: Annotated[
         list[str] | None,
-        typer.Option(metavar="PLACE", help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeat for more."),
+        typer.Option(metavar="PLACE", help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable."),
     ] = None,
-    risk: Annotated[float, typer.Option(metavar="SHARE", help="Accepted probability of running out.")] = DEFAULT_RISK,
-    no_changes: Annotated[
-        bool, typer.Option("--no-changes", help="Only say whether it fits; ask about nothing else.")
-    ] = False,
+    risk: Annotated[
+        float, typer.Option(metavar="SHARE", help="Accepted probability of running out of memory.")
+    ] = DEFAULT_RISK,
+    no_changes: Annotated[bool, typer.Option("--no-changes", help="Only check whether it fits.")] = False,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Draw what the device holds over one step, here in the terminal.")
+        bool, typer.Option("--timeline", help="Plot device memory over one step in the terminal.")
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw it into an .svg or .png file.", show_default="none"),
+        typer.Option(metavar="FILE", help="Save that plot to an .svg or .png file.", show_default="none"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say whether a job fits into memory, of the device and of the host, and what would make it fit."""
+    """Check whether a job fits into device and host memory, and find changes that would make it fit."""
     if not on:
-        raise InvalidInput("leadline fit needs a place: name a device or a system with --on")
+        raise InvalidInput("no target given: name a device or a system with --on")
     if plot is not None and plot.suffix.lower() not in FORMATS:
-        raise InvalidInput(f"--plot is {plot}, but only {' and '.join(FORMATS)} files can be drawn: give such a name")
+        raise InvalidInput(f"--plot is {plot}, but it must end in {' or '.join(FORMATS)}")
     with err().status("estimating") as status:
         answers = fit_verb(
             work, toolbox(), on=on, risk=risk, changes=not no_changes, picture=timeline or plot is not None,
-            progress=lambda what: status.update(f"asking about {what}"),
+            progress=lambda variant: status.update(f"trying {variant}"),
         )  # fmt: skip
     if json:
-        each = [{**to_document(one, "leadline.fit/1"), "fits": one.fits} for one in answers]
+        each = [{**to_document(answer, "leadline.fit/1"), "fits": answer.fits} for answer in answers]
         print_json(each[0] if len(each) == 1 else {"schema": "leadline.fits/1", "fits": each})
     else:
         _show_all(answers, timeline=timeline)
     if plot is not None:
         _draw(answers, plot)
-    known = [one for one in answers if one.fits is False]
-    if known and not any(one.fits for one in answers):
-        raise NothingFits(_nothing(known))
+    unfit = [answer for answer in answers if answer.fits is False]
+    if unfit and not any(answer.fits for answer in answers):
+        raise NothingFits(_nothing(unfit))
 
 
 def _draw(answers: list[FitReport], path: Path) -> None:
-    """Draw the first place of which there is something to draw."""
-    drawn = next((one for one in answers if one.moments), None)
+    """Plot the first target that has a timeline."""
+    drawn = next((answer for answer in answers if answer.moments), None)
     if drawn is None:
-        raise InvalidInput(f"there is no timeline of {answers[0].place} to draw: name a GPU with --on")
+        raise InvalidInput(f"no timeline for {answers[0].place}: name a GPU with --on")
     save_plot(drawn, path)
-    err().print(f"drawn into {path}", markup=False)
+    err().print(f"saved to {path}", markup=False)
 
 
 def _nothing(answers: list[FitReport]) -> str:
-    places = " or ".join(one.place for one in answers)
-    best = next((change for one in answers for change in one.changes if change.fits), None)
+    places = " or ".join(answer.place for answer in answers)
+    best = next((change for answer in answers for change in answer.changes if change.fits), None)
     if best is None:
         return f"does not fit on {places}"
     options = " ".join(best.options)
@@ -97,18 +97,18 @@ def _nothing(answers: list[FitReport]) -> str:
 
 
 def _show_all(answers: list[FitReport], *, timeline: bool) -> None:
-    for number, one in enumerate(answers):
+    for number, answer in enumerate(answers):
         if number:
             out().print()
-        _show(one)
-        if timeline and one.moments:
-            for line in plot_in_terminal(one):
+        _show(answer)
+        if timeline and answer.moments:
+            for line in plot_in_terminal(answer):
                 out().print(line, soft_wrap=True)
 
 
 def _show(answer: FitReport) -> None:
     console = out()
-    verdict = {True: "fits", False: "does not fit", None: "not known"}[answer.fits]
+    verdict = {True: "fits", False: "does not fit", None: "unknown"}[answer.fits]
     console.print(f"{answer.place}: {verdict}", style="bold", markup=False)
     for check in answer.checks:
         console.print(f"  {check.describe}", markup=False, soft_wrap=True)
@@ -118,13 +118,15 @@ def _show(answer: FitReport) -> None:
         _show_host(answer)
     if answer.largest_batch is not None:
         if answer.largest_batch:
-            said = f"largest batch that fits at {format_probability(answer.accepted_risk)} risk: {answer.largest_batch}"
+            batch_text = (
+                f"largest batch that fits at {format_probability(answer.accepted_risk)} risk: {answer.largest_batch}"
+            )
         else:
-            said = "not even a batch of 1 fits"
-        console.print(f"  {said}", markup=False)
+            batch_text = "not even a batch of 1 fits"
+        console.print(f"  {batch_text}", markup=False)
     if answer.serving is not None:
         console.print(f"  {answer.serving.describe}", markup=False, soft_wrap=True)
-    why = (f"no other batch was asked about: {answer.why_no_batch}",) if answer.why_no_batch else ()
+    why = (f"no other batch was tried: {answer.why_no_batch}",) if answer.why_no_batch else ()
     for note in dict.fromkeys((*why, *answer.notes)):
         console.print(f"  · {note}", style="dim", markup=False, soft_wrap=True)
     if answer.changes:
@@ -132,17 +134,17 @@ def _show(answer: FitReport) -> None:
 
 
 def _show_parts(answer: FitReport) -> None:
-    """Draw what the device holds at the peak, to the scale of what is there or needed, whichever is more."""
+    """Draw the parts of device memory at the peak, scaled to the need or the capacity, whichever is larger."""
     check, parts = answer.checks[0], answer.estimate.basis.memory_breakdown_bytes
-    rest = max(check.needed_bytes - sum(parts.values()), 0.0)
-    whole = max(check.needed_bytes, check.there_bytes or 0.0)
-    _bars([*_by_size(parts), ("allocator, context and doubt", rest)], whole)
+    remainder = max(check.needed_bytes - sum(parts.values()), 0.0)
+    scale = max(check.needed_bytes, check.there_bytes or 0.0)
+    _bars([*_by_size(parts), ("allocator, context and margin", remainder)], scale)
 
 
 def _show_host(answer: FitReport) -> None:
-    """Draw what the host holds for one process at the peak, to the scale of their sum."""
+    """Draw the parts of host memory of one process at the peak, scaled to their sum."""
     several = answer.checks[0].kind == "GPU"
-    out().print(f"  on the host{', for each device' if several else ''}:", markup=False)
+    out().print(f"  on the host{', per device' if several else ''}:", markup=False)
     _bars(_by_size(answer.host_parts_bytes), sum(answer.host_parts_bytes.values()))
 
 
@@ -164,18 +166,18 @@ def _bars(rows: list[tuple[str, float]], whole: float) -> None:
 
 def _table(changes: tuple[FitChange, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in (("change", "left"), ("needs", "right"), ("risk", "right"), ("step", "right"),
-                          ("time", "right"), ("cost", "right"), ("asks for", "left")):  # fmt: skip
+    for name, justify in (("change", "left"), ("memory", "right"), ("risk", "right"), ("step", "right"),
+                          ("time", "right"), ("cost", "right"), ("needs", "left")):  # fmt: skip
         table.add_column(name, justify=justify, overflow="fold" if name == "change" else "ellipsis")  # type: ignore[arg-type]
     for change in changes[:SHOWN]:
         mark = "" if change.fits else " !"
         options = " ".join(change.options)
-        what = f"{change.what}: {options}" if options else change.what
+        text = f"{change.what}: {options}" if options else change.what
         table.add_row(
-            Text(what),
+            Text(text),
             Text(f"{format_bytes(change.check.needed_bytes)}{mark}", style="" if change.fits else "red"),
             format_probability(change.check.risk) if change.check.risk is not None else "",
-            format_duration(change.step_s.point) if change.step_s else "not known",
+            format_duration(change.step_s.point) if change.step_s else "unknown",
             _times(change.slower),
             _times(change.dearer),
             ASKS[change.asks],

@@ -1,4 +1,4 @@
-"""The table of jobs: one line each with what changes, and below it, where it is narrow, what explains that."""
+"""``leadline jobs``: list jobs with their status, progress and cost; and the table that other commands share."""
 
 import textwrap
 import unicodedata
@@ -19,14 +19,14 @@ from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import Json, err, out, print_json
 
 WIDE = 120
-"""Columns from which on all that is to be said of a job stands in its one line."""
+"""From this width on, a job's details are on its own line."""
 LEAST_KEY = 6
-"""Letters of a key that are shown at least; any beginning that is unique names a job."""
+"""Minimum length of a displayed key; any unique prefix names a job."""
 MOST_NAME, MOST_WHY = 40, 200
 """Letters that are shown of a name, and of a reason, at most."""
 TITLES = ("job", "name", "where", "state", "done", "time", "took")
 LEAST = {"name": 8, "where": 12}
-"""What is cut where the terminal is narrow, and how far at most, in this order."""
+"""Columns that are cut on a narrow terminal, with their minimum width, in this order."""
 RIGHT = ("done", "time", "took")
 STATE = TITLES.index("state")
 GAP = "  "
@@ -35,20 +35,27 @@ STYLES = {JobState.RUNNING: "bold", JobState.COMPLETED: "green", JobState.PENDIN
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """The cells of a job in the order of ``TITLES``, the style of its state, and what else is to be said of it."""
+    """The cells of a job in the order of ``TITLES``, the style of its state, and its details."""
 
     cells: tuple[str, ...]
     style: str
     more: tuple[str, ...]
 
 
-def jobs_table(found: Sequence[JobStatus | ArrayStatus], width: int, now: datetime | None = None) -> Text:
-    """Return the table of jobs and arrays for so many columns; a column in which nothing is known is left out."""
-    shown = shorten_keys([one.group if isinstance(one, ArrayStatus) else one.group or one.key for one in found])
+def jobs_table(statuses: Sequence[JobStatus | ArrayStatus], width: int, now: datetime | None = None) -> Text:
+    """Return the table of jobs and arrays for a terminal width, without empty columns."""
+    shown = shorten_keys(
+        [status.group if isinstance(status, ArrayStatus) else status.group or status.key for status in statuses]
+    )
     now = now or datetime.now().astimezone()
-    rows = [_of_array(one, shown) if isinstance(one, ArrayStatus) else _of_job(one, shown, now) for one in found]
-    known = [at for at, title in enumerate(TITLES) if title not in RIGHT or any(row.cells[at] for row in rows)]
-    widths = _widths(rows, known, width)
+    rows = [
+        _of_array(status, shown) if isinstance(status, ArrayStatus) else _of_job(status, shown, now)
+        for status in statuses
+    ]
+    columns = [
+        column for column, title in enumerate(TITLES) if title not in RIGHT or any(row.cells[column] for row in rows)
+    ]
+    widths = _widths(rows, columns, width)
     lines = [_line(TITLES, widths, "bold", of_state="bold")]
     for row in rows:
         line, more = _line(row.cells, widths, "", of_state=row.style), " · ".join(row.more)
@@ -61,35 +68,35 @@ def jobs_table(found: Sequence[JobStatus | ArrayStatus], width: int, now: dateti
 
 
 def wrap_text(start: str, text: str, width: int, style: str) -> list[Text]:
-    """Return text in lines of at most ``width`` columns, all indented as far as ``start`` is long."""
+    """Return text wrapped to ``width`` columns, indented by the length of ``start``."""
     lines = textwrap.wrap(text, max(width - len(start), 20), break_on_hyphens=False) or [""]
     first = Text(start).append(lines[0], style)
-    return [first, *(Text(" " * len(start)).append(one, style) for one in lines[1:])]
+    return [first, *(Text(" " * len(start)).append(line, style) for line in lines[1:])]
 
 
-def plain_text(text: str, most: int = MOST_NAME) -> str:
-    """Return text on one line without control characters, cut to ``most`` letters: it may hold anything."""
-    kept = "".join(" " if unicodedata.category(one).startswith(("C", "Z")) else one for one in text)
+def plain_text(text: str, limit: int = MOST_NAME) -> str:
+    """Return text on one line without control characters, cut to ``most`` characters."""
+    kept = "".join(" " if unicodedata.category(character).startswith(("C", "Z")) else character for character in text)
     line = " ".join(kept.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
 
 
 def shorten_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return key → its beginning, as long as tells these keys apart."""
+    """Return key → its shortest unique prefix."""
     length = LEAST_KEY
-    while len({one[:length] for one in keys}) < len(set(keys)):
+    while len({key[:length] for key in keys}) < len(set(keys)):
         length += 1
-    return {one: one[:length] for one in keys}
+    return {key: key[:length] for key in keys}
 
 
 def format_clock_time(at: str, now: datetime) -> str:
-    """Return a moment in ISO 8601 as the clocks here show it: ``14:05`` today, else ``24 Nov 14:05``."""
+    """Return a time in ISO 8601 as local time: ``14:05`` today, else ``24 Nov 14:05``."""
     moment = datetime.fromisoformat(at).astimezone()
     return moment.strftime("%H:%M" if moment.date() == now.date() else "%d %b %H:%M")
 
 
 def format_spent(spent: JobUsage) -> str:
-    """Return what was spent: money, units of an allocation, or node-hours where no price is known."""
+    """Return the cost: money, units of an allocation, or node-hours if no price is known."""
     if spent.cost is not None and spent.currency == "USD":
         return f"${spent.cost:.2f}" if spent.cost >= 0.01 or not spent.cost else "<$0.01"
     if spent.cost is not None:
@@ -98,54 +105,53 @@ def format_spent(spent: JobUsage) -> str:
     return "" if not hours else f"{hours:.3g} node-h" if hours >= 0.01 else "<0.01 node-h"
 
 
-def format_progress(one: JobStatus) -> tuple[str, str]:
-    """Return how far a job is: the share, and what was counted; empty where it is not known."""
-    if one.shown is None:
+def format_progress(status: JobStatus) -> tuple[str, str]:
+    """Return the progress of a job, as a share and as a count; empty if unknown."""
+    if status.shown is None:
         return "", ""
-    of, share = f" of {one.shown.total}" if one.shown.total else "", one.shown.share
-    return "" if share is None else f"{100 * share:.0f} %", f"{one.shown.done}{of} {one.shown.unit}"
+    of, share = f" of {status.shown.total}" if status.shown.total else "", status.shown.share
+    return "" if share is None else f"{100 * share:.0f} %", f"{status.shown.done}{of} {status.shown.unit}"
 
 
-def _of_job(one: JobStatus, shown: dict[str, str], now: datetime) -> JobRow:
-    key = shown[one.group or one.key] + (f"_{one.index}" if one.index is not None else "")
-    ran = "" if one.elapsed_s is None else format_duration(one.elapsed_s)
-    limit = format_duration(one.walltime_s) if one.walltime_s else ""
-    share, count = format_progress(one)
+def _of_job(status: JobStatus, shown: dict[str, str], now: datetime) -> JobRow:
+    key = shown[status.group or status.key] + (f"_{status.index}" if status.index is not None else "")
+    ran = "" if status.elapsed_s is None else format_duration(status.elapsed_s)
+    limit = format_duration(status.walltime_s) if status.walltime_s else ""
+    share, count = format_progress(status)
     more = [count] if count else []
-    if one.expected_end is not None:
-        more.append(
-            f"ends {format_clock_time(one.expected_end.earliest, now)} – {format_clock_time(one.expected_end.latest, now)}"
-        )
-    if one.attempts > 1:
-        more.append(f"attempt {one.attempts} of at most {one.attempts_most}")
-    if one.why:
-        more.append(plain_text(one.why, MOST_WHY))
+    if status.expected_end is not None:
+        end = status.expected_end
+        more.append(f"ends {format_clock_time(end.earliest, now)} – {format_clock_time(end.latest, now)}")
+    if status.attempts > 1:
+        more.append(f"attempt {status.attempts} of at most {status.attempts_most}")
+    if status.why:
+        more.append(plain_text(status.why, MOST_WHY))
     cells = (
-        key, plain_text(one.name), one.place, one.state.value, share,
-        f"{ran or '–'} / {limit}" if limit else ran, format_spent(one.spent),
+        key, plain_text(status.name), status.place, status.state.value, share,
+        f"{ran or '–'} / {limit}" if limit else ran, format_spent(status.spent),
     )  # fmt: skip
-    return JobRow(cells, _style(one.state), tuple(more))
+    return JobRow(cells, _style(status.state), tuple(more))
 
 
-def _of_array(one: ArrayStatus, shown: dict[str, str]) -> JobRow:
-    first, counts, size = one.elements[0], one.counts, len(one.elements)
-    places = dict.fromkeys(each.place for each in one.elements)
-    ended = sum(each.closed for each in one.elements)
+def _of_array(array: ArrayStatus, shown: dict[str, str]) -> JobRow:
+    first, counts, size = array.elements[0], array.counts, len(array.elements)
+    places = dict.fromkeys(element.place for element in array.elements)
+    ended = sum(element.closed for element in array.elements)
     worst_first = sorted(counts, key=lambda state: (state is JobState.COMPLETED, -counts[state]))
     main = next(state for state in (JobState.RUNNING, JobState.PENDING, *worst_first) if state in counts)
     cells = (
-        shown[one.group], f"{plain_text(first.name)}[{size}]", ", ".join(places), main.value,
-        f"{100 * ended // size} %", "", format_spent(one.spent),
+        shown[array.group], f"{plain_text(first.name)}[{size}]", ", ".join(places), main.value,
+        f"{100 * ended // size} %", "", format_spent(array.spent),
     )  # fmt: skip
     more = [", ".join(f"{count} {state.value}" for state, count in counts.items())]
-    if (tried := max(each.attempts for each in one.elements)) > 1:
+    if (tried := max(element.attempts for element in array.elements)) > 1:
         more.append(f"up to {tried} attempts")
     return JobRow(cells, _style(main), tuple(more))
 
 
-def _widths(rows: Sequence[JobRow], known: Sequence[int], width: int) -> dict[int, int]:
-    """Return the width of each column that is shown: names and places are cut until all fit, as far as may be."""
-    widths = {at: max(cell_len(TITLES[at]), *(cell_len(row.cells[at]) for row in rows)) for at in known}
+def _widths(rows: Sequence[JobRow], columns: Sequence[int], width: int) -> dict[int, int]:
+    """Return the width of each column; names and targets are cut until the line fits."""
+    widths = {at: max(cell_len(TITLES[at]), *(cell_len(row.cells[at]) for row in rows)) for at in columns}
     for title, least in LEAST.items():
         at = TITLES.index(title)
         over = sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
@@ -184,8 +190,8 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="JOB…",
-        help="A job's key or its beginning, its name, its id at the scheduler, or an array.",
-        show_default="all at work",
+        help="Job key or its prefix, job name, scheduler ID, or array.",
+        show_default="all active jobs",
     ),
 ]
 
@@ -194,43 +200,44 @@ Names = Annotated[
 def jobs(
     names: Names = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Those that ended, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include finished jobs.")] = False,
     most: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Only the newest so many.", show_default="all")
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Show at most N jobs, the newest.", show_default="all"),
     ] = None,
-    each: Annotated[bool, typer.Option("--each", help="Every element of an array in a row of its own.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Show every element of an array in its own row.")] = False,
     json: Json = False,
 ) -> None:
-    """List your jobs, newest first: where, how far, when they are expected to end, and what they took."""
-    found = job_statuses(names or (), all_jobs=everything or most is not None, limit=most)
+    """List your jobs, newest first, with their status, progress, expected end and cost."""
+    statuses = job_statuses(names or (), all_jobs=everything or most is not None, limit=most)
     if json:
-        print_json(to_document({"jobs": found}, SCHEMA))
+        print_json(to_document({"jobs": statuses}, SCHEMA))
         return
-    if not found:
+    if not statuses:
         err().print(no_jobs_message(all_=everything or bool(most)), markup=False, soft_wrap=True)
         return
-    print_jobs(found, each=each)
+    print_jobs(statuses, each=each)
 
 
-def print_jobs(found: Sequence[JobStatus], *, each: bool = False) -> None:
-    """Print jobs on stdout, and on stderr which of their systems do not answer."""
+def print_jobs(statuses: Sequence[JobStatus], *, each: bool = False) -> None:
+    """Print jobs on stdout, and a note per unreachable system on stderr."""
     console = out()
-    console.print(jobs_table(found if each else fold_arrays(found), console.width), soft_wrap=True)
-    for sentence in describe_silent_systems(found):
+    console.print(jobs_table(statuses if each else fold_arrays(statuses), console.width), soft_wrap=True)
+    for sentence in describe_silent_systems(statuses):
         err().print(f"note: {sentence}", markup=False, soft_wrap=True)
 
 
-def describe_silent_systems(found: Sequence[JobStatus]) -> list[str]:
-    """Return a sentence for each system that does not answer: what is shown of its jobs is older than that."""
+def describe_silent_systems(statuses: Sequence[JobStatus]) -> list[str]:
+    """Return a sentence for each system that does not answer; the status of its jobs is older than that."""
     now = datetime.now().astimezone()
     return [
-        f"{system} has not answered since {format_clock_time(since, now)}, and is asked again ({plain_text(why, 200)})"
-        for system, (since, why) in silent_systems(found).items()
+        f"{system} has not answered since {format_clock_time(since, now)}; retrying ({plain_text(why, 200)})"
+        for system, (since, why) in silent_systems(statuses).items()
     ]
 
 
 def no_jobs_message(*, all_: bool) -> str:
-    """Say what to do where there is no job to be shown."""
+    """Return what to do if there is no job to show."""
     if all_:
-        return "no job was handed over yet: leadline submit --on SYSTEM:PARTITION -- COMMAND hands one over"
-    return "no job is at work: leadline jobs --all shows those that ended, leadline submit hands one over"
+        return "no jobs yet; submit one with leadline submit --on SYSTEM:PARTITION -- COMMAND"
+    return "no active jobs; leadline jobs --all shows finished ones"

@@ -1,4 +1,4 @@
-"""The ``leadline`` command: a table of verbs, each loaded only when it is called."""
+"""The ``leadline`` command: a table of commands, each imported only when it is called."""
 
 import os
 import sys
@@ -8,38 +8,38 @@ from leadline import __version__
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Before a job runs": {
-        "estimate": ("estimate", "time, memory and cost of a job, without running it"),
-        "fit": ("fit", "does it fit into memory, how surely, and what would make it fit"),
-        "probe": ("probe", "the first steps of your own command, run here and scaled to the whole job"),
-        "recommend": ("recommend", "the configuration to ask for, under a deadline, a budget and a risk"),
+        "estimate": ("estimate", "predict time, memory and cost of a job"),
+        "fit": ("fit", "check whether a job fits into memory, and what would make it fit"),
+        "probe": ("probe", "run the first steps of a command and extrapolate to the whole job"),
+        "recommend": ("recommend", "choose a configuration under a deadline, a budget and a risk"),
     },
     "Measure an application": {
-        "campaign": ("campaign", "plan and make the runs from which time and memory are learned"),
+        "campaign": ("campaign", "plan and run experiments to train a model of an application"),
     },
     "Run and remember": {
-        "submit": ("submit", "the batch script, or the job itself on this machine"),
-        "jobs": ("jobs", "your jobs: where, how far, until when, and what they took"),
+        "submit": ("submit", "run a job here or on a cluster, or print its batch script"),
+        "jobs": ("jobs", "list jobs with their status, progress and cost"),
         "watch": ("watch", "follow jobs until they end"),
-        "explain": ("explain", "the whole story of a job: every decision with its evidence"),
-        "cancel": ("cancel", "take jobs back"),
-        "plane": ("plane", "look after the jobs: watch, resize, move, resubmit"),
-        "history": ("history", "what ran, beside what was predicted"),
-        "train": ("train", "measured runs to the estimator that predicts them best, with its card"),
-        "model": ("model", "list and show trained models, and how far off each is"),
+        "explain": ("explain", "show the event log of a job: every decision with its evidence"),
+        "cancel": ("cancel", "cancel jobs"),
+        "plane": ("plane", "run the process that manages jobs: watch, resize, move, resubmit"),
+        "history": ("history", "list past runs with their predictions"),
+        "train": ("train", "train a model on measured runs"),
+        "model": ("model", "list and show trained models"),
     },
     "Machines": {
-        "systems": ("systems", "list, show, probe, check and validate the known systems"),
-        "devices": ("devices", "list and show the known devices"),
-        "calibrate": ("calibrate", "measure the device at hand, for better estimates"),
-        "measure": ("measure", "steps of many models on a device, into one file that estimators learn from"),
-        "adapt": ("adapt", "a few measured steps of your own device, for estimates that fit it"),
+        "systems": ("systems", "list, show, probe, check and validate systems"),
+        "devices": ("devices", "list and show devices"),
+        "calibrate": ("calibrate", "measure this machine's device for better estimates"),
+        "measure": ("measure", "time steps of many models on this device"),
+        "adapt": ("adapt", "adapt estimates to a few measured steps of your device"),
     },
     "See for yourself": {
-        "demo": ("demo", "the whole path on three real jobs, here, in minutes"),
-        "bench": ("bench", "measure every promised figure again"),
+        "demo": ("demo", "try everything on three real jobs, in minutes"),
+        "bench": ("bench", "measure every published metric again"),
     },
 }
-"""Heading → verb → (module beside this one that defines ``app``, one line of help)."""
+"""Heading → command → (module of this package that defines ``app``, one line of help)."""
 
 COMMANDS = {verb: entry for verbs in GROUPS.values() for verb, entry in verbs.items()}
 
@@ -66,35 +66,37 @@ def main(arguments: list[str]) -> int:
 
 
 def run() -> None:
-    """Run this process's own command line and end with its exit code, whatever becomes of the streams."""
+    """Run this process's command line, and exit with its code."""
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - it stands in for a closed stream
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - replaces a closed stream
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
     except KeyboardInterrupt:
-        code = _say("interrupted", 130)
+        code = _print_error("interrupted", 130)
     except BrokenPipeError:
         code = 0  # whoever read the output has what they wanted
     except OSError as error:
-        what = "the output cannot be written" if error.filename is None else f"{error.filename} cannot be used"
-        code = _say(f"{what}: {error.strerror or error}", 1)
+        message = "cannot write the output" if error.filename is None else f"cannot use {error.filename}"
+        code = _print_error(f"{message}: {error.strerror or error}", 1)
     except Exception as error:
         if os.environ.get("LEADLINE_DEBUG"):
             raise
-        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        code = _say(f"a fault of Leadline's own, {said}: LEADLINE_DEBUG=1 shows where; please report it", 1)
-    _let_go_of_stdout()
+        error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        code = _print_error(
+            f"internal error ({error_text}); set LEADLINE_DEBUG=1 for a traceback, and please report it", 1
+        )
+    _discard_unwritable_output()
     sys.exit(code)
 
 
-def _say(sentence: str, code: int) -> int:
+def _print_error(sentence: str, code: int) -> int:
     sys.stderr.write(f"leadline: {sentence}\n")
     return code
 
 
-def _let_go_of_stdout() -> None:
-    """Drop what could not be written, which Python would else try again at the end, and complain."""
+def _discard_unwritable_output() -> None:
+    """Drop output that cannot be written; Python would try again at exit, and complain."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -111,14 +113,14 @@ def _help() -> str:
         [
             "Usage: leadline COMMAND [ARGUMENTS]",
             "",
-            "Know how long an AI job takes, what memory it needs and what it costs, before it runs.",
+            "Predict time, memory and cost of AI jobs before they run.",
             "",
             *listed,
             "Try:",
             "  leadline estimate config.json --on OSC-Pitzer      a Hugging Face model, no torch needed",
-            "  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
+            "¶  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
             "",
-            "leadline COMMAND --help says more; leadline --version prints the version.",
+            "Run leadline COMMAND --help for details of a command, leadline --version for the version.",
             "Exit codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.",
             "",
         ]
@@ -126,7 +128,7 @@ def _help() -> str:
 
 
 def _unknown(name: str) -> int:
-    from leadline.core.errors import UnknownName  # noqa: PLC0415 - difflib loads only when needed
+    from leadline.core.errors import UnknownName  # noqa: PLC0415 - difflib loads on use
 
     sys.stderr.write(f"leadline: {UnknownName('command', name, COMMANDS)}\n")
     return 2

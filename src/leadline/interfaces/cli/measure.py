@@ -1,4 +1,4 @@
-"""``leadline measure``: steps of many models on the device at hand, into one file; or the kit for another machine."""
+"""``leadline measure``: time steps of many models on this device, or write the kit for another machine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,8 +28,8 @@ def measure_command(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="File of measurements, begun or gone on with.",
-            show_default="needed, but for --kit",
+            help="File of measurements, created or resumed.",
+            show_default="required, unless --kit is given",
         ),
     ] = None,
     *,
@@ -37,35 +37,33 @@ def measure_command(
         Path | None,
         typer.Option(
             metavar="FILE.pyz",
-            help="Measure nothing, and write the kit that does it on a machine without Leadline.",
+            help="Write the measuring kit for a machine without Leadline, instead of measuring.",
             show_default="measure here",
         ),
     ] = None,
-    minutes: Annotated[float, typer.Option(metavar="N", help="End after so long.")] = MINUTES,
+    minutes: Annotated[float, typer.Option(metavar="N", help="Time limit in minutes.")] = MINUTES,
     device: Annotated[
-        str, typer.Option(metavar="KIND", help="What to measure: cuda, cpu, or auto for a GPU if there is one.")
+        str, typer.Option(metavar="KIND", help="Device to measure: cuda, cpu, or auto (a GPU if there is one).")
     ] = "auto",
     python: Annotated[
         str | None,
-        typer.Option(metavar="PATH", help="Interpreter that has torch.", show_default="the one that runs this"),
+        typer.Option(metavar="PATH", help="Python interpreter with torch.", show_default="this one"),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Tiny models, timed briefly.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the order in which points are measured.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure tiny models briefly.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of the order of points.")] = 0,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Measure half of the points under torch.compile.")
     ] = False,
     no_ops: Annotated[bool, typer.Option("--no-ops", help="Do not profile the ops of each step.")] = False,
-    point_limit: Annotated[float, typer.Option(metavar="SECONDS", help="Give a point up after so long.")] = 90.0,
+    point_limit: Annotated[float, typer.Option(metavar="SECONDS", help="Time limit of one point.")] = 90.0,
     json: Json = False,
 ) -> None:
-    """Measure steps of many models on this device (time, memory, energy, ops), and keep them in one file.
+    """Time steps of many models on this device (time, memory, energy, ops), and save them in one file.
 
-    The same command again goes on where it was ended, however that was.
+    Run the same command again to resume.
     """
     if (to is None) == (kit is None):
-        raise InvalidInput(
-            "leadline measure needs either --out FILE to measure into, or --kit FILE.pyz to write the kit"
-        )
+        raise InvalidInput("name either --out FILE to measure, or --kit FILE.pyz to write the kit")
     if kit is not None:
         _write(kit, json=json)
         return
@@ -73,16 +71,16 @@ def measure_command(
     console = err()
     request = MeasureRequest(to, minutes, device, python, quick, seed, compiled, not no_ops, point_limit)
 
-    def show(said: str, in_file: int, elapsed_s: float) -> None:
-        console.print(f"[{in_file}, {format_duration(elapsed_s)}] {said}", markup=False, soft_wrap=True)
+    def show(text: str, in_file: int, elapsed_s: float) -> None:
+        console.print(f"[{in_file}, {format_duration(elapsed_s)}] {text}", markup=False, soft_wrap=True)
 
-    found = measure(request, show)
-    for note in found.notes:
+    summary = measure(request, show)
+    for note in summary.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if json:
-        print_json(to_document(found, SCHEMA))
+        print_json(to_document(summary, SCHEMA))
     else:
-        out().print(found.sentence, markup=False, soft_wrap=True)
+        out().print(summary.sentence, markup=False, soft_wrap=True)
 
 
 def _write(kit: Path, *, json: bool) -> None:
@@ -91,7 +89,8 @@ def _write(kit: Path, *, json: bool) -> None:
         print_json(to_document({"path": str(kit), "size_bytes": size_bytes}, KIT_SCHEMA))
         return
     out().print(
-        f"{kit} written ({format_bytes(size_bytes)}); where torch is: python {kit.name} --out rows.jsonl --minutes 20",
+        f"wrote {kit} ({format_bytes(size_bytes)}); on a machine with torch: python {kit.name} "
+        "--out rows.jsonl --minutes 20",
         markup=False,
         soft_wrap=True,
     )

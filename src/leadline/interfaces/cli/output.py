@@ -1,4 +1,4 @@
-"""What every command shares: Typer's start, the error's end, and the two streams."""
+"""Shared parts of all commands: running Typer, reporting errors, and writing to stdout and stderr."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,51 +14,51 @@ from leadline.core.runs import Value
 from leadline.interfaces.cli.usage_errors import describe_usage_error
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-All = Annotated[bool, typer.Option("--all", help="Show every place, and what was left out.")]
+All = Annotated[bool, typer.Option("--all", help="Show all partitions, and those left out.")]
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it; Typer returns it by itself."""
+"""Exit code after Ctrl-C, as in shells."""
 
 PIPE_WIDTH = 160
-"""Columns of a table that goes to a file or a pipe."""
+"""Width of a table that goes to a file or a pipe."""
 
 
 class _Output(Console):
-    """The console for data; a reader who has gone is an error like any other here, and ends the command quietly."""
+    """The console for data; a closed pipe raises ``BrokenPipeError``, which ends the command quietly."""
 
     def on_broken_pipe(self) -> None:
-        """Let the start of the process decide, rather than end it with a failure."""
+        """Raise, so that ``main.run`` decides on the exit code."""
         raise BrokenPipeError
 
 
 def out() -> Console:
-    """Return the console for data (stdout): no colour without a terminal, nor under NO_COLOR."""
+    """Return the console for data (stdout); without colour if it is no terminal, or NO_COLOR is set."""
     return _Output(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def err() -> Console:
-    """Return the console for progress and remarks (stderr)."""
+    """Return the console for progress and notes (stderr)."""
     return Console(stderr=True, highlight=False)
 
 
 def format_cost(estimate: Estimate) -> tuple[str, str]:
-    """Return an estimate's cost and its currency as two cells; a dollar amount needs no second one."""
+    """Return an estimate's cost and its currency as two cells; the second is empty for dollars."""
     if estimate.cost is None:
-        return "not known", ""
+        return "unknown", ""
     if estimate.currency == "USD":
         return f"${estimate.cost.point:.4g}", ""
     return f"{estimate.cost.point:.3g}", estimate.currency or ""
 
 
 def format_place(system: str | None, partition: str | None) -> str:
-    """Return a place as it is written after ``--on``."""
+    """Return a target as it is written after ``--on``."""
     return f"{system}:{partition}" if system and partition else system or ""
 
 
 def varying_names(parameters: Sequence[Mapping[str, Value]]) -> list[str]:
-    """Return the names whose values differ between configurations."""
-    names = dict.fromkeys(name for one in parameters for name in one)
-    return [name for name in names if len({one.get(name) for one in parameters}) > 1]
+    """Return the names of parameters with different values."""
+    names = dict.fromkeys(name for parameter in parameters for name in parameter)
+    return [name for name in names if len({parameter.get(name) for parameter in parameters}) > 1]
 
 
 def format_value(value: Value | None) -> str:
@@ -72,10 +72,10 @@ def print_json(document: object) -> None:
 
 
 def write_text(text: str) -> None:
-    """Write text on stdout; a reader who has gone is told to the start of the process alone, which ends quietly.
+    """Write text on stdout.
 
     Raises:
-        BrokenPipeError: without an error number, by which Typer would take it for a failure of its own to handle.
+        BrokenPipeError: without an error number; with one, Typer would handle it itself.
     """
     try:
         sys.stdout.write(text)
@@ -85,14 +85,14 @@ def write_text(text: str) -> None:
 
 
 def run_command(app: typer.Typer, name: str, arguments: list[str]) -> int:
-    """Run one command's Typer application and return the exit code; an error is one sentence on stderr."""
+    """Run a command's Typer application and return the exit code; an error is one sentence on stderr."""
     try:
         result = app(arguments, prog_name=f"leadline {name}", standalone_mode=False)
     except LeadlineError as error:
         sys.stderr.write(f"leadline {name}: {error}\n")
         return error.exit_code
     except typer.Abort:
-        sys.stderr.write(f"leadline {name}: nothing was done\n")
+        sys.stderr.write(f"leadline {name}: aborted\n")
         return 1
     except KeyboardInterrupt:
         result = INTERRUPTED
@@ -108,7 +108,7 @@ def run_command(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 
 def _usage_error(error: Any, name: str, arguments: list[str]) -> int:  # noqa: ANN401 - Typer's own are private
-    """Answer a wrong command line; a group of commands that is called alone explains itself."""
+    """Report a wrong command line; a command group without arguments prints its help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stdout.write(f"{error.format_message()}\n")
         return 0

@@ -1,4 +1,4 @@
-"""``leadline plane``: look after the jobs that were handed over, as an ordinary process of the user's."""
+"""``leadline plane``: run the Intelligence Plane, the process that manages submitted jobs."""
 
 from typing import Annotated
 
@@ -27,63 +27,64 @@ RUN, STATUS = "run", "status"
 
 @app.command(epilog=EXAMPLES)
 def plane(
-    what: Annotated[
-        str, typer.Argument(metavar="run|status", help="Run it, or say who does and what it looks after.")
-    ] = RUN,
+    action: Annotated[str, typer.Argument(metavar="run|status", help="Run the plane, or show its status.")] = RUN,
     *,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="End when no job is left to look after.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Do what is due now, and end; for cron.")] = False,
+    until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when all jobs have ended.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Do what is due now and exit; for cron.")] = False,
     json: Json = False,
 ) -> None:
-    """Look after the jobs that were handed over: submit, watch, resize, move, resubmit, and learn from them.
+    """Manage submitted jobs: submit, watch, resize, move and resubmit them, and retrain on finished ones.
 
-    It runs in the foreground as your own process, without root and without a port, one at a time. Killed at any moment
-    it loses nothing: the next one goes on from its journal. SIGTERM or Ctrl-C ends it; the jobs go on.
+    The plane runs in the foreground as your own process, without root and without a port, one at a time. If it is
+    killed,
+    the next one resumes from its journal. SIGTERM or Ctrl-C ends it; the jobs go on.
     """
-    if what not in (RUN, STATUS):
-        raise InvalidInput(f"{what!r} is nothing the plane can do: write leadline plane, or leadline plane status")
-    if what == STATUS:
+    if action not in (RUN, STATUS):
+        raise InvalidInput(f"unknown action {action!r}: use leadline plane or leadline plane status")
+    if action == STATUS:
         _status(json=json)
         return
     if json:
-        raise InvalidInput("--json is for leadline plane status: while it runs, leadline jobs --json tells of the jobs")
+        raise InvalidInput("--json works with leadline plane status only; leadline jobs --json shows the jobs")
     console = err()
     with (
         Interrupts() as interrupts,
-        InlinePlane(lambda said: console.print(said, markup=False, soft_wrap=True)) as turns,
+        InlinePlane(lambda message: console.print(message, markup=False, soft_wrap=True)) as inline_plane,
     ):
-        wait_s = turns.step()
-        if not turns.runs_plane:
-            raise LeadlineError(f"the plane is run already, by {describe_runner() or 'another process'}: one is enough")
+        wait_s = inline_plane.step()
+        if not inline_plane.runs_plane:
+            raise LeadlineError(f"the plane is already running ({describe_runner() or 'another process'})")
         if not once:
-            console.print(f"the plane looks after {_counted()}; Ctrl-C ends it and not the jobs", markup=False)
-        while not (once or interrupts.received or (until_idle and turns.idle)):
+            console.print(f"managing {_count_jobs()}; Ctrl-C ends the plane, not the jobs", markup=False)
+        while not (once or interrupts.received or (until_idle and inline_plane.idle)):
             interrupts.wait(wait_s)
             if not interrupts.received:
-                wait_s = turns.step()
+                wait_s = inline_plane.step()
     if not once:
-        console.print(f"the plane ended; {_counted()} at work", markup=False)
+        console.print(f"the plane ended; {_count_jobs()} active", markup=False)
 
 
 def _status(*, json: bool) -> None:
-    who, found, learned = describe_runner(), find_jobs(), retraining_events()
+    runner, jobs, events = describe_runner(), find_jobs(), retraining_events()
     counts = {
-        state.value: sum(one.current_state is state for one in found) for state in (JobState.RUNNING, JobState.PENDING)
+        state.value: sum(job.current_state is state for job in jobs) for state in (JobState.RUNNING, JobState.PENDING)
     }
     if json:
-        print_json({"schema": SCHEMA, "run_by": who, "jobs": counts, "learned": learned, "folder": str(plane_dir())})
+        print_json({"schema": SCHEMA, "run_by": runner, "jobs": counts, "learned": events, "folder": str(plane_dir())})
         return
-    left = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no job is at work"
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no active jobs"
     console = out()
-    console.print(f"run by   {who or 'nobody'}", markup=False)
-    console.print(f"jobs     {left}", markup=False)
+    console.print(f"runner   {runner or 'none'}", markup=False)
+    console.print(f"jobs     {summary}", markup=False)
     console.print(f"journal  {plane_dir() / 'journal.sqlite'}", markup=False, soft_wrap=True)
-    for event in learned:
+    for event in events:
         console.print(f"{format_local_time(event.at)}  {describe_event(event)[0]}", markup=False, soft_wrap=True)
-    if who is None and any(counts.values()):
-        err().print("nobody looks after them: leadline watch, or leadline plane, does", markup=False)
+    if runner is None and any(counts.values()):
+        err().print(
+            "The plane is not running. Run leadline watch or leadline plane to manage these jobs.", markup=False
+        )
 
 
-def _counted() -> str:
-    left = sum(not one.closed for one in find_jobs())
-    return f"{left} job{'' if left == 1 else 's'}" if left else "no job"
+def _count_jobs() -> str:
+    count = sum(not job.closed for job in find_jobs())
+    return f"{count} job{'' if count == 1 else 's'}" if count else "no jobs"

@@ -1,4 +1,4 @@
-"""``leadline recommend``: the configuration to ask for, under a deadline, a budget and a risk."""
+"""``leadline recommend``: choose a configuration under a deadline, a budget and a risk."""
 
 import shlex
 from collections import Counter
@@ -44,7 +44,7 @@ Examples:
 
 ROWS_SHOWN = 12
 FEW = 3
-"""So many rejections are shown each with its reason; more are counted by the class of it."""
+"""Up to this many rejections are listed; more are counted by kind."""
 LIMITS, REQUEST = "Limits", "The request"
 
 
@@ -57,19 +57,17 @@ def recommend(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="The job must end within this time: 12h, 90m, 1-00:00:00.",
+            help="Maximum time to the end of the job: 12h, 90m, 1-00:00:00.",
             show_default="none",
             rich_help_panel=LIMITS,
         ),
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(
-            metavar="AMOUNT", help="The job must cost at most this much.", show_default="none", rich_help_panel=LIMITS
-        ),
+        typer.Option(metavar="AMOUNT", help="Maximum cost of the job.", show_default="none", rich_help_panel=LIMITS),
     ] = None,
     currency: Annotated[
-        str, typer.Option(metavar="UNIT", help="What the budget counts: USD, or a site's unit.", rich_help_panel=LIMITS)
+        str, typer.Option(metavar="UNIT", help="Unit of the budget: USD, or a site's unit.", rich_help_panel=LIMITS)
     ] = "USD",
     risk: Annotated[
         float,
@@ -78,14 +76,14 @@ def recommend(
     kill: Annotated[
         float,
         typer.Option(
-            metavar="WEIGHT", help="What an hour lost to a kill counts, in hours used.", rich_help_panel=REQUEST
+            metavar="WEIGHT", help="Weight of an hour lost to a kill, in hours used.", rich_help_panel=REQUEST
         ),
     ] = 1.0,
     waste: Annotated[
         float,
         typer.Option(
             metavar="WEIGHT",
-            help="What an hour asked for and not used counts: longer requests wait longer.",
+            help="Weight of an hour requested but not used: longer requests wait longer.",
             rich_help_panel=REQUEST,
         ),
     ] = 1.0,
@@ -94,16 +92,16 @@ def recommend(
         list[str] | None,
         typer.Option(
             metavar="SYSTEM[=FILE]",
-            help="Count the time in the queue of a system, told by its accounting: a FILE (- is standard input), or "
-            "what sacct says here. Repeatable.",
-            show_default="waits are not known",
+            help="Include queue wait time, predicted from job accounting: sacct output in FILE (- for "
+            "stdin), or this cluster's sacct; repeatable.",
+            show_default="waits unknown",
             rich_help_panel=LIMITS,
         ),
     ] = None,
     everything: All = False,
     json: Json = False,
 ) -> None:
-    """Recommend a system, a partition and a request, for a workload or by a trained model; say why the others lost."""
+    """Recommend a system, a partition and a request for a workload or with a trained model, and explain the choice."""
     constraints = replace(_constraints(deadline, budget, currency, risk), weights=_weights(kill, waste))
     answer = _answer(work, constraints, on or (), waits or ())
     if json:
@@ -119,40 +117,40 @@ def recommend(
 
 
 def _answer(
-    asked: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str], waits: Sequence[str]
+    question: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str], waits: Sequence[str]
 ) -> Recommendation:
-    if isinstance(asked, ModelQuestion):
-        return recommend_with_model(asked, trained_model(asked.model), toolbox(), constraints, on=on, waits=waits)
-    return recommend_verb(asked, toolbox(), constraints, on=on, waits=waits)
+    if isinstance(question, ModelQuestion):
+        return recommend_with_model(question, trained_model(question.model), toolbox(), constraints, on=on, waits=waits)
+    return recommend_verb(question, toolbox(), constraints, on=on, waits=waits)
 
 
 def _constraints(deadline: str | None, budget: float | None, currency: str, risk: float) -> Constraints:
     if not 0 < risk < 1:
-        raise InvalidInput(f"--risk is {risk:g}, but it must lie between 0 and 1, such as 0.05")
+        raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
     if budget is not None and not budget >= 0:
         raise InvalidInput(f"--budget is {budget:g}, but it must be 0 or more")
     deadline_s = None if deadline is None else parse_duration_s(deadline)
     if deadline_s is not None and deadline_s <= 0:
-        raise InvalidInput(f"--deadline is {deadline}, but it must be more than 0")
+        raise InvalidInput(f"--deadline is {deadline}, but it must be above 0")
     return Constraints(deadline_s, budget, currency if budget is not None else None, risk)
 
 
 def _weights(kill: float, waste: float) -> RiskWeights:
     for option, value in (("--kill", kill), ("--waste", waste)):
         if not 0 <= value < float("inf"):
-            raise InvalidInput(f"{option} is {value:g}, but it must be 0 or more: 1 counts an hour as one that is used")
+            raise InvalidInput(f"{option} is {value:g}, but it must be 0 or more")
     return RiskWeights(kill, waste)
 
 
 def _show(answer: Recommendation, *, everything: bool) -> None:
     best = answer.options[0]
     console = out()
-    console.print(f"Ask for {_request(best)}", style="bold")
+    console.print(f"Request {_request(best)}", style="bold")
     console.print(f"Why: {best.reason}.")
     if best.request_reason:
         console.print(f"{best.request_reason[0].upper()}{best.request_reason[1:]}.", soft_wrap=True)
     for note in best.notes:
-        console.print(f"Beware: {note}.", soft_wrap=True)
+        console.print(f"Note: {note}.", soft_wrap=True)
     if best.command:
         console.print(f"Run: {shlex.join(best.command)}", soft_wrap=True, markup=False)
     console.print()
@@ -167,7 +165,7 @@ def _show(answer: Recommendation, *, everything: bool) -> None:
 
 
 def _wait(wait_s: float) -> str:
-    """Write a wait; up to a minute it is none, as a scheduler takes that to go round."""
+    """Return a wait; up to a minute is "none", the cycle of a scheduler."""
     return "none" if wait_s <= IMMEDIATE_START_S else format_duration(wait_s)
 
 
@@ -175,7 +173,7 @@ def _request(option: Option) -> str:
     request, target = option.resources, option.estimate.target
     parts = [format_place(option.system, option.partition), f"{request.nodes} node{'s' * (request.nodes > 1)}"]
     if request.gpus_per_node:
-        parts.append(f"{request.gpus_per_node} × {target.device} a node")
+        parts.append(f"{request.gpus_per_node} × {target.device} per node")
     if request.cores_per_task:
         parts.append(f"{request.cores_per_task} cores")
     if request.memory_bytes_per_node:
@@ -189,11 +187,11 @@ def _table(options: tuple[Option, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
     table.add_column("place", no_wrap=True)
-    varied = varying_names([option.parameters for option in options])
-    for name in varied:
+    varying = varying_names([option.parameters for option in options])
+    for name in varying:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
-    for name in ("time", "90 % range", "ask for", "memory", "cost"):
+    for name in ("time", "90 % range", "request", "memory", "cost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", overflow="ellipsis", no_wrap=True)
     if waits := any(option.wait_s for option in options):
@@ -202,32 +200,36 @@ def _table(options: tuple[Option, ...]) -> Table:
     if unsure := any(option.notes for option in options):
         table.add_column("")
     for option in options:
-        one, request = option.estimate, option.resources
+        estimate, request = option.estimate, option.resources
         table.add_row(
             "*" if option.on_front else "",
             format_place(option.system, option.partition),
-            *(format_value(option.parameters.get(name)) for name in varied),
-            one.target.device if one.target.gpus <= 1 else f"{one.target.gpus} × {one.target.device}",
-            format_duration(one.elapsed_s.point) if one.elapsed_s else "not known",
-            f"{format_duration(one.elapsed_s.low)} – {format_duration(one.elapsed_s.high)}" if one.elapsed_s else "",
+            *(format_value(option.parameters.get(name)) for name in varying),
+            estimate.target.device
+            if estimate.target.gpus <= 1
+            else f"{estimate.target.gpus} × {estimate.target.device}",
+            format_duration(estimate.elapsed_s.point) if estimate.elapsed_s else "unknown",
+            f"{format_duration(estimate.elapsed_s.low)} – {format_duration(estimate.elapsed_s.high)}"
+            if estimate.elapsed_s
+            else "",
             format_clock(request.walltime_s) if request.walltime_s else "",
             format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
-            *format_cost(one),
+            *format_cost(estimate),
             *(_waits(option) if waits else ()),
             *(["?" if option.notes else ""] if unsure else []),
         )
-    table.caption = "* no other is both faster and cheaper in the same currency"
+    table.caption = "* no other option is both faster and cheaper in the same currency"
     if unsure:
-        table.caption += "\n? no run had this hardware: the range is wider for it"
+        table.caption += "\n? no run had this hardware: wider interval"
     table.caption_justify = "left"
     return table
 
 
 def _waits(option: Option) -> tuple[str, str, str]:
-    """Return how long the request waits, its range, and when the result is there; nothing of what is not known."""
+    """Return the wait, its interval, and the time until the result."""
     wait, result = option.wait_s, option.result_s
     if wait is None or result is None:
-        return "not known", "", ""
+        return "unknown", "", ""
     return (_wait(wait.point), f"{_wait(wait.low)} – {_wait(wait.high)}",
             format_duration(result.point))  # fmt: skip
 
@@ -237,11 +239,10 @@ def _show_rejections(answer: Recommendation, *, everything: bool) -> None:
         return
     console = err()
     if everything or len(answer.rejections) <= FEW:
-        for one in answer.rejections:
-            console.print(
-                f"rejected {format_place(one.system, one.partition)} ({one.node}): {one.reason}", soft_wrap=True
-            )
+        for rejection in answer.rejections:
+            place = format_place(rejection.system, rejection.partition)
+            console.print(f"rejected {place} ({rejection.node}): {rejection.reason}", soft_wrap=True)
         return
-    causes = Counter(one.kind for one in answer.rejections)
+    causes = Counter(rejection.kind for rejection in answer.rejections)
     summary = "; ".join(f"{count} {cause}" for cause, count in causes.most_common(6))
-    console.print(f"{len(answer.rejections)} places rejected ({summary}); each with --all.")
+    console.print(f"{len(answer.rejections)} partitions rejected ({summary}); show them with --all")

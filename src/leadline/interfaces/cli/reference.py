@@ -1,4 +1,4 @@
-"""The reference of the command line as Markdown, written from the parser itself, so that it cannot go stale."""
+"""The command-line reference as Markdown, generated from the parsers."""
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,7 +11,7 @@ from leadline.interfaces.cli.main import GROUPS
 
 
 def reference() -> str:
-    """Return every command in the order of ``leadline --help``: usage, what it does, and its options by section."""
+    """Return every command in the order of ``leadline --help``: usage, help, and options by section."""
     parts: list[str] = []
     for heading, verbs in GROUPS.items():
         parts.append(f"## {heading}")
@@ -35,11 +35,11 @@ def _command(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - Typer'
         for title, rows in option_sections(command, context).items():
             if rows:
                 yield f"**{title}**"
-                yield "\n\n".join(f"`{name}`\n: {_escaped(what)}" for name, what in rows)
+                yield "\n\n".join(f"`{name}`\n: {_escaped(description)}" for name, description in rows)
     if command.epilog:
         yield f"```text\n{command.epilog}\n```"
 
 
 def _escaped(text: str) -> str:
-    """Keep what Markdown would read as its own."""
+    """Escape Markdown's own characters."""
     return text.replace("*", r"\*").replace("[", r"\[").replace("<", r"\<")

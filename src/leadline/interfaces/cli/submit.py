@@ -1,4 +1,4 @@
-"""``leadline submit`` on this machine: the job itself, in the foreground."""
+"""``leadline submit``: run a job on this machine, submit it to the plane, or print its batch script."""
 
 import sys
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from leadline.app.composition import toolbox
+from leadline.app.composition import toolbox, user_catalog
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.event_log import describe_policy, describe_request, format_local_time
 from leadline.app.jobs.history import compare_run
@@ -30,7 +30,7 @@ from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
 
 def run_now(subject: list[str], request: JobRequest, *, yes: bool, json: bool) -> None:
-    """Ask, run, remember, and show prediction beside measurement; a failed job ends the command with its own code."""
+    """Ask for confirmation, run the job, and show prediction and measurement; a failed job sets the exit code."""
     spec = build_job_spec(subject, LOCAL, request)
     resources = spec.resources
     limits = [f"at most {format_duration(resources.walltime_s)}"] if resources.walltime_s else []
@@ -38,12 +38,12 @@ def run_now(subject: list[str], request: JobRequest, *, yes: bool, json: bool) -
     console = err()
     if not yes:
         if not sys.stdin.isatty():
-            raise InvalidInput("nobody can be asked whether to run the job, for there is no terminal: add -y")
+            raise InvalidInput("cannot ask for confirmation without a terminal: add -y to run the job")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
         typer.confirm(question, default=True, abort=True, err=True)
     predicted = predict_job(LOCAL, subject, toolbox(), name=request.name)
     if predicted.estimate is None:
-        console.print(f"note: nothing is predicted for this run: {predicted.reason}", markup=False)
+        console.print(f"note: no prediction for this run: {predicted.reason}", markup=False)
     run = run_locally(
         spec,
         predicted=predicted.estimate,
@@ -60,16 +60,19 @@ def run_now(subject: list[str], request: JobRequest, *, yes: bool, json: bool) -
 
 SCHEMA = "leadline.submitted/1"
 ACCEPTANCE_TIMEOUT_S = 60.0
-"""How long is waited for a scheduler's answer; the job is handed over whether it comes or not."""
+"""How long the command waits for the scheduler; the job is in the journal either way."""
 
 
 def print_scripts(
     subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, *, json: bool
 ) -> None:
-    """Print the scripts alone on stdout; what was filled in, and what the plane would do, goes to stderr."""
+    """Print only the scripts on stdout; notes go to stderr."""
     prepared, console = _prepared(subject, on, request, terms), err()
     first = prepared.scripts[0] if prepared.scripts else None
-    for note in (*prepared.notes, *([_what(prepared)] if terms.needs_plane or len(on) > 1 or first is None else [])):
+    for note in (
+        *prepared.notes,
+        *([_describe_submission(prepared)] if terms.needs_plane or len(on) > 1 or first is None else []),
+    ):
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if json:
         scripts = [{"place": str(place), "job": spec, "script": text} for place, spec, text in prepared.scripts[1:]]
@@ -88,80 +91,85 @@ def print_scripts(
 def submit_to_plane(
     subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, *, yes: bool, json: bool
 ) -> None:
-    """Ask, hand over, and wait until a scheduler has taken the job, or for a minute.
+    """Ask for confirmation, submit, and wait up to a minute until a scheduler has accepted the job.
 
     Raises:
-        LeadlineError: no place took it.
+        LeadlineError: no target accepted it.
     """
-    catalog = toolbox().catalog
+    catalog = user_catalog()
     places = parse_places(on, catalog)
     if not yes and not sys.stdin.isatty():
-        raise InvalidInput("nobody can be asked whether to submit the job, for there is no terminal: add -y")
+        raise InvalidInput("cannot ask for confirmation without a terminal: add -y to submit the job")
     check_reachable(places, catalog)
     prepared, console = _prepared(subject, on, request, terms), err()
     for note in prepared.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if not yes:
-        console.print(Text(_what(prepared)), soft_wrap=True)
+        console.print(Text(_describe_submission(prepared)), soft_wrap=True)
         typer.confirm("Submit it?", default=True, abort=True, err=True)
     jobs = submit_jobs(prepared.submission)
     watched = [jobs[0].key, jobs[-1].key]
-    with console.status("handing it to the scheduler"):
+    with console.status("submitting"):
         step_until(
             lambda: all(map(_settled, find_jobs(watched))),
             ACCEPTANCE_TIMEOUT_S,
-            lambda said: console.print(said, markup=False),
+            lambda message: console.print(message, markup=False),
         )
-    found = job_statuses([one.key for one in jobs])
-    _tell(found, json=json)
+    statuses = job_statuses([job.key for job in jobs])
+    _print_submitted(statuses, json=json)
 
 
 def _prepared(subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions) -> PreparedSubmission:
-    with err().status("predicting what to ask for"):
+    with err().status("predicting resources"):
         return prepare_submission(subject, on, request, terms, toolbox())
 
 
-def _what(prepared: PreparedSubmission) -> str:
-    """Say in a sentence what is handed over, where it may go, and what the plane may do."""
-    wanted, policy = prepared.submission, prepared.submission.policy
-    what = (
-        f"array {plain_text(wanted.spec.name)!r} of {len(wanted.indices)}"
-        if wanted.indices
-        else plain_text(wanted.spec.name)
+def _describe_submission(prepared: PreparedSubmission) -> str:
+    """Return the submission in a sentence: the job, its targets and the policy."""
+    submission, policy = prepared.submission, prepared.submission.policy
+    job = (
+        f"array {plain_text(submission.spec.name)!r} of {len(submission.indices)}"
+        if submission.indices
+        else plain_text(submission.spec.name)
     )
     where = ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else "")
-    after = f"; after {', '.join(wanted.after)}" if wanted.after else ""
-    wanted_by = (
-        f"; its result is wanted by {format_local_time(policy.deadline_at, '%d %b %H:%M')}"
-        if policy.deadline_at
-        else ""
+    after = f"; after {', '.join(submission.after)}" if submission.after else ""
+    wanted_by = f"; deadline {format_local_time(policy.deadline_at, '%d %b %H:%M')}" if policy.deadline_at else ""
+    return (
+        f"{job} at {where}: {describe_request(submission.spec.resources)}; {describe_policy(policy)}{after}{wanted_by}"
     )
-    return f"{what} at {where}: {describe_request(wanted.spec.resources)}; {describe_policy(policy)}{after}{wanted_by}"
 
 
 def _settled(job: Job) -> bool:
-    """Whether a job is at a scheduler, ended, or put off."""
-    taken = any(one.scheduler_id is not None for one in job.attempts)
-    return taken or job.closed or bool(job.after) or job.plan is not None
+    """Return whether a job is at a scheduler, ended, or deferred."""
+    accepted = any(attempt.scheduler_id is not None for attempt in job.attempts)
+    return accepted or job.closed or bool(job.after) or job.plan is not None
 
 
-def _tell(found: Sequence[JobStatus], *, json: bool) -> None:
-    """Print what was handed over, and say how to go on."""
+def _print_submitted(statuses: Sequence[JobStatus], *, json: bool) -> None:
+    """Print the submitted jobs, and the next command."""
     if json:
-        print_json(to_document({"jobs": found}, SCHEMA))
+        print_json(to_document({"jobs": statuses}, SCHEMA))
     else:
-        print_jobs(found)
-    refused = [one for one in found if one.closed and one.state is not JobState.COMPLETED and not one.elapsed_s]
+        print_jobs(statuses)
+    refused = [
+        status
+        for status in statuses
+        if status.closed and status.state is not JobState.COMPLETED and not status.elapsed_s
+    ]
     if refused:
         first = refused[0]
-        raise LeadlineError(f"job {first.key} was not taken: {plain_text(first.why, 300)}")
-    key = found[0].group or found[0].key
-    console, who = err(), describe_runner()
-    missing = [one for one in found if not one.scheduler_id and not one.closed]
-    if missing and not found[0].why.startswith("after"):
-        console.print(f"{len(missing)} not taken by a scheduler yet: noted, and submitted as soon as it can be",
-                      markup=False, soft_wrap=True)  # fmt: skip
-    then = "" if who else "; nobody runs the plane, so watch it, or run leadline plane, for it to be looked after"
+        raise LeadlineError(f"job {first.key} was not accepted: {plain_text(first.why, 300)}")
+    key = statuses[0].group or statuses[0].key
+    console, runner = err(), describe_runner()
+    missing = [status for status in statuses if not status.scheduler_id and not status.closed]
+    if missing and not statuses[0].why.startswith("after"):
+        console.print(
+            f"{len(missing)} not accepted by a scheduler yet; the plane submits them as soon as possible",
+            markup=False,
+            soft_wrap=True,
+        )
+    then = "" if runner else "; the plane is not running: run leadline watch or leadline plane to manage this job"
     console.print(f"next: leadline watch {key}{then}", markup=False, soft_wrap=True)
 
 
@@ -176,17 +184,17 @@ Examples:
   leadline submit job.toml --on slurm:gpu --array 0-99 --attempts 3 --resumes
   leadline submit job.toml --on Pitzer:gpu --account PAS0000 --dry-run"""
 
-RESOURCES, JOB, RUN, PLANE = "What to ask for", "The job", "What happens", "What the plane may do"
-PREDICTED = f"what is predicted, at a risk of {DEFAULT_RISK:.0%}"
+RESOURCES, JOB, RUN, PLANE = "Request", "The job", "Behaviour", "Policy of the plane"
+PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 
 
-def _open(form: str, what: str, default: str, section: str = RESOURCES) -> Any:  # noqa: ANN401 - an option, for Typer
-    """Declare an option that may be left open, with what holds then."""
-    return typer.Option(metavar=form, help=what, show_default=default, rich_help_panel=section)
+def _option(form: str, description: str, default: str, section: str = RESOURCES) -> Any:  # noqa: ANN401 - an option, for Typer
+    """Declare an option whose default is given in words."""
+    return typer.Option(metavar=form, help=description, show_default=default, rich_help_panel=section)
 
 
-def _flag(names: str, what: str, section: str = RUN) -> Any:  # noqa: ANN401 - an option, for Typer
-    return typer.Option(*names.split(), help=what, rich_help_panel=section)
+def _flag(names: str, description: str, section: str = RUN) -> Any:  # noqa: ANN401 - an option, for Typer
+    return typer.Option(*names.split(), help=description, rich_help_panel=section)
 
 
 @app.command(epilog=EXAMPLES)
@@ -202,85 +210,104 @@ def submit(
     *,
     on: Annotated[
         list[str] | None,
-        _open(
+        _option(
             "PLACE",
-            "Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the catalog; "
-            "repeat for more places, the preferred one first.",
+            "Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the "
+            "catalog; repeatable, in order of preference.",
             LOCAL,
             RUN,
         ),
     ] = None,
-    detach: Annotated[bool, _flag("--detach", "On local: hand it to the plane, and do not wait.")] = False,
-    dry_run: Annotated[bool, _flag("--dry-run", "Print the batch script and run nothing.")] = False,
-    yes: Annotated[bool, _flag("-y --yes", "Do not ask before running.")] = False,
+    detach: Annotated[bool, _flag("--detach", "With local: submit to the plane, and do not wait.")] = False,
+    dry_run: Annotated[bool, _flag("--dry-run", "Only print the batch script.")] = False,
+    yes: Annotated[bool, _flag("-y --yes", "Run without confirmation.")] = False,
     gpus: Annotated[
-        int | None, _open("N", "GPUs of the whole job.", "the workload's; at least 1 on a partition with GPUs")
+        int | None, _option("N", "GPUs of the whole job.", "from the workload; at least 1 on a partition with GPUs")
     ] = None,
-    nodes: Annotated[int | None, _open("N", "Nodes of the job.", "as many as its GPUs take; else 1")] = None,
-    cores: Annotated[int | None, _open("N", "Cores a node.", "the share of the node that goes with the GPUs")] = None,
+    nodes: Annotated[int | None, _option("N", "Nodes of the job.", "as many as its GPUs need; else 1")] = None,
+    cores: Annotated[int | None, _option("N", "Cores per node.", "the GPUs' share of the node")] = None,
     memory: Annotated[
-        str | None, _open("SIZE", "Memory a node, such as 16G.", f"on a cluster {PREDICTED}; here no limit")
+        str | None,
+        _option("SIZE", "Memory per node, such as 16G.", f"on a cluster {PREDICTED}; on this machine unlimited"),
     ] = None,
     time: Annotated[
-        str | None, _open("TIME", "Time limit, such as 2h or 1-12:00:00.", f"on a cluster {PREDICTED}; here no limit")
+        str | None,
+        _option(
+            "TIME", "Time limit, such as 2h or 1-12:00:00.", f"on a cluster {PREDICTED}; on this machine unlimited"
+        ),
     ] = None,
     time_min: Annotated[
         str | None,
-        _open("TIME", "A shorter limit that Slurm may give it to start it sooner.", f"{PREDICTED}, if below --time"),
+        _option(
+            "TIME", "Minimum time limit that Slurm may set to start the job sooner.", f"{PREDICTED}, if below --time"
+        ),
     ] = None,
-    account: Annotated[
-        str | None, _open("NAME", "The project to charge.", "none; a site that demands one says so", JOB)
-    ] = None,
-    name: Annotated[str, _open("NAME", "What the job is called.", "its file's or its script's name", JOB)] = "",
-    workdir: Annotated[str | None, _open("FOLDER", "Folder to run in.", "the one it is submitted from", JOB)] = None,
+    account: Annotated[str | None, _option("NAME", "Project to charge.", "none", JOB)] = None,
+    name: Annotated[str, _option("NAME", "Job name.", "name of the file or script", JOB)] = "",
+    workdir: Annotated[str | None, _option("FOLDER", "Working directory.", "the current one", JOB)] = None,
     setup: Annotated[
         list[str] | None,
-        _open("LINE", "A line of shell before the command, such as 'module load cuda'; repeat for more.", "none", JOB),
+        _option("LINE", "Shell line to run before the command, such as 'module load cuda'; repeatable.", "none", JOB),
     ] = None,
     array: Annotated[
         str | None,
-        _open("INDICES", "An array: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.", "one job", JOB),
+        _option(
+            "INDICES", "Array indices: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.", "one job", JOB
+        ),
     ] = None,
-    after: Annotated[list[str] | None, _open("JOB", "Start after that one completed; repeat.", "none", JOB)] = None,
-    after_any: Annotated[list[str] | None, _open("JOB", "Start after that one ended; repeat.", "none", JOB)] = None,
+    after: Annotated[
+        list[str] | None, _option("JOB", "Start after this job has completed; repeatable.", "none", JOB)
+    ] = None,
+    after_any: Annotated[
+        list[str] | None, _option("JOB", "Start after this job has ended; repeatable.", "none", JOB)
+    ] = None,
     copies: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Places where it may wait at once, until it starts at one.", rich_help_panel=PLANE
+            metavar="N", help="Replicas that wait at different targets; the first to start runs.", rich_help_panel=PLANE
         ),
     ] = 1,
-    attempts: Annotated[int | None, _open("N", "How often it is submitted at most.", "4", PLANE)] = None,
+    attempts: Annotated[int | None, _option("N", "Maximum number of submissions.", "4", PLANE)] = None,
     most_cost: Annotated[
-        float | None, _open("AMOUNT", "What all attempts may cost, in the unit of the first place.", "no bound", PLANE)
+        float | None,
+        _option("AMOUNT", "Maximum cost of all attempts, in the unit of the first target.", "unlimited", PLANE),
     ] = None,
     most_node_hours: Annotated[
-        float | None, _open("HOURS", "Nodes times hours of all attempts.", "no bound", PLANE)
+        float | None, _option("HOURS", "Maximum node-hours of all attempts.", "unlimited", PLANE)
     ] = None,
     resumes: Annotated[
-        bool, _flag("--resumes", "The command goes on from its own checkpoint when it is started again.", PLANE)
+        bool, _flag("--resumes", "The command resumes from its own checkpoint when it is restarted.", PLANE)
     ] = False,
     checkpoint_signal: Annotated[
-        str | None, _open("NAME", "Sent before a limit, so that it writes a checkpoint: USR1.", "none", PLANE)
+        str | None, _option("NAME", "Signal to request a checkpoint before a limit, such as USR1.", "none", PLANE)
     ] = None,
     checkpoint_folder: Annotated[
         str | None,
-        _open("FOLDER", "Where its checkpoints lie in its folder; it goes along to another system.", "none", PLANE),
+        _option(
+            "FOLDER",
+            "Folder of its checkpoints, within its working directory; copied when the job moves to another system.",
+            "none",
+            PLANE,
+        ),
     ] = None,
-    checkpoint_before: Annotated[str | None, _open("TIME", "How long before a limit.", "2m", PLANE)] = None,
+    checkpoint_before: Annotated[
+        str | None, _option("TIME", "Time of that signal before a limit.", "2m", PLANE)
+    ] = None,
     deadline: Annotated[
-        str | None, _open("WHEN", "When the result is wanted: 6h from now, or 2026-11-23T08:00.", "none", PLANE)
+        str | None, _option("WHEN", "Deadline: 6h from now, or 2026-11-23T08:00.", "none", PLANE)
     ] = None,
     risk: Annotated[
-        float, typer.Option(metavar="P", help="Accepted probability that a limit is too low.", rich_help_panel=PLANE)
+        float, typer.Option(metavar="P", help="Accepted probability of hitting a limit.", rich_help_panel=PLANE)
     ] = DEFAULT_RISK,
-    no_resize: Annotated[bool, _flag("--no-resize", "Never change what is asked for.", PLANE)] = False,
+    no_resize: Annotated[bool, _flag("--no-resize", "Never change the request.", PLANE)] = False,
     no_measure: Annotated[bool, _flag("--no-measure", "Run the command without the measuring wrapper.", PLANE)] = False,
     json: Json = False,
 ) -> None:
-    """Run a job here, measured and remembered; or hand it to the plane, for a cluster or to run detached.
+    """Run a job on this machine and record it, or submit it to the plane for a cluster or a detached run.
 
-    The plane submits it, watches it, corrects its request, and submits it again where that helps. With --dry-run the
-    batch script is printed that the site accepts, and nothing else happens.
+    The plane submits the job, watches it, corrects its request, and resubmits it if that helps. --dry-run only prints
+    the
+    batch script.
     """
     request = JobRequest(
         account=account,
@@ -300,12 +327,10 @@ def submit(
         checkpoint_folder,
     )  # fmt: skip
     places = on or [LOCAL]
-    here = [one.casefold() for one in places] == [LOCAL] and not detach
-    if here and terms.needs_plane and not dry_run:
-        raise InvalidInput(
-            "what the plane may do holds for jobs that are handed to it: add --detach, or name a cluster"
-        )
-    if here and not dry_run:
+    run_here = [place.casefold() for place in places] == [LOCAL] and not detach
+    if run_here and terms.needs_plane and not dry_run:
+        raise InvalidInput("these options need the plane: add --detach, or name a cluster")
+    if run_here and not dry_run:
         run_now(subject or [], request, yes=yes, json=json)
     elif dry_run:
         print_scripts(subject or [], places, request, terms, json=json)

@@ -1,4 +1,4 @@
-"""``leadline train``: measured runs → the estimator that predicts them best, with its card."""
+"""``leadline train``: train a model on measured runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ Examples:
   leadline train classifier --plots plots
   leadline train runs.csv --target elapsed_s --scale epochs,samples --policy wtm"""
 
-DATA, CHOICE, FILES = "What to learn", "How to choose", "Files"
+DATA, CHOICE, FILES = "Data", "Selection", "Files"
 
 
 @app.command(epilog=EXAMPLES)
@@ -28,8 +28,8 @@ def train(
         str | None,
         typer.Argument(
             metavar="CAMPAIGN|FILE",
-            help="A campaign of the history, a table of runs (CSV, also .gz), a folder of tables, or a file of "
-            "leadline measure.",
+            help="A campaign of the history, a table of runs (CSV, also .gz), a folder of tables, or a "
+            "file of leadline measure.",
             show_default="the whole history",
         ),
     ] = None,
@@ -37,8 +37,8 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="FIGURE",
-            help="What to predict: elapsed_s, host_memory_bytes, gpu_memory_bytes, unit_s, or a column; repeatable.",
-            show_default="the walltime, and the memory that was measured",
+            help="Target: elapsed_s, host_memory_bytes, gpu_memory_bytes, unit_s, or a column; repeatable.",
+            show_default="elapsed time, and measured memory",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -46,8 +46,8 @@ def train(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="The features that carry scale.",
-            show_default="those larger at full scale",
+            help="Features that define the scale.",
+            show_default="features that are larger at full scale",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -59,8 +59,8 @@ def train(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="Features whose numbers are but names.",
-            show_default="those with texts",
+            help="Features whose numbers are categories.",
+            show_default="features with text values",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -68,7 +68,7 @@ def train(
         bool,
         typer.Option(
             "--graphs",
-            help="Trace the commands (PyTorch): what their op graphs say before they run is a feature too.",
+            help="Trace the commands (PyTorch) and add features of their op graphs.",
             rich_help_panel=DATA,
         ),
     ] = False,
@@ -76,36 +76,38 @@ def train(
         str,
         typer.Option(
             metavar="POLICY",
-            help="mape or mae (mean error), wtm (HARP's: least often too short, then least too long), pinball (the "
-            "bound that 90 % stay below), cost (of kills and of waste).",
+            help="mape or mae (mean error), wtm (HARP's: fewest underestimates, then smallest "
+            "overestimates), pinball (the 90 % upper bound), cost (of kills and waste).",
             rich_help_panel=CHOICE,
         ),
     ] = DEFAULT_POLICY,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the splits and the fits.", rich_help_panel=CHOICE)] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Random seed of splits and fits.", rich_help_panel=CHOICE)] = 0,
     jobs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Processes that fit.", show_default="one for each core", rich_help_panel=CHOICE
+            metavar="N", min=1, help="Number of processes.", show_default="one per core", rich_help_panel=CHOICE
         ),
     ] = None,
     to: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Where the model is written; its card goes beside it.",
+            help="Output file; the card is written next to it.",
             show_default="models/CAMPAIGN.npz in your data folder",
             rich_help_panel=FILES,
         ),
     ] = None,
     plots: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Draw the errors there.", show_default="no plots", rich_help_panel=FILES),
+        typer.Option(
+            metavar="DIR", help="Folder for plots of the errors.", show_default="no plots", rich_help_panel=FILES
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Fit and compare all estimators on measured runs, and keep the one that a policy chooses.
 
-    It is judged on runs that its fits did not see; a test that took part in nothing says how far off it is.
+    Estimators are compared on runs held out from their fits. A separate test set gives the error of the chosen one.
     """
     request = TrainRequest(
         source,
@@ -122,7 +124,7 @@ def train(
     )
     with err().status("reading runs") as status:
         done = train_verb(
-            request, progress=lambda what, number, total: status.update(f"fitting {number}/{total}: {what}")
+            request, progress=lambda step, number, total: status.update(f"fitting {number}/{total}: {step}")
         )
     if json:
         document = to_document(done.card, "leadline.model/1")
@@ -132,24 +134,24 @@ def train(
         _show(done)
 
 
-def _names(said: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (said or "").split(",") if name.strip())
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def _show(done: TrainedFiles) -> None:
     console = out()
-    for one in done.card.targets:
-        text = summarize_target(one)
-        console.print(f"{done.card.application}: {one.target}", style="bold", markup=False)
+    for target in done.card.targets:
+        text = summarize_target(target)
+        console.print(f"{done.card.application}: {target.target}", style="bold", markup=False)
         console.print(text.data, markup=False, soft_wrap=True)
         table = Table(box=None, pad_edge=False, header_style="bold")
         for number, head in enumerate(text.heads):
-            left = number == 0 or not head
-            table.add_column(head, justify="left" if left else "right", no_wrap=True)
+            is_text = number == 0 or not head
+            table.add_column(head, justify="left" if is_text else "right", no_wrap=True)
         for number, row in enumerate(text.rows):
             table.add_row(("* " if number == 0 else "  ") + row[0], *row[1:])
         console.print(table)
-        for sentence in (*text.choice, *(f"note: {note}" for note in one.notes)):
+        for sentence in (*text.choice, *(f"note: {note}" for note in target.notes)):
             console.print(sentence, markup=False, soft_wrap=True)
         console.print()
     console.print(f"model  {done.model}", markup=False, soft_wrap=True)

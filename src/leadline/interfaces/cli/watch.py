@@ -1,4 +1,4 @@
-"""``leadline watch``: follow jobs until they end, and run the plane meanwhile where nobody else does."""
+"""``leadline watch``: follow jobs until they end, and run the plane meanwhile if no other process does."""
 
 import sys
 import time
@@ -37,10 +37,10 @@ Examples:
   leadline watch 3f2a91             one job, or one array
   leadline watch --once             one look, for scripts"""
 STEPS_TOLD = 10
-"""A plain line is written for every so many per cent of a job."""
+"""A plain line is written at every 1/``STEPS_TOLD`` of a job."""
 
 LOOK_S = 5.0
-"""How often jobs are read anew where no event was written; why one waits may change without."""
+"""Maximum age of the view without new events; the reason of a wait may change without one."""
 LEAST_WAIT_S = 0.2
 
 
@@ -48,118 +48,119 @@ LEAST_WAIT_S = 0.2
 def watch(
     names: Names = None,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="Every element of an array in a row of its own.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the status once and exit.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Show every element of an array in its own row.")] = False,
     json: Json = False,
 ) -> int:
-    """Follow jobs until they ended; where nobody runs the plane, this command does as long as it lasts.
+    """Follow jobs until they end; if the plane is not running, this command runs it meanwhile.
 
-    Ctrl-C ends the view and not the jobs. The exit code is 5 if one of them did not complete. With --json each change
-    is one document on one line.
+    Ctrl-C ends the view, not the jobs. The exit code is 5 if a job failed. With --json, each change is one document on
+    one line.
     """
-    found = job_statuses(names or ())
-    if not found:
+    statuses = job_statuses(names or ())
+    if not statuses:
         if json:
-            print_json(to_document({"jobs": found}, SCHEMA))
+            print_json(to_document({"jobs": statuses}, SCHEMA))
         err().print(no_jobs_message(all_=False), markup=False, soft_wrap=True)
         return 0
-    keys = [one.key for one in found]
-    with InlinePlane(lambda said: err().print(said, markup=False, soft_wrap=True)) as turns, Interrupts() as interrupts:
+    keys = [status.key for status in statuses]
+    with (
+        InlinePlane(lambda message: err().print(message, markup=False, soft_wrap=True)) as inline_plane,
+        Interrupts() as interrupts,
+    ):
         if once:
-            turns.step()
-            found = job_statuses(keys)
+            inline_plane.step()
+            statuses = job_statuses(keys)
             if json:
-                print_json(to_document({"jobs": found}, SCHEMA))
+                print_json(to_document({"jobs": statuses}, SCHEMA))
             else:
-                print_jobs(found, each=each)
+                print_jobs(statuses, each=each)
         else:
-            found = _follow(keys, turns, interrupts, each=each, json=json)
-        mine = turns.runs_plane
+            statuses = _follow(keys, inline_plane, interrupts, each=each, json=json)
+        runs_plane = inline_plane.runs_plane
     if interrupts.received:
-        err().print(_left(found, mine=mine), markup=False, soft_wrap=True)
+        err().print(_describe_remaining(statuses, runs_plane=runs_plane), markup=False, soft_wrap=True)
         return INTERRUPTED
-    _check_ended_well(found)
+    _check_ended_well(statuses)
     return 0
 
 
 def _follow(
-    keys: Sequence[str], turns: InlinePlane, interrupts: Interrupts, *, each: bool, json: bool
+    keys: Sequence[str], inline_plane: InlinePlane, interrupts: Interrupts, *, each: bool, json: bool
 ) -> tuple[JobStatus, ...]:
-    """Step, look and show until all ended or Ctrl-C; return how they stand then."""
+    """Step the plane and show the jobs until all have ended or Ctrl-C; return their last status."""
     lines = _Lines(json=json)
     with ExitStack() as stack:
         live = None
         if sys.stdout.isatty() and not json:
             live = stack.enter_context(Live(console=out(), auto_refresh=False, transient=False))
-        seen, looked_s, found = -1, 0.0, job_statuses(keys)
+        last_event, looked_s, statuses = -1, 0.0, job_statuses(keys)
         while True:
-            wait_s = turns.step()
-            if (newest := newest_event_number()) != seen or time.monotonic() - looked_s >= LOOK_S:
-                seen, looked_s, found = newest, time.monotonic(), job_statuses(keys)
+            wait_s = inline_plane.step()
+            if (newest := newest_event_number()) != last_event or time.monotonic() - looked_s >= LOOK_S:
+                last_event, looked_s, statuses = newest, time.monotonic(), job_statuses(keys)
             if live is None:
-                lines.tell(found)
+                lines.tell(statuses)
             else:
-                live.update(_view(found, turns, live.console.width, each=each), refresh=True)
-            if interrupts.received or all(one.closed for one in found):
-                return found
+                live.update(_view(statuses, inline_plane, live.console.width, each=each), refresh=True)
+            if interrupts.received or all(status.closed for status in statuses):
+                return statuses
             interrupts.wait(max(wait_s, LEAST_WAIT_S))
 
 
-def _view(found: Sequence[JobStatus], turns: InlinePlane, width: int, *, each: bool) -> Group:
-    runner = "this command" if turns.runs_plane else describe_runner() or "nobody"
-    foot = f"{time.strftime('%H:%M:%S')} · looked after by {runner} · Ctrl-C ends the view alone"
-    table = jobs_table(found if each else fold_arrays(found), width)
-    return Group(table, *(Text(one, "red") for one in describe_silent_systems(found)), Text(foot, "dim"))
+def _view(statuses: Sequence[JobStatus], inline_plane: InlinePlane, width: int, *, each: bool) -> Group:
+    runner = "this command" if inline_plane.runs_plane else describe_runner() or "no process"
+    foot = f"{time.strftime('%H:%M:%S')} · managed by {runner} · Ctrl-C ends only this view"
+    table = jobs_table(statuses if each else fold_arrays(statuses), width)
+    return Group(table, *(Text(system, "red") for system in describe_silent_systems(statuses)), Text(foot, "dim"))
 
 
 class _Lines:
-    """Writes a line for every job of which something changed."""
+    """Writes a line for every job that changed."""
 
     def __init__(self, *, json: bool) -> None:
         self._json = json
-        self._told: dict[str, object] = {}
+        self._last_shown: dict[str, object] = {}
 
-    def tell(self, found: Sequence[JobStatus]) -> None:
-        """Write the lines of those that changed since."""
-        for one in found:
-            share = one.shown.share if one.shown else None
-            news = (one.state, one.why, one.attempts, one.walltime_s, share and int(share * STEPS_TOLD))
-            if self._told.get(one.key) == news:
+    def tell(self, statuses: Sequence[JobStatus]) -> None:
+        """Write the lines of jobs that changed since the last call."""
+        for status in statuses:
+            share = status.shown.share if status.shown else None
+            news = (status.state, status.why, status.attempts, status.walltime_s, share and int(share * STEPS_TOLD))
+            if self._last_shown.get(status.key) == news:
                 continue
-            self._told[one.key] = news
+            self._last_shown[status.key] = news
             write_text(
-                to_json(to_document(one, "leadline.job/1"), indent=0) + "\n" if self._json else f"{_line(one)}\n"
+                to_json(to_document(status, "leadline.job/1"), indent=0) + "\n" if self._json else f"{_line(status)}\n"
             )
 
 
-def _line(one: JobStatus) -> str:
+def _line(status: JobStatus) -> str:
     """Return a line such as ``14:05:01 3f2a91b4c0de train RUNNING at Pitzer:gpu, 40 %, 400 of 1000 steps``."""
-    parts = [f"{one.state.value} at {one.place}", *(part for part in format_progress(one) if part)]
-    parts += [f"attempt {one.attempts}"] if one.attempts > 1 else []
-    parts += [plain_text(one.why, 200)] if one.why else []
-    index = f"[{one.index}]" if one.index is not None else ""
-    return f"{time.strftime('%H:%M:%S')} {one.key} {plain_text(one.name)}{index} {', '.join(parts)}"
+    parts = [f"{status.state.value} at {status.place}", *(part for part in format_progress(status) if part)]
+    parts += [f"attempt {status.attempts}"] if status.attempts > 1 else []
+    parts += [plain_text(status.why, 200)] if status.why else []
+    index = f"[{status.index}]" if status.index is not None else ""
+    return f"{time.strftime('%H:%M:%S')} {status.key} {plain_text(status.name)}{index} {', '.join(parts)}"
 
 
-def _left(found: Sequence[JobStatus], *, mine: bool) -> str:
-    """Say what becomes of the jobs that were watched."""
-    left = sum(not one.closed for one in found)
-    if not left:
-        return "all of them had ended"
-    what = "the job goes on" if left == 1 else f"{left} jobs go on"
-    if mine:
-        return f"{what}, and nobody looks after what waits or fails until leadline watch or leadline plane runs again"
-    return f"{what}: leadline watch shows them again"
+def _describe_remaining(statuses: Sequence[JobStatus], *, runs_plane: bool) -> str:
+    """Return a sentence on the jobs that go on."""
+    remaining = sum(not status.closed for status in statuses)
+    if not remaining:
+        return "all jobs have ended"
+    text = "the job continues" if remaining == 1 else f"{remaining} jobs continue"
+    if runs_plane:
+        return f"{text}, but the plane is not running: run leadline watch or leadline plane to manage them"
+    return f"{text}; leadline watch shows them again"
 
 
-def _check_ended_well(found: Sequence[JobStatus]) -> None:
-    """Raise ``JobFailed`` with the first reason, unless all that ended completed."""
-    failed = [one for one in found if one.closed and one.state is not JobState.COMPLETED]
+def _check_ended_well(statuses: Sequence[JobStatus]) -> None:
+    """Raise ``JobFailed`` with the first reason, unless all ended jobs completed."""
+    failed = [status for status in statuses if status.closed and status.state is not JobState.COMPLETED]
     if not failed:
         return
     first = failed[0]
     why = f" ({plain_text(first.why, 200)})" if first.why else ""
-    many = f", and {len(failed) - 1} more did not complete" if len(failed) > 1 else ""
-    raise JobFailed(
-        f"job {first.key} ended {first.state.value}{why}{many}: leadline explain {first.key} tells its story"
-    )
+    many = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
+    raise JobFailed(f"job {first.key} ended {first.state.value}{why}{many}; details: leadline explain {first.key}")

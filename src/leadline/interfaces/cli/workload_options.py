@@ -1,4 +1,4 @@
-"""The workload's argument and options, made from the one list of them, for every command that takes a workload."""
+"""The workload argument and its options, generated from ``WorkloadOptions`` for every command that takes a workload."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ SUBJECT_OR_MODEL = Annotated[
     list[str] | None,
     typer.Argument(
         metavar=f"WORKLOAD | MODEL | -- {COMMAND_PLACEHOLDER}…",
-        help="config.json, model.onnx, step.mlir, file.py:function, job.toml, a model that leadline train wrote, or "
-        "your own command after --.",
+        help="config.json, model.onnx, step.mlir, file.py:function, job.toml, a model of leadline "
+        "train, or your own command after --.",
         show_default=False,
     ),
 ]
@@ -39,7 +39,7 @@ MODEL_OPTIONS = {
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A model that leadline train wrote, in place of a workload.",
+            help="Model of leadline train, instead of a workload.",
             show_default="none",
             rich_help_panel=TRAINED,
         ),
@@ -48,8 +48,8 @@ MODEL_OPTIONS = {
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="A parameter of the application, or cores, gpus, nodes, memory; repeat for more.",
-            show_default="what all runs had",
+            help="Parameter of the application, or cores, gpus, nodes, memory; repeatable.",
+            show_default="the value of all runs",
             rich_help_panel=TRAINED,
         ),
     ],
@@ -57,8 +57,8 @@ MODEL_OPTIONS = {
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE,…",
-            help="Values to try of a parameter or resource; repeat for more.",
-            show_default="the resources, as they were run",
+            help="Values to try of a parameter or resource; repeatable.",
+            show_default="the resources of the runs",
             rich_help_panel=TRAINED,
         ),
     ],
@@ -67,90 +67,93 @@ On = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PLACE",
-        help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeat for more places.",
+        help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable.",
         show_default="the whole catalog",
     ),
 ]
 
 FILE_ONLY = ("name",)
-"""Options that a workload file has and the command line has not."""
+"""Options of a workload file that the command line does not have."""
 
 
 def takes_workload(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the workload's argument and options in place of its first parameter, which gets the workload.
+    """Replace a command's first parameter by the workload argument and options; the command gets the ``Workload``.
 
-    A command whose first parameter may be a ``ModelQuestion`` takes a trained model alike. The command line's values
-    are read by ``read_workload``, which raises ``InvalidInput``.
+    A command whose first parameter may be a ``ModelQuestion`` also takes a trained model. ``read_workload`` raises
+    ``InvalidInput`` for invalid values.
     """
-    first, *own = inspect.signature(command, eval_str=True).parameters.values()
+    first, *command_parameters = inspect.signature(command, eval_str=True).parameters.values()
     models = ModelQuestion in get_args(first.annotation)
     options = list(_options())
-    asking = [_parameter(name, annotation) for name, annotation in MODEL_OPTIONS.items()] if models else []
-    parameters = [_parameter("workload", SUBJECT_OR_MODEL if models else SUBJECT), *own, *asking, *options]
+    model_parameters = [_parameter(name, annotation) for name, annotation in MODEL_OPTIONS.items()] if models else []
+    parameters = [
+        _parameter("workload", SUBJECT_OR_MODEL if models else SUBJECT),
+        *command_parameters,
+        *model_parameters,
+        *options,
+    ]
 
     @wraps(command)
     def typed(**values: Any) -> None:  # noqa: ANN401 - Typer hands over what was typed
         subject = values.pop("workload") or []
-        given = {option.name: values.pop(option.name) for option in options}
-        given = {name: value for name, value in given.items() if value not in (None, [])}
-        asked = {option.name: values.pop(option.name) for option in asking}
-        question = _question(subject, given, **asked) if models else None
-        command(question or read_workload(subject, WorkloadOptions(**given)), **values)
+        set_options = {option.name: values.pop(option.name) for option in options}
+        set_options = {name: value for name, value in set_options.items() if value not in (None, [])}
+        model_options = {option.name: values.pop(option.name) for option in model_parameters}
+        question = _question(subject, set_options, **model_options) if models else None
+        command(question or read_workload(subject, WorkloadOptions(**set_options)), **values)
 
     typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    typed.__annotations__ = {one.name: one.annotation for one in parameters}
+    typed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return typed
 
 
 def _question(
     subject: list[str],
-    given: dict[str, Any],
+    workload_options: dict[str, Any],
     model: str | None,
     set: list[str] | None,  # noqa: A002 - the option's name
     vary: list[str] | None,
 ) -> ModelQuestion | None:
-    """Return what a trained model is asked; ``None`` where no model is named.
+    """Return the question to a trained model; ``None`` if no model is named.
 
     Raises:
-        InvalidInput: a model and a workload are both named, or an option goes with the other of them.
+        InvalidInput: a model and a workload are both named, or an option belongs to the other one.
     """
     named = model or (subject[0] if len(subject) == 1 and is_model(subject[0]) else None)
     if named is None:
         if set or vary:
-            raise InvalidInput(
-                f"--{'set' if set else 'vary'} asks a trained model, and none is named: add --model FILE"
-            )
+            raise InvalidInput(f"--{'set' if set else 'vary'} needs a trained model: add --model FILE")
         return None
     if model is not None and subject:
-        raise InvalidInput(f"--model {model} and {' '.join(subject)!r} are both named: ask about one of them")
-    if given:
-        option = next(iter(given)).replace("_", "-")
-        raise InvalidInput(f"--{option} describes a workload; what a trained model is asked is set: --set {option}=…")
+        raise InvalidInput(f"--model and the workload {' '.join(subject)!r} exclude each other")
+    if workload_options:
+        option = next(iter(workload_options)).replace("_", "-")
+        raise InvalidInput(f"--{option} is for workloads; for a trained model use --set {option}=…")
     return ModelQuestion(Path(named), tuple(set or ()), tuple(vary or ()))
 
 
 def _options() -> Iterator[inspect.Parameter]:
-    """Yield a parameter for each workload option, in the order of the list."""
+    """Yield a parameter for each workload option, in their order."""
     for field in msgspec.structs.fields(WorkloadOptions):
         if field.name in FILE_ONLY:
             continue
         kinds, meta = get_args(field.type)
-        told = meta.extra
+        metadata = meta.extra
         kind = _typed(kinds)
         option = typer.Option(
             f"--{field.name.replace('_', '-')}",
-            metavar=None if kind is bool else told["form"],
+            metavar=None if kind is bool else metadata["form"],
             help=meta.description,
-            show_default=told["default"],
-            rich_help_panel=told["part"],
+            show_default=metadata["default"],
+            rich_help_panel=metadata["part"],
         )
         yield _parameter(field.name, Annotated[kind | None, option])
 
 
 def _typed(kinds: Any) -> Any:  # noqa: ANN401 - a union of types goes in, a type comes out
-    """Return the type in which an option is typed: a list where it may be repeated, text where it may be text."""
-    several = [one for one in get_args(kinds) if one is not NoneType]
-    return max(several, key=lambda one: (one == list[str], one is str))
+    """Return the type of an option on the command line: a list if repeatable, text if text is allowed."""
+    several = [arg for arg in get_args(kinds) if arg is not NoneType]
+    return max(several, key=lambda kind: (kind == list[str], kind is str))
 
 
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "catalog" / "probes"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "catalog" / "slurm"))
 
 SETTINGS = (
     "AccountingStorageTRES=gres/gpu,gres/gpu:l40s",

@@ -79,12 +79,12 @@ def test_a_cluster_that_is_known_already_takes_its_place(probe, tmp_path):
     catalog = TomlCatalog(tmp_path)
     assert found.system == catalog.system("osc-pitzer")
     assert [one.name for one in catalog.systems() if one.name.casefold() == "pitzer"] == ["Pitzer"]
-    assert any("Pitzer stands before the one of OSC" in note for note in found.notes)
+    assert any("Pitzer replaces the shipped entry of OSC" in note for note in found.notes)
 
 
 def test_a_name_of_the_same_file_does_not_write_over_another_system(probe):
     probe("reef/one")
-    with pytest.raises(InvalidInput, match="holds another system"):
+    with pytest.raises(InvalidInput, match="holds another probed system"):
         probe("reef one")
 
 
@@ -130,7 +130,7 @@ def test_additions_to_what_is_gone_are_told(probe, tmp_path):
     own = '[[systems]]\nname = "reef"\npartitions = [{ name = "old", note = "x" }]\n[systems.nodes.gone]\ncores = 1\n'
     (tmp_path / "additions" / "reef.toml").write_text(own)
     told = [note for note in probe().notes if "additions" in note]
-    assert [f"reef.toml among your additions speaks of {name}, which is not there" for name in ("old", "gone")] == told
+    assert [f"additions/reef.toml names {name}, which the cluster does not have" for name in ("old", "gone")] == told
 
 
 def test_additions_that_cannot_be_read_stop_the_probe_before_it_writes(probe, tmp_path):
@@ -162,7 +162,7 @@ def test_an_edited_file_that_cannot_be_read_is_kept_too(probe, tmp_path):
     file.write_text(broken)
     found = probe()
     assert broken == (tmp_path / "sites" / "reef.toml.edited-1").read_text()
-    assert any("what changed cannot be told" in note for note in found.notes)
+    assert any("changes unknown" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("name", ["reef.toml", "lab.toml"])
@@ -181,7 +181,7 @@ def test_a_system_that_the_user_wrote_by_hand_is_not_touched(probe, tmp_path, na
 
 def test_without_slurm_it_says_where_to_go(probe):
     missing = InvalidInput("'scontrol' cannot be started: there is no such program")
-    with pytest.raises(SchedulerUnreachable, match="there is no Slurm here") as raised:
+    with pytest.raises(SchedulerUnreachable, match="no Slurm on this machine") as raised:
         probe(**{"scontrol show config": missing})
     assert raised.value.exit_code == 4
 
@@ -203,7 +203,7 @@ def test_what_scontrol_may_not_show_sinfo_may(probe):
     listing = "batch|2-00:00:00|1-infinite|2|48|190000|(null)|cascade|c[001-002]\n"
     found = probe(**{"scontrol -a -o show node": DENIED, "sinfo": listing})
     assert found.system.partition("batch").node.cores == 48
-    assert any("scontrol show node is refused (Access/permission denied)" in note for note in found.notes)
+    assert any("scontrol show node failed (Access/permission denied)" in note for note in found.notes)
 
 
 def test_a_cluster_that_shows_its_partitions_to_nobody_is_said(probe):
@@ -226,7 +226,7 @@ def test_a_cluster_that_shows_its_partitions_to_nobody_is_said(probe):
         ),
         (CompletedProcess(1, "", " Access/permission denied\n"), "permission denied"),
         (CompletedProcess(0, "", "", timed_out=True), "no answer within"),
-        (InvalidInput("there is no such program"), "sacctmgr is not installed here"),
+        (InvalidInput("there is no such program"), "sacctmgr is not installed"),
     ],
 )
 def test_a_refusing_accounting_leaves_its_limits_unknown_and_the_rest_known(probe, answer, said):
@@ -255,7 +255,7 @@ def test_gpus_of_the_machine_at_hand_are_told_by_its_driver(probe):
 def test_a_place_whose_gpus_are_not_known_says_so_when_it_is_asked_about(probe, tmp_path):
     lab = {"partition": outputs.V22_05_PARTITIONS, "node": outputs.V22_05_NODES}
     probe(**{f"scontrol -a -o show {what}": listing for what, listing in lab.items()})
-    with pytest.raises(InvalidInput, match="the model of its GPUs is not known"):
+    with pytest.raises(InvalidInput, match="its GPU model is unknown"):
         resolve_targets(TomlCatalog(tmp_path), ["reef:gpu"], 1)
 
 
