@@ -1,1 +1,1 @@
-"""Every promised figure, measured again."""
+"""Benchmarks that measure every promised metric again; a package of the repository, not of the wheel."""

@@ -1,4 +1,4 @@
-"""How large the catalog is, and how long it takes to price and rank all of it for one workload."""
+"""``bench catalog``: the size of the catalog, and the time to estimate and rank all of it for one workload."""
 
 import statistics
 import tempfile
@@ -24,14 +24,18 @@ from leadline.core.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class RepeatedCatalog:
-    """A catalog ``times`` as large as another: each copy has devices and systems of its own names."""
+    """A catalog ``times`` as large as another; each copy has its own devices and systems."""
 
     base: Catalog
     times: int
 
     def devices(self) -> Sequence[Device]:
         """Return every device, copied under numbered names."""
-        return [replace(one, name=f"{one.name} #{copy}") for copy in range(self.times) for one in self.base.devices()]
+        return [
+            replace(device, name=f"{device.name} #{copy}")
+            for copy in range(self.times)
+            for device in self.base.devices()
+        ]
 
     def systems(self) -> Sequence[System]:
         """Return every system, copied under numbered names, on devices of the same number."""
@@ -49,7 +53,7 @@ class RepeatedCatalog:
 
 
 def run(*, quick: bool = False) -> BenchmarkResult:
-    """Measure in one process, interleaved; what start-up costs is not counted, as the target says."""
+    """Measure in one process, so that start-up does not count."""
     repeats = 3 if quick else 9
     tools = toolbox()
     large = replace(tools, catalog=RepeatedCatalog(tools.catalog, 10))
@@ -85,13 +89,13 @@ def _ranked_s(workload: Workload, tools: Toolbox) -> float:
 def _copied(system: System, copy: int) -> System:
     partitions = tuple(
         replace(
-            one,
+            partition,
             node=replace(
-                one.node,
-                device=one.node.device and f"{one.node.device} #{copy}",
-                processor=one.node.processor and f"{one.node.processor} #{copy}",
+                partition.node,
+                device=partition.node.device and f"{partition.node.device} #{copy}",
+                processor=partition.node.processor and f"{partition.node.processor} #{copy}",
             ),
         )
-        for one in system.partitions
+        for partition in system.partitions
     )
     return replace(system, name=f"{system.name} #{copy}", partitions=partitions)

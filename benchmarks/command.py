@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -10,74 +11,141 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from benchmarks.provenance import with_provenance
 from benchmarks.results import BenchmarkResult, BenchmarkRow, missed_targets, target_sign
 from leadline.core.documents import to_document, to_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import err, out
 
-BENCHES: dict[str, tuple[str, str]] = {
-    "local": ("benchmarks.local.run", "small models predicted from the calibration, then measured here"),
-    "trace": ("benchmarks.trace", "unmodified training scripts: traced, how fast, and with which peak of memory"),
-    "probe": (
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One benchmark of the table.
+
+    Attributes:
+        module: Has ``run(*, quick)``; imported only when the benchmark runs.
+        summary: One line of help.
+        measures: Files and folders whose code its numbers depend on; ``benchmarks.stale`` watches them.
+        seed: The seed of its random draws; None where nothing is drawn.
+    """
+
+    module: str
+    summary: str
+    measures: tuple[str, ...]
+    seed: int | None = None
+
+
+def _source(*names: str) -> tuple[str, ...]:
+    return tuple(f"src/leadline/{name}" for name in names)
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "local": Benchmark(
+        "benchmarks.local.run",
+        "small models: predicted from the calibration, then measured on this CPU",
+        (*_source("graphs/torch", "estimators/step_time", "estimators/memory", "kit"), "benchmarks/local"),
+    ),
+    "trace": Benchmark(
+        "benchmarks.trace",
+        "unmodified training scripts: correct facts, time of the trace, accuracy of memory",
+        (*_source("graphs/torch", "estimators/memory"), "benchmarks/trace.py", "benchmarks/corpus.py",
+         "benchmarks/llama_7b.py", "benchmarks/scripts", "benchmarks/measured"),
+    ),
+    "probe": Benchmark(
         "benchmarks.probe",
-        "whole runs forecast from their first steps, and what watching a script costs it",
+        "whole runs forecast from their first steps, and the overhead of watching a script",
+        (*_source("app/jobs/probe.py", "execution/hook", "execution/wrapper", "estimators/progress"),
+         "benchmarks/probe.py", "benchmarks/probed"),
     ),
-    "speed": ("benchmarks.speed", "how long estimates and start-up take beside the alternatives"),
-    "harp": (
+    "speed": Benchmark(
+        "benchmarks.speed",
+        "time of start-up and of an estimate, compared with accelerate",
+        (*_source("interfaces/cli", "app/estimate", "app/workloads", "graphs/hf_config", "estimators"),
+         "benchmarks/speed.py"),
+    ),
+    "harp": Benchmark(
         "benchmarks.harp.run",
-        "configurations never run, predicted as HARP does, by plain boosting and by Leadline",
+        "unmeasured configurations: predicted by HARP, by plain boosting and by Leadline",
+        (*_source("training", "estimators/tabular", "uncertainty"), "benchmarks/harp", "benchmarks/histories.py",
+         "benchmarks/histories"),
+        seed=0,
     ),
-    "dnn": (
+    "dnn": Benchmark(
         "benchmarks.dnn.run",
-        "steps, kernels, collectives and whole runs of devices, models and scales that were held out",
+        "steps, kernels, collectives and whole runs on held-out devices, models and scales",
+        (*_source("estimators", "training", "uncertainty"), "benchmarks/dnn"),
+        seed=0,
     ),
-    "memory": (
+    "memory": Benchmark(
         "benchmarks.memory.run",
-        "peaks of memory of real steps, foretold, and their bound, beside the alternatives",
+        "memory peaks of real steps: predictions, their bound, and the alternatives",
+        (*_source("graphs/torch", "estimators/memory"), "benchmarks/memory", "benchmarks/measured",
+         "benchmarks/llama_7b.py"),
     ),
-    "fine-tunes": ("benchmarks.memory.fine_tunes", "published fine-tunes: memory with adapters and without"),
-    "detectors": (
+    "fine-tunes": Benchmark(
+        "benchmarks.memory.fine_tunes",
+        "published memory of fine-tuning runs, with adapters and without",
+        (*_source("graphs/hf_config", "estimators/memory", "estimators/gpu_memory_interval.py"),
+         "benchmarks/memory/fine_tunes.py"),
+    ),
+    "detectors": Benchmark(
         "benchmarks.detectors.run",
-        "published peaks of GPU memory of segmenters and detectors in training",
+        "published GPU memory of segmenters and detectors in training",
+        (*_source("estimators/memory"), "benchmarks/detectors"),
     ),
-    "plane": (
+    "plane": Benchmark(
         "benchmarks.plane.run",
-        "jobs on a real Slurm: how fast, how surely, at what cost; waits and requests on a published trace",
+        "jobs on a real Slurm: rates, faults, costs; waits and requests on a published trace",
+        (*_source("execution", "estimators/queue_wait.py", "estimators/walltime.py", "estimators/progress"),
+         "benchmarks/plane"),
+        seed=1,
     ),
-    "catalog": ("benchmarks.catalog", "the whole catalog priced and ranked for one workload"),
-}
-"""Bench → (module with ``run(*, quick)``, one line of help); a module is imported only when its bench is called."""
+    "catalog": Benchmark(
+        "benchmarks.catalog",
+        "the whole catalog: estimated and ranked for one workload",
+        (*_source("catalog", "recommend", "app/estimate", "graphs/hf_config"), "benchmarks/catalog.py"),
+    ),
+    "quick": Benchmark(
+        "benchmarks.quick",
+        "ratios that must not grow, in less than a minute, for continuous integration",
+        (*_source("interfaces/cli", "app", "estimators", "execution/plane"), "benchmarks/quick.py"),
+    ),
+}  # fmt: skip
 
 SCHEMA = "leadline.bench/1"
 
 app = CommandApp()
 
 
-@app.command(epilog="Benches:\n" + "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in BENCHES.items()))
+@app.command(epilog="Benchmarks:\n" + "\n".join(f"  {name:<10} {row.summary}" for name, row in BENCHMARKS.items()))
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"Which bench: {', '.join(BENCHES)}.")],
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller run that still measures something true.")] = False,
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"Which benchmark: {', '.join(BENCHMARKS)}.")],
+    quick: Annotated[bool, typer.Option("--quick", help="A smaller run with fewer samples.")] = False,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Also write the rows to this file as JSON.", show_default="none"),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="A folder of public data, for benches that read it.", show_default="none"),
+        typer.Option(
+            metavar="FOLDER", help="A folder of public data, for benchmarks that read it.", show_default="none"
+        ),
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(metavar="PART", help="One part of a bench that has parts, such as plane.", show_default="all"),
+        typer.Option(metavar="PART", help="One part of a benchmark with parts, such as plane.", show_default="all"),
     ] = None,
 ) -> None:
-    """Measure promised figures again; the exit code is 1 when a target is missed."""
-    if name not in BENCHES:
-        raise UnknownName("bench", name, BENCHES)
+    """Measure the promised metrics again; the exit code is 1 if a target is missed."""
+    if name not in BENCHMARKS:
+        raise UnknownName("bench", name, BENCHMARKS)
     if json_file is not None and not json_file.parent.is_dir():
         raise InvalidInput(f"--json {json_file} cannot be written: there is no folder {json_file.parent}; create it")
-    run = import_module(BENCHES[name][0]).run
+    benchmark = BENCHMARKS[name]
+    run = import_module(benchmark.module).run
     result = _run(run, _options(name, run, quick=quick, data=data, only=only), name)
+    result = with_provenance(result, benchmark.measures, seed=benchmark.seed)
     out().print(_table(result))
     if json_file is not None:
         json_file.write_text(to_json(to_document(result, SCHEMA)) + "\n", encoding="utf-8")
@@ -90,24 +158,24 @@ def bench(
 def _options(
     name: str, run: Callable[..., BenchmarkResult], *, quick: bool, data: Path | None, only: str | None
 ) -> dict[str, object]:
-    """Return what a bench is called with; what it does not take is refused."""
+    """Return the arguments of a benchmark; refuse options that it does not take."""
     options: dict[str, object] = {"quick": quick}
-    known = inspect.signature(run).parameters
+    parameters = inspect.signature(run).parameters
     if data is not None:
-        if "data" not in known:
+        if "data" not in parameters:
             raise InvalidInput(f"bench {name} reads no data: leave --data {data} out")
         if not data.is_dir():
             raise InvalidInput(f"--data {data} is not a folder: give the folder that holds the data")
         options["data"] = data
     if only is not None:
-        if "only" not in known:
+        if "only" not in parameters:
             raise InvalidInput(f"bench {name} has no parts: leave --only {only} out")
         options["only"] = only
     return options
 
 
 def _run(run: Callable[..., BenchmarkResult], options: dict[str, object], name: str) -> BenchmarkResult:
-    """Run a bench; one that takes long and counts its steps shows how far it is."""
+    """Run a benchmark; show its progress if it reports any."""
     if "progress" not in inspect.signature(run).parameters:
         return run(**options)
     with err().status(f"bench {name}") as status:
@@ -117,9 +185,9 @@ def _run(run: Callable[..., BenchmarkResult], options: dict[str, object], name: 
 
 
 def _table(result: BenchmarkResult) -> Table:
-    """Return the rows as a table; what was not measured says why."""
+    """Return the rows as a table."""
     table = Table(title=f"leadline bench {result.bench}", title_justify="left", box=None, pad_edge=False)
-    table.add_column("figure")
+    table.add_column("metric")
     for heading in ("value", "target"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("met", no_wrap=True)
@@ -127,17 +195,17 @@ def _table(result: BenchmarkResult) -> Table:
     table.add_column("how", overflow="fold")
     for row in result.rows:
         table.add_row(
-            row.name, _figure(row.value, row.unit), _target(row), _met(row), _figure(row.baseline, ""), row.how
+            row.name, _with_unit(row.value, row.unit), _target(row), _met(row), _with_unit(row.baseline, ""), row.how
         )
     return table
 
 
-def _figure(value: float | None, unit: str) -> str:
+def _with_unit(value: float | None, unit: str) -> str:
     return "" if value is None else f"{value:.4g} {unit}".rstrip()
 
 
 def _target(row: BenchmarkRow) -> str:
-    """Write the target with the side it bounds."""
+    """Write the target with its sign."""
     if row.target is None:
         return ""
     if row.target_high is not None:

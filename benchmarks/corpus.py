@@ -1,4 +1,4 @@
-"""The unmodified training scripts that the trace is measured on, with what is true of each."""
+"""The unmodified training scripts that tracing is measured on, with the true facts of each."""
 
 import sys
 from dataclasses import dataclass
@@ -10,18 +10,19 @@ FOLDER = Path(__file__).parent / "scripts"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script with the arguments it is started with, and the facts of its loop under them.
+    """One script, its arguments, and the facts of its loop under them.
 
     Attributes:
-        shows: what it exercises.
-        batch: samples of one forward pass; ``None`` where no module and no loader is there to read it from.
-        steps_per_epoch, epochs: optimizer steps (of the rarest optimizer) in an epoch, and epochs.
-        workers: loader processes when there is a GPU, which some scripts ask for only then.
-        parameters: weights that are trained, shared ones counted once.
-        frozen: further weights on the device, such as an averaged copy of the model.
-        stops_early: the script may end before its last step by its own judgement.
-        processes: processes that torchrun starts; zero for a plain start.
-        same_on_cpu: the script takes the same path and kernels on a CPU when it is traced under CPU policies.
+        shows: The features that it exercises.
+        batch: Samples of a forward pass; None without a module or a loader to read it from.
+        steps_per_epoch: Optimizer steps in an epoch, of the optimizer that steps most rarely.
+        epochs: Passes over the data set.
+        workers: Loader processes with a GPU; some scripts start them only then.
+        parameters: Trained weights, shared ones counted once.
+        frozen: Further weights on the device, such as an averaged copy of the model.
+        stops_early: The script may decide to end before its last step.
+        processes: Processes that torchrun starts; zero for a plain start.
+        same_on_cpu: The script runs the same kernels on a CPU when it is traced for a CPU.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Script:
 
     @property
     def path(self) -> Path:
-        """The script's file."""
+        """Return the script's file."""
         return FOLDER / f"{self.name}.py"
 
     def command(self) -> tuple[str, ...]:
@@ -123,4 +124,4 @@ CORPUS: tuple[Script, ...] = (
     Script("fsdp1_mlp", "FullyShardedDataParallel with a wrap policy under torchrun", ("--epochs", "2"),
            32, 29, 2, 301_066, samples=1797, workers=1, processes=2),
 )  # fmt: skip
-"""Every script, with figures counted in a real run on a CPU."""
+"""Every script; the numbers were counted in a real run on a CPU."""

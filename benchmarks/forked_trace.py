@@ -1,4 +1,4 @@
-"""Trace many models from one process that has imported their packages: each in a fork, whose answer is a file."""
+"""Trace many models, each in a fork of a process that has imported their packages."""
 
 import json
 import os
@@ -15,12 +15,13 @@ Answer = dict[str, Any]
 
 def trace_in_forks(
     target: Path, builder: Path, shape: Sequence[int], *, phase: str = "training", autocast: str = "",
-    timeout_s: float, prepare: Callable[[], None], told: Callable[[Answer], Answer] = lambda answer: answer,
+    timeout_s: float, prepare: Callable[[], None], convert: Callable[[Answer], Answer] = lambda answer: answer,
 ) -> None:  # fmt: skip
-    """Write what ``told`` makes of one step of the model that ``build`` of the file ``builder`` returns.
+    """Trace one step of the model that ``build`` in the file ``builder`` returns, and write it to ``target``.
 
-    Its input is of ``shape`` in float32, its weights are float32, and it is trained by momentum. ``prepare`` runs in
-    the fork before. A model that fails leaves an answer that says why; one that takes far too long leaves none.
+    Input and weights are float32, and the optimizer is momentum. A model that fails leaves its reason in ``target``;
+    one that takes 1.5 times ``timeout_s`` leaves no file. ``prepare`` runs in the fork before the trace, and
+    ``convert`` turns the trace into the document that is written.
     """
     scratch = Path(tempfile.mkdtemp(prefix="leadline-trace-models-"))
     request = {
@@ -34,11 +35,12 @@ def trace_in_forks(
         try:
             signal.alarm(int(timeout_s * 1.5))
             prepare()
-            answer = told(_answer(request))
+            answer = convert(_answer(request))
             (scratch / "answer").write_text(json.dumps(answer), encoding="utf-8")
             os._exit(0)
         finally:
             os._exit(3)
+    # the fork must never return into the caller's code, so it ends in os._exit whatever happens
     os.waitpid(child, 0)
     if (scratch / "answer").exists():
         shutil.move(scratch / "answer", target)

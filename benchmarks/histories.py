@@ -1,4 +1,4 @@
-"""The measured histories of real applications, parted into what is learned from and what is asked about."""
+"""The measured histories of real applications, split into training runs and held-out runs."""
 
 import math
 import random
@@ -17,15 +17,18 @@ from leadline.training.tables import read_tables
 
 SHIPPED = Path(__file__).parent / "histories"
 APPLICATIONS = Path(__file__).parent / "applications"
-"""Where the campaigns of the shipped histories are, beside the programs that they run."""
+"""Folder of the programs that made the shipped histories, with their campaign files."""
 ENDING = ".csv.gz"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredHistory:
-    """All runs that one campaign made.
+    """All runs of one campaign.
 
-    ``scale_features`` carry scale, ``work`` is the one that counts repeats, and ``categories`` have choices.
+    Attributes:
+        scale_features: Features that grow with scale.
+        work: The scale feature that counts repeats; None without one.
+        categories: Features whose values are choices.
     """
 
     name: str
@@ -40,48 +43,48 @@ class MeasuredHistory:
 
     @property
     def noise(self) -> float | None:
-        """Return the error (percent) that a perfect model would have at full scale, from repeats; ``None`` without any.
+        """Return the error (percent) of a perfect model at full scale, from repeated runs; None without any.
 
-        It is the mean distance of a run from the geometric mean of its n repeats, times √(n ÷ (n - 1)) as that mean is
-        drawn to each of them.
+        It is the mean distance of a run from the geometric mean of its n repeats. The factor √(n ÷ (n - 1)) makes up
+        for the pull of each run on that mean.
         """
-        off: list[float] = []
+        deviations: list[float] = []
         for group in _by_configuration(self.at(Scale.FULL_SCALE), seed=0):
-            logs = [math.log(one.metrics["elapsed_s"]) for one in group if one.state is JobState.COMPLETED]
+            logs = [math.log(run.metrics["elapsed_s"]) for run in group if run.state is JobState.COMPLETED]
             if len(logs) > 1:
-                middle, drawn = sum(logs) / len(logs), math.sqrt(len(logs) / (len(logs) - 1))
-                off += [drawn * abs(one - middle) for one in logs]
-        return 100 * sum(off) / len(off) if off else None
+                mean, correction = sum(logs) / len(logs), math.sqrt(len(logs) / (len(logs) - 1))
+                deviations += [correction * abs(log - mean) for log in logs]
+        return 100 * sum(deviations) / len(deviations) if deviations else None
 
     @property
     def full_scale_cost_s(self) -> float:
-        """Return what a run at full scale takes, in the mean over those that ended well; seconds."""
+        """Return the mean time of completed runs at full scale, in seconds."""
         costs = [cost_s([record]) for record in self.at(Scale.FULL_SCALE) if record.state is JobState.COMPLETED]
         return sum(costs) / len(costs)
 
 
 @dataclass(frozen=True, slots=True)
 class HistorySplit:
-    """Runs to learn from, and the full-scale runs of other configurations that are asked about."""
+    """Training runs, and the full-scale runs of other configurations that are held out."""
 
     history: MeasuredHistory
     learned: tuple[RunRecord, ...]
-    asked: tuple[RunRecord, ...]
+    held_out: tuple[RunRecord, ...]
 
     @property
     def cheaper(self) -> float:
-        """Return the cost of as many runs at full scale, each the mean of all measured there, ÷ that of the runs."""
+        """Return the mean cost of as many runs at full scale, divided by the cost of the training runs."""
         return len(self.learned) * self.history.full_scale_cost_s / cost_s(self.learned)
 
     def training(self, target: str) -> TrainingData:
-        """Return the samples to learn from."""
+        """Return the training samples."""
         return self._data(self.learned, target)
 
     def test(self, target: str) -> tuple[Sample, ...]:
-        """Return the samples that are asked about: measured, none cut off."""
-        data = self._data([*self.learned, *self.asked], target)
-        asked = {record.id for record in self.asked}
-        return tuple(one for one in data.dataset.samples if one.run_id in asked and not one.censored)
+        """Return the held-out samples, without censored ones."""
+        data = self._data([*self.learned, *self.held_out], target)
+        ids = {record.id for record in self.held_out}
+        return tuple(sample for sample in data.dataset.samples if sample.run_id in ids and not sample.censored)
 
     def _data(self, records: Sequence[RunRecord], target: str) -> TrainingData:
         history = self.history
@@ -89,10 +92,10 @@ class HistorySplit:
 
 
 def read_histories(folder: Path | None = None) -> tuple[MeasuredHistory, ...]:
-    """Read every ``NAME.csv.gz`` of a folder with the campaign ``NAME.toml`` beside it; by default the shipped ones.
+    """Read every ``NAME.csv.gz`` of a folder and its campaign ``NAME.toml``; by default the shipped ones.
 
     Raises:
-        InvalidInput: there is none, a campaign is missing, or a file is not usable.
+        InvalidInput: The folder has no history, a campaign is missing, or a file is unusable.
     """
     folder = folder or SHIPPED
     tables = sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else []
@@ -104,9 +107,10 @@ def read_histories(folder: Path | None = None) -> tuple[MeasuredHistory, ...]:
 def split_history(
     history: MeasuredHistory, full_scale: int, seed: int, *, scaled_down: int | None = None
 ) -> HistorySplit:
-    """Learn from ``scaled_down`` configurations (all by default) and ``full_scale`` ones, and ask about the rest.
+    """Train on ``scaled_down`` configurations (all by default) and ``full_scale`` ones; hold out the others.
 
-    Which ones is drawn by ``seed`` alone, and a larger number holds the smaller ones: campaigns that grow.
+    The draw depends on ``seed`` alone. A larger number includes the configurations of a smaller one, so that campaigns
+    grow.
     """
     small, full = (_by_configuration(history.at(scale), seed) for scale in (Scale.SCALED_DOWN, Scale.FULL_SCALE))
     return HistorySplit(
@@ -117,7 +121,7 @@ def split_history(
 
 
 def cost_s(records: Sequence[RunRecord]) -> float:
-    """Return how long runs took together, failed ones too; seconds."""
+    """Return the total time of runs in seconds, failed ones included."""
     return sum(record.metrics.get("elapsed_s", 0.0) for record in records)
 
 
@@ -125,15 +129,15 @@ def _read(table: Path) -> MeasuredHistory:
     name = table.name.removesuffix(ENDING)
     described = (APPLICATIONS if table.parent == SHIPPED else table.parent) / f"{name}.toml"
     if not described.is_file():
-        raise InvalidInput(f"{table} has no campaign beside it: put {described.name} there")
+        raise InvalidInput(f"{table} has no campaign: put {described.name} into its folder")
     parameters = read_campaign(described).parameters
-    carries = [one for one in parameters if one.carries_scale]
+    scale_parameters = [parameter for parameter in parameters if parameter.carries_scale]
     return MeasuredHistory(
         name,
         read_tables(table, targets=("elapsed_s",)),
-        tuple(one.name for one in carries),
-        next((one.name for one in carries if one.kind is ParameterKind.INTEGER), None),
-        tuple(one.name for one in parameters if one.kind is ParameterKind.CATEGORICAL),
+        tuple(parameter.name for parameter in scale_parameters),
+        next((parameter.name for parameter in scale_parameters if parameter.kind is ParameterKind.INTEGER), None),
+        tuple(parameter.name for parameter in parameters if parameter.kind is ParameterKind.CATEGORICAL),
     )
 
 
@@ -141,6 +145,6 @@ def _by_configuration(records: Sequence[RunRecord], seed: int) -> list[list[RunR
     groups: dict[tuple[tuple[str, object], ...], list[RunRecord]] = {}
     for record in records:
         groups.setdefault(tuple(sorted(record.features.items())), []).append(record)
-    found = [groups[key] for key in sorted(groups, key=repr)]
-    random.Random(seed).shuffle(found)  # noqa: S311 - a split must repeat, not be secret
-    return found
+    ordered = [groups[key] for key in sorted(groups, key=repr)]
+    random.Random(seed).shuffle(ordered)  # noqa: S311 - a split must repeat, not be secret
+    return ordered

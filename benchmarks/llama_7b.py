@@ -1,4 +1,4 @@
-"""One training step of a 7B model: as a module and as a script, on bare fake tensors, under MemTracker."""
+"""One training step of a 7B model: traced as a module and as a script, on bare fake tensors, and under MemTracker."""
 
 import resource
 import sys
@@ -23,15 +23,15 @@ STEP_RATIO, TRACKER_RATIO, RESIDENT_GIB = 2.5, 5.0, 1.0
 
 
 def llama_rows(*, quick: bool = False) -> list[BenchmarkRow]:
-    """Time the module and the script beside a bare fake step and, unless ``quick``, beside MemTracker."""
+    """Compare the time of module and script with a bare fake step and, unless ``quick``, with MemTracker."""
     command = Workload(ModelSource(ModelKind.COMMAND, str(SCRIPT), (sys.executable, str(SCRIPT))))
-    asked: dict[str, Callable[[], object]] = {
+    calls: dict[str, Callable[[], object]] = {
         "module": trace_llama, "script": lambda: trace_command(command, runner=run_process), "bare": _bare,
     }  # fmt: skip
     if not quick:
-        asked["memtracker"] = tracked
+        calls["memtracker"] = tracked
     try:
-        seconds, resident_gib = _timed(asked, repeats=1 if quick else REPEATS)
+        seconds, resident_gib = _timed(calls, repeats=1 if quick else REPEATS)
     except LeadlineError as error:
         return [BenchmarkRow("7B model", None, "", target=STEP_RATIO, met=False, how=str(error))]
     how = "the largest process, bare one too"
@@ -44,12 +44,12 @@ def llama_rows(*, quick: bool = False) -> list[BenchmarkRow]:
 
 
 def memory_rows(*, quick: bool = False) -> list[BenchmarkRow]:
-    """Time the module's peak of memory against MemTracker alone; a quick run leaves MemTracker out."""
-    asked: dict[str, Callable[[], object]] = {"module": lambda: peak_memory(trace_llama().step)}
+    """Compare the time of the module's memory peak with MemTracker; a quick run leaves MemTracker out."""
+    calls: dict[str, Callable[[], object]] = {"module": lambda: peak_memory(trace_llama().step)}
     if not quick:
-        asked["memtracker"] = tracked
+        calls["memtracker"] = tracked
     try:
-        seconds, resident_gib = _timed(asked, repeats=1 if quick else REPEATS)
+        seconds, resident_gib = _timed(calls, repeats=1 if quick else REPEATS)
     except LeadlineError as error:
         return [BenchmarkRow("7B model", None, "", target=TRACKER_RATIO, met=False, how=str(error))]
     how = f"the largest process of the trace; answered in {seconds['module']:.1f} s"
@@ -81,22 +81,22 @@ def _fake_step(how: str) -> None:
         [sys.executable, str(MEASURED / "fake_step.py"), str(MODEL), how, "1", "2048"], timeout_s=TIMEOUT_S
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LeadlineError(f"the {how} fake step did not run: {last}")
 
 
-def _timed(asked: dict[str, Callable[[], object]], *, repeats: int) -> tuple[dict[str, float], float]:
-    """Return the median seconds of each, interleaved, and the largest process in GiB before MemTracker first ran."""
-    times: dict[str, list[float]] = {name: [] for name in asked}
+def _timed(calls: dict[str, Callable[[], object]], *, repeats: int) -> tuple[dict[str, float], float]:
+    """Return the median seconds of each call, interleaved, and the largest process in GiB before MemTracker ran."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
     resident_gib = 0.0
     for number in range(repeats):
-        for name, call in asked.items():
+        for name, call in calls.items():
             if not number and name == "memtracker":
                 resident_gib = _largest_gib()
             begun = time.perf_counter()
             call()
             times[name].append(time.perf_counter() - begun)
-    return {name: median(one) for name, one in times.items()}, resident_gib or _largest_gib()
+    return {name: median(seconds) for name, seconds in times.items()}, resident_gib or _largest_gib()
 
 
 def _largest_gib() -> float:
@@ -105,11 +105,14 @@ def _largest_gib() -> float:
 
 def _step_rows(seconds: dict[str, float]) -> list[BenchmarkRow]:
     bare_s = seconds["bare"]
-    said = {"module": f"{seconds['module']:.1f} s", "script": f"three steps of the script in {seconds['script']:.1f} s"}
+    descriptions = {
+        "module": f"{seconds['module']:.1f} s",
+        "script": f"three steps of the script in {seconds['script']:.1f} s",
+    }
     return [
         at_most(f"7B {name}, trace ÷ bare fake step", seconds[name] / bare_s, STEP_RATIO, "times", baseline=bare_s,
                 how=f"whole processes; {how}")
-        for name, how in said.items()
+        for name, how in descriptions.items()
     ]  # fmt: skip
 
 

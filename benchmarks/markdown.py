@@ -1,4 +1,4 @@
-"""Figures of a bench in Markdown, as the documentation's pages show them: made of the rows that it wrote."""
+"""Rows of a result file as Markdown tables for the documentation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,26 +9,26 @@ Row = Mapping[str, Any]
 
 
 def figures_table(rows: Sequence[Row]) -> str:
-    """Return one line for each row: its value, bold where it misses its target, and what stands beside it."""
-    heads = ("figure", "value", "target", "beside", "n", "how")
+    """Return one line for each row, its value in bold where it misses the target."""
+    heads = ("metric", "value", "target", "baseline", "n", "how")
     return markdown_table(
         heads,
-        [[one["name"], value_text(one), target_text(one), _beside(one), str(one["n"]), one["how"]] for one in rows],
+        [[row["name"], value_text(row), target_text(row), _baseline(row), str(row["n"]), row["how"]] for row in rows],
     )
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; a bar in a cell stays one."""
+    """Return a Markdown table; bars within cells are escaped."""
     lines = (heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows))
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def value_text(row: Row) -> str:
-    """Write a figure, bold where it misses its target."""
+    """Write a row's value, in bold where it misses the target."""
     if row["value"] is None:
         return "not measured"
-    said = _figure(row["value"], row["unit"])
-    return f"**{said}**" if row["met"] is False else said
+    text = _with_unit(row["value"], row["unit"])
+    return f"**{text}**" if row["met"] is False else text
 
 
 def target_text(row: Row) -> str:
@@ -40,11 +40,10 @@ def target_text(row: Row) -> str:
     return f"{target_sign(row['value'], row['target'], row['met'])}{row['target']:g}"
 
 
-def _beside(row: Row) -> str:
-    """Write what the method beside it reached, which ``how`` names."""
-    return "" if row["baseline"] is None else _figure(row["baseline"], row["unit"])
+def _baseline(row: Row) -> str:
+    return "" if row["baseline"] is None else _with_unit(row["baseline"], row["unit"])
 
 
-def _figure(number: float, unit: str) -> str:
-    said = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
-    return f"{said} {unit}".rstrip()
+def _with_unit(number: float, unit: str) -> str:
+    digits = f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    return f"{digits} {unit}".rstrip()

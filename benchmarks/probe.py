@@ -2,13 +2,11 @@
 
 import importlib.util
 import os
-import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 
@@ -22,10 +20,10 @@ from leadline.execution.wrapper.instruments import HOOK_FOLDER
 
 HERE = Path(__file__).parent
 DEMO_JOBS = Path(demo.__file__).with_name("demo_jobs")
-"""The scripts of ``leadline demo``; recorded runs name them ``jobs/NAME.py``."""
+"""Folder of the demo's scripts; recorded runs name them ``jobs/NAME.py``."""
 MEDIAN_ERROR_PERCENT, WORST_ERROR_PERCENT = 10.0, 25.0
 WITHIN = 0.7
-"""Share of the 90 % ranges that must hold the truth; one of few may be missed."""
+"""Share of the 90 % intervals that must hold the measured time; one of few may miss."""
 OVERHEAD_PERCENT = 3.0
 STARTUP_MS = 50.0
 REPEATS = 11
@@ -34,14 +32,14 @@ PROBE_S = 4.0
 
 
 def script_file(name: str) -> Path:
-    """Return the file of a script named relative to this folder, or ``jobs/NAME.py`` for a script of the demo."""
-    folder, _, rest = name.partition("/")
-    return DEMO_JOBS / rest if folder == "jobs" else HERE / name
+    """Return the file of a script: relative to this folder, or ``jobs/NAME.py`` for a script of the demo."""
+    folder, _, file = name.partition("/")
+    return DEMO_JOBS / file if folder == "jobs" else HERE / name
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeJob:
-    """One unmodified job: its words after the interpreter, and how long it is probed."""
+    """One unmodified job: its words after the interpreter, and the module that it needs."""
 
     name: str
     words: tuple[str, ...]
@@ -67,14 +65,17 @@ QUICK = ("numpy, loops by hand", "scikit-learn, partial_fit", "shell, reported s
 
 
 def run(*, quick: bool = False) -> BenchmarkResult:
-    """Probe each job and run it whole, and time one of short loops with and without the hook; ``quick``: three jobs."""
+    """Probe each job and run it whole; time a job of short loops with and without the hook.
+
+    ``quick`` takes three jobs.
+    """
     chosen = [job for job in JOBS if not quick or job.name in QUICK]
     present = [job for job in chosen if not job.needs or importlib.util.find_spec(job.needs)]
     rows, details = [], []
     for job in present:
-        found = compare_probe(job)
-        details.append(found)
-        rows.append(_row(job, found))
+        detail = compare_probe(job)
+        details.append(detail)
+        rows.append(_row(job, detail))
     repeats = 5 if quick else REPEATS
     rows += [_loops_overhead(repeats), _startup_overhead(repeats)]
     absent = [
@@ -85,36 +86,35 @@ def run(*, quick: bool = False) -> BenchmarkResult:
     return BenchmarkResult(
         "probe",
         (*summary(details), *rows, *absent),
-        date=datetime.now(UTC).strftime("%Y-%m-%d"),
-        machine={"system": platform.platform(), "python": platform.python_version()},
         details=tuple(details),
     )
 
 
 def compare_probe(job: ProbeJob, *, time_s: float = PROBE_S) -> dict[str, object]:
-    """Probe a job for ``time_s`` of its work, run it whole, probe it again, and return how far forecast and time are.
-
-    The two forecasts are averaged, so that a machine that grows slower or faster meanwhile is not taken for an error.
+    """Probe a job for ``time_s`` of its work, run it whole, probe it again; return forecast, time and error.
 
     Raises:
-        LeadlineError: the whole run failed.
+        LeadlineError: The whole run failed.
     """
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
-        found = [_probed(job, folder, time_s)]
+        # the forecasts before and after are averaged, as the machine's speed may drift meanwhile
+        probes = [_probed(job, folder, time_s)]
         whole_s = _timed(job.command(), Path(folder))
-        found.append(_probed(job, folder, time_s))
-    ranges = [one.forecast.elapsed_s for one in found if one.forecast.elapsed_s is not None and not one.finished]
-    probe_s = max(one.measured["elapsed_s"].value for one in found)
-    said: dict[str, object] = {"name": job.name, "whole_s": whole_s, "probe_s": probe_s}
-    if len(ranges) < len(found):
-        unknown = found[0].forecast.unknown.get("elapsed_s", "not measured: the job ended within the probe")
-        return said | {"how": unknown}
-    point, low, high = (fmean(figures) for figures in zip(*((r.point, r.low, r.high) for r in ranges), strict=True))
-    return said | {
-        "forecast_s": [one.point for one in ranges], "low_s": low, "high_s": high, "within": low <= whole_s <= high,
-        "error_percent": 100 * (point / whole_s - 1),
+        probes.append(_probed(job, folder, time_s))
+    ranges = [
+        probe.forecast.elapsed_s for probe in probes if probe.forecast.elapsed_s is not None and not probe.finished
+    ]
+    probe_s = max(probe.measured["elapsed_s"].value for probe in probes)
+    detail: dict[str, object] = {"name": job.name, "whole_s": whole_s, "probe_s": probe_s}
+    if len(ranges) < len(probes):
+        unknown = probes[0].forecast.unknown.get("elapsed_s", "not measured: the job ended within the probe")
+        return detail | {"how": unknown}
+    point, low, high = (fmean(values) for values in zip(*((r.point, r.low, r.high) for r in ranges), strict=True))
+    return detail | {
+        "forecast_s": [interval.point for interval in ranges], "low_s": low, "high_s": high,
+        "within": low <= whole_s <= high, "error_percent": 100 * (point / whole_s - 1),
         "how": f"{point:.1f} s ({low:.1f} – {high:.1f}) forecast before and after, {whole_s:.1f} s measured; "
-        f"by `{found[0].forecast.unit}`",
+        f"by `{probes[0].forecast.unit}`",
     }  # fmt: skip
 
 
@@ -133,43 +133,44 @@ def _timed(command: Sequence[str], folder: Path) -> float:
     done = run_process(command, cwd=folder, timeout_s=TIMEOUT_S)
     took_s = time.perf_counter() - start
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LeadlineError(f"{command[1]} did not run: {last}")
     return took_s
 
 
-def _row(job: ProbeJob, found: dict[str, object]) -> BenchmarkRow:
-    error = found.get("error_percent")
-    return BenchmarkRow(
-        f"forecast, {job.name}", error if isinstance(error, float) else None, "%", how=str(found["how"])
-    )
+def _row(job: ProbeJob, detail: dict[str, object]) -> BenchmarkRow:
+    error = detail.get("error_percent")
+    value = error if isinstance(error, float) else None
+    return BenchmarkRow(f"forecast, {job.name}", value, "%", how=str(detail["how"]))
 
 
 def summary(details: list[dict[str, object]]) -> list[BenchmarkRow]:
-    """Return the rows over all jobs that were forecast: the median and the worst error, and how many ranges held."""
-    figures = [one.get("error_percent") for one in details]
-    errors = [abs(one) for one in figures if isinstance(one, float)]
+    """Return the median and the worst error over all forecast jobs, and the coverage of the intervals."""
+    percents = [detail.get("error_percent") for detail in details]
+    errors = [abs(percent) for percent in percents if isinstance(percent, float)]
     if not errors:
         return []
-    held = sum(bool(one["within"]) for one in details if "within" in one)
+    covered = sum(bool(detail["within"]) for detail in details if "within" in detail)
     n = len(errors)
     return [
         at_most("median error of the forecasts", median(errors), MEDIAN_ERROR_PERCENT, "%", n=n),
         at_most("worst error of the forecasts", max(errors), WORST_ERROR_PERCENT, "%", n=n),
-        at_least("ranges that hold the measured time", held / n, WITHIN, "", n=n, how="90 % ranges"),
+        at_least("ranges that hold the measured time", covered / n, WITHIN, "", n=n, how="90 % ranges"),
     ]
 
 
 def _loops_overhead(repeats: int) -> BenchmarkRow:
     """Compare the medians of two million short iterations with and without the hook, run in turn."""
-    plain, watched = _in_turn(ProbeJob("short loops", ("probed/short_loop.py",)), repeats, lambda said, _: float(said))
+    plain, watched = _in_turn(
+        ProbeJob("short loops", ("probed/short_loop.py",)), repeats, lambda printed, _: float(printed)
+    )
     percent = 100 * (median(watched) / median(plain) - 1)
     how = f"2 million iterations of 0.3 µs to 0.5 µs: {median(watched):.3f} s watched, {median(plain):.3f} s plain"
     return at_most("hook, short iterations", percent, OVERHEAD_PERCENT, "%", baseline=median(plain), n=repeats, how=how)
 
 
 def _startup_overhead(repeats: int) -> BenchmarkRow:
-    """Compare the medians of a script that does nearly nothing with and without the hook, run in turn."""
+    """Compare the medians of an almost empty script with and without the hook, run in turn."""
     plain, watched = _in_turn(ProbeJob("start", ("probed/nothing.py",)), repeats, lambda _, took_s: took_s)
     how = "a script of one line, whole processes"
     return at_most(
@@ -178,15 +179,15 @@ def _startup_overhead(repeats: int) -> BenchmarkRow:
     )  # fmt: skip
 
 
-def _in_turn(job: ProbeJob, repeats: int, figure: Callable[[str, float], float]) -> tuple[list[float], list[float]]:
-    """Run a job plainly and under the hook in turn; ``figure`` makes one of what it printed and how long it took."""
-    found: tuple[list[float], list[float]] = ([], [])
+def _in_turn(job: ProbeJob, repeats: int, metric: Callable[[str, float], float]) -> tuple[list[float], list[float]]:
+    """Run a job plainly and under the hook in turn; ``metric`` maps its output and seconds to a number."""
+    metrics: tuple[list[float], list[float]] = ([], [])
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
         paths = [str(HOOK_FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
         hook = {"LEADLINE_HOOK": folder, "PYTHONPATH": os.pathsep.join(paths)}
         for _ in range(repeats):
-            for figures, env in zip(found, ({}, hook), strict=True):
+            for values, env in zip(metrics, ({}, hook), strict=True):
                 start = time.perf_counter()
                 done = run_process(job.command(), cwd=Path(folder), env=env, timeout_s=TIMEOUT_S)
-                figures.append(figure(done.stdout.strip(), time.perf_counter() - start))
-    return found
+                values.append(metric(done.stdout.strip(), time.perf_counter() - start))
+    return metrics

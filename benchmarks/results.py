@@ -1,4 +1,4 @@
-"""The one shape of a bench's result, as a table for people and a document for scripts."""
+"""The result of a benchmark: rows with targets, and where they come from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """One promised figure, measured.
+    """One promised metric, measured.
 
-    ``met`` is ``None`` when there is no target, or when the figure could not be measured (``value`` is ``None`` and
-    ``how`` says why). A target with a ``target_high`` is a range. ``baseline`` is the figure of the alternative
-    measured in the same run, ``n`` the sample size.
+    Attributes:
+        value: None where it could not be measured; ``how`` gives the reason.
+        target: A bound, or the low end of a range.
+        met: None without a target or a value.
+        baseline: The same metric of the alternative, measured in the same run.
+        n: Sample size.
+        how: How it was measured.
+        target_high: The high end of a range.
     """
 
     name: str
@@ -26,18 +31,26 @@ class BenchmarkRow:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkResult:
-    """All rows of one bench, with the machine and the date, and the details behind the rows."""
+    """All rows of one benchmark and their provenance, which the command adds.
+
+    Attributes:
+        bench: The benchmark's name.
+        date: When it ran, in UTC.
+        machine: CPU model, cores, memory, system and Python.
+        details: What the rows summarize.
+        commit: The commit that was measured.
+        seed: The seed of all random draws; None where nothing is drawn.
+        measures: Files and folders of the code that was measured, relative to the repository.
+    """
 
     bench: str
     rows: tuple[BenchmarkRow, ...]
     date: str = ""
     machine: dict[str, str] = field(default_factory=dict)
     details: tuple[dict[str, object], ...] = ()
-
-    @property
-    def all_met(self) -> bool:
-        """Whether no row with a target missed it."""
-        return all(row.met is not False for row in self.rows)
+    commit: str = ""
+    seed: int | None = None
+    measures: tuple[str, ...] = ()
 
 
 def at_most(name: str, value: float, target: float, unit: str, **more: object) -> BenchmarkRow:
@@ -51,13 +64,14 @@ def at_least(name: str, value: float, target: float, unit: str, **more: object) 
 
 
 def within(name: str, value: float, targets: tuple[float, float], unit: str, **more: object) -> BenchmarkRow:
-    """Return a row whose value is to lie in a range, its ends included."""
+    """Return a row whose target is a range, its ends included."""
     low, high = targets
     return BenchmarkRow(name, value, unit, target=low, target_high=high, met=low <= value <= high, **more)  # type: ignore[arg-type]
 
 
 def target_sign(value: float | None, target: float, met: bool | None) -> str:
-    """Return the side that a target bounds (``≤ ``, ``≥ ``, or nothing): a row tells it by whether its value met it."""
+    """Return the side that a target bounds: ``≤ ``, ``≥ `` or nothing."""
+    # a row stores no side: it follows from the value and whether that met the target
     if value is None or met is None or value == target:
         return ""
     return "≤ " if met == (value <= target) else "≥ "

@@ -1,4 +1,4 @@
-"""How quick Leadline answers: start-up, a 7B configuration, and the alternatives in the same run."""
+"""``bench speed``: the time of start-up and of a 7B configuration, with the alternatives in the same run."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ LLAMA_7B = {
 }
 """The published configuration of Llama-2-7B."""
 
-_ACCELERATE = """
+ACCELERATE_SCRIPT = """
 import sys
 from accelerate import init_empty_weights
 from accelerate.utils import calculate_maximum_sizes
@@ -39,11 +39,11 @@ with init_empty_weights():
     model = AutoModelForCausalLM.from_config(config)
 print(calculate_maximum_sizes(model))
 """
-"""What ``accelerate estimate-memory`` does once it has the configuration, without asking the hub for it."""
+"""The work of ``accelerate estimate-memory`` after it has fetched the configuration."""
 
 
 def run(*, quick: bool = False) -> BenchmarkResult:
-    """Measure start-up and the 7B configuration; medians of several whole processes, interleaved."""
+    """Measure start-up and the 7B configuration: medians of interleaved whole processes."""
     repeats = 3 if quick else 7
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
@@ -53,60 +53,60 @@ def run(*, quick: bool = False) -> BenchmarkResult:
 
 
 def _help_row(repeats: int) -> BenchmarkRow:
-    ours, bare = _interleaved(
+    help_s, bare_s = _interleaved(
         [[sys.executable, "-m", "leadline", "--help"], [sys.executable, "-c", "pass"]], repeats * 3
     )
     return at_most(
         "leadline --help ÷ bare python",
-        ours / bare,
+        help_s / bare_s,
         8.0,
         "×",
-        baseline=bare,
+        baseline=bare_s,
         n=repeats * 3,
         how="medians of whole processes, interleaved; baseline in seconds",
     )
 
 
 def _llama_rows(config: Path, repeats: int) -> list[BenchmarkRow]:
-    ours = [
+    leadline = [
         sys.executable, "-m", "leadline", "estimate", str(config), "--steps", "1", "--on", "A100 SXM4 80GB", "--json",
     ]  # fmt: skip
-    theirs = [sys.executable, "-c", _ACCELERATE, str(config.parent)]
-    if not _can(theirs):
-        own_s = _interleaved([ours], repeats)[0]
-        why = "accelerate could not read the configuration here (is it installed?), so the ratio is not measured"
+    accelerate = [sys.executable, "-c", ACCELERATE_SCRIPT, str(config.parent)]
+    if not _runs(accelerate):
+        elapsed_s = _interleaved([leadline], repeats)[0]
+        reason = "accelerate could not read the configuration here (is it installed?), so the ratio is not measured"
         return [
-            BenchmarkRow("Llama-7B config, whole process", own_s, "s", n=repeats, how="median"),
-            BenchmarkRow("accelerate's estimate ÷ ours", None, "×", target=5.0, how=why),
+            BenchmarkRow("Llama-7B config, whole process", elapsed_s, "s", n=repeats, how="median"),
+            BenchmarkRow("accelerate's estimate ÷ ours", None, "×", target=5.0, how=reason),
         ]
-    own_s, their_s = _interleaved([ours, theirs], repeats)
+    elapsed_s, accelerate_s = _interleaved([leadline, accelerate], repeats)
     return [
-        BenchmarkRow("Llama-7B config, whole process", own_s, "s", baseline=their_s, n=repeats, how="median"),
+        BenchmarkRow("Llama-7B config, whole process", elapsed_s, "s", baseline=accelerate_s, n=repeats, how="median"),
         at_least(
             "accelerate's estimate ÷ ours",
-            their_s / own_s,
+            accelerate_s / elapsed_s,
             5.0,
             "×",
-            baseline=their_s,
+            baseline=accelerate_s,
             n=repeats,
             how="whole processes on the same config.json, interleaved; ours gives time and memory, theirs memory",
         ),
     ]
 
 
-def _can(argv: Sequence[str]) -> bool:
+def _runs(argv: Sequence[str]) -> bool:
     return shutil.which(argv[0]) is not None and process_runner()(argv, timeout_s=120).returncode == 0
 
 
 def _interleaved(commands: Sequence[Sequence[str]], repeats: int) -> list[float]:
-    """Return the median seconds of each command, run in turn after one warm-up each."""
+    """Return the median seconds of each command, run in turn after a warm-up."""
     samples: list[list[float]] = [[] for _ in commands]
     for round_number in range(repeats + 1):
-        for argv, own in zip(commands, samples, strict=True):
+        for argv, times in zip(commands, samples, strict=True):
             elapsed_s = _timed(lambda argv=argv: process_runner()(argv, timeout_s=300))  # type: ignore[misc]
             if round_number:
-                own.append(elapsed_s)
-    return [statistics.median(own) for own in samples]
+                times.append(elapsed_s)
+    return [statistics.median(times) for times in samples]
 
 
 def _timed(action: Callable[[], object]) -> float:

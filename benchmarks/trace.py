@@ -1,12 +1,10 @@
-"""``leadline bench trace``: unmodified training scripts traced, what that costs, and how near the memory comes."""
+"""``bench trace``: unmodified training scripts traced: correct facts, time and accuracy of memory."""
 
 import json
-import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
@@ -32,7 +30,7 @@ SCRIPT_REPEATS = 1
 
 
 def run(*, quick: bool = False) -> BenchmarkResult:
-    """Trace the corpus, time it against bare runs, compare peaks with real ones, and time a 7B model.
+    """Trace the corpus, time it against bare runs, compare memory peaks with real ones, and time a 7B model.
 
     ``quick`` takes six scripts, each timed once, and leaves out MemTracker.
     """
@@ -41,21 +39,19 @@ def run(*, quick: bool = False) -> BenchmarkResult:
     model_rows = llama_7b.llama_rows(quick=quick)
     details = [_script(script, repeats=1 if quick else SCRIPT_REPEATS) for script in present]
     absent = [
-        BenchmarkRow(f"script {one.name}", None, "", how=f"not measured: {', '.join(one.missing())} is not installed")
-        for one in chosen
-        if one.missing()
+        BenchmarkRow(f"script {script.name}", None, "", how=f"not measured: {', '.join(missing)} is not installed")
+        for script in chosen
+        if (missing := script.missing())
     ]
     return BenchmarkResult(
         "trace",
         (*_script_rows(details), *_peak_rows(details), *model_rows, *absent),
-        date=datetime.now(UTC).strftime("%Y-%m-%d"),
-        machine={"system": platform.platform(), "python": platform.python_version()},
         details=tuple(details),
     )
 
 
 def wrong_facts(script: Script, job: TracedJob) -> list[str]:
-    """Return the facts of the loop and the model that a trace has wrong, as ``field: said, not true``."""
+    """Return the facts of the loop and the model that a trace has wrong, as ``field: traced, not true``."""
     loop = job.loop
     pairs = [
         ("batch", loop.batch, script.batch),
@@ -69,30 +65,30 @@ def wrong_facts(script: Script, job: TracedJob) -> list[str]:
     ]
     if not script.processes:
         pairs.append(("parameters", job.step.parameters, script.parameters + script.frozen))
-    return [f"{name}: {said}, not {true}" for name, said, true in pairs if said != true]
+    return [f"{name}: {traced}, not {true}" for name, traced, true in pairs if traced != true]
 
 
 def _script(script: Script, *, repeats: int) -> dict[str, object]:
-    """Trace one script and return what came of it; a failure is a detail, not an error of the bench."""
+    """Trace one script and return its details; a failure is a detail, not an error of the benchmark."""
     argv = script.command()
     workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv))
-    found: dict[str, object] = {"name": script.name, "shows": script.shows}
+    detail: dict[str, object] = {"name": script.name, "shows": script.shows}
     try:
         job, trace_s = _timed(
             lambda: trace_command(workload, runner=run_process, timeout_s=TRACE_TIMEOUT_S), repeats=repeats
         )
-        found |= {"traced": True, "trace_s": trace_s, "ops": len(job.step.ops), "wrong": wrong_facts(script, job)}
+        detail |= {"traced": True, "trace_s": trace_s, "ops": len(job.step.ops), "wrong": wrong_facts(script, job)}
         _, bare_s = _timed(
             lambda: trace_command(workload, runner=run_process, timeout_s=TRACE_TIMEOUT_S, bare=True), repeats=repeats
         )
-        found["bare_s"] = bare_s
+        detail["bare_s"] = bare_s
         if script.same_on_cpu:
             on_cpu = trace_command(workload, runner=run_process, device_type="cpu", timeout_s=TRACE_TIMEOUT_S)
             real_bytes, processor = _real_peak(script)
-            found |= {"peak_bytes": live_peak_bytes(on_cpu.step, processor), "real_peak_bytes": real_bytes}
+            detail |= {"peak_bytes": live_peak_bytes(on_cpu.step, processor), "real_peak_bytes": real_bytes}
     except LeadlineError as error:
-        found |= {"traced": found.get("traced", False), "error": str(error)}
-    return found
+        detail |= {"traced": detail.get("traced", False), "error": str(error)}
+    return detail
 
 
 def _timed(call: Callable[[], TracedJob], *, repeats: int) -> tuple[TracedJob, float]:
@@ -106,7 +102,7 @@ def _timed(call: Callable[[], TracedJob], *, repeats: int) -> tuple[TracedJob, f
 
 
 def _real_peak(script: Script) -> tuple[int, Processor]:
-    """Return the peak in bytes of a real run on one thread, and what it ran on."""
+    """Return the peak in bytes of a real run on one thread, and the processor's registers."""
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
         done = run_process(
             [sys.executable, str(MEASURED / "real_peak.py"), str(script.path), *script.argv],
@@ -116,16 +112,16 @@ def _real_peak(script: Script) -> tuple[int, Processor]:
         )
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LeadlineError(f"{script.name} did not run on this CPU: {last}")
-    said = json.loads(lines[-1])
-    return int(said["peak_bytes"]), Processor.of({"vector_bytes": said["vector_bytes"], "threads": 1})
+    measured = json.loads(lines[-1])
+    return int(measured["peak_bytes"]), Processor.of({"vector_bytes": measured["vector_bytes"], "threads": 1})
 
 
 def _script_rows(details: list[dict[str, object]]) -> list[BenchmarkRow]:
-    traced = [one for one in details if one["traced"]]
-    failed = [f"{one['name']} ({one['error']})" for one in details if not one["traced"]]
-    wrong = [f"{one['name']} ({', '.join(map(str, one['wrong']))})" for one in traced if one["wrong"]]  # type: ignore[call-overload]
+    traced = [detail for detail in details if detail["traced"]]
+    failed = [f"{detail['name']} ({detail['error']})" for detail in details if not detail["traced"]]
+    wrong = [f"{detail['name']} ({', '.join(map(str, detail['wrong']))})" for detail in traced if detail["wrong"]]  # type: ignore[call-overload]
     rows = [
         at_least("scripts traced", len(traced), len(details), "scripts", n=len(details), how="; ".join(failed)),
         at_least(
@@ -133,7 +129,11 @@ def _script_rows(details: list[dict[str, object]]) -> list[BenchmarkRow]:
             how="; ".join(wrong),
         ),
     ]  # fmt: skip
-    ratios = {str(one["name"]): _number(one, "trace_s") / _number(one, "bare_s") for one in traced if "bare_s" in one}
+    ratios = {
+        str(detail["name"]): _number(detail, "trace_s") / _number(detail, "bare_s")
+        for detail in traced
+        if "bare_s" in detail
+    }
     if ratios:
         slowest = max(ratios, key=lambda name: ratios[name])
         how = (
@@ -147,9 +147,9 @@ def _script_rows(details: list[dict[str, object]]) -> list[BenchmarkRow]:
 
 def _peak_rows(details: list[dict[str, object]]) -> list[BenchmarkRow]:
     errors = {
-        str(one["name"]): 100 * abs(_number(one, "peak_bytes") / _number(one, "real_peak_bytes") - 1)
-        for one in details
-        if "real_peak_bytes" in one
+        str(detail["name"]): 100 * abs(_number(detail, "peak_bytes") / _number(detail, "real_peak_bytes") - 1)
+        for detail in details
+        if "real_peak_bytes" in detail
     }
     return [
         at_most(f"peak of live bytes, {name}", error, PEAK_ERROR_PERCENT, "%", how=PEAK_HOW)

@@ -1,4 +1,4 @@
-"""Accuracy at full scale against the cost of the campaign, for campaigns that grow; and its drawing."""
+"""Accuracy at full scale against the cost of the campaign, for growing campaigns, and its figure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ GROWING = (
     (1.0, 5),
     (1.0, 8),
 )
-"""Campaigns: the share of the scaled-down configurations, and how many full-scale ones."""
+"""Campaigns: share of the scaled-down configurations, number of full-scale ones."""
 DRAWS = 2
 DRAWN = (LEADLINE, BOOSTING, HARP)
 COLOURS = {LEADLINE: "#0b6e4f", BOOSTING: "#8a8d91", HARP: "#c44536"}
@@ -29,7 +29,13 @@ COLOURS = {LEADLINE: "#0b6e4f", BOOSTING: "#8a8d91", HARP: "#c44536"}
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """One campaign: its runs, what it cost, how much more as many runs at full scale cost, and each method's MAPE."""
+    """One campaign and the accuracy of its models.
+
+    Attributes:
+        cost_s: Time of its runs in seconds.
+        cheaper: Cost of as many runs at full scale, divided by that cost.
+        mape: Each method's error at full scale in percent.
+    """
 
     name: str
     full_scale: int
@@ -39,21 +45,21 @@ class CurvePoint:
     mape: Mapping[str, float]
 
     def document(self) -> dict[str, object]:
-        """Return the point for a bench's details."""
+        """Return the point for the details of the result."""
         return {"campaign": self.name, "full_scale": self.full_scale, "runs": self.runs, "cost_s": self.cost_s,
                 "cheaper": self.cheaper, "mape": dict(self.mape)}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class GrowingCampaign:
-    """A campaign of the curve: so many scaled-down configurations (``None``: all), and so many full-scale ones."""
+    """A campaign of the curve; None scaled-down configurations means all."""
 
     history: MeasuredHistory
     scaled_down: int | None
     full_scale: int
 
     def questions(self, contender: str) -> tuple[SplitQuestion, ...]:
-        """Return what a contender is asked, once for each draw; there is one draw of all without a full-scale one."""
+        """Return a contender's questions, one for each draw; all scaled-down ones alone are drawn once."""
         draws = DRAWS if self.full_scale or self.scaled_down is not None else 1
         return tuple(
             SplitQuestion(contender, self.history.name, "elapsed_s", self.full_scale, seed, self.scaled_down)
@@ -62,19 +68,19 @@ class GrowingCampaign:
 
     def point(self, answers: Answers, methods: Sequence[str]) -> CurvePoint:
         """Return the point of the curve, the mean of all draws."""
-        splits = [one.split(self.history) for one in self.questions(methods[0])]
+        splits = [question.split(self.history) for question in self.questions(methods[0])]
         errors = {}
         for name in methods:
-            said = pooled_predictions(answers, self.questions(name))[name]
-            errors[name] = mape(said.measured.tolist(), said.point.tolist())
+            predictions = pooled_predictions(answers, self.questions(name))[name]
+            errors[name] = mape(predictions.measured.tolist(), predictions.point.tolist())
         scales = [record.scale for record in splits[0].learned]
         small, full = scales.count(Scale.SCALED_DOWN), scales.count(Scale.FULL_SCALE)
         return CurvePoint(
             f"{small} SD" + (f" + {full} FS" if full else ""),
             self.full_scale,
             len(splits[0].learned),
-            sum(cost_s(one.learned) for one in splits) / len(splits),
-            sum(one.cheaper for one in splits) / len(splits),
+            sum(cost_s(split.learned) for split in splits) / len(splits),
+            sum(split.cheaper for split in splits) / len(splits),
             errors,
         )
 
@@ -82,26 +88,27 @@ class GrowingCampaign:
 def growing_campaigns(
     history: MeasuredHistory, growing: Sequence[tuple[float, int]] = GROWING
 ) -> tuple[GrowingCampaign, ...]:
-    """Return the campaigns of the curve of a history."""
+    """Return the campaigns of a history's curve."""
     down = len({tuple(sorted(record.features.items())) for record in history.at(Scale.SCALED_DOWN)})
     return tuple(GrowingCampaign(history, None if share == 1 else round(share * down), full) for share, full in growing)
 
 
 def draw_curves(details: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw a panel for each history: MAPE against cost, both logarithmic; open marks have no full-scale run."""
+    """Draw a panel for each history: MAPE against cost on logarithmic axes; open marks have no full-scale run."""
     from matplotlib import rc_context  # noqa: PLC0415 - heavy, and only to draw
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
 
-    points = [one for one in details if one.get("curve")]
-    names = list(dict.fromkeys(str(one["history"]) for one in points))
+    points = [detail for detail in details if detail.get("curve")]
+    names = list(dict.fromkeys(str(point["history"]) for point in points))
     with rc_context({"svg.hashsalt": "leadline", "svg.fonttype": "none"}):
         figure = Figure(figsize=(4.2 * len(names), 3.6), layout="constrained")
         axes = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
         for axis, name in zip(axes, names, strict=True):
-            mine = sorted((one for one in points if one["history"] == name), key=lambda one: float(one["cost_s"]))
-            for method in (name for name in DRAWN if name in mine[0]["mape"]):
-                _draw_method(axis, mine, method)
+            panel = [point for point in points if point["history"] == name]
+            panel.sort(key=lambda point: float(point["cost_s"]))
+            for method in (name for name in DRAWN if name in panel[0]["mape"]):
+                _draw_method(axis, panel, method)
             axis.axhline(8, color="black", linewidth=0.8, linestyle=":")
             axis.set(title=name, xlabel="cost of the campaign [s]", xscale="log", yscale="log")
             for each in (axis.xaxis, axis.yaxis):
@@ -121,10 +128,10 @@ def draw_curves(details: Sequence[Mapping[str, Any]], path: Path) -> None:
 def _draw_method(axis: Any, points: Sequence[Mapping[str, Any]], method: str) -> None:  # noqa: ANN401 - matplotlib's
     colour = COLOURS[method]
     for filled in (False, True):
-        some = [one for one in points if bool(one["full_scale"]) is filled]
+        marks = [point for point in points if bool(point["full_scale"]) is filled]
         axis.plot(
-            [one["cost_s"] for one in some],
-            [one["mape"][method] for one in some],
+            [point["cost_s"] for point in marks],
+            [point["mape"][method] for point in marks],
             marker="o",
             color=colour,
             linestyle="-" if filled else "--",

@@ -1,4 +1,4 @@
-"""How long ``leadline train`` and ``leadline recommend`` take on a history of 10,000 runs, as whole commands."""
+"""Whole commands: training on a history of 10,000 runs, and a campaign whose runner is killed and resumed."""
 
 import math
 import os
@@ -18,6 +18,7 @@ from leadline.app.composition import process_runner
 from leadline.app.settings import DATA_DIR_VARIABLE
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.processes import CompletedProcess
 from leadline.core.runs import Measurement, Run, Scale, Value
 from leadline.execution.processes import start_process
 from leadline.history.sqlite import SqliteHistory
@@ -25,15 +26,15 @@ from leadline.training.records import RunRecord
 
 HISTORY_RUNS, QUICK_HISTORY_RUNS = 10_000, 1_000
 NOISE = 0.03
-"""Standard deviation of the logarithm of what every figure of a resampled run is times."""
+"""Standard deviation of the log of the random factor on every number of a resampled run."""
 LIMIT_S = 600
 
 
 def large_history_rows(*, quick: bool = False, data: Path | None = None) -> list[BenchmarkRow]:
-    """Fill an empty history with runs resampled from the first measured history, train on it, and ask the model.
+    """Time ``leadline train`` and ``leadline recommend`` on runs resampled from the first measured history.
 
     Raises:
-        LeadlineError: a command failed, or took longer than ten minutes.
+        LeadlineError: A command failed, or took longer than ten minutes.
     """
     count = QUICK_HISTORY_RUNS if quick else HISTORY_RUNS
     history = read_histories(data)[0]
@@ -44,8 +45,8 @@ def large_history_rows(*, quick: bool = False, data: Path | None = None) -> list
             store.add(run)
         model = Path(folder) / "model.npz"
         train_s = _timed(["train", history.name, "--to", str(model)], folder)
-        asked = [f"{name}={value}" for name, value in runs[-1].parameters.items()]
-        recommend_s = _timed(["recommend", str(model), *(word for one in asked for word in ("--set", one))], folder)
+        words = [word for name, value in runs[-1].parameters.items() for word in ("--set", f"{name}={value}")]
+        recommend_s = _timed(["recommend", str(model), *words], folder)
     how = f"whole commands, on runs resampled from {history.name} with {100 * NOISE:.0f} % noise"
     return [
         at_most(f"train on {count:,} runs", train_s, 60.0, "s", n=count, how=f"{how}; walltime and memory"),
@@ -54,7 +55,7 @@ def large_history_rows(*, quick: bool = False, data: Path | None = None) -> list
 
 
 def resampled_runs(history: MeasuredHistory, count: int, seed: int = 0) -> list[Run]:
-    """Return ``count`` runs drawn from the completed ones of a history, every number a little off; full scale last."""
+    """Return ``count`` runs drawn from the completed runs of a history, with noise; full scale last."""
     rng = random.Random(seed)  # noqa: S311 - a sample, no secret
     completed = [record for record in history.records if record.state is JobState.COMPLETED]
     drawn = sorted(rng.choices(completed, k=count), key=lambda record: record.scale is Scale.FULL_SCALE)
@@ -62,13 +63,13 @@ def resampled_runs(history: MeasuredHistory, count: int, seed: int = 0) -> list[
 
 
 def _resampled(record: RunRecord, number: int, rng: random.Random) -> Run:
-    def off() -> float:
+    def noise() -> float:
         return math.exp(rng.gauss(0, NOISE))
 
-    def near(value: Value) -> Value:
+    def noisy(value: Value) -> Value:
         if isinstance(value, str):
             return value
-        return max(1, round(value * off())) if isinstance(value, int) else value * off()
+        return max(1, round(value * noise())) if isinstance(value, int) else value * noise()
 
     cores = record.features.get("cores")
     resources = ResourceSpec(cores_per_task=int(cores) if isinstance(cores, int | float) else None)
@@ -79,16 +80,16 @@ def _resampled(record: RunRecord, number: int, rng: random.Random) -> Run:
         started_at=f"2026-01-01T{number // 3600:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z",
         scale=record.scale,
         measured={
-            name: Measurement(value * off(), name.rpartition("_")[2], "resampled")
+            name: Measurement(value * noise(), name.rpartition("_")[2], "resampled")
             for name, value in record.metrics.items()
         },
-        parameters={name: near(record.features[name]) for name in sorted(record.parameters)},
+        parameters={name: noisy(record.features[name]) for name in sorted(record.parameters)},
         tags={"campaign": record.application},
     )
 
 
 def _timed(arguments: Sequence[str], folder: str) -> float:
-    """Return how long a command of Leadline takes with its data in ``folder``, in seconds."""
+    """Return the seconds of a Leadline command whose data folder is ``folder``."""
     begun = time.perf_counter()
     ended = process_runner()(
         [sys.executable, "-m", "leadline", *arguments],
@@ -96,9 +97,8 @@ def _timed(arguments: Sequence[str], folder: str) -> float:
         timeout_s=LIMIT_S,
     )
     if ended.timed_out or ended.returncode != 0:
-        said = (ended.stderr or ended.stdout).strip().splitlines()
-        why = f"took more than {LIMIT_S} s" if ended.timed_out else f"failed: {said[-1] if said else 'nothing said'}"
-        raise LeadlineError(f"leadline {arguments[0]} {why}")
+        reason = f"took more than {LIMIT_S} s" if ended.timed_out else f"failed: {_last_line(ended)}"
+        raise LeadlineError(f"leadline {arguments[0]} {reason}")
     return time.perf_counter() - begun
 
 
@@ -129,10 +129,10 @@ with open("done.txt", "a") as done:
 
 
 def resumed_campaign_rows(*, quick: bool = False, data: Path | None = None) -> list[BenchmarkRow]:  # noqa: ARG001 - as the others
-    """Run a campaign of short naps, killed at random moments (SIGKILL, the whole process group), to its end.
+    """Complete a campaign of short jobs whose runner is killed (SIGKILL, its process group) at random moments.
 
     Raises:
-        LeadlineError: the campaign did not end, or a command of it failed.
+        LeadlineError: The campaign did not complete, or one of its commands failed.
     """
     runs = QUICK_RESUMED_RUNS if quick else RESUMED_RUNS
     with tempfile.TemporaryDirectory() as name:
@@ -152,7 +152,7 @@ def resumed_campaign_rows(*, quick: bool = False, data: Path | None = None) -> l
 
 
 def _killed_and_resumed(file: Path) -> int:
-    """Kill the campaign after random times, then let it end; return how often it was killed before its end."""
+    """Kill the campaign at random times, then let it complete; return how often it was killed before its end."""
     chance = random.Random(0)  # noqa: S311 - no secret
     argv = [sys.executable, "-m", "leadline", "campaign", "run", str(file), "--yes"]
     env = {DATA_DIR_VARIABLE: str(file.parent / "data")}
@@ -169,8 +169,10 @@ def _killed_and_resumed(file: Path) -> int:
     begun = time.monotonic()
     ended = process_runner()(argv, env=env, timeout_s=PATIENCE_S)
     if ended.timed_out or ended.returncode != 0:
-        said = (ended.stderr or ended.stdout).strip().splitlines()
-        raise LeadlineError(
-            f"the campaign did not end well in {time.monotonic() - begun:.0f} s: {said[-1] if said else 'nothing said'}"
-        )
+        waited_s = time.monotonic() - begun
+        raise LeadlineError(f"the campaign did not complete in {waited_s:.0f} s: {_last_line(ended)}")
     return kills
+
+
+def _last_line(ended: CompletedProcess) -> str:
+    return (ended.stderr or ended.stdout).strip().rpartition("\n")[2] or "no message"

@@ -1,4 +1,4 @@
-"""HARP as published, plain boosting, and Leadline, each asked about the same runs after learning from the same."""
+"""HARP as published, plain boosting and Leadline, trained on the same runs and tested on the same held-out runs."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,9 +23,10 @@ RISK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RunPredictions:
-    """What was measured and predicted for n runs; ``low`` and ``high`` are NaN where a method knows no interval.
+    """Measurements and predictions of n runs; every array has shape (n,).
 
-    ``low`` to ``high`` is to hold 90 %, so that ``high`` is what is requested at a risk of 5 %.
+    ``low`` to ``high`` is a 90 % interval, so ``high`` is the request at a risk of 5 %. Both are NaN where a method
+    has no interval.
     """
 
     measured: Array
@@ -35,11 +36,11 @@ class RunPredictions:
 
     @classmethod
     def pooled(cls, parts: Sequence["RunPredictions"]) -> "RunPredictions":
-        """Return several answers as one."""
-        return cls(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(cls)))
+        """Join several predictions."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
-    def figures(self) -> dict[str, float | None]:
-        """Return every figure of merit by name: percent, but for ``MAE`` (the target's unit) and ``over-request``."""
+    def metrics(self) -> dict[str, float | None]:
+        """Return every metric by name, in percent; ``MAE`` is in the target's unit, ``over-request`` a ratio."""
         measured, point = self.measured.tolist(), self.point.tolist()
         low, high = self.low.tolist(), self.high.tolist()
         bounded = not np.isnan(self.high).any()
@@ -55,55 +56,55 @@ class RunPredictions:
 
 
 Contender = Callable[[HistorySplit, str, int], dict[str, RunPredictions]]
-"""(split, target, seed) → what its methods, which share all that is fitted, answer for the runs asked about."""
+"""(split, target, seed) → the predictions of its methods, which share one fit, for the held-out runs."""
 LEADLINE, BOOSTING, HARP, CUSTOM = "Leadline", "boosting", "HARP", "HARP, custom"
-"""Methods: HARP and its custom mode as it is released, with its walltime metric for a policy."""
+"""Methods; HARP and its custom mode are as released, with its walltime metric as the policy."""
 POLICY_MAE = ", policy MAE"
 
 
 def predict_with_leadline(split: HistorySplit, target: str, seed: int) -> dict[str, RunPredictions]:
-    """Build the model that ``leadline train`` writes, and ask it."""
+    """Build the model that ``leadline train`` writes, and predict with it."""
     test = split.test(target)
     history = split.history
     options = TrainingOptions(
         (target,), scale_features=history.scale_features, categories=history.categories, seed=seed
     )
     model, _ = build_model(split.learned, ESTIMATORS, TrainingOrigin(history.name, "", ""), options)
-    rows = [one.features for one in test]
-    said = model.predict(target, rows, LEVEL)
-    high = model.upper(target, rows, RISK)
-    return {LEADLINE: RunPredictions(_measured(test), np.asarray(said.point), np.asarray(said.low), np.asarray(high))}
+    rows = [sample.features for sample in test]
+    predicted = model.predict(target, rows, LEVEL)
+    point, low, high = np.asarray(predicted.point), np.asarray(predicted.low), model.upper(target, rows, RISK)
+    return {LEADLINE: RunPredictions(_measured(test), point, low, np.asarray(high))}
 
 
 def predict_with_boosting(split: HistorySplit, target: str, seed: int) -> dict[str, RunPredictions]:
-    """Fit scikit-learn's gradient boosting as it comes, and its quantile loss for the interval."""
+    """Fit scikit-learn's gradient boosting with its defaults, and its quantile loss for the interval."""
     from sklearn.ensemble import HistGradientBoostingRegressor  # noqa: PLC0415 - heavy, and not at start-up
 
     test = split.test(target)
-    learned = [one for one in split.training(target).dataset.samples if not one.censored]
+    learned = [sample for sample in split.training(target).dataset.samples if not sample.censored]
     rows = _numbers([*learned, *test])
-    values = _measured(learned)
+    measured = _measured(learned)
 
     def predict(**loss: object) -> Array:
-        fitted = HistGradientBoostingRegressor(random_state=seed, **loss).fit(rows[: len(learned)], values)
-        found: Array = fitted.predict(rows[len(learned) :])
-        return found
+        fitted = HistGradientBoostingRegressor(random_state=seed, **loss).fit(rows[: len(learned)], measured)
+        values: Array = fitted.predict(rows[len(learned) :])
+        return values
 
-    bounds = [predict(loss="quantile", quantile=one) for one in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
+    bounds = [predict(loss="quantile", quantile=quantile) for quantile in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
     return {BOOSTING: RunPredictions(_measured(test), predict(), *bounds)}
 
 
 def predict_with_harp(
     split: HistorySplit, target: str, seed: int, *, custom: bool = False
 ) -> dict[str, RunPredictions]:
-    """Build HARP as published, faults included, and pick by its own policy and by the mean absolute error."""
+    """Build HARP as published, faults included; select its model by its own policy and by mean absolute error."""
     test = split.test(target)
     work = split.history.work if custom else None
     built = build_harp(split.training(target).dataset.samples, test, work=work, seed=seed)
     name, unknown = CUSTOM if custom else HARP, np.full(len(test), np.nan)
     return {
-        said: RunPredictions(_measured(test), built.pick(policy).predicted, unknown, unknown)
-        for said, policy in ((name, "wtm-published"), (name + POLICY_MAE, "mae"))
+        method: RunPredictions(_measured(test), built.pick(policy).predicted, unknown, unknown)
+        for method, policy in ((name, "wtm-published"), (name + POLICY_MAE, "mae"))
     }
 
 
@@ -116,30 +117,31 @@ CONTENDERS: dict[str, Contender] = {
 
 
 def _measured(samples: Sequence[Sample]) -> Array:
-    return np.asarray([one.value for one in samples])
+    return np.asarray([sample.value for sample in samples])
 
 
 def _numbers(samples: Sequence[Sample]) -> Array:
-    """Return the features as a table; categories are numbered, what is not known is NaN."""
-    names = sorted({name for one in samples for name in one.features})
+    """Return the features as a table (samples, features); categories are numbered, unknown features NaN."""
+    names = sorted({name for sample in samples for name in sample.features})
     table = np.full((len(samples), len(names)), np.nan)
     for column, name in enumerate(names):
-        known = sorted({str(one.features[name]) for one in samples if isinstance(one.features.get(name), str)})
-        for row, one in enumerate(samples):
-            value = one.features.get(name)
+        texts = (sample.features.get(name) for sample in samples)
+        categories = sorted({text for text in texts if isinstance(text, str)})
+        for row, sample in enumerate(samples):
+            value = sample.features.get(name)
             if value is not None:
-                table[row, column] = known.index(value) if isinstance(value, str) else value
+                table[row, column] = categories.index(value) if isinstance(value, str) else value
     return table
 
 
 JOBS = os.cpu_count() or 1
 Progress = Callable[[int, int], None]
-"""Told how many questions were answered, and how many there are."""
+"""Called with the number of answered questions and of all questions."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitQuestion:
-    """What a contender is to learn from (all scaled-down configurations of a history, or some) and to predict."""
+    """A contender, the split of a history that it learns from, and the target that it predicts."""
 
     contender: str
     history: str
@@ -149,36 +151,38 @@ class SplitQuestion:
     scaled_down: int | None = None
 
     def split(self, history: MeasuredHistory) -> HistorySplit:
-        """Return the runs to learn from, and those that are asked about."""
+        """Return the training runs and the held-out runs."""
         return split_history(history, self.full_scale, self.seed, scaled_down=self.scaled_down)
 
 
 Answers = Mapping[SplitQuestion, Mapping[str, RunPredictions]]
-"""Question → what each method of the contender answered."""
+"""Question → method of the contender → its predictions."""
 
 
 def pooled_predictions(answers: Answers, questions: Sequence[SplitQuestion]) -> dict[str, RunPredictions]:
-    """Return what each method of a contender answered, all questions together."""
-    said = [answers[one] for one in questions]
-    return {method: RunPredictions.pooled([one[method] for one in said]) for method in said[0]}
+    """Return the predictions of each method of a contender, all questions joined."""
+    parts = [answers[question] for question in questions]
+    return {method: RunPredictions.pooled([part[method] for part in parts]) for method in parts[0]}
 
 
 def answer_questions(
     histories: Iterable[MeasuredHistory], questions: Iterable[SplitQuestion], progress: Progress = lambda *_: None
 ) -> Answers:
-    """Return the answer to each question, asked once however often it is there."""
+    """Answer each distinct question once, on all cores."""
     from joblib import Parallel, delayed  # noqa: PLC0415 - comes with scikit-learn, which not everyone has
 
-    named = {one.name: one for one in histories}
-    wanted = list(dict.fromkeys(questions))
-    said: dict[SplitQuestion, Mapping[str, RunPredictions]] = {}
-    progress(0, len(wanted))
-    told = Parallel(n_jobs=JOBS, return_as="generator")(delayed(_ask)(one, named[one.history]) for one in wanted)
-    for question, answer in zip(wanted, told, strict=True):
-        said[question] = answer
-        progress(len(said), len(wanted))
-    return said
+    by_name = {history.name: history for history in histories}
+    distinct = list(dict.fromkeys(questions))
+    answers: dict[SplitQuestion, Mapping[str, RunPredictions]] = {}
+    progress(0, len(distinct))
+    results = Parallel(n_jobs=JOBS, return_as="generator")(
+        delayed(_answer)(question, by_name[question.history]) for question in distinct
+    )
+    for question, answer in zip(distinct, results, strict=True):
+        answers[question] = answer
+        progress(len(answers), len(distinct))
+    return answers
 
 
-def _ask(question: SplitQuestion, history: MeasuredHistory) -> Mapping[str, RunPredictions]:
+def _answer(question: SplitQuestion, history: MeasuredHistory) -> Mapping[str, RunPredictions]:
     return CONTENDERS[question.contender](question.split(history), question.target, question.seed)

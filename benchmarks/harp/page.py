@@ -1,4 +1,4 @@
-"""The figure and the tables of the documentation's page on ``leadline bench harp``, made of what it wrote.
+"""The figure and the tables of the documentation's page on ``bench harp``, from its result file.
 
 ``python -m benchmarks.harp.page RESULT.json FIGURE.svg`` draws the learning curve and prints the tables.
 """
@@ -21,50 +21,51 @@ Details = Sequence[Mapping[str, Any]]
 
 
 def tables(details: Details) -> str:
-    """Return three tables in Markdown: the errors, what would be asked for, and the campaigns of the curve."""
+    """Return three tables in Markdown: the errors, the requests, and the campaigns of the curve."""
     return "\n\n".join((_errors(details), _requests(details), _campaigns(details)))
 
 
 def _errors(details: Details) -> str:
-    heads = ("history", "learned", LEADLINE, "HARP as released", "HARP, its best way", "plain boosting", "coverage")
+    heads = ("history", "learned", LEADLINE, "HARP as released", "HARP, best mode", "plain boosting", "coverage")
     rows = []
-    for (history, learned), each in _compared(details, WALLTIME).items():
-        best = min(one["MAPE"] for name, one in each.items() if name.startswith(HARP))
-        said = (each[LEADLINE]["MAPE"], each[HARP]["MAPE"], best, each[BOOSTING]["MAPE"], each[LEADLINE]["coverage"])
-        rows.append((history, learned, f"{said[0]:.1f} %", *(f"{one:.0f} %" for one in said[1:])))
+    for (history, learned), methods in _by_setting(details, WALLTIME).items():
+        best = min(metrics["MAPE"] for name, metrics in methods.items() if name.startswith(HARP))
+        ours = methods[LEADLINE]
+        percents = (methods[HARP]["MAPE"], best, methods[BOOSTING]["MAPE"], ours["coverage"])
+        rows.append((history, learned, f"{ours['MAPE']:.1f} %", *(f"{percent:.0f} %" for percent in percents)))
     return markdown_table(heads, rows)
 
 
 def _requests(details: Details) -> str:
-    heads = ("history", "asked for", "too short", "median request ÷ need", "boosting: too short", "request ÷ need")
+    heads = ("history", "request", "too short", "median request ÷ need", "boosting: too short", "request ÷ need")
     rows = []
     for target, name in ((WALLTIME, "walltime"), (MEMORY, "memory")):
-        for (history, learned), each in _compared(details, target).items():
+        for (history, learned), methods in _by_setting(details, target).items():
             if "FS" in learned:
-                rows.append((history, name, *_asked(each[LEADLINE]), *_asked(each[BOOSTING])))
+                rows.append((history, name, *_request(methods[LEADLINE]), *_request(methods[BOOSTING])))
     return markdown_table(heads, rows)
 
 
-def _asked(figures: Mapping[str, Any]) -> tuple[str, str]:
-    return f"{figures[SHORT]:.1f} %", f"{figures['over-request']:.2f}"
+def _request(metrics: Mapping[str, Any]) -> tuple[str, str]:
+    return f"{metrics[SHORT]:.1f} %", f"{metrics['over-request']:.2f}"
 
 
 def _campaigns(details: Details) -> str:
     heads = ("history", "campaign", "cost", "times cheaper", *DRAWN)
     return markdown_table(heads, [
-        (one["history"], one["campaign"], f"{one['cost_s']:,.0f} s", f"{one['cheaper']:.1f}",
-         *(f"{one['mape'][name]:.1f} %" for name in DRAWN))
-        for one in details if one.get("curve")
+        (point["history"], point["campaign"], f"{point['cost_s']:,.0f} s", f"{point['cheaper']:.1f}",
+         *(f"{point['mape'][name]:.1f} %" for name in DRAWN))
+        for point in details if point.get("curve")
     ])  # fmt: skip
 
 
-def _compared(details: Details, target: str) -> dict[tuple[str, str], dict[str, Mapping[str, Any]]]:
-    """Return (history, learned) → method → its figures, of a target."""
-    found: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
-    for one in details:
-        if one.get("target") == target:
-            found.setdefault((one["history"], one["learned"]), {})[one["method"]] = one
-    return found
+def _by_setting(details: Details, target: str) -> dict[tuple[str, str], dict[str, Mapping[str, Any]]]:
+    """Return (history, learned) → method → its metrics, for a target."""
+    settings: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for detail in details:
+        if detail.get("target") == target:
+            settings.setdefault((detail["history"], detail["learned"]), {})[detail["method"]] = detail
+    return settings
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
-"""Configurations that were never run, predicted by HARP as published, by plain boosting and by Leadline."""
+"""``bench harp``: unmeasured configurations, predicted by HARP as published, by plain boosting and by Leadline."""
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.harp.campaign_curve import DRAWN, CurvePoint, growing_campaigns
@@ -26,63 +24,60 @@ from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from leadline.core.errors import LeadlineError
 
 FEW = 5
-"""Full-scale configurations that are learned from, beside all scaled-down ones."""
+"""Full-scale configurations in the training data, in addition to all scaled-down ones."""
 SEEDS = 5
-"""Draws of those few, each asked about all the others; the answers are pooled."""
+"""Draws of those few; the predictions of the held-out runs are pooled."""
 WALLTIME, MEMORY = "elapsed_s", "host_memory_bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class HarpComparison:
-    """What every method answered for the full-scale runs of one history, after learning from ``learned``."""
+    """The predictions of every method for the full-scale runs of one history, after training on ``learned``."""
 
     history: MeasuredHistory
     learned: str
     target: str
     answers: Mapping[str, RunPredictions]
 
-    def figure(self, method: str, name: str) -> float:
-        """Return one figure of merit; NaN where the method has none, or was not asked."""
-        found = self.answers[method].figures()[name] if method in self.answers else None
-        return float("nan") if found is None else found
+    def metric(self, method: str, name: str) -> float:
+        """Return one metric of a method; NaN where it has none."""
+        metric = self.answers[method].metrics()[name] if method in self.answers else None
+        return float("nan") if metric is None else metric
 
     @property
     def n(self) -> int:
-        """Return how many answers there are of each method."""
+        """Return the number of predictions of each method."""
         return len(self.answers[LEADLINE].measured)
 
 
 def run(*, quick: bool = False, data: Path | None = None, progress: Progress = lambda *_: None) -> BenchmarkResult:
-    """Recompute every figure from the histories in ``data``, by default the shipped ones.
+    """Recompute every metric from the histories in ``data``, by default the shipped ones.
 
-    A quick run draws once, asks of walltime alone, and leaves the learning curve out.
+    A quick run draws once, predicts walltime alone, and leaves the learning curve out.
     """
     histories = read_histories(data)
-    questions = [one for history in histories for one in _questions(history, quick=quick)]
+    questions = [question for history in histories for question in _questions(history, quick=quick)]
     answers = answer_questions(histories, questions, progress)
     rows: list[BenchmarkRow] = []
     details: list[dict[str, object]] = []
     for history in histories:
-        made = [one.answered(answers) for one in _comparisons(history, quick=quick)]
-        some, none, *memory = made
-        rows += _accuracy(some, 8.0) + _accuracy(none, 15.0) + _request(some, "walltime")
-        rows += [row for one in memory for row in _request(one, "memory")]
-        details += [detail for one in made for detail in _details(one)]
+        comparisons = [setting.compare(answers) for setting in _settings(history, quick=quick)]
+        few, none, *memory = comparisons
+        rows += _accuracy(few, 8.0) + _accuracy(none, 15.0) + _request(few, "walltime")
+        rows += [row for comparison in memory for row in _request(comparison, "memory")]
+        details += [detail for comparison in comparisons for detail in _details(comparison)]
         if quick:
             continue
-        curve = [one.point(answers, DRAWN) for one in growing_campaigns(history)]
+        curve = [campaign.point(answers, DRAWN) for campaign in growing_campaigns(history)]
         rows.append(_campaign(history, curve))
         details += [{"history": history.name, "curve": True, **point.document()} for point in curve]
-    rows += _processes(quick=quick, data=data)
-    machine = {"system": platform.platform(), "python": platform.python_version()}
-    return BenchmarkResult(
-        "harp", tuple(rows), datetime.now(UTC).isoformat(timespec="seconds"), machine, tuple(details)
-    )
+    rows += _commands(quick=quick, data=data)
+    return BenchmarkResult("harp", tuple(rows), details=tuple(details))
 
 
 @dataclass(frozen=True, slots=True)
 class TargetComparison:
-    """What contenders learn from: all scaled-down runs of a history, and some configurations drawn at full scale."""
+    """A training set: all scaled-down runs of a history, and some configurations drawn at full scale."""
 
     history: MeasuredHistory
     full_scale: int
@@ -91,79 +86,80 @@ class TargetComparison:
     contenders: tuple[str, ...] = tuple(CONTENDERS)
 
     def questions(self, contender: str) -> tuple[SplitQuestion, ...]:
-        """Return what a contender is asked, once for each draw."""
+        """Return a contender's questions, one for each draw."""
         return tuple(
             SplitQuestion(contender, self.history.name, self.target, self.full_scale, seed)
             for seed in range(self.draws)
         )
 
-    def asked(self) -> tuple[str, ...]:
-        """Return the contenders that can be asked: HARP's custom mode needs a parameter that counts repeats."""
-        return tuple(one for one in self.contenders if self.history.work or one != CUSTOM)
+    def usable_contenders(self) -> tuple[str, ...]:
+        """Return the contenders that fit the history: HARP's custom mode needs a parameter that counts repeats."""
+        return tuple(contender for contender in self.contenders if self.history.work or contender != CUSTOM)
 
-    def answered(self, answers: Answers) -> HarpComparison:
-        """Return what every method answered, all draws together."""
+    def compare(self, answers: Answers) -> HarpComparison:
+        """Return the predictions of every method, all draws pooled."""
         learned = f"SD + {self.full_scale} FS" if self.full_scale else "SD only"
-        said = {
-            name: one
-            for each in self.asked()
-            for name, one in pooled_predictions(answers, self.questions(each)).items()
-        }
-        return HarpComparison(self.history, learned, self.target, said)
+        predictions: dict[str, RunPredictions] = {}
+        for contender in self.usable_contenders():
+            predictions |= pooled_predictions(answers, self.questions(contender))
+        return HarpComparison(self.history, learned, self.target, predictions)
 
 
-def _comparisons(history: MeasuredHistory, *, quick: bool) -> tuple[TargetComparison, ...]:
+def _settings(history: MeasuredHistory, *, quick: bool) -> tuple[TargetComparison, ...]:
     draws = 1 if quick else SEEDS
-    found = (TargetComparison(history, FEW, WALLTIME, draws), TargetComparison(history, 0, WALLTIME, 1))
-    return found if quick else (*found, TargetComparison(history, FEW, MEMORY, draws, (LEADLINE, BOOSTING)))
+    settings = (TargetComparison(history, FEW, WALLTIME, draws), TargetComparison(history, 0, WALLTIME, 1))
+    return settings if quick else (*settings, TargetComparison(history, FEW, MEMORY, draws, (LEADLINE, BOOSTING)))
 
 
 def _questions(history: MeasuredHistory, *, quick: bool) -> Iterator[SplitQuestion]:
-    for one in _comparisons(history, quick=quick):
-        for method in one.asked():
-            yield from one.questions(method)
-    for each in () if quick else growing_campaigns(history):
+    for setting in _settings(history, quick=quick):
+        for contender in setting.usable_contenders():
+            yield from setting.questions(contender)
+    for campaign in () if quick else growing_campaigns(history):
         for contender in DRAWN:
-            yield from each.questions(contender)
+            yield from campaign.questions(contender)
 
 
-def _accuracy(one: HarpComparison, target: float) -> list[BenchmarkRow]:
-    """Return the rows on points: the error, how much less it is than HARP's, and HARP's own metrics beside its."""
-    name = f"{one.history.name}, {one.learned}"
-    ours, theirs = one.figure(LEADLINE, "MAPE"), one.figure(HARP, "MAPE")
-    best = min(one.figure(method, "MAPE") for method in one.answers if method.startswith(HARP))
-    noise = one.history.noise
-    floor = "" if noise is None else f"; repeats of one are {noise:.1f} % apart, which no model can foresee"
-    how = f"full-scale runs of configurations not learned from; plain boosting {one.figure(BOOSTING, 'MAPE'):.0f} %{floor}"
+def _accuracy(comparison: HarpComparison, target: float) -> list[BenchmarkRow]:
+    """Return the rows on points: the error, HARP's error divided by it, HARP's own metrics, and coverage."""
+    metric, n = comparison.metric, comparison.n
+    name = f"{comparison.history.name}, {comparison.learned}"
+    error, harp_error = metric(LEADLINE, "MAPE"), metric(HARP, "MAPE")
+    best = min(metric(method, "MAPE") for method in comparison.answers if method.startswith(HARP))
+    noise = comparison.history.noise
+    floor = "" if noise is None else f"; repeated runs differ by {noise:.1f} %, a floor for every model"
+    how = f"held-out configurations at full scale; plain boosting {metric(BOOSTING, 'MAPE'):.0f} %{floor}"
     rows = [
-        at_most(f"{name}: MAPE", ours, target, "%", baseline=theirs, n=one.n, how=f"{how}; baseline: HARP"),
-        at_least(f"{name}: HARP's MAPE ÷ ours", theirs / ours, 5.0, "×", n=one.n,
-                 how=f"HARP as released; of its policies and modes the best has {best:.0f} %, {best / ours:.1f} ×"),
+        at_most(f"{name}: MAPE", error, target, "%", baseline=harp_error, n=n, how=f"{how}; baseline: HARP"),
+        at_least(f"{name}: HARP's MAPE ÷ ours", harp_error / error, 5.0, "×", n=n,
+                 how=f"HARP as released; the best of its policies and modes has {best:.0f} %, {best / error:.1f} ×"),
     ]  # fmt: skip
-    for figure, unit in (("MAE", "s"), ("UPP", "%"), ("OV_MAPE", "%")):
-        what = f"baseline: HARP; plain boosting {one.figure(BOOSTING, figure):.3g} {unit}"
-        rows.append(BenchmarkRow(f"{name}: {figure}", one.figure(LEADLINE, figure), unit, None, None,
-                             one.figure(HARP, figure), one.n, what))  # fmt: skip
-    covered = f"intervals of 90 %; plain boosting's quantiles {one.figure(BOOSTING, 'coverage'):.0f} %, HARP has none"
-    return [*rows, BenchmarkRow(f"{name}: coverage", one.figure(LEADLINE, "coverage"), "%", n=one.n, how=covered)]
+    for key, unit in (("MAE", "s"), ("UPP", "%"), ("OV_MAPE", "%")):
+        baseline = f"baseline: HARP; plain boosting {metric(BOOSTING, key):.3g} {unit}"
+        rows.append(BenchmarkRow(f"{name}: {key}", metric(LEADLINE, key), unit, baseline=metric(HARP, key), n=n,
+                                 how=baseline))  # fmt: skip
+    covered = f"90 % intervals; plain boosting's quantiles {metric(BOOSTING, 'coverage'):.0f} %, HARP has none"
+    return [*rows, BenchmarkRow(f"{name}: coverage", metric(LEADLINE, "coverage"), "%", n=n, how=covered)]
 
 
-def _request(one: HarpComparison, what: str) -> list[BenchmarkRow]:
-    """Return the rows on what would be asked for at a risk of 5 %."""
-    name = f"{one.history.name}, {one.learned}: {what} at 5 % risk"
-    short, over = one.figure(LEADLINE, "under-predicted at 5 % risk"), one.figure(LEADLINE, "over-request")
-    plain = one.figure(BOOSTING, "under-predicted at 5 % risk"), one.figure(BOOSTING, "over-request")
-    how = "share of the runs that need more than is asked for; baseline: boosting's 95 % quantile"
+def _request(comparison: HarpComparison, resource: str) -> list[BenchmarkRow]:
+    """Return the rows on requests at a risk of 5 %."""
+    name, n = f"{comparison.history.name}, {comparison.learned}: {resource} at 5 % risk", comparison.n
+    short, over = (comparison.metric(LEADLINE, key) for key in ("under-predicted at 5 % risk", "over-request"))
+    plain_short, plain_over = (
+        comparison.metric(BOOSTING, key) for key in ("under-predicted at 5 % risk", "over-request")
+    )
+    how = "share of the runs that need more than the request; baseline: boosting's 95 % quantile"
     return [
-        at_most(f"{name}, too short", short, 8.0, "%", baseline=plain[0], n=one.n, how=how),
-        at_least(f"{name}, too short at least", short, 2.0, "%", n=one.n, how="or the risk is not made use of"),
-        at_most(f"{name}, median request ÷ need", over, 1.25, "×", baseline=plain[1], n=one.n,
+        at_most(f"{name}, too short", short, 8.0, "%", baseline=plain_short, n=n, how=how),
+        at_least(f"{name}, too short at least", short, 2.0, "%", n=n, how="less means that the risk is not used"),
+        at_most(f"{name}, median request ÷ need", over, 1.25, "×", baseline=plain_over, n=n,
                 how="baseline: boosting's 95 % quantile"),
     ]  # fmt: skip
 
 
 def _campaign(history: MeasuredHistory, curve: Sequence[CurvePoint]) -> BenchmarkRow:
-    """Return how much cheaper than full scale the campaign was that saves most, of those accurate enough."""
+    """Return the saving of the cheapest campaign that is accurate enough, against runs at full scale."""
     name = f"{history.name}: campaign, times cheaper than at full scale"
     good = [point for point in curve if point.mape[LEADLINE] <= 8.0]
     if not good:
@@ -178,8 +174,8 @@ def _campaign(history: MeasuredHistory, curve: Sequence[CurvePoint]) -> Benchmar
     return at_least(name, best.cheaper, 15.0, "×", n=best.runs, how=how)
 
 
-def _processes(*, quick: bool, data: Path | None) -> list[BenchmarkRow]:
-    """Return the rows of whole commands; where a command fails, the row says why."""
+def _commands(*, quick: bool, data: Path | None) -> list[BenchmarkRow]:
+    """Return the rows of whole commands; where a command fails, the row gives the reason."""
     rows: list[BenchmarkRow] = []
     for make in (large_history_rows, resumed_campaign_rows):
         try:
@@ -191,9 +187,9 @@ def _processes(*, quick: bool, data: Path | None) -> list[BenchmarkRow]:
     return rows
 
 
-def _details(one: HarpComparison) -> list[dict[str, object]]:
+def _details(comparison: HarpComparison) -> list[dict[str, object]]:
     return [
-        {"history": one.history.name, "learned": one.learned, "target": one.target, "method": name, "n": one.n,
-         **answered.figures()}
-        for name, answered in one.answers.items()
+        {"history": comparison.history.name, "learned": comparison.learned, "target": comparison.target,
+         "method": name, "n": comparison.n, **predictions.metrics()}
+        for name, predictions in comparison.answers.items()
     ]  # fmt: skip

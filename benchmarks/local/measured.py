@@ -1,4 +1,4 @@
-"""Run one small model in this process and print what its steps took: the truth that predictions are held against."""
+"""Run one small model in this process; print the time and memory of its steps, which predictions are compared with."""
 
 import gc
 import json
@@ -15,8 +15,8 @@ import torch
 def main(request: dict[str, Any]) -> dict[str, float]:
     """Time the model's steps and read the peak memory of this process.
 
-    The request names ``file``, ``function``, ``shape``, ``dtype``, ``training`` and ``budget_s``. The loss is the mean
-    of the output and the optimizer AdamW, both as the traced prediction assumes.
+    The request has ``file``, ``function``, ``shape``, ``dtype``, ``training`` and ``budget_s``. The loss is the mean of
+    the output and the optimizer AdamW, as the prediction assumes.
     """
     torch.manual_seed(0)
     spec = spec_from_file_location("measured_model", request["file"])

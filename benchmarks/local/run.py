@@ -1,10 +1,8 @@
-"""Predict small real models from the calibration alone, then measure them on this CPU, and say how far off it was."""
+"""``bench local``: small real models, predicted from the calibration alone, then measured on this CPU."""
 
 import json
-import platform
 import sys
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 
@@ -40,7 +38,7 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, int], str]] = {
 """Model → shape of one sample, two batch sizes, dtype."""
 
 PROCESSES = 3
-"""Fresh processes in which each step is timed: how pages come to lie differs from one to the next."""
+"""Fresh processes in which each step is timed: the layout of pages in memory differs between processes."""
 
 STEP_TARGET = 20.0
 MEMORY_TARGET = 15.0
@@ -48,7 +46,7 @@ MEMORY_TARGET = 15.0
 
 @dataclass(frozen=True, slots=True)
 class LocalPoint:
-    """One model at one batch size in one phase: what was predicted, what was measured, and its noise as a share."""
+    """Prediction and measurement of one model at one batch size in one phase; ``noise`` is a share."""
 
     model: str
     phase: str
@@ -62,7 +60,7 @@ class LocalPoint:
 
 
 def run(*, quick: bool = False) -> BenchmarkResult:
-    """Calibrate, predict every model, and only then measure them; ``quick`` takes the smaller batch of each."""
+    """Calibrate, predict every model, and only then measure; ``quick`` takes the smaller batch of each."""
     budget_s = 25.0 if quick else 75.0
     device = calibrate(device_type="cpu", budget_s=budget_s, progress=_silent, save=False)
     predicted = [
@@ -75,14 +73,13 @@ def run(*, quick: bool = False) -> BenchmarkResult:
     return BenchmarkResult(
         "local",
         rows(measured),
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        {"device": device.name, "python": platform.python_version(), "software": _software(device)},
-        tuple(_detail(point) for point in measured),
+        machine={"device": device.name, "software": _software(device)},
+        details=tuple(_detail(point) for point in measured),
     )
 
 
 def predict(device: Device, name: str, phase: Phase, batch: int, *, file: Path = MODELS_FILE) -> LocalPoint:
-    """Trace one model without running it, and price it from the calibration."""
+    """Trace one model without running it, and estimate its step from the calibration."""
     sample, _, dtype = SHAPES[name]
     workload = Workload(
         ModelSource(ModelKind.FUNCTION, f"{file}:build_{name}"), phase, batch,
@@ -95,14 +92,14 @@ def predict(device: Device, name: str, phase: Phase, batch: int, *, file: Path =
 
 
 def roofline_s(graph: OpGraph, device: Device) -> float:
-    """Return the plain roofline: each op at the device's best rate or its bandwidth, whichever is slower."""
+    """Return the plain roofline: each op takes the longer of its arithmetic and its memory traffic."""
     bandwidth = device.memory_bytes_per_s or 1.0
     peak = device.peak_flops_per_s["float32"]
     return sum(max(op.flops / peak, (op.bytes_read + op.bytes_written) / bandwidth) * op.count for op in graph.ops)
 
 
 def measure(point: LocalPoint, *, budget_s: float, file: Path = MODELS_FILE) -> LocalPoint:
-    """Run the model in a fresh process and return the point with what it took."""
+    """Run the model in a fresh process; return the point with its time and memory."""
     sample, _, dtype = SHAPES[point.model]
     request = {
         "file": str(file), "function": f"build_{point.model}", "shape": [point.batch, *sample], "dtype": dtype,
@@ -116,7 +113,7 @@ def measure(point: LocalPoint, *, budget_s: float, file: Path = MODELS_FILE) -> 
 
 
 def repeated(point: LocalPoint, *, processes: int, file: Path = MODELS_FILE) -> LocalPoint:
-    """Return the point with the medians of several fresh processes, and how far those lie from their median."""
+    """Return the point with the medians of several fresh processes, and their mean distance from the median."""
     runs = [measure(point, budget_s=0.4, file=file) for _ in range(processes)]
     step_s = median(run.measured_s for run in runs)
     noise = fmean(abs(run.measured_s / step_s - 1) for run in runs)
@@ -124,29 +121,29 @@ def repeated(point: LocalPoint, *, processes: int, file: Path = MODELS_FILE) -> 
 
 
 def rows(points: list[LocalPoint]) -> tuple[BenchmarkRow, ...]:
-    """Return the promised figures and, beside them, what simpler predictions reach on the same runs."""
+    """Return the promised metrics, and those of simpler predictions on the same runs."""
     truth = [point.measured_s for point in points]
     constant = best_constant(truth, [point.roofline_s for point in points])
     scaled = mape(truth, [point.roofline_s * constant for point in points])
     plain = mape(truth, [point.roofline_s for point in points])
     how = "traced, priced from the sweep alone, then run in fresh processes; targets are on all points"
-    found = [
+    step_rows = [
         at_most("step time MAPE", mape(truth, [p.predicted_s for p in points]), STEP_TARGET, "%",
                 baseline=scaled, n=len(points), how=how),
     ]  # fmt: skip
     for phase in Phase:
-        some = [point for point in points if point.phase == phase.value]
-        error = mape([p.measured_s for p in some], [p.predicted_s for p in some])
-        found.append(BenchmarkRow(f"step time MAPE, {phase.value}", error, "%", n=len(some), how=how))
+        phase_points = [point for point in points if point.phase == phase.value]
+        error = mape([p.measured_s for p in phase_points], [p.predicted_s for p in phase_points])
+        step_rows.append(BenchmarkRow(f"step time MAPE, {phase.value}", error, "%", n=len(phase_points), how=how))
     memory = mape([p.measured_bytes for p in points], [p.predicted_bytes for p in points])
     noise = 100 * fmean(point.noise for point in points)
     return (
-        *found,
+        *step_rows,
         at_most("host memory MAPE", memory, MEMORY_TARGET, "%", n=len(points), how="peak resident (VmHWM)"),
         BenchmarkRow("plain roofline MAPE", plain, "%", n=len(points), how="flops or bytes at the sweep's best rates"),
         BenchmarkRow("best constant MAPE", scaled, "%", n=len(points),
                  how=f"roofline × {constant:.2f}, the constant chosen on these very runs"),
-        BenchmarkRow("noise floor", noise, "%", n=len(points), how="mean distance of each process from the median of all"),
+        BenchmarkRow("noise floor", noise, "%", n=len(points), how="mean distance of a process from their median"),
     )  # fmt: skip
 
 
@@ -165,4 +162,4 @@ def _software(device: Device) -> str:
 
 
 def _silent(kind: str, number: int, total: int) -> None:
-    """Say nothing of the sweep's progress."""
+    """Ignore the progress of the sweep."""

@@ -1,1 +1,1 @@
-"""``leadline bench memory``: peaks that real steps had, foretold, and bounded."""
+"""Benchmarks of memory: measured peaks of training steps, their predictions and their bounds."""

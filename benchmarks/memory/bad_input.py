@@ -1,4 +1,4 @@
-"""What Leadline answers where nothing certain can be said: each case asked as a user would, in a process of its own."""
+"""Leadline's answers to inputs that it cannot predict with certainty, each in a process of its own."""
 
 import json
 import sys
@@ -50,19 +50,19 @@ tflops = { float32 = 10 }
 
 @dataclass(frozen=True, slots=True)
 class BadInput:
-    """A command, the exit code and the words that answer it."""
+    """A command, its expected exit code and a part of its expected answer."""
 
     name: str
     words: tuple[str, ...]
     code: int
-    says: str
+    expected: str
 
 
 SHAPE = ("--input", "512x64")
 BAD_INPUTS = tuple(
-    BadInput(f"{name}, {verb}", (verb, *words), code, says)
+    BadInput(f"{name}, {verb}", (verb, *words), code, expected)
     for verb in ("fit", "estimate")
-    for name, words, code, says in (
+    for name, words, code, expected in (
         ("boolean mask", ("models.py:masked", *SHAPE, "--on", "T4"), 0, "depends on the data: all was assumed"),
         ("nonzero", ("models.py:positions", *SHAPE, "--on", "T4"), 0, "depends on the data: all was assumed"),
         ("unknown optimizer", ("models.py:plain", *SHAPE, "--on", "T4", "--optimizer", "sophia"), 2,
@@ -73,29 +73,30 @@ BAD_INPUTS = tuple(
 
 
 def answers() -> list[tuple[BadInput, int, str]]:
-    """Return for each case the exit code and everything that was said."""
+    """Return each case with its exit code and its output."""
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
         Path(folder, "models.py").write_text(MODELS, encoding="utf-8")
         devices = Path(folder, "data", "catalog", "devices")
         devices.mkdir(parents=True)
         (devices / "mystery.toml").write_text(DEVICE, encoding="utf-8")
         env = {DATA_DIR_VARIABLE: str(devices.parents[1]), "COLUMNS": "200", "CUDA_VISIBLE_DEVICES": ""}
-        told = []
+        results = []
         for case in BAD_INPUTS:
             done = run_process(
                 [sys.executable, "-m", "leadline", *case.words], env=env, cwd=Path(folder), timeout_s=120.0
             )
-            told.append((case, done.returncode, done.stdout + done.stderr))
-    return told
+            results.append((case, done.returncode, done.stdout + done.stderr))
+    return results
 
 
 def row() -> BenchmarkRow:
     """Count the cases with a clear answer."""
-    told = answers()
+    results = answers()
     unclear = [
-        f"{case.name}: exit code {code}, {json.dumps(said[-200:])}"
-        for case, code, said in told
-        if code != case.code or case.says not in said
+        f"{case.name}: exit code {code}, {json.dumps(output[-200:])}"
+        for case, code, output in results
+        if code != case.code or case.expected not in output
     ]
     how = "; ".join(unclear) or "; ".join(dict.fromkeys(case.name.partition(",")[0] for case in BAD_INPUTS))
-    return at_least("bad inputs answered clearly", len(told) - len(unclear), len(told), "cases", n=len(told), how=how)
+    n = len(results)
+    return at_least("bad inputs answered clearly", n - len(unclear), n, "cases", n=n, how=how)

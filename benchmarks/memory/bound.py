@@ -1,7 +1,7 @@
-"""The one-sided factors of the host's memory: what the process took over what was foretold, at 5 % on either side.
+"""One-sided factors on predicted memory, from the ratios of measured to predicted memory, with 5 % on either side.
 
-A factor is the conformal quantile of the ratios (Vovk et al. 2005): of m others, the one of rank 0.95·(m + 1). A family
-of models goes wrong together, so that coverage is told by leaving each of them out in turn.
+A factor is the conformal quantile of m ratios (Vovk et al. 2005): the one of rank 0.95·(m + 1). The errors of a model
+family are correlated, so coverage is judged by leaving out each family in turn.
 """
 
 import math
@@ -9,29 +9,29 @@ from collections.abc import Sequence
 
 TAIL = 0.05
 ENOUGH = 19
-"""So few points have a quantile that 5 % exceed."""
+"""The least number of points with a quantile that 5 % exceed."""
 
 
 def bound_factors(ratios: Sequence[float], families: Sequence[str], *, without: str = "") -> tuple[float, float]:
-    """Return the factors on the point that measured ÷ foretold is below, and above, with 5 % each.
+    """Return the factors that 5 % of the ratios stay below, and that 5 % exceed.
 
     Args:
-        ratios: measured ÷ foretold of each point.
-        families: of each point.
-        without: a family that is left out.
+        ratios: Measured ÷ predicted memory of each point.
+        families: Model family of each point.
+        without: A family to leave out.
 
     Raises:
-        ValueError: fewer points remain than the quantile needs (19).
+        ValueError: Fewer than 19 points remain.
     """
     kept = sorted(ratio for ratio, family in zip(ratios, families, strict=True) if family != without)
     rank = math.ceil((1 - TAIL) * (len(kept) + 1))
     if rank > len(kept):
-        raise ValueError(f"{len(kept)} points are too few for a bound that 5 % exceed: {ENOUGH} are needed")
+        raise ValueError(f"{len(kept)} points are too few for a bound that 5 % exceed: it needs {ENOUGH}")
     return kept[len(kept) - rank], kept[rank - 1]
 
 
 def exceeded_left_out(ratios: Sequence[float], families: Sequence[str]) -> float:
-    """Return the share (0 to 1) of points above the bound that was fitted without their family."""
+    """Return the share (0 to 1) of points above the bound fitted without their family."""
     above = [
         ratio > bound_factors(ratios, families, without=family)[1]
         for ratio, family in zip(ratios, families, strict=True)

@@ -1,21 +1,22 @@
-"""``leadline bench fine-tunes``: the memory of fine-tunes as Qwen's makers published it, beside what is predicted.
+"""``bench fine-tunes``: the memory of fine-tuning runs as the Qwen team published it, compared with predictions.
 
-Runs of four models (1.8B to 72B) with LoRA, LoRA with embedding and output layer, Q-LoRA and all parameters, on
-sequences of 256 to 8,192 tokens (Qwen's README, Apache-2.0). By it and the scripts beside it: A100 SXM4 80GB, batch 1,
-8 micro-steps, flash attention, checkpointing, adapters of rank 64 on all linear layers, AdamW. What is assumed: a GB is
-10⁹ bytes (as in the same README's table of inference, where 72B in bfloat16 takes 144.69 GB), memory of several GPUs is
-their sum, and more than one GPU means ZeRO-2, or ZeRO-3 where it says so.
+The runs are of four models (1.8B to 72B) with LoRA, LoRA with embedding and output layer, Q-LoRA and all parameters,
+on sequences of 256 to 8,192 tokens (Qwen's README, Apache-2.0). According to the README and its scripts they used an
+A100 SXM4 80GB, batch 1, 8 micro-steps, flash attention, checkpointing, adapters of rank 64 on all linear layers, AdamW.
 
-Q-LoRA is GPTQ's four bits there, whose other weights stay in 16 bits; bitsandbytes' are predicted. The full fine-tunes
-are DeepSpeed's: weights in bfloat16 beside float32 ones. The nearest option keeps float32 weights alone.
+Assumptions:
+    - A GB is 10⁹ bytes, as in the README's table of inference, where 72B in bfloat16 takes 144.69 GB.
+    - Memory of several GPUs is their sum.
+    - More than one GPU means ZeRO-2, or ZeRO-3 where the table names it.
+
+The table's Q-LoRA uses GPTQ's four bits, with the other weights in 16 bits; the prediction is for bitsandbytes. The
+full fine-tunes use DeepSpeed with bfloat16 and float32 weights; the nearest option keeps float32 weights alone.
 """
 
 import json
-import platform
 import tempfile
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ from leadline.estimators.gpu_memory_interval import context_bytes
 DEVICE = "A100 SXM4 80GB"
 RANK, MICRO_STEPS = 64, 8
 MEDIAN, UNDER = 10.0, 6.0
-"""Targets: median error of the memory, and the share of runs that need more than the high end says; in percent."""
+"""Targets in percent: median error of memory, and share of runs above the interval."""
 
 SIZES = {
     "1.8B": (2048, 5504, 24, 16, 151936),
@@ -68,7 +69,7 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchmarkResult:
     """Predict every run, or every sixth if ``quick``; nothing is fitted to them.
 
     Raises:
-        InvalidInput: no folder was given, or it lacks the table.
+        InvalidInput: No folder was given, or it lacks the table.
     """
     if data is None:
         raise InvalidInput("bench fine-tunes needs measured data: give their folder with --data")
@@ -77,12 +78,11 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchmarkResult:
     tools = toolbox()
     with tempfile.TemporaryDirectory() as folder:
         details = [_predicted(columns, place, tools, Path(folder)) for place in known]
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    return BenchmarkResult("fine-tunes", tuple(_rows(details)), date, {"system": platform.platform()}, tuple(details))
+    return BenchmarkResult("fine-tunes", tuple(_rows(details)), details=tuple(details))
 
 
 def config_of(model: str) -> dict[str, object]:
-    """Return the configuration of a Qwen model, as that of the family with the same layers."""
+    """Return the configuration of a Qwen model, in the family qwen2, which has the same layers."""
     hidden, width, layers, heads, vocabulary = SIZES[model]
     return {
         "model_type": "qwen2", "hidden_size": hidden, "intermediate_size": width, "num_hidden_layers": layers,
@@ -92,80 +92,80 @@ def config_of(model: str) -> dict[str, object]:
 
 
 def workload_of(columns: Columns, place: int, folder: Path) -> Workload:
-    """Return the workload of one measured run; its configuration is written into ``folder``."""
-    model, said = str(columns["Model Size"][place]), str(columns["Method"][place])
+    """Return the workload of one measured run; write its configuration into ``folder``."""
+    model, method = str(columns["Model Size"][place]), str(columns["Method"][place])
     path = folder / f"{model}.json"
     path.write_text(json.dumps(config_of(model)), encoding="utf-8")
     gpus = int(columns["#Nodes"][place] * columns["#GPUs per node"][place])
-    sharding = Sharding.NONE if gpus == 1 else Sharding.FULL if "Zero3" in said else Sharding.GRADIENTS
+    sharding = Sharding.NONE if gpus == 1 else Sharding.FULL if "Zero3" in method else Sharding.GRADIENTS
     return replace(
-        METHODS[method_of(said)], model=ModelSource(ModelKind.HF_CONFIG, str(path)), batch=1,
+        METHODS[base_method(method)], model=ModelSource(ModelKind.HF_CONFIG, str(path)), batch=1,
         sequence=int(columns["seq_len"][place]), accumulation=MICRO_STEPS, checkpointing=True, gpus=gpus,
         optimizer=Optimizer.ADAMW, parallelism=Parallelism(sharding=sharding),
     )  # fmt: skip
 
 
-def method_of(said: str) -> str:
-    """Return the method without the remark on how its GPUs share."""
-    return said.removesuffix(" (multinode)").removesuffix(" + Deepspeed Zero3")
+def base_method(method: str) -> str:
+    """Return the method without the remark on its GPUs."""
+    return method.removesuffix(" (multinode)").removesuffix(" + Deepspeed Zero3")
 
 
 def _predicted(columns: Columns, place: int, tools: Toolbox, folder: Path) -> dict[str, object]:
-    """Return one run: what it is, what was measured, and what is predicted for each GPU, in GB and seconds."""
+    """Return the details of one run: measured and predicted memory of each GPU in GB, and seconds."""
     workload = workload_of(columns, place, folder)
-    told: Estimate = estimate(workload, tools, on=[DEVICE]).estimates[0]
-    memory, step = told.gpu_memory_bytes, told.step_s
+    predicted: Estimate = estimate(workload, tools, on=[DEVICE]).estimates[0]
+    memory, step = predicted.gpu_memory_bytes, predicted.step_s
     if memory is None or step is None:
-        raise InvalidInput(f"nothing was predicted of row {place}: {told.unknown}")
+        raise InvalidInput(f"no prediction for row {place}: {predicted.unknown}")
     return {
         "model": str(columns["Model Size"][place]), "method": str(columns["Method"][place]),
         "gpus": workload.gpus, "sequence": workload.sequence,
         "measured_gb": float(columns["gpu_mem_gb"][place]) / workload.gpus,
         "predicted_gb": memory.point / GB, "high_gb": memory.high / GB,
         "measured_s": float(columns["s_per_iter"][place]), "predicted_s": step.point,
-        "parts_gb": {name: size / GB for name, size in told.basis.memory_breakdown_bytes.items()},
+        "parts_gb": {name: size / GB for name, size in predicted.basis.memory_breakdown_bytes.items()},
     }  # fmt: skip
 
 
 def _rows(details: list[dict[str, object]]) -> list[BenchmarkRow]:
-    """Return the errors of all runs, of those the interval was learned from, and by method."""
-    how = "no point is fitted; beyond: runs that need more than the high end of the 90 % interval"
-    found = _figures("all", details, how, targets=True)
-    adapted = [one for one in details if str(one["method"]).startswith("LoRA")]
-    for name, asked in (("all", details), ("adapters beside weights in 16 bits", adapted)):
-        most = max(Counter(str(one["model"]) for one in asked).values(), default=0)
-        if len(asked) - most >= ENOUGH:
-            found.append(_left_out(name, asked))
-    for method in dict.fromkeys(method_of(str(one["method"])) for one in details):
-        own = [one for one in details if method_of(str(one["method"])) == method]
-        found += _figures(method, own, ", ".join(dict.fromkeys(str(one["method"]) for one in own)), targets=False)
-    return found
+    """Return the errors of all runs, of those in the interval's training data, and by method."""
+    how = "no point is fitted; above the interval: runs that need more than the high end of the 90 % interval"
+    rows = _metrics("all", details, how, targets=True)
+    adapted = [run for run in details if str(run["method"]).startswith("LoRA")]
+    for name, runs in (("all", details), ("adapters on weights in 16 bits", adapted)):
+        most = max(Counter(str(run["model"]) for run in runs).values(), default=0)
+        if len(runs) - most >= ENOUGH:
+            rows.append(_models_held_out(name, runs))
+    for method in dict.fromkeys(base_method(str(run["method"])) for run in details):
+        runs = [run for run in details if base_method(str(run["method"])) == method]
+        rows += _metrics(method, runs, ", ".join(dict.fromkeys(str(run["method"]) for run in runs)), targets=False)
+    return rows
 
 
-def _left_out(name: str, details: list[dict[str, object]]) -> BenchmarkRow:
-    """Return how many runs need more than a high end that was learned of the other models, as the shipped one was."""
+def _models_held_out(name: str, details: list[dict[str, object]]) -> BenchmarkRow:
+    """Return the share of runs above an interval fitted on the other models, as the shipped interval is fitted."""
     context = context_bytes(TomlCatalog(None).device(DEVICE)).scaled(1 / GB)
-    measured, predicted = (np.array([one[key] for one in details], float) for key in ("measured_gb", "predicted_gb"))
+    measured, predicted = (np.array([run[key] for run in details], float) for key in ("measured_gb", "predicted_gb"))
     ratios = ((measured - context.high) / (predicted - context.point)).tolist()
-    exceeded = 100 * exceeded_left_out(ratios, [str(one["model"]) for one in details])
-    how = "the factor on what is reserved that 5 % of the other models' runs exceed, beside the context's doubt"
-    return at_most(f"{name}: beyond the bound, models left out", exceeded, UNDER, "%", n=len(details), how=how)
+    exceeded = 100 * exceeded_left_out(ratios, [str(run["model"]) for run in details])
+    how = "factor on reserved memory that 5 % of the other models' runs exceed, plus the context's uncertainty"
+    return at_most(f"{name}: above the interval, models held out", exceeded, UNDER, "%", n=len(details), how=how)
 
 
-def _figures(name: str, details: list[dict[str, object]], how: str, *, targets: bool) -> list[BenchmarkRow]:
-    measured, predicted, high, took, told = (
-        np.array([one[key] for one in details], dtype=float)
+def _metrics(name: str, details: list[dict[str, object]], how: str, *, targets: bool) -> list[BenchmarkRow]:
+    measured, predicted, high, measured_s, predicted_s = (
+        np.array([run[key] for run in details], dtype=float)
         for key in ("measured_gb", "predicted_gb", "high_gb", "measured_s", "predicted_s")
     )
-    errors, seconds = (100 * np.abs(b - a) / a for a, b in ((measured, predicted), (took, told)))
-    median, beyond = float(np.median(errors)), 100 * float(np.mean(measured > high))
+    errors, seconds = (100 * np.abs(b - a) / a for a, b in ((measured, predicted), (measured_s, predicted_s)))
+    median, above = float(np.median(errors)), 100 * float(np.mean(measured > high))
     n = len(details)
     rows = (
         [at_most(f"{name}: memory, median error", median, MEDIAN, "%", n=n, how=how),
-         at_most(f"{name}: beyond the high end", beyond, UNDER, "%", n=n)]
+         at_most(f"{name}: above the interval", above, UNDER, "%", n=n)]
         if targets
         else [BenchmarkRow(f"{name}: memory, median error", median, "%", n=n, how=how),
-              BenchmarkRow(f"{name}: beyond the high end", beyond, "%", n=n)]
+              BenchmarkRow(f"{name}: above the interval", above, "%", n=n)]
     )  # fmt: skip
     return [
         *rows,

@@ -1,4 +1,4 @@
-"""Does the time of an estimate grow in step with the number of ops: a chain of made-up layers, forward and backward."""
+"""The growth of the time of an estimate with the number of ops, on a chain of synthetic layers."""
 
 import time
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from leadline.estimators.white_box import WhiteBox
 FEW, MANY = 10_000, 100_000
 TARGET = 12.0
 SIZES = (MIB // 2, 3 * MIB, 12 * MIB, MIB, 700_000, 5 * MIB, 40_000)
-"""Bytes of the activations, in turn: of both pools of the caching allocator."""
+"""Bytes of the activations, in turn; they fall into both pools of the caching allocator."""
 REPEATS = 7
 GPU = Device("a GPU", "NVIDIA", DeviceKind.GPU, 80 * 10**9, 2e12, {"float32": 2e13})
 
 
 def chain_graph(ops: int) -> OpGraph:
-    """Return a graph of so many products: half of them forward, each with a result that the other half gives back."""
+    """Return a graph of products: half forward, each with an activation that the backward half frees."""
     half = ops // 2
-    found, events = [], [StorageEvent(0, 0, 100 * MIB, StorageCategory.PARAMETER)]
+    gemms, events = [], [StorageEvent(0, 0, 100 * MIB, StorageCategory.PARAMETER)]
     for number in range(ops):
         forward = number < half
         layer = number if forward else ops - 1 - number
@@ -38,7 +38,7 @@ def chain_graph(ops: int) -> OpGraph:
                 StorageEvent(number + 1, ops + number, -size, StorageCategory.TEMPORARY),
             ]
         side = 64 + layer % 64
-        found.append(
+        gemms.append(
             Op(
                 "aten.mm",
                 OpKind.GEMM,
@@ -51,35 +51,32 @@ def chain_graph(ops: int) -> OpGraph:
                 sources=(number - 1,) if number else (),
             )
         )
-    return OpGraph(tuple(found), tuple(events), source="made up")
+    return OpGraph(tuple(gemms), tuple(events), source="made up")
 
 
 def linear_rows(*, quick: bool = False) -> list[BenchmarkRow]:
-    """Time ten times as many ops against the fewer: the allocator, the whole estimate for a GPU, and a CPU's heap."""
+    """Compare ten times as many ops with the fewer: the allocator, the whole GPU estimate, and a CPU's heap."""
     few, many = (FEW // 10, MANY // 10) if quick else (FEW, MANY)
     workload = Workload(ModelSource(ModelKind.FUNCTION, "made up"))
 
     def estimate(graph: OpGraph) -> None:
         WhiteBox(host_memory=host_memory).estimate(workload, TracedJob(graph), GPU)
 
-    asked: tuple[tuple[str, Callable[[OpGraph], object]], ...] = (
+    cases: tuple[tuple[str, Callable[[OpGraph], object]], ...] = (
         ("peak of the allocator", peak_memory), ("whole estimate", estimate), ("heap of a CPU", resident_peak_bytes),
     )  # fmt: skip
-    return [_row(name, ask, few, many) for name, ask in asked]
+    return [_row(name, work, few, many) for name, work in cases]
 
 
-def _row(name: str, ask: Callable[[OpGraph], object], few: int, many: int) -> BenchmarkRow:
+def _row(name: str, work: Callable[[OpGraph], object], few: int, many: int) -> BenchmarkRow:
     short, long = chain_graph(few), chain_graph(many)
-    few_s, many_s = (min(times) for times in zip(*(_both(ask, short, long) for _ in range(REPEATS)), strict=True))
+    pairs = [(_timed(work, short), _timed(work, long)) for _ in range(REPEATS)]
+    few_s, many_s = (min(times) for times in zip(*pairs, strict=True))
     how = f"{few_s:.3f} s and {many_s:.2f} s of processor time, the least of {REPEATS} in turn"
     return at_most(f"{name}, {many:,} ops ÷ {few:,}", many_s / few_s, TARGET, "times", n=REPEATS, how=how)
 
 
-def _both(ask: Callable[[OpGraph], object], short: OpGraph, long: OpGraph) -> tuple[float, float]:
-    return _timed(ask, short), _timed(ask, long)
-
-
-def _timed(ask: Callable[[OpGraph], object], graph: OpGraph) -> float:
+def _timed(work: Callable[[OpGraph], object], graph: OpGraph) -> float:
     begun = time.process_time()
-    ask(graph)
+    work(graph)
     return time.process_time() - begun

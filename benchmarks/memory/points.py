@@ -1,4 +1,7 @@
-"""The points of the bench: models of the kit, at sizes of which a step takes a second, each trained and asked."""
+"""The points of ``bench memory``: models of the kit in training and inference, at sizes with steps of a second.
+
+``python -m benchmarks.memory.points OUT.json`` measures each in a fresh process and writes its peaks.
+"""
 
 import json
 import platform
@@ -9,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.provenance import cpu_model
 from leadline.core.documents import to_json
 from leadline.core.errors import JobFailed
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
@@ -41,7 +45,7 @@ def model():
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """One job; ``optimizer`` is empty in inference."""
+    """One job; ``optimizer`` is None in inference."""
 
     model: str
     size: int
@@ -54,13 +58,13 @@ class MemoryPoint:
 
     @property
     def family(self) -> str:
-        """What kind of model it is: the kit's family, or the model's own name where it is of another package."""
+        """Return the kit's family of the model, or the name of a model of another package."""
         spec = SPECS[self.model]
         return self.model.partition(":")[2].partition("-")[0] if spec.package else spec.family
 
     @property
     def key(self) -> str:
-        """The point in words, different for each."""
+        """Return a text that identifies the point."""
         marks = [f"accumulate {self.accumulation}"] if self.accumulation > 1 else []
         marks += ["checkpointing"] if self.checkpointing else []
         rule = [self.optimizer.value] if self.optimizer else []
@@ -68,13 +72,13 @@ class MemoryPoint:
 
     @property
     def input(self) -> InputShape:
-        """Shape and dtype of one batch."""
+        """Return shape and dtype of one batch."""
         kind = SPECS[self.model].kind
         sizes = {"image": (3, self.size, self.size)}.get(kind, (self.size,))
         return InputShape((self.batch, *sizes), "int64" if kind == "tokens" else "float32")
 
     def request(self) -> dict[str, object]:
-        """Return the point as the scripts that run it read it."""
+        """Return the document that the measuring scripts read."""
         return {
             "key": self.key, "model": self.model, "size": self.size, "phase": self.phase.value,
             "precision": self.precision.value, "optimizer": self.optimizer.value if self.optimizer else "",
@@ -83,7 +87,7 @@ class MemoryPoint:
         }  # fmt: skip
 
     def workload(self, folder: Path) -> Workload:
-        """Return the point as a user would ask for it; a file that builds the model is written into ``folder``."""
+        """Return the point as a workload; write a file that builds the model into ``folder``."""
         name = f"{self.model}-{self.size}".replace(":", "-").replace(".", "-")
         file = folder / f"{name}.py"
         if not file.exists():
@@ -102,12 +106,12 @@ class MemoryPoint:
 
 
 def memory_points() -> list[MemoryPoint]:
-    """Return all points: each model trained in two precisions and batches, and asked, by update rules in turn."""
-    return [point for number, of_one in enumerate(MODELS) for point in _of_model(number, *of_one)]
+    """Return all points: each model trained in two precisions and batches, and in inference; optimizers in turn."""
+    return [point for number, model in enumerate(MODELS) for point in _of_model(number, *model)]
 
 
 def _of_model(number: int, model: str, size: int, batch: int) -> Iterator[MemoryPoint]:
-    """Yield the points of one model; every third also with checkpoints, every fourth in several passes."""
+    """Yield the points of one model; every second one with checkpointing, every fourth with accumulation."""
     first, second, third = (OPTIMIZERS[(number + shift) % len(OPTIMIZERS)] for shift in (0, 1, 3))
     yield MemoryPoint(model, size, batch, Phase.TRAINING, Precision.FP32, first)
     yield MemoryPoint(model, size, 2 * batch, Phase.TRAINING, Precision.FP32, third)
@@ -125,39 +129,39 @@ THREADS = 1
 TIMEOUT_S = 600.0
 SCHEMA = "leadline.memory-points/1"
 HOW = (
-    "each point in a fresh process, its models from the kit with a cross entropy as loss; process_bytes is VmHWM after"
-    " five steps; live_bytes is what parameters, buffers and the optimizer's state hold and the memory events of"
-    " torch.profiler add to it in the sixth"
+    "Each point runs in a fresh process, with a model of the kit and cross entropy. process_bytes is VmHWM after five"
+    " steps. live_bytes is the size of parameters, buffers and optimizer state plus torch.profiler's memory events in"
+    " the sixth step."
 )
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure all points that the file lacks, and write it after each of them."""
+    """Measure all points that the file lacks; write it after each."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m benchmarks.memory.points OUT.json\n")
         return 2
     target = Path(arguments[0])
     document: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {"schema": SCHEMA, "points": []}
-    known = {one["key"]: one for one in document["points"]}
-    wanted = memory_points()
-    for number, point in enumerate(wanted, 1):
-        if point.key in known:
+    measured = {point["key"]: point for point in document["points"]}
+    points = memory_points()
+    for number, point in enumerate(points, 1):
+        if point.key in measured:
             continue
-        told = measure_point(point)
-        document |= {"machine": _machine(), "torch": told.pop("torch"), "threads": THREADS, "how": HOW}
-        document["vector_bytes"] = told.pop("vector_bytes")
-        known[point.key] = {"key": point.key, **told}
-        document["points"] = [known[one.key] for one in wanted if one.key in known]
+        peaks = measure_point(point)
+        document |= {"machine": _machine(), "torch": peaks.pop("torch"), "threads": THREADS, "how": HOW}
+        document["vector_bytes"] = peaks.pop("vector_bytes")
+        measured[point.key] = {"key": point.key, **peaks}
+        document["points"] = [measured[other.key] for other in points if other.key in measured]
         target.write_text(to_json(document) + "\n", encoding="utf-8")
-        sys.stderr.write(f"{number} of {len(wanted)}: {point.key}, {told['live_bytes'] / 1e6:.0f} MB live\n")
+        sys.stderr.write(f"{number} of {len(points)}: {point.key}, {peaks['live_bytes'] / 1e6:.0f} MB live\n")
     return 0
 
 
 def measure_point(point: MemoryPoint) -> dict[str, Any]:
-    """Return what a fresh process says of the point.
+    """Run the point in a fresh process; return its peaks.
 
     Raises:
-        JobFailed: it did not run.
+        JobFailed: The process failed.
     """
     request = {**point.request(), "threads": THREADS}
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
@@ -167,15 +171,13 @@ def measure_point(point: MemoryPoint) -> dict[str, Any]:
         done = run_process([sys.executable, str(SCRIPT), str(file)], env=env, timeout_s=TIMEOUT_S)
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
-        raise JobFailed(f"{point.key} did not run: {(done.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
-    found: dict[str, Any] = json.loads(lines[-1])
-    return found
+        raise JobFailed(f"{point.key} did not run: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+    peaks: dict[str, Any] = json.loads(lines[-1])
+    return peaks
 
 
 def _machine() -> dict[str, str]:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    model = next((one.partition(":")[2].strip() for one in lines if one.startswith("model name")), platform.machine())
-    return {"processor": model, "system": platform.platform(), "python": platform.python_version()}
+    return {"processor": cpu_model(), "system": platform.platform(), "python": platform.python_version()}
 
 
 if __name__ == "__main__":

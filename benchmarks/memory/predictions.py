@@ -1,4 +1,4 @@
-"""What each method says of the points: Leadline from a trace, and the alternatives."""
+"""Each method's prediction of the points: Leadline's from a trace, and the alternatives'."""
 
 import json
 import sys
@@ -24,14 +24,14 @@ from leadline.graphs.torch.trace import trace_function
 SCRIPT = Path(__file__).parents[1] / "measured" / "other_peaks.py"
 TIMEOUT_S = 900.0
 START_EVERY = 6
-"""Points between two measurements of what starting Python and torch takes, of which the median is left out."""
+"""Points between two measurements of the start of Python and torch; its median is subtracted."""
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPrediction:
-    """What Leadline says of one point: peak of live bytes, peak of the process, and the seconds that took."""
+    """Leadline's prediction of one point: live bytes, memory of the process, and its seconds."""
 
     live_bytes: int
     process: Interval
@@ -40,9 +40,9 @@ class MemoryPrediction:
 
 @dataclass(frozen=True, slots=True)
 class AlternativePeaks:
-    """What the alternatives say of one point, and the seconds that each took.
+    """The alternatives' predictions of one point and the seconds of each.
 
-    MemTracker has no answer (``None``) to what it refuses, and says why (``tracker_refused``).
+    ``tracker_bytes`` is None where MemTracker refuses the point, with the reason in ``tracker_refused``.
     """
 
     weights_bytes: int
@@ -53,7 +53,7 @@ class AlternativePeaks:
 
 
 def device_of(measured: Mapping[str, Any]) -> Device:
-    """Return the processor that the points were measured on, of which nothing was calibrated but its registers."""
+    """Return the processor that the points were measured on; only its registers are calibrated."""
     figures = {"vector_bytes": float(measured["vector_bytes"]), "threads": float(measured["threads"])}
     calibration = Calibration("", measured["torch"], measured["threads"], figures=figures)
     return Device(measured["machine"]["processor"], "", DeviceKind.CPU, calibration=calibration)
@@ -62,25 +62,25 @@ def device_of(measured: Mapping[str, Any]) -> Device:
 def predict_points(
     points: Sequence[MemoryPoint], device: Device, *, jobs: int, progress: Progress = lambda *_: None
 ) -> dict[str, MemoryPrediction]:
-    """Trace every point in a process of its own, ``jobs`` at a time, and return what it says by the point's key."""
-    found: dict[str, MemoryPrediction] = {}
+    """Trace every point in a process of its own, ``jobs`` at a time; return predictions by the point's key."""
+    predictions: dict[str, MemoryPrediction] = {}
     starts: list[float] = []
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder, ThreadPoolExecutor(jobs) as pool:
 
         def answer(number: int, point: MemoryPoint) -> MemoryPrediction:
             if number % START_EVERY == 0:
                 starts.append(_start_s())
-            return _foretell(point, device, Path(folder))
+            return _predict(point, device, Path(folder))
 
-        for point, answered in zip(points, pool.map(answer, range(len(points)), points), strict=True):
-            found[point.key] = answered
-            progress(len(found), len(points))
+        for point, prediction in zip(points, pool.map(answer, range(len(points)), points), strict=True):
+            predictions[point.key] = prediction
+            progress(len(predictions), len(points))
     start_s = median(starts)
-    return {key: replace(one, seconds=one.seconds - start_s) for key, one in found.items()}
+    return {key: replace(prediction, seconds=prediction.seconds - start_s) for key, prediction in predictions.items()}
 
 
-def _foretell(point: MemoryPoint, device: Device, folder: Path) -> MemoryPrediction:
-    """Answer for one point; its seconds are those of the whole process."""
+def _predict(point: MemoryPoint, device: Device, folder: Path) -> MemoryPrediction:
+    """Predict one point; its seconds are those of the whole process."""
     workload = point.workload(folder)
     processor = Processor.of(device.calibration.figures if device.calibration else {})
     begun = time.perf_counter()
@@ -90,24 +90,24 @@ def _foretell(point: MemoryPoint, device: Device, folder: Path) -> MemoryPredict
 
 
 def _start_s() -> float:
-    """Return the seconds that a process takes to start and to import torch, which every method needs."""
+    """Return the seconds in which a process starts and imports torch, which every method needs."""
     begun = time.perf_counter()
     run_process([sys.executable, "-c", "import torch"], timeout_s=TIMEOUT_S)
     return time.perf_counter() - begun
 
 
 def alternative_peaks(points: Sequence[MemoryPoint]) -> dict[str, AlternativePeaks]:
-    """Ask the alternatives about all points, in one process.
+    """Run the alternatives on all points, in one process.
 
     Raises:
-        JobFailed: a point could not be asked about.
+        JobFailed: The process failed.
     """
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as folder:
         file = Path(folder, "requests.json")
-        file.write_text(json.dumps([one.request() for one in points]), encoding="utf-8")
+        file.write_text(json.dumps([point.request() for point in points]), encoding="utf-8")
         done = run_process([sys.executable, str(SCRIPT), str(file)], timeout_s=TIMEOUT_S)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise JobFailed(f"the alternatives could not be asked: {said}")
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    return {one.pop("key"): AlternativePeaks(**one) for one in told}
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise JobFailed(f"the alternatives failed: {reason}")
+    peaks = [json.loads(line) for line in done.stdout.splitlines()]
+    return {peak.pop("key"): AlternativePeaks(**peak) for peak in peaks}

@@ -1,12 +1,10 @@
-"""``leadline bench memory``: foretold peaks beside those that real steps had, their bound, and the alternatives."""
+"""``bench memory``: predicted and measured memory peaks of real steps, their bound, and the alternatives."""
 
 import json
 import os
-import platform
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -29,87 +27,86 @@ MEASURED = Path(__file__).parents[1] / "measured" / "memory_cpu.json"
 LIVE_TARGET, PROCESS_TARGET, EXCEEDED_TARGET = 5.0, 12.0, 6.0
 """Percent: mean errors, and the share of points above the 95 % bound."""
 NOTABLE = 0.05
-"""An under-estimate is one by more than this share."""
+"""A prediction counts as too low if it is lower by more than this share."""
 QUICK_EVERY = 3
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """One point: what was measured, and what each method said before."""
+    """One point: its measured memory and each method's prediction."""
 
     point: MemoryPoint
     live_bytes: int
     process_bytes: int
-    foretold: MemoryPrediction
-    others: AlternativePeaks
+    predicted: MemoryPrediction
+    alternatives: AlternativePeaks
 
     def document(self) -> dict[str, object]:
-        """Return the figures by name, errors in percent of what was measured."""
-        process = self.foretold.process
+        """Return the values by name; errors are in percent of the measured value."""
+        predicted, alternatives, process = self.predicted, self.alternatives, self.predicted.process
         return {
             "point": self.point.key, "family": self.point.family, "live_bytes": self.live_bytes,
-            "foretold_live_bytes": self.foretold.live_bytes,
-            "live_error_percent": _percent(self.foretold.live_bytes, self.live_bytes),
+            "foretold_live_bytes": predicted.live_bytes,
+            "live_error_percent": _percent(predicted.live_bytes, self.live_bytes),
             "process_bytes": self.process_bytes, "foretold_process_bytes": process.point,
             "process_error_percent": _percent(process.point, self.process_bytes),
-            "bound_bytes": process.high, "seconds": self.foretold.seconds,
-            "weights_bytes": self.others.weights_bytes, "tracker_bytes": self.others.tracker_bytes,
-            "tracker_error_percent": _error(self.others.tracker_bytes, self.live_bytes),
-            "tracker_seconds": self.others.tracker_s, "tracker_refused": self.others.tracker_refused,
+            "bound_bytes": process.high, "seconds": predicted.seconds,
+            "weights_bytes": alternatives.weights_bytes, "tracker_bytes": alternatives.tracker_bytes,
+            "tracker_error_percent": _error(alternatives.tracker_bytes, self.live_bytes),
+            "tracker_seconds": alternatives.tracker_s, "tracker_refused": alternatives.tracker_refused,
         }  # fmt: skip
 
 
 def run(*, quick: bool = False, progress: Progress = lambda *_: None) -> BenchmarkResult:
-    """Foretell every measured point and compare; ``quick`` takes every third."""
+    """Predict every measured point and compare; ``quick`` takes every third."""
     large = llama_7b.memory_rows(quick=quick)
     measured = json.loads(MEASURED.read_text(encoding="utf-8"))
-    truth = {one["key"]: one for one in measured["points"]}
-    asked = [one for one in memory_points() if one.key in truth][:: QUICK_EVERY if quick else 1]
+    truth = {point["key"]: point for point in measured["points"]}
+    points = [point for point in memory_points() if point.key in truth][:: QUICK_EVERY if quick else 1]
     jobs = max(min(os.cpu_count() or 1, 4) - 1, 1)
-    with ThreadPoolExecutor(1) as pool:  # beside each other, so that neither is timed on a calmer machine
-        asking = pool.submit(alternative_peaks, asked)
-        said = predict_points(asked, device_of(measured), jobs=jobs, progress=progress)
-        besides = asking.result()
-    compared = [
-        MemoryComparison(
-            one, truth[one.key]["live_bytes"], truth[one.key]["process_bytes"], said[one.key], besides[one.key]
+    with ThreadPoolExecutor(1) as pool:  # both at once, so that neither is timed on a calmer machine
+        future = pool.submit(alternative_peaks, points)
+        predicted = predict_points(points, device_of(measured), jobs=jobs, progress=progress)
+        alternatives = future.result()
+    compared = []
+    for point in points:
+        live_bytes, process_bytes = truth[point.key]["live_bytes"], truth[point.key]["process_bytes"]
+        compared.append(
+            MemoryComparison(point, live_bytes, process_bytes, predicted[point.key], alternatives[point.key])
         )
-        for one in asked
-    ]
-    found = (
+    rows = (
         *_live_rows(compared), *_process_rows(compared), *_bound_rows(compared), *_side_by_side(compared), *large,
         *linear.linear_rows(quick=quick), bad_input.row(),
     )  # fmt: skip
-    machine = {"system": platform.platform(), "python": platform.python_version(), "measured": _where(measured)}
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    return BenchmarkResult("memory", found, date, machine, tuple(one.document() for one in compared))
+    details = tuple(comparison.document() for comparison in compared)
+    return BenchmarkResult("memory", rows, machine={"measured": _measured_on(measured)}, details=details)
 
 
-def _where(measured: dict[str, Any]) -> str:
+def _measured_on(measured: dict[str, Any]) -> str:
     threads = f"{measured['threads']} thread" + "s" * (measured["threads"] > 1)
     return f"{measured['machine']['processor']}, {threads}, torch {measured['torch']}"
 
 
 def _live_rows(compared: Sequence[MemoryComparison]) -> list[BenchmarkRow]:
     how = "live tensors before a step, and the CPU profiler's memory events within it"
-    errors = [abs(_percent(one.foretold.live_bytes, one.live_bytes)) for one in compared]
+    errors = [abs(_percent(point.predicted.live_bytes, point.live_bytes)) for point in compared]
     return _errors("live bytes", errors, compared, LIVE_TARGET, how)
 
 
 def _process_rows(compared: Sequence[MemoryComparison]) -> list[BenchmarkRow]:
     how = "VmHWM of a fresh process after five steps"
-    errors = [abs(_percent(one.foretold.process.point, one.process_bytes)) for one in compared]
+    errors = [abs(_percent(point.predicted.process.point, point.process_bytes)) for point in compared]
     return _errors("process memory", errors, compared, PROCESS_TARGET, how)
 
 
 def _errors(
     name: str, errors: Sequence[float], compared: Sequence[MemoryComparison], target: float, how: str
 ) -> list[BenchmarkRow]:
-    """Return the mean error with its target, and what lies behind it."""
+    """Return the mean error with its target, and the distribution of errors."""
     n, worst = len(errors), max(range(len(errors)), key=errors.__getitem__)
     families: dict[str, list[float]] = {}
-    for one, error in zip(compared, errors, strict=True):
-        families.setdefault(one.point.family, []).append(error)
+    for comparison, error in zip(compared, errors, strict=True):
+        families.setdefault(comparison.point.family, []).append(error)
     hardest = max(families, key=lambda family: fmean(families[family]))
     return [
         at_most(f"{name}, MAPE", fmean(errors), target, "%", n=n, how=f"{how}; {len(families)} families"),
@@ -123,53 +120,55 @@ def _errors(
 
 
 def _bound_rows(compared: Sequence[MemoryComparison]) -> list[BenchmarkRow]:
-    """Say how often the process needed more than the bound, as shipped and with each family left out of its fit."""
-    ratios = [one.process_bytes / one.foretold.process.point for one in compared]
-    families = [one.point.family for one in compared]
+    """Return the share of processes above the bound, as shipped and with each family left out of its fit."""
+    ratios = [point.process_bytes / point.predicted.process.point for point in compared]
+    families = [comparison.point.family for comparison in compared]
     low, high = bound_factors(ratios, families)
     left_out = exceeded_left_out(ratios, families)
-    shipped = fmean(one.process_bytes > one.foretold.process.high for one in compared)
+    shipped = fmean(point.process_bytes > point.predicted.process.high for point in compared)
     name = "process memory above its 95 % bound"
     return [
         at_most(f"{name}, families left out", 100 * left_out, EXCEEDED_TARGET, "%", n=len(ratios),
                 how="the bound's factor fitted on all other families, each family in turn"),
         BenchmarkRow(f"{name}, as shipped", 100 * shipped, "%", n=len(ratios),
-                 how=f"these points ask for factors of {low:.3f} and {high:.3f} for the ends of the 90 % interval"),
+                 how=f"fitted on these points, the factors of the 90 % interval are {low:.3f} and {high:.3f}"),
     ]  # fmt: skip
 
 
 def _side_by_side(compared: Sequence[MemoryComparison]) -> list[BenchmarkRow]:
     """Return error, under-estimates and time of each method on the same points."""
     methods: dict[str, list[tuple[float | None, float]]] = {
-        "Leadline": [(one.foretold.live_bytes, one.foretold.seconds) for one in compared],
-        "MemTracker": [(one.others.tracker_bytes, one.others.tracker_s) for one in compared],
-        "weights × constant": [(one.others.weights_bytes, one.others.weights_s) for one in compared],
+        "Leadline": [(point.predicted.live_bytes, point.predicted.seconds) for point in compared],
+        "MemTracker": [(point.alternatives.tracker_bytes, point.alternatives.tracker_s) for point in compared],
+        "weights × constant": [(point.alternatives.weights_bytes, point.alternatives.weights_s) for point in compared],
     }
-    found = []
-    for method, said in methods.items():
-        pairs = [(size, one.live_bytes) for (size, _), one in zip(said, compared, strict=True) if size is not None]
+    rows = []
+    for method, answers in methods.items():
+        pairs = [
+            (size, point.live_bytes) for (size, _), point in zip(answers, compared, strict=True) if size is not None
+        ]
         if not pairs:
             continue
         error = fmean(abs(_percent(size, true)) for size, true in pairs)
         under = 100 * fmean(size < (1 - NOTABLE) * true for size, true in pairs)
-        n, seconds = len(pairs), median(one for size, one in said if size is not None)
-        found += [
-            BenchmarkRow(f"{method}, live bytes MAPE", error, "%", n=n, how=_refused(len(said) - n)),
+        n, seconds = len(pairs), median(answer_s for size, answer_s in answers if size is not None)
+        rows += [
+            BenchmarkRow(f"{method}, live bytes MAPE", error, "%", n=n, how=_refused(len(answers) - n)),
             BenchmarkRow(f"{method}, under-estimates", under, "%", n=n, how=f"by more than {100 * NOTABLE:.0f} %"),
             BenchmarkRow(
                 f"{method}, time to answer", seconds, "s", n=n, how="median; the start of Python and torch left out"
             ),
         ]
-    return found
+    return rows
 
 
 def _refused(points: int) -> str:
     return f"it refuses {points} points, in which a module is called twice" if points else ""
 
 
-def _percent(said: float, true: float) -> float:
-    return 100 * (said / true - 1)
+def _percent(predicted: float, true: float) -> float:
+    return 100 * (predicted / true - 1)
 
 
-def _error(said: float | None, true: float) -> float | None:
-    return None if said is None else _percent(said, true)
+def _error(predicted: float | None, true: float) -> float | None:
+    return None if predicted is None else _percent(predicted, true)

@@ -114,8 +114,8 @@ def plane_of(folder: Path) -> Plane:
     )  # fmt: skip
     clock = OffsetClock(folder / OFFSET)
     return Plane(
-        PlaneJournal(Path(settings.journal or folder / JOURNAL), clock), lambda _: scheduler, ReportingPlane(folder / ENDS),
-        diagnose=diagnose, decide=cautious_decision,
+        PlaneJournal(Path(settings.journal or folder / JOURNAL), clock), lambda _: scheduler,
+        ReportingPlane(folder / ENDS), diagnose=diagnose, decide=cautious_decision,
         clock=clock, intervals=replace(PollIntervals(), **settings.patience),
     )  # fmt: skip
 

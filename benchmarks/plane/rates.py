@@ -65,8 +65,8 @@ def rate_rows(cluster: SlurmCluster, folder: Path, *, quick: bool) -> list[Bench
     share = 100 * usage["cpu_s"] / usage["elapsed_s"]
     return [
         *alone_rows(alone),
-        BenchmarkRow("jobs a minute, each under the measuring wrapper", measured.per_minute, "jobs/min", n=measured.count,
-                 how="the wrapper is a Python of 0.1 s of CPU, and all nodes are this machine"),
+        BenchmarkRow("jobs a minute, each under the measuring wrapper", measured.per_minute, "jobs/min",
+                     n=measured.count, how="the wrapper takes 0.1 s of CPU, and all nodes are this machine"),
         array_row(arrays),
         at_most("plane's own CPU in steady state", share, 5.0, "% of a core", n=live,
                 how=f"{usage['elapsed_s']:.0f} s; what it starts (squeue) takes "
