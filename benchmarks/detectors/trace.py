@@ -94,7 +94,7 @@ def trace(package: str, file: Path, size: tuple[int, int, int], target: Path) ->
 
     trace_in_forks(
         target, BUILDERS[package], (images, 3, height, width), timeout_s=TIMEOUT_S, prepare=prepare,
-        told=lambda answer: {**brief(answer), "size": size},
+        convert=lambda answer: {**brief(answer), "size": size},
     )  # fmt: skip
 
 
