@@ -14,7 +14,7 @@ LAYERS_7B = 32 * (4 * 4096 * 4096 + 3 * 4096 * 11008)
 LORA = Adapters(8)
 
 
-def taken(graph, category):
+def bytes_of(graph, category):
     return sum(event.size_bytes for event in graph.events if event.category is category and event.size_bytes > 0)
 
 
@@ -30,17 +30,17 @@ def test_adapters_of_rank_eight_on_all_linear_layers_of_llama_7b_are_twenty_mill
 
 def test_only_adapters_have_gradients_and_states(expanded):
     step = expanded(LLAMA_7B, sequence=16, adapters=LORA, optimizer=Optimizer.ADAMW).step
-    assert 2 * 4 * adapter_weights(8) == taken(step, StorageCategory.OPTIMIZER_STATE)
-    assert 4 * adapter_weights(8) == taken(step, StorageCategory.GRADIENT)
+    assert 2 * 4 * adapter_weights(8) == bytes_of(step, StorageCategory.OPTIMIZER_STATE)
+    assert 4 * adapter_weights(8) == bytes_of(step, StorageCategory.GRADIENT)
 
 
 def test_products_of_frozen_weights_have_no_gradient_but_that_of_their_input(expanded):
-    full, adapted = (expanded(LLAMA_7B, sequence=1024, adapters=one).step for one in (None, Adapters(1)))
+    full, adapted = (expanded(LLAMA_7B, sequence=1024, adapters=adapters).step for adapters in (None, Adapters(1)))
     assert pytest.approx(2 / 3, abs=0.01) == flops(adapted, OpKind.GEMM) / flops(full, OpKind.GEMM)
 
 
 def test_embedding_and_output_layer_are_copied_to_be_trained(expanded):
-    plain, more = (expanded(SMALL, adapters=Adapters(8, embeddings=one)).step for one in (False, True))
+    plain, more = (expanded(SMALL, adapters=Adapters(8, embeddings=embeddings)).step for embeddings in (False, True))
     tables = 2 * 256 * 1000
     assert tables == more.parameters - plain.parameters
     assert 2 * tables == more.trained_bytes - plain.trained_bytes
@@ -48,26 +48,28 @@ def test_embedding_and_output_layer_are_copied_to_be_trained(expanded):
     assert [any(op.name == looked_up for op in step.ops) for step in (plain, more)] == [False, True]
 
 
-def test_four_bit_weights_take_4_127_bits_each_and_the_rest_is_in_float32(expanded):
+def test_four_bit_weights_take_4_127_bits_each_and_all_others_are_float32(expanded):
     step = expanded(LLAMA_7B, sequence=16, adapters=LORA, quantization=Quantization.NF4).step
-    rest = 6_738_415_616 - LAYERS_7B
+    other_weights = 6_738_415_616 - LAYERS_7B
     assert 6_738_415_616 + adapter_weights(8) == step.parameters
-    assert pytest.approx(4.127 / 8 * LAYERS_7B, rel=1e-4) == step.parameter_bytes - 4 * (rest + adapter_weights(8))
+    assert pytest.approx(4.127 / 8 * LAYERS_7B, rel=1e-4) == step.parameter_bytes - 4 * (
+        other_weights + adapter_weights(8)
+    )
 
 
-def test_eight_bit_weights_take_a_byte_each_and_a_scale_a_row(expanded):
+def test_eight_bit_weights_take_a_byte_each_and_a_scale_per_row(expanded):
     step = expanded(LLAMA_7B, sequence=16, adapters=LORA, quantization=Quantization.INT8).step
-    rest, rows = 6_738_415_616 - LAYERS_7B, 32 * (5 * 4096 + 2 * 11008)
-    assert LAYERS_7B + 4 * rows == step.parameter_bytes - 4 * (rest + adapter_weights(8))
+    other_weights, rows = 6_738_415_616 - LAYERS_7B, 32 * (5 * 4096 + 2 * 11008)
+    assert LAYERS_7B + 4 * rows == step.parameter_bytes - 4 * (other_weights + adapter_weights(8))
 
 
 @pytest.mark.parametrize("bits", list(Quantization))
 def test_quantized_weights_multiply_as_often_as_others(expanded, bits):
-    plain, packed = (expanded(SMALL, adapters=LORA, quantization=one).step for one in (None, bits))
+    plain, packed = (expanded(SMALL, adapters=LORA, quantization=quantization).step for quantization in (None, bits))
     assert flops(plain, OpKind.GEMM) == flops(packed, OpKind.GEMM)
 
 
-def test_unpacked_weights_are_gone_after_their_product(expanded):
+def test_dequantized_weights_are_freed_after_their_product(expanded):
     """Beside what is held anyway, a product's weight at most is there in sixteen bits."""
     wide = {**SMALL, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 4, "vocab_size": 64}
     step = expanded(wide, adapters=LORA, quantization=Quantization.NF4, sequence=8, optimizer=Optimizer.SGD).step
@@ -79,12 +81,12 @@ def test_a_state_in_eight_bits_takes_a_byte_and_a_scale_for_256(expanded):
     step = expanded(SMALL, optimizer=Optimizer.ADAMW_8BIT, sequence=16).step
     norms = 7 * 256
     large = step.parameters - norms
-    assert 2 * (large + 4 * large // 256 + 4 * norms) == taken(step, StorageCategory.OPTIMIZER_STATE)
+    assert 2 * (large + 4 * large // 256 + 4 * norms) == bytes_of(step, StorageCategory.OPTIMIZER_STATE)
 
 
-def test_a_paged_state_is_not_on_the_device_and_said_to_move(expanded):
+def test_a_paged_state_is_not_on_the_device_and_has_a_note(expanded):
     job = expanded(SMALL, optimizer=Optimizer.PAGED_ADAMW_8BIT)
-    assert taken(job.step, StorageCategory.OPTIMIZER_STATE) == 0
+    assert bytes_of(job.step, StorageCategory.OPTIMIZER_STATE) == 0
     assert any("paged" in note for note in job.notes)
     assert any(op.stage is Stage.OPTIMIZER for op in job.step.ops)
 

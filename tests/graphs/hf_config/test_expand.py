@@ -27,29 +27,29 @@ def test_backward_multiplies_twice_as_much_as_forward(expanded):
     assert 2 * flops(step, OpKind.GEMM, stage=Stage.FORWARD) == flops(step, OpKind.GEMM, stage=Stage.BACKWARD)
 
 
-def test_a_llama_7b_step_is_six_operations_a_weight_and_token_beside_attention(expanded):
+def test_a_llama_7b_step_is_six_operations_per_weight_and_token_without_attention(expanded):
     step = expanded(LLAMA_7B, sequence=2048).step
     looked_up = 32000 * 4096
     assert pytest.approx(6 * (6_738_415_616 - looked_up) * 2048, rel=0.001) == flops(step, OpKind.GEMM)
 
 
-def test_mixed_precision_adamw_holds_twenty_bytes_a_parameter_at_least(expanded):
+def test_mixed_precision_adamw_holds_at_least_twenty_bytes_per_parameter(expanded):
     """Four each for weight, gradient and two moments, and four for the square roots of the foreach update."""
     step = expanded(LLAMA_7B, precision=Precision.AMP_BF16, sequence=512).step
     assert pytest.approx(20, rel=0.01) == peak(step) / step.parameters
 
 
-def test_memory_taken_within_a_step_is_given_back_at_its_end(expanded):
+def test_memory_allocated_within_a_step_is_freed_at_its_end(expanded):
     events = expanded(SMALL).step.events
-    held = Counter()
+    live_bytes = Counter()
     for event in events:
-        held[event.storage] += event.size_bytes
-    assert {0} == {left for number, left in held.items() if left < 0} | {0}
-    kept = {event.category for event in events if held[event.storage] > 0}
+        live_bytes[event.storage] += event.size_bytes
+    assert {0} == {left for number, left in live_bytes.items() if left < 0} | {0}
+    kept = {event.category for event in events if live_bytes[event.storage] > 0}
     assert {StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE} == kept
 
 
-def test_no_storage_is_given_back_before_it_was_taken(expanded):
+def test_no_storage_is_freed_before_its_allocation(expanded):
     live = Counter()
     for event in expanded(SMALL, accumulation=3, checkpointing=True).step.events:
         live[event.storage] += event.size_bytes
@@ -90,7 +90,7 @@ def test_a_tied_embedding_has_one_gradient(expanded):
     assert any(op.name == "aten.add_" and op.inputs[0].shape == (1000, 256) for op in tied.ops)
 
 
-def test_experts_cost_what_a_token_passes_and_weigh_all(expanded):
+def test_experts_cost_the_arithmetic_of_used_ones_and_the_memory_of_all(expanded):
     moe = {**SMALL, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
     step, dense = expanded(moe, batch=4, sequence=128).step, expanded(SMALL, batch=4, sequence=128).step
     assert step.parameters - dense.parameters == 3 * 7 * 3 * 256 * 688 + 3 * 8 * 256
@@ -117,9 +117,9 @@ def test_heads_that_share_keys_hold_their_scores_in_float32_only(expanded):
     """CUDA's memory-efficient kernel takes no grouped heads; flash attention, for half precision, does."""
     grouped = {**SMALL, "num_key_value_heads": 2}
     scores = (2, 8, 512, 512)
-    for precision, held in ((Precision.FP32, True), (Precision.BF16, False)):
+    for precision, is_held in ((Precision.FP32, True), (Precision.BF16, False)):
         ops = expanded(grouped, batch=2, sequence=512, precision=precision).step.ops
-        assert held == any(spec.shape == scores for op in ops for spec in op.outputs)
+        assert is_held == any(spec.shape == scores for op in ops for spec in op.outputs)
 
 
 @pytest.mark.parametrize(("precision", "name"), [(Precision.FP32, "efficient"), (Precision.BF16, "flash")])
@@ -140,7 +140,7 @@ def test_fused_attention_saves_its_sums_and_takes_scratch_in_its_backward_pass(e
     assert 4 * 2 * 8 * tiles[name] == attention_scratch_bytes(backward, "nvidia")
 
 
-def test_what_an_op_makes_is_taken_just_before_it_and_what_it_used_up_given_back_after_it():
+def test_results_are_allocated_just_before_an_op_and_inputs_freed_after_it():
     tape = Tape()
     first = tape.new((3,), "float32")
     tape.op("fill_", OpKind.COPY, [], [first])
@@ -150,7 +150,7 @@ def test_what_an_op_makes_is_taken_just_before_it_and_what_it_used_up_given_back
     assert [(event.op, event.size_bytes) for event in tape.events] == [(0, 12), (1, 20), (2, -12)]
 
 
-def test_an_encoder_and_its_decoder_see_as_many_words_and_say_so(expanded):
+def test_an_encoder_and_its_decoder_see_equally_many_tokens_with_a_note(expanded):
     job = expanded({"model_type": "t5"}, batch=2, sequence=64)
     assert any("a target as long as the source" in note for note in job.notes)
     assert {64} == {op.dims["q"] for op in job.step.ops if op.kind is OpKind.ATTENTION}
@@ -240,15 +240,15 @@ def test_the_longest_batch_is_expanded_beside_a_mean_one(expanded):
     mean, longest = (expanded(SMALL, sequence=length) for length in (64, 512))
     both = expanded(SMALL, sequence=64, longest=512)
     assert mean.step.flops == both.step.flops
-    assert longest.step.flops == both.largest.flops
+    assert longest.step.flops == both.largest_step.flops
     assert any("64 tokens a sample" in note and "512" in note for note in both.notes)
 
 
 def test_lengths_make_a_larger_batch_longer_in_the_mean(expanded):
     lengths = Lengths((10, 10, 10, 90), 90)
-    one, many = (expanded(SMALL, batch=batch, lengths=lengths, longest=90) for batch in (1, 8))
-    assert 8 * one.step.flops < many.step.flops
-    assert [job.largest.ops[0].inputs[1].shape[1] for job in (one, many)] == [90, 90]
+    single, many = (expanded(SMALL, batch=batch, lengths=lengths, longest=90) for batch in (1, 8))
+    assert 8 * single.step.flops < many.step.flops
+    assert [job.largest_step.ops[0].inputs[1].shape[1] for job in (single, many)] == [90, 90]
 
 
 def test_a_longest_batch_beyond_the_learned_positions_is_refused(expanded):

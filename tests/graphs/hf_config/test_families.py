@@ -14,12 +14,12 @@ def read(config, **more):
     return read_model_shape({**config, **more}, "config.json")[0]
 
 
-def test_a_mistyped_family_is_answered_with_the_close_ones():
+def test_a_mistyped_family_is_an_error_with_similar_names():
     with pytest.raises(UnknownName, match="'lama': did you mean"):
         read({"model_type": "lama"})
 
 
-def test_an_unknown_family_is_answered_with_all_that_are_known_and_what_to_do():
+def test_an_unknown_family_is_an_error_with_all_known_names_and_a_fix():
     with pytest.raises(UnknownName) as caught:
         read({"model_type": "zzz"})
     sentence = str(caught.value)
@@ -27,7 +27,7 @@ def test_an_unknown_family_is_answered_with_all_that_are_known_and_what_to_do():
     assert all(word in sentence for word in ("'zzz'", "file.py:function", *FAMILIES))
 
 
-def test_sizes_that_a_file_leaves_out_are_remembered_once():
+def test_sizes_missing_in_a_file_are_listed_once():
     _, left_out = read_model_shape({**LLAMA, "model_type": "gemma2"}, "config.json")
     assert left_out == ("max_position_embeddings = 2048",)
 
@@ -48,7 +48,7 @@ def test_sizes_that_a_file_leaves_out_are_remembered_once():
         ({"model_type": "mpt", "d_model": 64, "n_heads": 4, "no_bias": False}, "MPT model with biases"),
     ],
 )
-def test_what_cannot_be_expanded_is_refused_with_the_value(config, message):
+def test_an_unsupported_configuration_is_refused_with_the_value(config, message):
     with pytest.raises(InvalidInput, match=message):
         read(config)
 
@@ -83,7 +83,7 @@ def test_each_layer_has_the_window_that_the_file_gives_it(more, windows):
 
 
 @pytest.mark.parametrize("value", [0, -1, "many", 1.5, True])
-def test_a_size_that_is_no_size_is_named(value):
+def test_an_invalid_size_is_named(value):
     with pytest.raises(InvalidInput, match="hidden_size"):
         read(LLAMA, hidden_size=value)
 

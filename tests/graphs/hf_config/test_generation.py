@@ -46,9 +46,9 @@ def expanded(tmp_path):
     def run(config, **settings):
         path = tmp_path / "config.json"
         path.write_text(json.dumps(config))
-        asked = {"batch": BATCH, "sequence": PROMPT, "generated": GENERATED, "precision": Precision.FP32}
+        defaults = {"batch": BATCH, "sequence": PROMPT, "generated": GENERATED, "precision": Precision.FP32}
         source = ModelSource(ModelKind.HF_CONFIG, str(path))
-        return expand(Workload(source, phase=Phase.INFERENCE, **{**asked, **settings}))
+        return expand(Workload(source, phase=Phase.INFERENCE, **{**defaults, **settings}))
 
     return run
 
@@ -65,7 +65,7 @@ def steps_of(job):
     return {step.length: step.graph for steps in job.generation.stretches for step in steps}
 
 
-def made(torch, transformers, family, sizes):
+def make_model(torch, transformers, family, sizes):
     config = transformers.AutoConfig.for_model(family, **sizes)
     config._experts_implementation = "eager"
     return config.to_dict(), transformers.AutoModelForCausalLM.from_config(config).eval()
@@ -87,7 +87,7 @@ def counter_of_bytes(torch):
         def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
             answer = operator(*args, **(kwargs or {}))
             flat = torch.utils._pytree.tree_leaves((args, kwargs, answer))
-            size = sum(one.numel() * one.element_size() for one in flat if isinstance(one, torch.Tensor))
+            size = sum(tensor.numel() * tensor.element_size() for tensor in flat if isinstance(tensor, torch.Tensor))
             self.moved[str(operator).rpartition(".")[0]] += size
             return answer
 
@@ -112,7 +112,7 @@ def test_decoding_multiplies_as_much_and_caches_as_much_as_the_implementation(
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    config, model = made(torch, transformers, family, sizes)
+    config, model = make_model(torch, transformers, family, sizes)
     counted = {}
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the counter knows its products, and no CPU kernel
         cache = model(tokens(torch, PROMPT), use_cache=True).past_key_values
@@ -125,15 +125,17 @@ def test_decoding_multiplies_as_much_and_caches_as_much_as_the_implementation(
     for length, graph in steps_of(job).items():
         assert pytest.approx(counted[length], rel=0.01) == flops(graph)
     assert pytest.approx(sum(counted.values()), rel=0.01) == job.generation.total(flops)
-    held = sum(one.numel() * one.element_size() for layer in cache.layers for one in (layer.keys, layer.values))
-    assert held == job.generation.cache_bytes
+    cache_bytes = sum(
+        tensor.numel() * tensor.element_size() for layer in cache.layers for tensor in (layer.keys, layer.values)
+    )
+    assert cache_bytes == job.generation.cache_bytes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "sizes"), [ROWS[0], ROWS[1], ROWS[3]], ids=["llama", "gpt2", "mistral"])
 def test_decoding_moves_the_bytes_of_the_implementation(torch, transformers, expanded, family, sizes):
     """The products with weights, and the copies by which the cache grows and positions are turned."""
-    config, model = made(torch, transformers, family, sizes)
+    config, model = make_model(torch, transformers, family, sizes)
     with torch.no_grad():
         cache = model(tokens(torch, PROMPT + GENERATED - 2), use_cache=True).past_key_values
         with counter_of_bytes(torch) as counter:
@@ -144,13 +146,15 @@ def test_decoding_moves_the_bytes_of_the_implementation(torch, transformers, exp
 
 
 @pytest.mark.slow
-def test_generate_leaves_the_cache_that_is_said(torch, transformers, expanded):
-    config, model = made(torch, transformers, *ROWS[0])
+def test_generate_leaves_the_expected_cache(torch, transformers, expanded):
+    config, model = make_model(torch, transformers, *ROWS[0])
     settings = {"max_new_tokens": GENERATED, "min_new_tokens": GENERATED, "do_sample": False}
-    told = model.generate(tokens(torch, PROMPT), return_dict_in_generate=True, pad_token_id=0, **settings)
-    layers = told.past_key_values.layers
-    held = sum(one.numel() * one.element_size() for layer in layers for one in (layer.keys, layer.values))
-    assert held == expanded(config).generation.cache_bytes
+    generated = model.generate(tokens(torch, PROMPT), return_dict_in_generate=True, pad_token_id=0, **settings)
+    layers = generated.past_key_values.layers
+    cache_bytes = sum(
+        tensor.numel() * tensor.element_size() for layer in layers for tensor in (layer.keys, layer.values)
+    )
+    assert cache_bytes == expanded(config).generation.cache_bytes
 
 
 LLAMA = {"model_type": "llama", **GROUPED}
@@ -170,7 +174,7 @@ def test_every_further_token_is_a_step_one_longer(expanded):
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral"])
-def test_three_steps_of_a_stretch_tell_the_sum_of_all(expanded, family):
+def test_three_steps_of_a_stretch_give_the_sum_of_all(expanded, family):
     """Expanded one by one, over a window that fills on the way."""
     config = {"model_type": family, **WINDOWED[1]}
     one_by_one = [expanded(config, sequence=length - 1, generated=2).generation.last
@@ -181,7 +185,7 @@ def test_three_steps_of_a_stretch_tell_the_sum_of_all(expanded, family):
 
 
 @given(st.integers(1, 50), st.integers(1, 400), st.tuples(*[st.floats(-9, 9)] * 3))
-def test_whatever_is_quadratic_in_the_length_is_summed_exactly(begin, count, coefficients):
+def test_costs_quadratic_in_the_length_are_summed_exactly(begin, count, coefficients):
     def value(length):
         return sum(coefficient * length**power for power, coefficient in enumerate(coefficients))
 
@@ -189,18 +193,18 @@ def test_whatever_is_quadratic_in_the_length_is_summed_exactly(begin, count, coe
     lengths = sorted({begin, (begin + end) // 2, end})
     steps = tuple(DecodeStep(length, OpGraph((), parameters=length)) for length in lengths)
     expected = sum(value(length) for length in range(begin, end + 1))
-    told = Generation(begin - 1, count + 1, (steps,), 0).total(lambda graph: value(graph.parameters))
-    assert pytest.approx(expected, rel=1e-9, abs=1e-5) == told
+    total = Generation(begin - 1, count + 1, (steps,), 0).total(lambda graph: value(graph.parameters))
+    assert pytest.approx(expected, rel=1e-9, abs=1e-5) == total
 
 
-def test_the_cache_is_held_at_its_largest_and_once_more_for_the_layer_that_grows(expanded):
+def test_the_peak_has_the_whole_cache_and_a_copy_for_the_growing_layer(expanded):
     job = expanded(LLAMA, sequence=2000)
     peak = peak_memory(job.generation.last).by_category[StorageCategory.KV_CACHE]
     one_tensor = job.generation.cache_bytes / 4
     assert job.generation.cache_bytes <= peak <= job.generation.cache_bytes + one_tensor
 
 
-def test_memory_taken_within_a_decode_step_is_held_once_and_never_below_nothing(expanded):
+def test_memory_of_a_decode_step_is_counted_once_and_never_negative(expanded):
     live = Counter()
     for event in expanded({"model_type": "mistral", **WINDOWED[1]}).generation.last.events:
         live[event.storage] += event.size_bytes
@@ -221,21 +225,21 @@ def test_the_prompts_pass_scores_its_last_token_alone(expanded):
         ({**LLAMA, "architectures": ["LlamaForSequenceClassification"]}, "no head that scores its vocabulary"),
     ],
 )
-def test_a_model_that_does_not_generate_is_refused_in_one_sentence(expanded, config, says):
+def test_a_model_that_cannot_generate_is_refused(expanded, config, says):
     with pytest.raises(InvalidInput, match=r".*") as caught:
         expanded(config)
     assert says in str(caught.value)
     assert "leave --generate out" in str(caught.value)
 
 
-def test_positions_beyond_those_learned_are_refused_and_the_last_token_needs_none(expanded):
+def test_positions_after_the_learned_ones_are_refused_except_for_the_last_token(expanded):
     gpt2 = {"model_type": "gpt2", **GPT, "n_positions": 32}
     assert max(steps_of(expanded(gpt2, generated=9))) == 32
     with pytest.raises(InvalidInput, match=r"feed 33 tokens.*32 positions"):
         expanded(gpt2, generated=10)
 
 
-def test_a_prompt_that_is_not_given_leaves_room_for_what_is_generated(expanded):
+def test_a_default_prompt_leaves_room_for_the_generated_tokens(expanded):
     assert expanded({"model_type": "gpt2", **GPT, "n_positions": 32}, sequence=None).generation.prompt == 24
 
 
@@ -257,8 +261,8 @@ def test_a_paged_cache_is_held_in_whole_blocks_and_written_in_place(expanded, fa
     assert moved(paged.generation.last, "aten.reshape_and_cache") < moved(plain.generation.last, "aten.cat") / 10
 
 
-def test_what_is_generated_takes_no_more_blocks_than_its_tokens(expanded):
+def test_generated_tokens_take_no_more_blocks_than_they_need(expanded):
     job = expanded({"model_type": "llama", **GROUPED}, paged=True, generated=200)
     ends = [(step.length, cached(step.graph)) for steps in job.generation.stretches for step in steps]
     each = ends[0][1] // 32
-    assert all(-(-length // 16) * 16 * each == held for length, held in ends)
+    assert all(-(-length // 16) * 16 * each == cached for length, held in ends)

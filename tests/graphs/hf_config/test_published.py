@@ -141,7 +141,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("family", "parameters", "sizes"), PUBLISHED)
-def test_published_models_have_the_parameters_their_makers_count(tmp_path, family, parameters, sizes):
+def test_published_models_have_their_published_parameters(tmp_path, family, parameters, sizes):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": family, **sizes}))
     source = ModelSource(ModelKind.HF_CONFIG, str(path))
@@ -169,13 +169,13 @@ def test_weights_and_products_are_those_of_the_implementation(tmp_path, family, 
     assert pytest.approx(expected, rel=1e-9) == sum(op.flops * op.count for op in linear)
 
 
-def products(torch, model, given):
+def products(torch, model, inputs):
     """Count what one forward and backward pass multiplies, but for products of activations (attention)."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        answer = model(**given)
-        (answer.loss if "labels" in given else answer[0].float().mean()).backward()
+        answer = model(**inputs)
+        (answer.loss if "labels" in inputs else answer[0].float().mean()).backward()
     counted = {str(name): count for name, count in counter.get_flop_counts()["Global"].items()}
     kinds = ("aten.mm", "aten.addmm", "aten.convolution", "aten.convolution_backward")
     return sum(counted.get(name, 0) for name in kinds)

@@ -45,8 +45,8 @@ class Decoder(nn.Module):
         mask = jnp.tril(jnp.ones((64, 64), bool))
         for _ in range(3):
             q, k, v = (
-                one.reshape(*one.shape[:2], 6, 32).swapaxes(1, 2)
-                for one in jnp.split(nn.Dense(576)(nn.LayerNorm()(x)), 3, -1)
+                part.reshape(*part.shape[:2], 6, 32).swapaxes(1, 2)
+                for part in jnp.split(nn.Dense(576)(nn.LayerNorm()(x)), 3, -1)
             )
             scores = q @ k.swapaxes(-1, -2) * 32**-0.5
             scores = nn.softmax(jnp.where(mask, scores, -1e9))
@@ -118,7 +118,7 @@ def scanned():
     """A step of one's own: a loop of five matrix products."""
 
     def step(weights, x):
-        return jax.lax.scan(lambda carry, one: (jnp.tanh(carry @ one), None), x, weights)[0]
+        return jax.lax.scan(lambda carry, part: (jnp.tanh(carry @ part), None), x, weights)[0]
 
     return step, (jax.ShapeDtypeStruct((5, 64, 64), "float32"), jax.ShapeDtypeStruct((32, 64), "float32"))
 

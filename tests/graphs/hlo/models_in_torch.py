@@ -17,7 +17,7 @@ class Block(nn.Module):
         batch, length, _ = x.shape
         h = self.first(x)
         q, k, v = (
-            one(h).reshape(batch, length, HEADS, WIDTH // HEADS).transpose(1, 2) for one in (self.q, self.k, self.v)
+            part(h).reshape(batch, length, HEADS, WIDTH // HEADS).transpose(1, 2) for part in (self.q, self.k, self.v)
         )
         scores = torch.softmax(q @ k.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5, -1)
         x = x + self.out((scores @ v).transpose(1, 2).reshape(batch, length, WIDTH))
@@ -53,7 +53,9 @@ class DecoderLayer(nn.Module):
         self.gate, self.up, self.down = nn.Linear(192, 512), nn.Linear(192, 512), nn.Linear(512, 192)
 
     def forward(self, x, mask):
-        q, k, v = (one.reshape(*one.shape[:2], 6, 32).transpose(1, 2) for one in self.qkv(self.first(x)).chunk(3, -1))
+        q, k, v = (
+            part.reshape(*part.shape[:2], 6, 32).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, -1)
+        )
         scores = q @ k.transpose(-1, -2) * 32**-0.5
         scores = torch.softmax(torch.where(mask, scores, -1e9), -1)
         x = x + self.out((scores @ v).transpose(1, 2).reshape(x.shape))

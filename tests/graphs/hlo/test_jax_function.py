@@ -52,7 +52,7 @@ def lower(name, phase=Phase.INFERENCE, shape=None, optimizer=None, form=FusionMo
 def products(graph):
     """The multiply-adds of all matrix products, without what is fused to them."""
     sizes = [op.dims for op in graph.ops if op.kind is OpKind.GEMM]
-    return sum(2 * one["b"] * one["m"] * one["n"] * one["k"] for one in sizes)
+    return sum(2 * dims["b"] * dims["m"] * dims["n"] * dims["k"] for dims in sizes)
 
 
 @pytest.fixture(
@@ -136,7 +136,7 @@ def test_a_scan_counts_its_body_once_a_trip():
     assert graph.fallbacks == {}
 
 
-def test_a_module_of_nnx_is_trained_with_the_optimizer_that_is_named():
+def test_an_nnx_module_is_trained_with_the_named_optimizer():
     job = lower("perceptron", Phase.TRAINING, (16, 64), Optimizer.ADAMW)
     weights = 64 * 128 + 128 + 128 * 32 + 32
     assert weights == job.step.parameters
@@ -144,13 +144,13 @@ def test_a_module_of_nnx_is_trained_with_the_optimizer_that_is_named():
     assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in job.step.ops}
     backward = 64 * 128 + 2 * 128 * 32
     assert 2 * 16 * (64 * 128 + 128 * 32 + backward) == products(job.step)
-    held = 4 * (3 * weights + 16 * 64)
-    taken = sum(event.size_bytes for event in job.step.events if event.op == 0 and event.size_bytes > 0)
-    assert held == pytest.approx(taken, rel=0.2)
+    expected = 4 * (3 * weights + 16 * 64)
+    allocated = sum(event.size_bytes for event in job.step.events if event.op == 0 and event.size_bytes > 0)
+    assert expected == pytest.approx(allocated, rel=0.2)
     assert any("adamw" in note for note in job.notes)
 
 
-def test_what_cannot_be_lowered_is_answered_with_the_users_line():
+def test_a_function_that_cannot_be_lowered_is_an_error_with_the_users_line():
     with pytest.raises(Untraceable) as caught:
         lower("broken")
     assert "models_in_jax.py" in caught.value.location
@@ -170,10 +170,10 @@ CUDA = importlib.util.find_spec("jax_plugins") is not None and importlib.util.fi
 @pytest.mark.slow
 @pytest.mark.skipif(not CUDA, reason="needs the [xla-cuda] extra")
 @pytest.mark.parametrize("name", ["A100 SXM4 80GB", "V100 SXM2 16GB", "H100 SXM5 80GB"])
-def test_a_gpu_that_is_not_here_is_compiled_for(name):
-    asked = workload("transformer", Phase.TRAINING, INPUTS["transformer"][1], Optimizer.ADAMW)
-    compiled = compile_function(asked, TomlCatalog(None).device(name), runner=run_process).step
-    lowered = lower_function(asked, runner=run_process).step
+def test_xla_compiles_for_a_gpu_that_is_absent(name):
+    job_workload = workload("transformer", Phase.TRAINING, INPUTS["transformer"][1], Optimizer.ADAMW)
+    compiled = compile_function(job_workload, TomlCatalog(None).device(name), runner=run_process).step
+    lowered = lower_function(job_workload, runner=run_process).step
     assert lowered.flops == pytest.approx(compiled.flops, rel=0.02)
     assert lowered.bytes_moved == pytest.approx(compiled.bytes_moved, rel=0.3)
     assert pytest.approx(peak_memory(lowered).allocated_bytes / peak_memory(compiled).allocated_bytes, rel=0.3) == 1
@@ -189,7 +189,7 @@ def figure(text, name):
     return re.search(rf"\b{name}: (\S+)", text)[1]
 
 
-def test_a_target_has_the_figures_of_the_catalog_and_of_its_architecture():
+def test_a_target_has_the_numbers_of_the_catalog_and_of_its_architecture():
     target = topology_arguments(CATALOG.device("A100 SXM4 80GB"))
     text = target["target_config"]
     assert target["platform"] == "cuda"
@@ -201,7 +201,7 @@ def test_a_target_has_the_figures_of_the_catalog_and_of_its_architecture():
     assert "cuda_compute_capability { major: 8 minor: 0 }" in text
 
 
-def test_a_clock_that_the_catalog_lacks_is_that_of_the_peak():
+def test_a_clock_missing_in_the_catalog_follows_from_the_peak():
     device = CATALOG.device("H100 NVL")
     assert device.boost_hz is None
     clock = float(figure(topology_arguments(device)["target_config"], "clock_rate_ghz"))
@@ -213,9 +213,9 @@ def test_a_tpu_is_named_by_its_smallest_topology():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("MI300X", "GPUs of NVIDIA and TPUs"), ("B300 SXM", "compute capability 10.3"), ("A10G", "has no compute_units")],
 )
-def test_a_device_that_cannot_be_compiled_for_says_why(name, said):
-    with pytest.raises(InvalidInput, match=said):
+def test_a_device_that_xla_cannot_compile_for_is_an_error(name, message):
+    with pytest.raises(InvalidInput, match=message):
         topology_arguments(CATALOG.device(name))

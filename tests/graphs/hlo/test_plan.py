@@ -21,10 +21,10 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
 worker = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(worker)
-worker._placed = lambda arguments, target: arguments
+worker._place_on_target = lambda arguments, target: arguments
 worker.main(sys.argv[2])
 """
-"""The process in the user's environment, but that it compiles for the processor that it runs on."""
+"""The process in the user's environment, except that it compiles for its own CPU."""
 
 
 def compiled_here(argv, **settings):
@@ -71,7 +71,7 @@ def test_arguments_results_and_temporaries_are_planned_but_not_what_shares_memor
         pytest.param("depthwise", (16, 64, 64, 3), "float32", marks=pytest.mark.slow),
     ],
 )
-def test_the_plan_of_a_real_compiler_is_about_what_is_alive_in_the_module_that_it_made(name, shape, dtype):
+def test_the_plan_of_a_real_compiler_is_close_to_the_live_memory_of_its_module(name, shape, dtype):
     """XLA's compiler for CPUs, on a training step: what it assigns, and Leadline's own liveness over its schedule."""
     models = Path(__file__).with_name("models_in_jax.py")
     workload = Workload(

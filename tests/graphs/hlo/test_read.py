@@ -30,7 +30,7 @@ def loop(start="0", step="1", limit="%c_1"):
     return texts.LOOP.replace("START", start).replace("STEP", step).replace("LIMIT", limit)
 
 
-def test_a_product_has_its_sizes_and_a_called_function_is_put_in_place():
+def test_a_product_has_its_sizes_and_calls_are_inlined():
     graph = job(texts.MLP).step
     product, activation = graph.ops
     assert product.dims == {"b": 1, "m": 32, "n": 128, "k": 64}
@@ -39,13 +39,13 @@ def test_a_product_has_its_sizes_and_a_called_function_is_put_in_place():
     assert activation.sources == (0,)
 
 
-def test_a_fused_chain_reads_what_it_is_given_and_writes_its_end():
+def test_a_fused_chain_reads_its_inputs_and_writes_its_last_result():
     chain = job(texts.MLP).step.ops[1]
     assert chain.bytes_read == 4 * (32 * 128 + 128)
     assert chain.bytes_written == 4 * 32 * 128
 
 
-def test_unfused_every_operation_without_a_place_in_the_program_writes_its_result():
+def test_without_fusion_every_operation_without_a_scope_writes_its_result():
     graph = job(texts.MLP, form=FusionMode.EAGER).step
     assert kinds(graph) == [OpKind.GEMM, OpKind.ELEMENTWISE, OpKind.ELEMENTWISE]
     assert graph.ops[1].bytes_written == 4 * 32 * 128
@@ -63,12 +63,12 @@ def test_weights_are_the_floating_arguments_that_are_not_on_the_left_of_a_produc
     assert 4 * graph.parameters == graph.parameter_bytes
 
 
-def test_the_batch_is_what_the_inputs_begin_with_where_samples_are_divided_by_it():
+def test_the_batch_is_the_first_dimension_of_the_inputs_if_there_are_samples():
     assert job(texts.MLP).loop.batch is None
     assert job(texts.MLP, samples=1000).loop.batch == 32
 
 
-def test_the_generic_form_is_read_alike_and_rows_are_summed_within_a_kernel():
+def test_the_generic_form_gives_the_same_graph_and_row_sums_are_fused():
     graph = job(texts.GENERIC).step
     assert kinds(graph) == [OpKind.GEMM, OpKind.REDUCTION]
     assert graph.ops[0].flops == 2 * 8 * 16 * 16
@@ -83,14 +83,14 @@ def test_a_loop_counts_its_body_once_a_trip(start, step, trips):
     assert graph.fallbacks == {}
 
 
-def test_a_loop_that_data_ends_counts_once_and_says_so():
-    found = job(loop(limit="%arg2"))
-    assert found.step.flops == 2 * 32 * 64 * 64
-    assert sum(found.step.fallbacks.values()) == 1
-    assert any("depends on data" in note for note in found.notes)
+def test_a_loop_that_data_ends_counts_once_with_a_note():
+    traced = job(loop(limit="%arg2"))
+    assert traced.step.flops == 2 * 32 * 64 * 64
+    assert sum(traced.step.fallbacks.values()) == 1
+    assert any("depends on data" in note for note in traced.notes)
 
 
-def test_a_loop_that_counts_down_to_a_value_never_reached_is_not_counted_for_ever():
+def test_a_loop_that_never_reaches_its_bound_counts_once():
     assert any("depends on data" in note for note in job(loop(step="-1")).notes)
 
 
@@ -111,7 +111,7 @@ def test_the_gradient_of_a_convolutions_weights_has_the_sizes_of_the_convolution
     assert gradient.flops == 2 * 8 * 16 * 16 * 64 * 16 * 9
 
 
-def test_a_compiled_module_is_taken_kernel_by_kernel():
+def test_a_compiled_module_keeps_its_kernels():
     graph = job(texts.COMPILED, Phase.TRAINING).step
     assert kinds(graph) == [OpKind.GEMM, OpKind.COMMUNICATION, OpKind.COPY, OpKind.OPTIMIZER]
     assert [op.stage for op in graph.ops] == [Stage.BACKWARD, Stage.FORWARD, Stage.FORWARD, Stage.OPTIMIZER]
@@ -125,12 +125,12 @@ def test_a_librarys_workspace_is_no_traffic():
     assert job(texts.COMPILED, Phase.TRAINING).step.ops[0].bytes_written == 4 * 256 * 256
 
 
-def test_what_is_only_sliced_is_read_by_its_slice():
+def test_a_sliced_operand_is_read_by_its_slice():
     copy = job(texts.COMPILED, Phase.TRAINING).step.ops[2]
     assert pytest.approx(copy.bytes_read, abs=8) == 4 * 256 * 256
 
 
-def test_a_part_of_several_devices_asks_for_them():
+def test_the_part_of_one_device_asks_for_all_devices():
     assert any("--gpus 4" in note for note in job(texts.COMPILED, Phase.TRAINING).notes)
 
 
@@ -143,35 +143,35 @@ def test_a_collective_within_one_devices_part_has_its_bytes_and_ranks():
     assert product.flops == job(named).step.ops[0].flops
 
 
-def test_a_module_that_is_not_yet_divided_says_so():
+def test_a_module_for_several_devices_that_is_not_partitioned_has_a_note():
     text = texts.MLP.replace("num_partitions = 1", "num_partitions = 8")
-    assert any("8 devices and not yet divided" in note for note in job(text).notes)
+    assert any("8 devices and not partitioned" in note for note in job(text).notes)
 
 
-def test_the_larger_branch_of_a_choice_is_counted_and_said():
-    found = job(texts.CHOICE)
-    assert found.step.flops == 2 * 64**3
-    assert any("branch" in note for note in found.notes)
+def test_the_larger_branch_of_a_condition_is_counted_with_a_note():
+    traced = job(texts.CHOICE)
+    assert traced.step.flops == 2 * 64**3
+    assert any("branch" in note for note in traced.notes)
 
 
-def test_results_of_several_names_are_told_apart():
+def test_several_results_of_one_operation_are_separate():
     graph = job(texts.TOP).step
     assert len(graph.ops) == 1
     assert graph.ops[0].bytes_written == 4 * 64 * (5 + 5)
 
 
-def test_attention_and_convolution_calls_are_known_and_a_strange_call_is_named():
-    found = job(texts.ATTENTION)
-    attention, strange, convolution = found.step.ops
+def test_library_calls_are_known_and_an_unknown_call_is_named():
+    traced = job(texts.ATTENTION)
+    attention, strange, convolution = traced.step.ops
     assert attention.dims == {"b": 2, "h": 12, "q": 512, "kv": 512, "d": 64}
     assert attention.flops == 4 * 2 * 12 * 512 * 512 * 64
     assert OpKind.OTHER is strange.kind
     assert convolution.flops == 2 * 8 * 16 * 16 * 64 * 32 * 9
-    assert any("my_kernel" in note for note in found.notes)
-    assert not any("fmha" in note for note in found.notes)
+    assert any("my_kernel" in note for note in traced.notes)
+    assert not any("fmha" in note for note in traced.notes)
 
 
-def test_what_a_tpu_keeps_beside_its_units_costs_no_traffic():
+def test_values_in_the_on_chip_memory_of_a_tpu_cost_no_traffic():
     graph = job(texts.TPU).step
     fetch, negate, product, add = graph.ops
     size = 4 * 256 * 256
@@ -181,7 +181,7 @@ def test_what_a_tpu_keeps_beside_its_units_costs_no_traffic():
     assert product.bytes_written == 0
 
 
-def test_a_convolution_that_stands_for_a_product_of_several_batches_is_one():
+def test_a_convolution_that_is_really_a_batched_product_counts_as_one():
     product = job(texts.TPU).step.ops[2]
     assert OpKind.GEMM is product.kind
     assert product.dims == {"b": 8, "m": 32, "n": 128, "k": 64}
@@ -196,19 +196,19 @@ def test_state_that_no_product_reads_is_the_optimizers_and_its_update_is_one_ker
     assert 3 * size == update.bytes_read
     assert 2 * size == update.bytes_written
     assert graph.parameters == 1024 * 256
-    held = peak_memory(graph).by_category
-    assert size == held[StorageCategory.PARAMETER]
-    assert size == held[StorageCategory.OPTIMIZER_STATE]
+    by_category = peak_memory(graph).by_category
+    assert size == by_category[StorageCategory.PARAMETER]
+    assert size == by_category[StorageCategory.OPTIMIZER_STATE]
 
 
-def test_memory_taken_is_given_back_but_for_arguments_and_results():
+def test_all_memory_but_arguments_and_results_is_freed():
     graph = job(texts.MLP).step
     left = sum(event.size_bytes for event in graph.events)
     assert left == 4 * (64 * 128 + 128 + 32 * 64) + 4 * 32 * 128
     assert peak_memory(graph).allocated_bytes == 4 * (64 * 128 + 128 + 32 * 64 + 2 * 32 * 128)
 
 
-def test_a_forward_pass_is_not_taken_for_training():
+def test_a_forward_pass_is_refused_as_training():
     with pytest.raises(InvalidInput, match="add --phase inference"):
         job(texts.MLP, Phase.TRAINING)
 

@@ -65,7 +65,7 @@ def test_parameters_are_the_initializers(network):
     assert 4 * step.parameters == step.parameter_bytes
 
 
-def test_an_activation_goes_with_its_last_reader(network):
+def test_an_activation_is_freed_after_its_last_reader(network):
     step = read(network, batch=8).step
     activation, source = 4 * 8 * 16 * 32 * 32, 4 * 8 * 3 * 32 * 32
     small = peak_memory(step).allocated_bytes - 2 * activation - source

@@ -59,12 +59,12 @@ def positions(tmp_path):
     return saved(tmp_path / "net.onnx", nodes, inputs, [("z", "float32", ["a", "b"])], weights)
 
 
-def test_a_mask_as_long_as_the_input_has_its_size(positions):
+def test_a_mask_has_the_size_of_the_input(positions):
     product = next(op for op in read(positions, batch=3, sequence=100).ops if op.kind is OpKind.GEMM)
     assert product.dims == {"b": 1, "m": 3, "n": 100, "k": 100}
 
 
-def test_long_ranges_are_sized_without_being_counted_up(positions):
+def test_long_ranges_are_sized_without_evaluating_them(positions):
     product = next(op for op in read(positions, batch=1, sequence=100_000).ops if op.kind is OpKind.GEMM)
     assert product.flops == 2 * 100_000**2
 

@@ -53,7 +53,7 @@ def perceptron():
 
 def convolutions():
     each = [(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.SiLU()) for i, o in ((3, 16), (16, 32), (32, 64))]
-    return nn.Sequential(*[one for layer in each for one in layer])
+    return nn.Sequential(*[module for layer in each for module in layer])
 
 
 def compiled_perceptron():
@@ -64,13 +64,13 @@ def really_kept(name, *, compiled):
     """Return the bytes that autograd saves of a real step beside weights, buffers and the input."""
     torch._dynamo.reset()
     model, source = globals()[name](), torch.randn(SHAPES[name])
-    own = {one.untyped_storage()._cdata for one in (*model.parameters(), *model.buffers(), source)}
+    model_storages = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers(), source)}
     run = torch.compile(model, backend="aot_eager_decomp_partition") if compiled else model
     run(source).mean().backward()
     saved = {}
 
     def note(tensor):
-        if tensor.untyped_storage()._cdata not in own:
+        if tensor.untyped_storage()._cdata not in model_storages:
             saved[tensor.untyped_storage()._cdata] = tensor
         return tensor
 
@@ -80,5 +80,5 @@ def really_kept(name, *, compiled):
 
 
 if __name__ == "__main__":
-    found = {name: [really_kept(name, compiled=one) for one in (False, True)] for name in SHAPES}
-    sys.stdout.write(json.dumps(found) + "\n")
+    kept_bytes = {name: [really_kept(name, compiled=compiled) for compiled in (False, True)] for name in SHAPES}
+    sys.stdout.write(json.dumps(kept_bytes) + "\n")

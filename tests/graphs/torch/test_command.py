@@ -13,13 +13,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plain_command_is_one_process() -> None:
-    found = parse_command(("python3", "-u", "train.py", "--batch-size", "64"))
-    assert (found.target, found.argv, found.local_processes) == ("train.py", ("--batch-size", "64"), 1)
+    command = parse_command(("python3", "-u", "train.py", "--batch-size", "64"))
+    assert (command.target, command.argv, command.local_processes) == ("train.py", ("--batch-size", "64"), 1)
 
 
 def test_a_module_is_run_as_one() -> None:
-    found = parse_command(("python3", "-m", "package.train", "x"))
-    assert (found.is_module, found.target, found.argv) == (True, "package.train", ("x",))
+    command = parse_command(("python3", "-m", "package.train", "x"))
+    assert (command.is_module, command.target, command.argv) == (True, "package.train", ("x",))
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_a_module_is_run_as_one() -> None:
         ("accelerate", "launch", "--multi_gpu", "--num_processes", "4", "--num_machines=2"),
     ],
 )
-def test_launchers_tell_how_many_processes_there_are(launcher: tuple[str, ...]) -> None:
-    found = parse_command((*launcher, "train.py", "--lr", "0.1"))
-    assert (found.local_processes, found.nodes, found.target, found.argv) == (4, 2, "train.py", ("--lr", "0.1"))
+def test_launchers_give_the_number_of_processes(launcher: tuple[str, ...]) -> None:
+    command = parse_command((*launcher, "train.py", "--lr", "0.1"))
+    assert (command.local_processes, command.nodes, command.target, command.argv) == (4, 2, "train.py", ("--lr", "0.1"))
 
 
 def test_a_missing_script_is_named() -> None:

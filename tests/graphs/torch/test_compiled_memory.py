@@ -30,13 +30,13 @@ def traced(name):
 def kept(graph):
     """Return the bytes of activations that are held when backward begins."""
     begins = next(place for place, op in enumerate(graph.ops) if op.stage is Stage.BACKWARD)
-    held = {}
+    live = {}
     for event in graph.events:
         if event.op <= begins and event.size_bytes > 0:
-            held[event.storage] = event
+            live[event.storage] = event
         elif event.op <= begins:
-            held.pop(event.storage, None)
-    return sum(one.size_bytes for one in held.values() if one.category is StorageCategory.ACTIVATION)
+            live.pop(event.storage, None)
+    return sum(event.size_bytes for event in live.values() if event.category is StorageCategory.ACTIVATION)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def really():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_step_keeps_less_by_what_pytorchs_partitioner_leaves_out(really, name):
+def test_a_compiled_step_holds_less_by_what_pytorchs_partitioner_drops(really, name):
     """``aot_eager_decomp_partition`` cuts the graph as the default compiler does, and runs it op by op."""
     graph, (real, cut) = traced(name).step, really[name]
     eager = kept(graph)
@@ -72,18 +72,18 @@ def chain(reader, *, product_is_held=True):
     return OpGraph(ops, tuple(sorted(events, key=lambda event: event.op)))
 
 
-def test_a_pointwise_result_that_fused_kernels_read_is_made_again():
+def test_a_pointwise_result_that_fused_kernels_read_is_recomputed():
     graph = drop_recomputed_tensors(chain(OpKind.ELEMENTWISE))
     assert kept(graph) == 100
     assert [(event.op, event.size_bytes) for event in graph.events] == [(0, 100), (1, 60), (3, -60), (5, -100)]
 
 
 @pytest.mark.parametrize("graph", [chain(OpKind.GEMM), chain(OpKind.ELEMENTWISE, product_is_held=False)])
-def test_what_a_product_reads_or_cannot_be_made_again_is_kept(graph):
+def test_operands_of_products_and_results_that_cannot_be_recomputed_are_kept(graph):
     assert graph == drop_recomputed_tensors(graph)
 
 
-def test_inference_keeps_nothing_to_leave_out():
+def test_inference_has_nothing_to_recompute():
     forward = OpGraph(chain(OpKind.GEMM).ops[:2], (StorageEvent(0, 1, 100), StorageEvent(1, 2, 60)))
     assert forward is drop_recomputed_tensors(forward)
 

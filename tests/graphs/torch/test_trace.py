@@ -60,8 +60,8 @@ def test_an_unmodified_loop_gives_its_step_and_its_evaluation(tmp_path: Path) ->
     assert linear == [{"b": 1, "m": 8, "n": 32, "k": 48}, {"b": 1, "m": 8, "n": 10, "k": 32}]
     assert {"float16"} == {op.dtype for op in job.step.ops if op.kind is OpKind.GEMM}
     assert job.evaluation is not None
-    seen = [op.dims["m"] for op in job.evaluation.ops if op.kind is OpKind.GEMM]
-    assert seen == [12, 12]
+    batches = [op.dims["m"] for op in job.evaluation.ops if op.kind is OpKind.GEMM]
+    assert batches == [12, 12]
     assert job.loop.evaluation_batches_per_epoch == 2
     assert not (tmp_path / "model.pt").exists()
 

@@ -117,26 +117,26 @@ def trace(model: Path, name: str, shape: InputShape, device_type: str = "cuda", 
 def test_a_convolution_carries_the_sizes_that_decide_its_speed(model: Path) -> None:
     step = trace(model, "pixels", InputShape((4, 3, 32, 32))).step
     conv = next(op for op in step.ops if op.name == "aten.convolution")
-    wanted = {"n": 4, "c": 3, "k": 8, "h": 16, "w": 16, "r": 3, "s": 3, "groups": 1, "stride": 2, "dilation": 1}
-    assert wanted == conv.dims
+    expected = {"n": 4, "c": 3, "k": 8, "h": 16, "w": 16, "r": 3, "s": 3, "groups": 1, "stride": 2, "dilation": 1}
+    assert expected == conv.dims
     assert conv.flops == 2 * 4 * 8 * 16 * 16 * 3 * 9
     assert step.parameters == (3 * 8 * 9 + 8 + 2048 * 10 + 10)
     assert {Stage.FORWARD, Stage.BACKWARD, Stage.OPTIMIZER} == {op.stage for op in step.ops}
 
 
-def test_a_convolution_of_channels_last_filters_says_so_in_both_directions(model: Path) -> None:
+def test_a_channels_last_convolution_is_marked_in_both_directions(model: Path) -> None:
     shape = InputShape((4, 3, 32, 32))
     plain, last = ([op for op in trace(model, name, shape).step.ops if op.kind is OpKind.CONV]
                    for name in ("pixels", "channels_last"))  # fmt: skip
-    assert [{**one.dims, "channels_last": 1} for one in plain] == [one.dims for one in last]
-    assert {Stage.FORWARD, Stage.BACKWARD} == {one.stage for one in last}
+    assert [{**op.dims, "channels_last": 1} for op in plain] == [op.dims for op in last]
+    assert {Stage.FORWARD, Stage.BACKWARD} == {op.stage for op in last}
 
 
-def test_a_step_gives_back_all_memory_but_weights_and_state(model: Path) -> None:
+def test_a_step_frees_all_memory_but_weights_and_state(model: Path) -> None:
     step = trace(model, "pixels", InputShape((4, 3, 32, 32))).step
     assert 3 * step.parameter_bytes <= sum(e.size_bytes for e in step.events) <= 4 * step.parameter_bytes + 1024 + 49152
-    held = sum(e.size_bytes for e in step.events if e.category is StorageCategory.OPTIMIZER_STATE and e.op == 0)
-    assert 2 * step.parameter_bytes == held
+    state_bytes = sum(e.size_bytes for e in step.events if e.category is StorageCategory.OPTIMIZER_STATE and e.op == 0)
+    assert 2 * step.parameter_bytes == state_bytes
 
 
 def scratch(step):
@@ -184,12 +184,12 @@ def really_live(model: Path, name: str, shape: tuple[int, ...], *, training: boo
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
     torch.set_num_threads(threads)
-    events = [one for one in profiler.profiler.kineto_results.events() if one.name() == "[memory]"]
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     level = peak = 0
-    for event in sorted(events, key=lambda one: one.start_ns()):
+    for event in sorted(events, key=lambda event: event.start_ns()):
         level += event.nbytes()
         peak = max(peak, level)
-    return peak + sum(one.numel() * one.element_size() for one in net.parameters())
+    return peak + sum(parameter.numel() * parameter.element_size() for parameter in net.parameters())
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,13 @@ def test_a_step_of_a_language_model_holds_what_a_real_one_does(
     assert really == pytest.approx(live_peak_bytes(step, Processor(threads=1)), rel=0.03)
 
 
-def test_weights_that_are_tied_are_made_apart_and_that_peak_is_told(model: Path) -> None:
+def test_tied_weights_are_made_separately_and_count_in_the_peak_of_building(model: Path) -> None:
     jobs = [trace(model, name, InputShape((4, 8), "int64"), "cpu") for name in ("tied", "untied")]
     assert all((job.loop.built_bytes or 0) >= 2 * 2000 * 48 * 4 for job in jobs)
     assert trace(model, "tied", InputShape((4, 8), "int64")).loop.built_bytes is None
 
 
-def test_a_size_that_depends_on_data_is_said_and_one_that_is_known_is_not(model: Path) -> None:
+def test_a_size_that_depends_on_data_has_a_note_and_a_known_one_has_none(model: Path) -> None:
     chosen, fixed = (trace(model, name, InputShape((3, 8)), "cpu") for name in ("chosen", "fixed"))
     assert ["depends on the data: all was assumed" in note for note in chosen.notes] == [True]
     assert fixed.notes == ()
@@ -249,7 +249,7 @@ def test_a_model_function_that_does_not_exist_is_named(model: Path) -> None:
         trace(model.with_name("missing.py"), "build", InputShape((2, 3)))
 
 
-def test_heads_that_share_keys_are_flash_attention_in_half_precision_and_plain_maths_in_float32(model: Path) -> None:
+def test_grouped_heads_run_flash_attention_in_half_precision_and_plain_math_in_float32(model: Path) -> None:
     """The memory-efficient kernel takes no grouped heads, so that float32 holds all scores."""
     shape = InputShape((2, 16, 64))
     half = trace(model, "SharedHeads", shape, precision=Precision.BF16).step

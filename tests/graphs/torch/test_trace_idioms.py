@@ -66,7 +66,7 @@ def test_synchronised_batch_norm_sends_its_statistics_both_ways(tmp_path: Path) 
     assert {4} == {op.dims["ranks"] for op in sent}
 
 
-def test_values_sent_to_the_device_come_back_as_they_were(tmp_path: Path) -> None:
+def test_values_sent_to_the_device_come_back_unchanged(tmp_path: Path) -> None:
     job = _trace(
         tmp_path,
         """
@@ -113,7 +113,7 @@ for x, in DataLoader(TensorDataset(torch.rand(80, 4)), 8):
 """
 
 
-def test_old_types_make_tensors_on_the_device_and_tell_them_by_isinstance(tmp_path: Path) -> None:
+def test_old_tensor_types_construct_on_the_device_and_support_isinstance(tmp_path: Path) -> None:
     job = _trace(
         tmp_path,
         """
@@ -136,8 +136,8 @@ def test_old_types_make_tensors_on_the_device_and_tell_them_by_isinstance(tmp_pa
 def test_an_error_after_the_traced_steps_is_a_note_that_names_its_line(tmp_path: Path) -> None:
     job = _trace(tmp_path, LOOP + "raise ValueError('no score')\n")
     assert job.step.parameters == 20
-    found = [note for note in job.notes if "not traced" in note]
-    assert [f"code after training is not traced: {tmp_path}/train.py:9 raised ValueError: no score"] == found
+    notes = [note for note in job.notes if "not traced" in note]
+    assert [f"code after training is not traced: {tmp_path}/train.py:9 raised ValueError: no score"] == notes
 
 
 def test_an_error_before_enough_steps_stays_an_error(tmp_path: Path) -> None:
@@ -249,17 +249,17 @@ def test_the_longest_of_padded_batches_is_traced_beside_a_mean_one(tmp_path: Pat
     job = _trace(tmp_path, PADDED)
     looked_up = [
         next(op.outputs[0].shape for op in step.ops if "embedding" in op.name and op.stage is Stage.FORWARD)
-        for step in (job.step, job.largest)
+        for step in (job.step, job.largest_step)
     ]
     assert looked_up[1] == (2, 40, 64)
     assert looked_up[0][1] <= 7
     assert any("the largest of all 12" in note and "2 × 40" in note for note in job.notes)
 
 
-def test_the_longest_batch_may_be_the_first_that_was_drawn(tmp_path: Path) -> None:
+def test_the_longest_batch_may_be_the_first_one(tmp_path: Path) -> None:
     job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7,", "[40, 5, 4, 6, 5, 3, 7,").replace("* 2\n", "\n"))
     assert any("the largest of all 6 (2 × 40)" in note for note in job.notes)
-    assert any(output.shape == (2, 40, 64) for op in job.largest.ops for output in op.outputs)
+    assert any(output.shape == (2, 40, 64) for op in job.largest_step.ops for output in op.outputs)
 
 
 AHEAD = """
@@ -274,7 +274,7 @@ def ahead(batches):
 
 
 @pytest.mark.parametrize("passes", [1, 3])
-def test_a_loop_that_fetches_a_batch_ahead_trains_on_the_longest_all_the_same(tmp_path: Path, passes: int) -> None:
+def test_a_loop_that_fetches_a_batch_ahead_still_trains_on_the_longest(tmp_path: Path, passes: int) -> None:
     code = AHEAD + PADDED.replace("in loader", "in ahead(loader)").replace("* 2\n", "* 8\n").replace(
         "    for batch", "    for number, batch"
     ).replace("in ahead(loader)", "in enumerate(ahead(loader), 1)").replace(
@@ -284,19 +284,19 @@ def test_a_loop_that_fetches_a_batch_ahead_trains_on_the_longest_all_the_same(tm
     job = _trace(tmp_path, code)
     widths = [
         {op.outputs[0].shape[1] for op in step.ops if "embedding" in op.name and op.stage is Stage.FORWARD}
-        for step in (job.step, job.largest)
+        for step in (job.step, job.largest_step)
     ]
     assert (1, {40}) == (len(widths[0]), widths[1])
     assert max(widths[0]) <= 7
     assert passes == job.loop.accumulation
 
 
-def test_batches_of_one_size_have_no_longest(tmp_path: Path) -> None:
+def test_batches_of_one_size_have_no_longer_step(tmp_path: Path) -> None:
     job = _trace(tmp_path, PADDED.replace("[3, 5, 4, 6, 5, 40, 7, 5, 4, 6, 5, 3] * 2", "[5] * 25"))
     assert job.longer == ()
 
 
-def test_a_loader_says_what_it_keeps_on_the_host(tmp_path: Path) -> None:
+def test_the_memory_of_a_loader_on_the_host_is_a_fact(tmp_path: Path) -> None:
     keeps = "num_workers=3, prefetch_factor=5, pin_memory=True, collate_fn"
     loop = _trace(tmp_path, PADDED.replace("collate_fn", keeps)).loop
     assert (loop.loader_workers, loop.prefetch, loop.pinned) == (3, 5, True)
@@ -305,9 +305,7 @@ def test_a_loader_says_what_it_keeps_on_the_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("settings", "times"), [("", 1), (", gradient_as_bucket_view=True", 0)])
-def test_gradients_are_held_once_more_in_buckets_unless_they_are_views_of_them(
-    tmp_path: Path, settings: str, times: int
-) -> None:
+def test_gradients_are_held_again_in_buckets_unless_they_are_views(tmp_path: Path, settings: str, times: int) -> None:
     code = f"""
         import torch, torch.distributed as dist
         dist.init_process_group("nccl")
@@ -319,5 +317,5 @@ def test_gradients_are_held_once_more_in_buckets_unless_they_are_views_of_them(
             optimizer.zero_grad()
     """
     events = _trace(tmp_path, code, ranks=2).step.events
-    standing = [one.size_bytes for one in events if one.op == 0 and one.category is StorageCategory.GRADIENT]
+    standing = [event.size_bytes for event in events if event.op == 0 and event.category is StorageCategory.GRADIENT]
     assert times * 4 * 1024 * 1025 == sum(standing)

@@ -138,13 +138,13 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_what_a_script_writes_is_readable_and_gone_afterwards(tmp_path: Path, kind: str) -> None:
+def test_files_of_a_script_are_readable_and_gone_afterwards(tmp_path: Path, kind: str) -> None:
     before = _prepare(tmp_path, "import os, torch\n" + textwrap.dedent(WRITERS[kind]) + TRAIN)
     assert _trace(tmp_path).step.parameters == 110
     assert before == _content(tmp_path)
 
 
-def test_a_script_that_fails_after_writing_leaves_nothing_either(tmp_path: Path) -> None:
+def test_a_script_that_fails_after_writing_leaves_nothing(tmp_path: Path) -> None:
     before = _prepare(tmp_path, "import torch\nopen('half.txt', 'w').write('x')\nraise ValueError('bad')\n")
     with pytest.raises(Untraceable, match="bad") as caught:
         _trace(tmp_path)
@@ -176,7 +176,7 @@ def test_writing_fails_where_it_would_really_fail(tmp_path: Path, line: str, err
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_must_not_be_written_to_is_not(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_not_written_to(tmp_path: Path) -> None:
     before = _prepare(tmp_path, "import torch\nopen('data/new.txt', 'w')\n")
     (tmp_path / "data").chmod(0o500)
     with pytest.raises(Untraceable, match="PermissionError"):

@@ -1,4 +1,4 @@
-"""Run scripts to their end on the CPU, each in a fork of one process, and print what was true and what the loop said.
+"""Run scripts to their end on the CPU, each in a fork of one process, and print what was true and what the loop output.
 
 Usage: python run_really.py SOURCES JSON, where JSON is a list of ``[name, path, arguments]``; one JSON line each.
 """
@@ -22,17 +22,19 @@ def main(sources, jobs):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     for name, path, arguments in jobs:
-        with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as said:
+        with tempfile.TemporaryFile("w+") as answer, tempfile.TemporaryFile("w+") as output:
             child = os.fork()
             if child == 0:
-                os.dup2(said.fileno(), 1)
-                os.dup2(said.fileno(), 2)
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
                 run(path, arguments, answer)
             _, status = os.waitpid(child, 0)
             answer.seek(0)
-            said.seek(0)
-            found = json.loads(answer.read() or "{}")
-            sys.stdout.write(json.dumps({"name": name, "status": status, "said": said.read()[-800:], **found}) + "\n")
+            output.seek(0)
+            facts = json.loads(answer.read() or "{}")
+            sys.stdout.write(
+                json.dumps({"name": name, "status": status, "output": output.read()[-800:], **facts}) + "\n"
+            )
             sys.stdout.flush()
 
 
@@ -46,7 +48,7 @@ def run(path, arguments, answer):
     counts = {}
 
     def after_step(optimizer, *_):
-        weights = id(optimizer.param_groups[0]["params"][0])  # an optimizer made anew goes on where the last one ended
+        weights = id(optimizer.param_groups[0]["params"][0])  # a new optimizer continues where the last one ended
         counts[weights] = counts.get(weights, 0) + 1
         if counts[weights] == 3 and (not early or sum(counts.values()) == 3):
             early.update(loop_hooks.read_facts(), parameters=trained(torch))
@@ -84,11 +86,11 @@ def run(path, arguments, answer):
 
 def trained(torch):
     """Count the weights that received a gradient, shared ones once."""
-    seen = {}
-    for thing in gc.get_objects():
-        if type(thing) in (torch.Tensor, torch.nn.Parameter) and thing.is_leaf and thing.requires_grad:
-            seen[thing.data_ptr()] = thing.numel()
-    return sum(seen.values())
+    counted = {}
+    for parameter in gc.get_objects():
+        if type(parameter) in (torch.Tensor, torch.nn.Parameter) and parameter.is_leaf and parameter.requires_grad:
+            counted[parameter.data_ptr()] = parameter.numel()
+    return sum(counted.values())
 
 
 if __name__ == "__main__":

@@ -19,18 +19,18 @@ def tokens():
 
 
 @pytest.mark.parametrize(
-    "made", [lambda x: x, lambda x: [x, "name"], lambda x: {"ids": x}, lambda x: Words(ids=x)],
+    "make_batch", [lambda x: x, lambda x: [x, "name"], lambda x: {"ids": x}, lambda x: Words(ids=x)],
     ids=["tensor", "list", "dictionary", "words"],
 )  # fmt: skip
-def test_a_batch_that_was_seen_is_gone_when_the_script_lets_it_go(made):
-    held = tokens()
-    gone, loader, batches = weakref.ref(held), object(), BatchPlanner()
-    batches.record(loader, made(held))
-    del held
+def test_a_recorded_batch_is_freed_when_the_script_drops_it(make_batch):
+    batch = tokens()
+    gone, loader, batches = weakref.ref(batch), object(), BatchPlanner()
+    batches.record(loader, make_batch(batch))
+    del batch
     assert gone() is None
 
 
-def test_a_batch_comes_back_as_it_was_whatever_the_script_did_with_it():
+def test_a_planned_batch_is_unchanged_by_the_script():
     batches, loader = BatchPlanner(), object()
     first = {"ids": torch.arange(40).reshape(4, 10)}
     batches.record(loader, first)
@@ -39,6 +39,6 @@ def test_a_batch_comes_back_as_it_was_whatever_the_script_did_with_it():
     assert batches.sizes_differ
     batches.plan_after(2)
     draws = iter([{"ids": tokens()}, {"ids": tokens()}])
-    given = [batches.next(draws)["ids"] for _ in range(4)]
-    assert [tuple(one.shape) for one in given] == [(3, 4), (3, 4), (4, 10), (4, 10)]
-    assert torch.arange(40).tolist() == given[-1].flatten().tolist()
+    planned = [batches.next(draws)["ids"] for _ in range(4)]
+    assert [tuple(batch.shape) for batch in planned] == [(3, 4), (3, 4), (4, 10), (4, 10)]
+    assert torch.arange(40).tolist() == planned[-1].flatten().tolist()

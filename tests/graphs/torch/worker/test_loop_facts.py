@@ -13,11 +13,11 @@ from leadline.graphs.torch.worker.loop_facts import PAGE_BYTES, object_bytes
 
 
 class Data:
-    def __init__(self, held):
-        self.held = held
+    def __init__(self, content):
+        self.content = content
 
 
-def test_arrays_and_tensors_are_one_object_whatever_they_hold():
+def test_arrays_and_tensors_count_as_one_object():
     small, large = (object_bytes(Data([np.zeros(n), torch.zeros(n)])) for n in (10, 10**6))
     assert small == pytest.approx(large, abs=PAGE_BYTES)
     assert large < 3 * PAGE_BYTES
@@ -25,16 +25,16 @@ def test_arrays_and_tensors_are_one_object_whatever_they_hold():
 
 def test_names_and_labels_of_files_grow_with_their_number():
     """A tuple of 56 bytes around a name of 49 + 9: the labels are few and shared."""
-    found = [object_bytes(Data([(f"{n:09}", n % 7) for n in range(count)])) for count in (10_000, 100_000)]
-    assert pytest.approx(found[0], rel=0.05) == 10_000 * (64 + 58)
-    assert 10 * found[0] == pytest.approx(found[1], rel=0.05)
+    sizes = [object_bytes(Data([(f"{n:09}", n % 7) for n in range(count)])) for count in (10_000, 100_000)]
+    assert pytest.approx(sizes[0], rel=0.05) == 10_000 * (64 + 58)
+    assert 10 * sizes[0] == pytest.approx(sizes[1], rel=0.05)
 
 
-def test_of_a_large_object_its_first_page_is_written_to():
+def test_a_large_object_counts_by_its_first_page():
     assert pytest.approx(object_bytes([bytes(10**5 + n) for n in range(50)]), rel=0.01) == 50 * PAGE_BYTES
 
 
-def test_what_refers_to_itself_is_counted_once():
+def test_an_object_that_refers_to_itself_counts_once():
     ring = [str(2**40)]
     ring.append(ring)
     assert object_bytes(ring) < 200
@@ -61,8 +61,8 @@ sys.path.insert(0, sys.argv[1])
 from torch.utils.data import DataLoader
 import test_loop_facts as t
 files = t.Files(200_000)
-held = [int(one) for batch in DataLoader(files, 1000, shuffle=True, num_workers=2) for one in batch if one]
-print(max(held) - min(held), t.object_bytes(files))
+private = [int(size) for batch in DataLoader(files, 1000, shuffle=True, num_workers=2) for size in batch if size]
+print(max(private) - min(private), t.object_bytes(files))
 """
 
 
@@ -72,7 +72,7 @@ def private_bytes():
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells what a process holds for itself")
-def test_a_real_worker_comes_to_hold_the_objects_of_the_whole_data_set():
+def test_a_real_worker_holds_the_objects_of_the_whole_data_set():
     # in a process of its own: in one that has run other tests the objects lie among those that these have left
     words = [sys.executable, "-c", LOADS, str(Path(__file__).parent)]
     held_bytes, foretold_bytes = map(int, subprocess.run(words, capture_output=True, check=True).stdout.split())

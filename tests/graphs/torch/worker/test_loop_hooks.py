@@ -25,16 +25,16 @@ def really(tmp_path_factory):
         timeout=600,
         cwd=tmp_path_factory.mktemp("scripts"),
     )
-    return {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
+    return {run["name"]: run for run in map(json.loads, done.stdout.splitlines())}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", PLAIN, ids=lambda script: script.name)
-def test_what_is_said_after_three_steps_is_what_the_table_and_the_whole_run_say(really, script):
+def test_the_facts_after_three_steps_agree_with_the_table_and_the_whole_run(really, script):
     run = really[script.name]
-    assert run["status"] == 0, run["said"]
+    assert run["status"] == 0, run["output"]
     facts = run["facts"]
-    said = {
+    inferred = {
         "batch": facts.get("batch"),
         "steps_per_epoch": facts["steps_per_epoch"],
         "epochs": facts["epochs"],
@@ -42,7 +42,7 @@ def test_what_is_said_after_three_steps_is_what_the_table_and_the_whole_run_say(
         "samples": facts.get("samples"),
         "evaluation_batches": facts["evaluation_batches_per_epoch"],
     }
-    assert {name: getattr(script, name) for name in said} == said
+    assert {name: getattr(script, name) for name in inferred} == inferred
     assert facts["parameters"] in (script.parameters, script.parameters + script.frozen)  # an average may be trainable
     assert facts["notes"]
     total = script.steps_per_epoch * script.epochs
@@ -54,7 +54,7 @@ def test_bytes_of_a_sample_are_those_of_the_collated_batch(really):
     assert really["unet"]["facts"]["bytes_per_sample"] == 3 * 64 * 64 * 4 + 64 * 64 * 8
 
 
-def test_workers_optimizer_and_precision_are_read_off_the_script(really):
+def test_workers_optimizer_and_precision_are_read_from_the_script(really):
     facts = really["resnet_amp"]["facts"]
     assert (facts["loader_workers"], facts["optimizer"], facts["precision"]) == (2, "momentum", "amp-bf16")
     assert really["word_lm"]["facts"]["optimizer"] == "sgd"

@@ -13,7 +13,7 @@ class Thing:
     """Something a variable may hold."""
 
 
-def test_a_variable_read_and_set_anew_lets_go_of_what_it_held():
+def test_reading_a_variable_does_not_keep_its_old_value_alive():
     thing = Thing()
     gone = weakref.ref(thing)
     assert thing is read_locals(sys._getframe())["thing"]
@@ -21,7 +21,7 @@ def test_a_variable_read_and_set_anew_lets_go_of_what_it_held():
     assert gone() is None
 
 
-def test_the_variables_of_a_module_stay_where_they_are():
+def test_reading_the_variables_of_a_module_leaves_them():
     names = {"sys": sys, "locals_of": read_locals}
     exec("answer = locals_of(sys._getframe())\nkept = 1", names)  # noqa: S102 - a frame of module kind is wanted
     assert names["kept"] == 1
@@ -35,14 +35,14 @@ def loops_of(tmp_path):
     def run(source):
         script = tmp_path / "train.py"
         script.write_text(source)
-        seen = []
+        recorded = []
 
         def step():
-            if not seen:
-                seen.append(enclosing_loops(str(tmp_path))[0])
+            if not recorded:
+                recorded.append(enclosing_loops(str(tmp_path))[0])
 
         runpy.run_path(str(script), init_globals={"step": step}, run_name="__main__")
-        return [(loop.times, loop.counts_inner) for loop in seen[0]]
+        return [(loop.times, loop.counts_inner) for loop in recorded[0]]
 
     return run
 
@@ -70,7 +70,7 @@ def test_a_loop_runs_as_often_as_its_source_says(loops_of, source, expected):
     assert expected == loops_of(source)
 
 
-def test_the_users_code_is_never_called_to_learn_a_bound(loops_of):
+def test_the_users_code_is_never_called_to_find_a_bound(loops_of):
     source = "calls = []\ndef bound():\n    calls.append(1)\n    return 2\nfor i in range(bound()):\n    step()\n"
     source += "assert calls == [1]\n"
     assert loops_of(source) == [(None, False)]

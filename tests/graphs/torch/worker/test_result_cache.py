@@ -14,20 +14,20 @@ def fake(*shape, dtype=torch.float32, stride=None):
 
 
 def tensors(value):
-    return [value] if isinstance(value, torch.Tensor) else [one for one in value or () if one is not None]
+    return [value] if isinstance(value, torch.Tensor) else [element for element in value or () if element is not None]
 
 
 def likeness(args, out):
     """Return all that a later op could ask of a result: sizes, layout, type, and whose memory it shares."""
-    given = [one for arg in args for one in (arg if isinstance(arg, (list, tuple)) else [arg])]
-    owners = [one.untyped_storage()._cdata for one in given if isinstance(one, torch.Tensor)]
-    found = []
-    for one in tensors(out):
-        key = one.untyped_storage()._cdata
+    arguments = [tensor for arg in args for tensor in (arg if isinstance(arg, (list, tuple)) else [arg])]
+    owners = [tensor.untyped_storage()._cdata for tensor in arguments if isinstance(tensor, torch.Tensor)]
+    described = []
+    for tensor in tensors(out):
+        key = tensor.untyped_storage()._cdata
         owner = owners.index(key) if key in owners else None
-        found.append((tuple(one.shape), one.stride(), one.storage_offset(), one.dtype, one.device, owner,
-                      one.untyped_storage().nbytes()))  # fmt: skip
-    return found
+        layout = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+        described.append((*layout, tensor.dtype, tensor.device, owner, tensor.untyped_storage().nbytes()))
+    return described
 
 
 CALLS = {
@@ -54,29 +54,29 @@ NEEDLESS = {"updates of many in place"}
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_was_learned_is_what_pytorch_would_say_again(name):
+def test_a_cached_result_is_the_one_that_pytorch_computes(name):
     func, make = CALLS[name]
-    shortcuts = ResultCache()
+    cache = ResultCache()
     kwargs = {"dtype": torch.bfloat16} if name == "a reduced precision" else {}
     expected = None
     for _ in range(3):
         args = make()
         expected = likeness(args, fake_tensors.FAKE_MODE.dispatch(func, (FakeTensor,), args, kwargs))
         args = make()
-        assert expected == likeness(args, shortcuts.carry_out(func, (FakeTensor,), args, kwargs))
-    assert len(shortcuts._recipes) == (0 if name in NEEDLESS else 1)
+        assert expected == likeness(args, cache.carry_out(func, (FakeTensor,), args, kwargs))
+    assert len(cache._recipes) == (0 if name in NEEDLESS else 1)
 
 
-def test_an_update_in_place_returns_the_very_tensor():
-    shortcuts = ResultCache()
+def test_an_update_in_place_returns_the_same_tensor():
+    cache = ResultCache()
     for _ in range(2):
         x = fake(4)
-        assert x is shortcuts.carry_out(aten.mul_.Tensor, (FakeTensor,), (x, 2.0), {})
+        assert x is cache.carry_out(aten.mul_.Tensor, (FakeTensor,), (x, 2.0), {})
 
 
 def test_a_fraction_and_a_whole_number_are_not_the_same_argument():
-    shortcuts, x = ResultCache(), fake(4, dtype=torch.int64)
-    types = [shortcuts.carry_out(aten.add.Tensor, (FakeTensor,), (x, one), {}).dtype for one in (1, 1.0, True)]
+    cache, x = ResultCache(), fake(4, dtype=torch.int64)
+    types = [cache.carry_out(aten.add.Tensor, (FakeTensor,), (x, number), {}).dtype for number in (1, 1.0, True)]
     assert [torch.int64, torch.float32, torch.int64] == types
 
 
@@ -85,13 +85,13 @@ def test_a_fraction_and_a_whole_number_are_not_the_same_argument():
     (aten.unsqueeze_.default, lambda: (fake(4), 0)),
     (aten.add.Tensor, lambda: (fake(4), torch.tensor(2.0))),
 ])  # fmt: skip
-def test_what_depends_on_values_or_changes_a_shape_is_never_learned(func, args):
-    shortcuts = ResultCache()
+def test_ops_that_depend_on_values_or_change_shapes_are_never_cached(func, args):
+    cache = ResultCache()
     try:
-        shortcuts.carry_out(func, (FakeTensor,), args(), {})
+        cache.carry_out(func, (FakeTensor,), args(), {})
     except torch._subclasses.fake_tensor.DynamicOutputShapeException:
         assert func is aten.nonzero.default
-    assert shortcuts._recipes == {}
+    assert cache._recipes == {}
 
 
 @pytest.fixture
@@ -108,11 +108,11 @@ def default_double():
     (aten.sqrt.default, lambda: (fake(4, dtype=torch.int64),)),
     (aten.full.default, lambda: ([4], 1.0)),
 ])  # fmt: skip
-def test_a_result_follows_a_default_type_that_changed_since(func, make, default_double):
-    shortcuts = ResultCache()
-    assert torch.float32 == shortcuts.carry_out(func, (FakeTensor,), make(), {}).dtype
+def test_a_result_follows_a_changed_default_type(func, make, default_double):
+    cache = ResultCache()
+    assert torch.float32 == cache.carry_out(func, (FakeTensor,), make(), {}).dtype
     default_double()
-    assert torch.float64 == shortcuts.carry_out(func, (FakeTensor,), make(), {}).dtype
+    assert torch.float64 == cache.carry_out(func, (FakeTensor,), make(), {}).dtype
 
 
 def constant(value):
@@ -120,14 +120,14 @@ def constant(value):
     return fake_tensors.FAKE_MODE.dispatch(aten.lift_fresh_copy.default, (FakeTensor,), (torch.tensor(value),), {})
 
 
-def test_a_known_value_is_worked_out_although_the_op_was_learned_without():
-    shortcuts = ResultCache()
-    shortcuts.carry_out(aten.add.Tensor, (FakeTensor,), (fake(dtype=torch.int64), 1), {})
-    assert shortcuts.carry_out(aten.add.Tensor, (FakeTensor,), (constant(3), 1), {}).constant.item() == 4
+def test_a_known_value_is_computed_although_the_op_is_cached():
+    cache = ResultCache()
+    cache.carry_out(aten.add.Tensor, (FakeTensor,), (fake(dtype=torch.int64), 1), {})
+    assert cache.carry_out(aten.add.Tensor, (FakeTensor,), (constant(3), 1), {}).constant.item() == 4
 
 
-def test_a_known_value_that_is_written_to_is_not_remembered_as_it_was():
-    shortcuts, known = ResultCache(), constant(3)
-    shortcuts.carry_out(aten.add_.Tensor, (FakeTensor,), (fake(dtype=torch.int64), 1), {})
-    shortcuts.carry_out(aten.add_.Tensor, (FakeTensor,), (known, 1), {})
-    assert known.constant is None or known.constant.item() == 4
+def test_a_known_value_is_forgotten_when_it_is_written_to():
+    cache, value = ResultCache(), constant(3)
+    cache.carry_out(aten.add_.Tensor, (FakeTensor,), (fake(dtype=torch.int64), 1), {})
+    cache.carry_out(aten.add_.Tensor, (FakeTensor,), (value, 1), {})
+    assert value.constant is None or value.constant.item() == 4
