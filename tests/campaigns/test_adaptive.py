@@ -55,14 +55,14 @@ def mean_error(application, design, seconds):
 FIXED = (Design.SPACE_FILLING, Design.RANDOM, Design.GRID)
 
 
-def test_a_solver_is_known_far_better_at_equal_cost_than_from_a_fixed_design(solver):
+def test_a_solver_is_predicted_far_better_than_with_a_fixed_design_of_equal_cost(solver):
     adaptive = mean_error(solver, Design.ADAPTIVE, 90)
     assert adaptive < 0.05
     for other in FIXED:
         assert adaptive < 0.5 * mean_error(solver, other, 90), other
 
 
-def test_a_classifier_is_known_better_at_equal_cost_than_from_a_fixed_design(classifier):
+def test_a_classifier_is_predicted_better_than_with_a_fixed_design_of_equal_cost(classifier):
     adaptive = mean_error(classifier, Design.ADAPTIVE, 600)
     assert adaptive < 0.05
     for other in FIXED:
@@ -70,7 +70,7 @@ def test_a_classifier_is_known_better_at_equal_cost_than_from_a_fixed_design(cla
 
 
 @pytest.mark.parametrize("seconds", [5, 60])
-def test_what_is_proposed_is_expected_to_fit_what_is_left_and_no_run_is_made_twice(solver, seconds):
+def test_proposals_fit_the_budget_and_repeat_no_run(solver, seconds):
     solver = solver.with_(budget=Budget(100, BudgetUnit.SECONDS))
     runs = [solver.run(one) for one in plan_campaign(solver.campaign).runs]
     found = propose_runs(solver.campaign, runs, 100 - seconds)
@@ -82,13 +82,13 @@ def test_what_is_proposed_is_expected_to_fit_what_is_left_and_no_run_is_made_twi
     assert propose_runs(solver.campaign, runs, 100) == ()
 
 
-def test_the_numbers_of_configurations_that_a_campaign_names_are_kept(classifier):
+def test_the_requested_numbers_of_configurations_are_respected(classifier):
     runs = made(classifier.with_(scaled_down_runs=14, full_scale_runs=3, repeats=2, budget=None))
     assert Counter(run.scale for run in runs) == {Scale.SCALED_DOWN: 28, Scale.FULL_SCALE: 6}
     assert set(Counter(configuration_key(run_configuration(run)) for run in runs).values()) == {2}
 
 
-def test_what_fails_is_avoided(classifier):
+def test_failing_configurations_are_avoided(classifier):
     classifier = classifier.with_(budget=Budget(600, BudgetUnit.SECONDS))
     classifier.fails = lambda one: one.parameters["dataset"] == "cifar10" and one.parameters["width"] > 400
     runs = made(classifier)
@@ -98,7 +98,7 @@ def test_what_fails_is_avoided(classifier):
     assert sum(failed[start:]) <= 0.2 * len(failed[start:])
 
 
-def test_a_run_cut_off_by_its_limit_is_learned_from_as_a_lower_bound(solver):
+def test_a_timed_out_run_is_a_lower_bound(solver):
     solver = solver.with_(walltime_s=6.0, budget=Budget(150, BudgetUnit.SECONDS))
     runs = made(solver)
     cut = [run for run in runs if run.state is JobState.TIMEOUT]
@@ -110,7 +110,7 @@ def test_a_run_cut_off_by_its_limit_is_learned_from_as_a_lower_bound(solver):
     assert all(law.predict(dear[:5]).seconds > 5.5)
 
 
-def test_the_end_of_a_budget_is_not_spent_on_what_teaches_nothing(classifier):
+def test_the_end_of_a_budget_is_not_spent_on_uninformative_runs(classifier):
     campaign = classifier.with_(budget=Budget(600, BudgetUnit.SECONDS)).campaign
     runs = [classifier.run_of(one, Scale.SCALED_DOWN) for one in random_design(campaign, Scale.SCALED_DOWN, 40)]
     runs += [classifier.run_of(one, Scale.FULL_SCALE) for one in random_design(campaign, Scale.FULL_SCALE, 8)]
@@ -118,7 +118,7 @@ def test_the_end_of_a_budget_is_not_spent_on_what_teaches_nothing(classifier):
     assert propose_runs(campaign, runs, 597.0) == ()
 
 
-def test_where_all_of_the_start_failed_another_configuration_is_tried(classifier):
+def test_another_configuration_follows_a_start_that_failed_completely(classifier):
     classifier.fails = lambda _: True
     runs = [classifier.run(one) for one in plan_campaign(classifier.campaign).runs]
     (one,) = propose_runs(classifier.campaign, runs, 1.0)
@@ -126,7 +126,7 @@ def test_where_all_of_the_start_failed_another_configuration_is_tried(classifier
 
 
 @pytest.mark.parametrize("design", FIXED)
-def test_a_fixed_design_goes_on_after_its_first_runs_within_what_is_left(classifier, design):
+def test_a_fixed_design_continues_within_the_remaining_budget(classifier, design):
     classifier = classifier.with_(design=design, first_run_s=None, budget=Budget(300, BudgetUnit.SECONDS))
     runs = [classifier.run(one) for one in plan_campaign(classifier.campaign).runs]
     spent = sum(map(classifier.cost, runs))
@@ -136,7 +136,7 @@ def test_a_fixed_design_goes_on_after_its_first_runs_within_what_is_left(classif
     assert sum(one.forecast_s.point for one in found) <= 300 - spent
 
 
-def test_there_is_a_choice_after_300_runs_too(classifier):
+def test_there_is_still_a_choice_after_300_runs(classifier):
     classifier = classifier.with_(budget=Budget(9000, BudgetUnit.SECONDS))
     runs = [
         classifier.run_of(one, Scale.SCALED_DOWN) for one in random_design(classifier.campaign, Scale.SCALED_DOWN, 280)

@@ -17,7 +17,7 @@ from leadline.core.runs import Scale
 
 @pytest.mark.parametrize("kind", Design)
 @pytest.mark.parametrize("scale", Scale)
-def test_a_design_has_distinct_configurations_within_their_ranges_and_is_the_same_again(classifier, kind, scale):
+def test_a_design_is_distinct_within_its_ranges_and_reproducible(classifier, kind, scale):
     found = choose_configurations(classifier.campaign, kind, scale, 30)
     assert choose_configurations(classifier.campaign, kind, scale, 30) == found
     assert len(found) == len({configuration_key(one) for one in found}) >= 24
@@ -29,7 +29,7 @@ def test_a_design_has_distinct_configurations_within_their_ranges_and_is_the_sam
 
 
 @pytest.mark.parametrize("kind", [Design.RANDOM, Design.SPACE_FILLING])
-def test_another_seed_makes_another_design_and_a_shorter_one_begins_a_longer(classifier, kind):
+def test_a_seed_changes_the_design_and_a_shorter_design_is_a_prefix(classifier, kind):
     found = choose_configurations(classifier.campaign, kind, Scale.SCALED_DOWN, 30)
     assert found != choose_configurations(replace(classifier.campaign, seed=1), kind, Scale.SCALED_DOWN, 30)
     assert choose_configurations(classifier.campaign, kind, Scale.SCALED_DOWN, 10) == found[:10]
@@ -74,7 +74,7 @@ def test_a_space_filling_design_costs_less_than_a_random_one_of_as_many_runs(cla
     assert sum(map(classifier.seconds, spread)) < sum(map(classifier.seconds, drawn))
 
 
-def test_a_space_with_few_points_is_covered_and_no_run_is_made_twice(classifier):
+def test_a_small_space_is_covered_without_repeats(classifier):
     small = replace(
         classifier.campaign, parameters=classifier.campaign.parameters[:2], command=("a", "{dataset}", "{epochs}")
     )
@@ -92,14 +92,14 @@ def test_a_plan_keeps_to_its_budget(classifier, kind, seconds):
     assert found.coverage > 0
 
 
-def test_a_plan_makes_room_for_full_scale_runs_and_says_what_is_left_out(classifier):
+def test_a_plan_reserves_full_scale_runs_and_counts_excluded_ones(classifier):
     found = plan_campaign(replace(classifier.campaign, design=Design.RANDOM, budget=Budget(150, BudgetUnit.SECONDS)))
     scales = Counter(one.scale for one in found.runs)
     assert 1 <= scales[Scale.FULL_SCALE] < 6
     assert len(found.runs) + found.left_out == 66
 
 
-def test_every_configuration_is_repeated_as_often_as_asked(classifier):
+def test_every_configuration_is_repeated_as_requested(classifier):
     found = plan_campaign(
         replace(
             classifier.campaign, design=Design.RANDOM, repeats=3, scaled_down_runs=4, full_scale_runs=1, budget=None
@@ -110,7 +110,7 @@ def test_every_configuration_is_repeated_as_often_as_asked(classifier):
 
 
 @pytest.mark.parametrize("kind", [Design.RANDOM, Design.SPACE_FILLING, Design.GRID])
-def test_without_a_guess_a_budget_is_kept_by_a_few_cheap_runs_first(classifier, kind):
+def test_without_a_guess_a_few_cheap_runs_protect_the_budget(classifier, kind):
     campaign = replace(classifier.campaign, design=kind, first_run_s=None)
     found = plan_campaign(campaign)
     assert len(found.runs) == PILOTS
@@ -120,7 +120,7 @@ def test_without_a_guess_a_budget_is_kept_by_a_few_cheap_runs_first(classifier, 
     assert max(found.relative) > 1 == min(found.relative)
 
 
-def test_forecasts_come_from_runs_that_ended_and_are_close_then(classifier):
+def test_forecasts_from_ended_runs_are_close(classifier):
     campaign = replace(classifier.campaign, design=Design.SPACE_FILLING, first_run_s=None, scaled_down_runs=40)
     ended = [classifier.run(one) for one in plan_campaign(replace(campaign, budget=None)).runs[:25]]
     found = plan_campaign(campaign, ended)
@@ -131,7 +131,7 @@ def test_forecasts_come_from_runs_that_ended_and_are_close_then(classifier):
     assert sum(off) / len(off) < 0.1
 
 
-def test_a_budget_in_core_hours_or_dollars_counts_what_is_asked_for(classifier):
+def test_a_budget_in_core_hours_or_dollars_counts_requested_resources(classifier):
     resources = classifier.campaign.parameters and plan_campaign(classifier.campaign).runs[0].configuration.resources
     priced = replace(classifier.campaign, core_hour=0.003, gpu_hour=0.09)
     two = replace(resources, cores_per_task=2, gpus_per_node=1)

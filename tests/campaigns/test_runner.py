@@ -43,8 +43,9 @@ import sys
 from pathlib import Path
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
 from drive import CAMPAIGN, PLANNED
-from leadline.app.campaign_runs import Room, run_campaign
-run_campaign(CAMPAIGN, Path(sys.argv[1]), PLANNED, room=Room(slots=2))
+from leadline.app.campaigns.places import CampaignLimits
+from leadline.app.campaigns.runs import run_campaign
+run_campaign(CAMPAIGN, Path(sys.argv[1]), PLANNED, limits=CampaignLimits(slots=2))
 """
 
 
@@ -84,7 +85,7 @@ def history(tmp_path):
     return [*SqliteHistory(tmp_path / "data" / "history.sqlite").runs()]
 
 
-def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_path, file):
+def test_every_planned_run_is_made_once_in_order_and_recorded(tmp_path, file):
     runs = planned(3)
     report = run_campaign(a_campaign(tmp_path), file, runs)
     assert report.ending is StopReason.DONE
@@ -100,7 +101,7 @@ def test_every_planned_run_is_made_once_in_order_and_kept_in_the_history(tmp_pat
     assert (find_campaign_folder("test", None) / "campaign.toml").read_text() == "# as it was\n"
 
 
-def test_the_runs_of_a_random_design_are_mixed_so_that_a_slow_hour_is_not_taken_for_scale(tmp_path, file):
+def test_a_random_design_is_shuffled_across_scales(tmp_path, file):
     run_campaign(a_campaign(tmp_path, design=Design.RANDOM), file, planned(8))
     made = (tmp_path / "ran").read_text().split()
     assert sorted(made) == [str(number) for number in range(8)] != made
@@ -108,7 +109,7 @@ def test_the_runs_of_a_random_design_are_mixed_so_that_a_slow_hour_is_not_taken_
     assert list(planned(8)) == execution_order(tight, planned(8))
 
 
-def test_the_loops_of_a_python_script_are_timed_unless_the_campaign_says_no(tmp_path, file):
+def test_python_loops_are_timed_unless_disabled(tmp_path, file):
     (tmp_path / "loop.py").write_text("import time\ntime.sleep(0.2)\nfor _ in range(5):\n    time.sleep(0.05)\n")
     command = (sys.executable, "loop.py", "{number}", "{pause}")
     run_campaign(replace(a_campaign(tmp_path), command=command), file, planned(1))
@@ -120,25 +121,25 @@ def test_the_loops_of_a_python_script_are_timed_unless_the_campaign_says_no(tmp_
     assert "unit_s" not in unwatched.measured
 
 
-def test_a_campaign_that_is_run_again_makes_only_what_is_new(tmp_path, file):
+def test_a_repeated_campaign_makes_only_new_runs(tmp_path, file):
     run_campaign(a_campaign(tmp_path), file, planned(2))
     report = run_campaign(a_campaign(tmp_path), file, planned(3))
     assert report.ended_here == 1
     assert (tmp_path / "ran").read_text() == "0\n1\n2\n"
 
 
-def test_so_many_runs_as_asked_for_are_made_and_no_more(tmp_path, file):
-    report = run_campaign(a_campaign(tmp_path), file, planned(5), room=CampaignLimits(slots=2), max_runs=3)
+def test_max_runs_limits_the_call(tmp_path, file):
+    report = run_campaign(a_campaign(tmp_path), file, planned(5), limits=CampaignLimits(slots=2), max_runs=3)
     assert StopReason.MAX_RUNS is report.ending
     assert len((tmp_path / "ran").read_text().splitlines()) == 3
 
 
-def test_without_a_history_nothing_enters_it(tmp_path, file):
+def test_without_a_history_no_run_is_stored(tmp_path, file):
     run_campaign(a_campaign(tmp_path), file, planned(1), history=False)
     assert history(tmp_path) == []
 
 
-def test_a_run_has_its_cores_alone_and_its_threads_follow(tmp_path, file):
+def test_a_run_has_exclusive_cores_and_matching_threads(tmp_path, file):
     code = (
         "import os, sys; open(sys.argv[1], 'w').write(f\"{sorted(os.sched_getaffinity(0))} "
         "{os.environ['OMP_NUM_THREADS']} <{os.environ['CUDA_VISIBLE_DEVICES']}>\"); import time; time.sleep(1)"
@@ -146,19 +147,19 @@ def test_a_run_has_its_cores_alone_and_its_threads_follow(tmp_path, file):
     available = sorted(os.sched_getaffinity(0))
     if len(available) < 2:
         pytest.skip("two cores are needed")
-    run_campaign(a_campaign(tmp_path, code), file, planned(2), room=CampaignLimits(cores=2))
+    run_campaign(a_campaign(tmp_path, code), file, planned(2), limits=CampaignLimits(cores=2))
     assert {(tmp_path / name).read_text() for name in "01"} == {f"[{core}] 1 <>" for core in available[:2]}
 
 
-def test_more_than_the_machine_has_is_refused_before_anything_runs(tmp_path, file):
+def test_an_oversized_run_is_refused_before_any_run(tmp_path, file):
     with pytest.raises(InvalidInput, match=r"can be made on this machine: it asks for 3 GPUs, and \d may be used"):
-        run_campaign(a_campaign(tmp_path), file, planned(1, gpus_per_node=3), room=CampaignLimits(gpus=0))
+        run_campaign(a_campaign(tmp_path), file, planned(1, gpus_per_node=3), limits=CampaignLimits(gpus=0))
     with pytest.raises(InvalidInput, match="--cores 9999 is more than this machine has"):
-        run_campaign(a_campaign(tmp_path), file, planned(1), room=CampaignLimits(cores=9999))
+        run_campaign(a_campaign(tmp_path), file, planned(1), limits=CampaignLimits(cores=9999))
     assert not (tmp_path / "ran").exists()
 
 
-def test_failed_and_timed_out_runs_are_kept_as_such_and_setup_lines_come_first(tmp_path, file):
+def test_failed_and_timed_out_runs_are_recorded_and_setup_comes_first(tmp_path, file):
     code = (
         "import os, sys, time; number = int(sys.argv[1]); time.sleep(60 * (number == 1)); "
         "sys.exit(int(os.environ['CODE']) * (number == 2))"
@@ -170,7 +171,7 @@ def test_failed_and_timed_out_runs_are_kept_as_such_and_setup_lines_come_first(t
     assert states == {0: (JobState.COMPLETED, 0), 1: (JobState.TIMEOUT, None), 2: (JobState.FAILED, 7)}
 
 
-def test_a_campaign_in_which_all_fails_ends_early_and_says_why(tmp_path, file):
+def test_a_hopeless_campaign_ends_early_with_the_reason(tmp_path, file):
     code = "import sys; sys.exit(f'no data set {sys.argv[1]} here')"
     report = run_campaign(a_campaign(tmp_path, code), file, planned(9))
     assert StopReason.HOPELESS is report.ending
@@ -179,7 +180,7 @@ def test_a_campaign_in_which_all_fails_ends_early_and_says_why(tmp_path, file):
     assert report.causes[0].count == 3
 
 
-def test_runs_that_failed_are_made_again_only_if_asked_for(tmp_path, file):
+def test_failed_runs_are_repeated_only_on_request(tmp_path, file):
     code = "import os, sys; sys.exit(not os.path.exists('mended'))"
     campaign = a_campaign(tmp_path, code)
     assert run_campaign(campaign, file, planned(2)).tally.failed == 2
@@ -189,7 +190,7 @@ def test_runs_that_failed_are_made_again_only_if_asked_for(tmp_path, file):
     assert [run.state for run in history(tmp_path)] == [JobState.COMPLETED] * 2
 
 
-def test_no_run_starts_that_the_budget_does_not_cover(tmp_path, file):
+def test_no_unaffordable_run_starts(tmp_path, file):
     budget = Budget(10.0, BudgetUnit.SECONDS)
     runs = (*planned(1), *planned(1, first=1, forecast_s=11.0), *planned(1, first=2, forecast_s=2.0))
     report = run_campaign(a_campaign(tmp_path, budget=budget), file, runs)
@@ -198,27 +199,27 @@ def test_no_run_starts_that_the_budget_does_not_cover(tmp_path, file):
     assert 0 < report.tally.spent < 10
 
 
-def test_the_time_that_is_left_follows_the_pace_of_the_runs_that_ended(tmp_path, file):
+def test_the_remaining_time_follows_the_pace_of_ended_runs(tmp_path, file):
     report = run_campaign(a_campaign(tmp_path), file, planned(6, forecast_s=100.0), max_runs=3)
     assert 0 < report.tally.left_s < 30
     assert report.tally.unknown == 0
 
 
-def test_a_run_is_cut_where_the_budget_ends(tmp_path, file):
+def test_a_run_is_cut_off_at_the_end_of_the_budget(tmp_path, file):
     campaign = a_campaign(tmp_path, budget=Budget(1.0 / 3600, BudgetUnit.CORE_HOURS))
     report = run_campaign(campaign, file, planned(2, pause=30.0))
     assert StopReason.BUDGET is report.ending
     assert [run.state for run in history(tmp_path)] == [JobState.TIMEOUT]
 
 
-def test_money_counts_cores_by_their_price(tmp_path, file):
+def test_money_counts_cores_at_their_price(tmp_path, file):
     campaign = a_campaign(tmp_path, budget=Budget(1.0, BudgetUnit.USD), core_hour=3600.0)
     report = run_campaign(campaign, file, planned(1, pause=0.2))
     (run,) = history(tmp_path)
     assert pytest.approx(run.measured["elapsed_s"].value) == report.tally.spent == report.tally.money
 
 
-def test_an_adaptive_design_is_asked_for_more_until_it_has_none(tmp_path, file):
+def test_an_adaptive_design_proposes_runs_until_it_has_none(tmp_path, file):
     asked = []
 
     def propose(campaign, finished, spent):
@@ -279,7 +280,7 @@ def _until(condition, seconds=30):
         time.sleep(0.02)
 
 
-def test_nothing_is_lost_or_repeated_when_runner_and_wrappers_are_killed_at_random_moments(tmp_path, driven):
+def test_random_kills_of_runner_and_wrappers_neither_lose_nor_repeat_runs(tmp_path, driven):
     chance, folder, killed = random.Random(7), tmp_path / "data" / "campaigns" / "test", 0  # noqa: S311 - not secret
     while killed < 6:
         process, before = driven(20, 0.15), _count(tmp_path)
@@ -310,7 +311,7 @@ def _count(tmp_path):
     return len((tmp_path / "ran").read_text()) if (tmp_path / "ran").exists() else 0
 
 
-def test_a_wrapper_that_lives_on_is_waited_for_and_not_started_again(tmp_path, driven, file):
+def test_a_surviving_wrapper_is_awaited_and_not_restarted(tmp_path, driven, file):
     process = driven(1, 2.0)
     _until(lambda: len(_marked(tmp_path)) > 1)  # the wrapper and its command: before, nothing was begun
     process.kill()
@@ -321,7 +322,7 @@ def test_a_wrapper_that_lives_on_is_waited_for_and_not_started_again(tmp_path, d
     assert (tmp_path / "ran").read_text() == "0\n"
 
 
-def test_a_second_runner_says_who_is_the_first(tmp_path, driven, file):
+def test_a_second_runner_names_the_first(tmp_path, driven, file):
     process = driven(1, 20.0)
     _until(lambda: _marked(tmp_path))
     with pytest.raises(LeadlineError, match=rf"'test' is being run by process {process.pid} on .*: wait for it"):
@@ -339,7 +340,7 @@ def test_a_campaign_is_stopped_from_another_process_and_resumed(tmp_path, driven
     assert history(tmp_path) == []
 
 
-def test_what_outlived_its_runner_is_ended_by_stop(tmp_path, driven):
+def test_stop_ends_runs_that_outlived_their_runner(tmp_path, driven):
     process = driven(1, 20.0)
     _until(lambda: _marked(tmp_path))
     process.kill()
@@ -363,6 +364,6 @@ def test_the_first_interrupt_lets_runs_end_and_the_second_ends_them(tmp_path, dr
     assert _marked(tmp_path) == []
 
 
-def test_a_campaign_that_was_never_run_is_unknown():
+def test_a_campaign_without_runs_is_unknown():
     with pytest.raises(UnknownName, match="unknown campaign 'nothing'"):
         find_campaign_folder("nothing", None)

@@ -73,7 +73,7 @@ def runs(tmp_path):
     return list((tmp_path / "campaign" / "runs").glob("*.log"))
 
 
-def test_a_campaign_that_is_killed_on_the_way_is_resumed_with_every_run_once(tmp_path):
+def test_a_killed_campaign_resumes_with_every_run_once(tmp_path):
     with driven(tmp_path, 1.0) as process:
         until(lambda: len(runs(tmp_path)) >= 2)
         process.kill()
@@ -100,7 +100,7 @@ def test_a_campaign_is_stopped_with_a_runner_and_without_one(tmp_path):
     assert "".join(line for line in listed.stdout.splitlines() if " CG " not in line) == ""
 
 
-def test_no_more_is_submitted_than_the_budget_covers(tmp_path):
+def test_submissions_stay_within_the_budget(tmp_path):
     report = go(tmp_path, 0.0, budget=Budget(4.5, BudgetUnit.SECONDS))
     first = campaign_status(tmp_path / "campaign").runs[0]
     assert JobState.COMPLETED is first.state
@@ -109,13 +109,13 @@ def test_no_more_is_submitted_than_the_budget_covers(tmp_path):
     assert "#SBATCH --array=0-1\n" in min(arrays, key=lambda one: one.stat().st_mtime_ns).read_text()
 
 
-def test_a_place_that_cannot_be_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+def test_an_impossible_place_is_refused_before_any_write(tmp_path, monkeypatch):
     file = tmp_path / "test.toml"
     file.touch()
     with pytest.raises(UnknownName, match="unknown system 'Nowhere'"):
         run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="Nowhere:gpu")
     with pytest.raises(InvalidInput, match="--cores shares out this machine"):
-        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm", room=places.CampaignLimits(cores=2))
+        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm", limits=places.CampaignLimits(cores=2))
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(InvalidInput, match="this machine has no sbatch"):
         run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm:short")

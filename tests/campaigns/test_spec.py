@@ -41,7 +41,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_campaign_is_read_with_its_parameters_resources_and_budget(tmp_path):
+def test_a_campaign_file_has_parameters_resources_and_budget(tmp_path):
     campaign = read_campaign(written(tmp_path, GOOD))
     assert campaign.name == "fc-classifier"
     assert Budget(1200, BudgetUnit.SECONDS) == campaign.budget
@@ -55,14 +55,14 @@ def test_a_campaign_is_read_with_its_parameters_resources_and_budget(tmp_path):
     assert (ParameterKind.LOG_INTEGER, Range(64, 1024), False) == (width.kind, width.full_scale, width.carries_scale)
 
 
-def test_choices_are_names_also_where_they_look_like_numbers(tmp_path):
+def test_choices_are_text_even_if_they_look_like_numbers(tmp_path):
     campaign = read_campaign(written(tmp_path, GOOD.replace('["mnist", "cifar10"]', "[2, 3.5]")))
     assert campaign.parameters[0].choices == ("2", "3.5")
     with pytest.raises(InvalidInput, match="name '2' 2 times"):
         read_campaign(written(tmp_path, GOOD.replace('["mnist", "cifar10"]', '[2, "2"]')))
 
 
-def test_a_job_has_every_placeholder_filled_in_and_the_limit_of_the_campaign(tmp_path):
+def test_a_job_has_all_placeholders_filled_and_the_campaigns_limit(tmp_path):
     campaign = read_campaign(written(tmp_path, GOOD + "[prices]\ncore_hour = 0.003\n"))
     resources = ResourceSpec(cores_per_task=2, memory_bytes_per_node=2 * 2**30)
     one = Configuration({"dataset": "my data", "epochs": 3, "width": 64}, resources)
@@ -84,7 +84,7 @@ def test_a_job_has_every_placeholder_filled_in_and_the_limit_of_the_campaign(tmp
     assert (job.name, job.resources.walltime_s, job.resources.cores_per_task) == ("fc-classifier", 600.0, 2)
 
 
-def test_doubled_braces_are_the_commands_own_and_a_list_of_words_is_not_split(tmp_path):
+def test_doubled_braces_are_literal_and_a_list_is_not_split(tmp_path):
     command = """command = ["awk", "{{print}} {n}", "a b"]\n[parameters.n]\nscaled_down = 1\nfull_scale = [10, 20]\n"""
     campaign = read_campaign(written(tmp_path, command))
     one = PlannedRun(campaign.name, Configuration({"n": 1}, ResourceSpec()), Scale.SCALED_DOWN)
@@ -92,7 +92,7 @@ def test_doubled_braces_are_the_commands_own_and_a_list_of_words_is_not_split(tm
     assert (campaign.name, campaign.parameters[0].kind) == ("campaign", ParameterKind.INTEGER)
 
 
-def test_explicit_values_give_the_range_and_must_lie_in_it(tmp_path):
+def test_explicit_values_define_the_range_and_must_lie_in_it(tmp_path):
     text = GOOD.replace("range = [64, 1024]", "values = [64, 256, 128]")
     assert read_campaign(written(tmp_path, text)).parameters[2].values == (64, 128, 256)
     assert Range(64, 256) == read_campaign(written(tmp_path, text)).parameters[2].full_scale
@@ -155,7 +155,7 @@ def test_a_budget_is_time_core_hours_or_dollars(tmp_path, said, amount, unit):
         ("range = [64, 1024]", 'range = [64, 1024]\nchoices = ["a"]', "is log-integer, but has choices"),
     ],
 )
-def test_a_mistake_is_one_sentence_with_the_file_the_value_and_the_fix(tmp_path, old, new, says):
+def test_an_error_has_the_file_the_value_and_the_fix(tmp_path, old, new, says):
     assert old in GOOD
     path = written(tmp_path, GOOD.replace(old, new, 1))
     with pytest.raises(InvalidInput) as caught:
@@ -165,6 +165,6 @@ def test_a_mistake_is_one_sentence_with_the_file_the_value_and_the_fix(tmp_path,
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(InvalidInput, match=r"none\.toml cannot be read: No such file or directory; check the path"):
         read_campaign(tmp_path / "none.toml")

@@ -17,26 +17,26 @@ def points():
     return design_points(GPU)
 
 
-def test_no_point_comes_twice_and_every_key_names_its_point(points):
+def test_points_and_keys_are_unique(points):
     assert len(points) == len({point.key for point in points}) > 3000
     assert [MeasurementPoint(**point.document()) for point in points] == points
 
 
-def test_the_seed_decides_the_order_and_nothing_else_does(points):
+def test_only_the_seed_changes_the_order(points):
     assert design_points(GPU) == points
     other = design_points(DesignSettings("cuda", RATES, ("timm", "transformers"), seed=1))
     assert points[:20] != other[:20]
 
 
 @pytest.mark.parametrize("count", [1, 7, 15, 31, 59, 60, 97, 150, 211, 300, 424, 600, 1000])
-def test_every_beginning_has_as_many_points_of_each_family(points, count):
+def test_every_prefix_has_equally_many_points_of_each_family(points, count):
     families = Counter(SPECS[point.model].family for point in points[:count])
     assert max(families.values()) - min(families.values()) <= 1
     assert min(count, len({spec.family for spec in SPECS.values()})) == len(families)
 
 
 @pytest.mark.parametrize("count", [60, 97, 150, 211, 300, 424, 600, 1000])
-def test_every_beginning_is_balanced_in_what_else_may_matter(points, count):
+def test_every_prefix_is_balanced_in_the_other_factors(points, count):
     begun = points[:count]
     training = [point for point in begun if point.phase == "training"]
     assert abs(len(training) - 0.45 * count) <= 0.06 * count + 2  # a decoder's time goes to three phases
@@ -56,7 +56,7 @@ def test_every_beginning_is_balanced_in_what_else_may_matter(points, count):
 
 
 @pytest.mark.parametrize("count", [60, 150, 300, 600])
-def test_every_beginning_has_small_middle_and_large_batches(points, count):
+def test_every_prefix_has_small_medium_and_large_batches(points, count):
     ladder = {}
     for point in points:
         ladder.setdefault((point.model, point.size, point.phase, point.precision), set()).add(point.batch)
@@ -75,7 +75,7 @@ def test_batches_double_from_one_without_a_gap():
     assert 6 * len(OPTIMIZERS) == len(trained)  # the design is whole in the end
 
 
-def test_what_would_take_too_long_is_left_out():
+def test_slow_points_are_left_out():
     slow = DesignSettings("cpu", {"float32": 5e10})
     plain = [replace(point, checkpointing=False) for point in design_points(slow)]
     assert all(expected_step_s(SPECS[p.model], p, slow.rates) <= slow.longest_step_s for p in plain)
@@ -83,7 +83,7 @@ def test_what_would_take_too_long_is_left_out():
     assert {point.model for point in design_points(GPU)} >= LARGE
 
 
-def test_a_dtype_that_the_device_lacks_and_a_package_that_is_not_there_are_left_out():
+def test_unsupported_dtypes_and_missing_packages_are_left_out():
     dealt = design_points(DesignSettings("cuda", {"float32": 1e13, "float16": 1e14}))
     assert {"fp32", "fp16", "amp-fp16"} == {point.precision for point in dealt}
     assert {""} == {SPECS[point.model].package for point in dealt}
@@ -93,7 +93,7 @@ def test_pure_half_precision_is_never_trained(points):
     assert not [point for point in points if point.precision == "fp16" and point.phase == "training"]
 
 
-def test_options_belong_to_those_that_have_them(points):
+def test_options_apply_only_to_models_that_support_them(points):
     assert all("channels_last" in SPECS[point.model].traits for point in points if point.channels_last)
     remade = [point for point in points if point.checkpointing]
     assert {"vit", "gpt", "bert", "moe"} == {SPECS[point.model].family for point in remade}
@@ -103,12 +103,12 @@ def test_options_belong_to_those_that_have_them(points):
     assert abs(both[True] - both[False]) <= 4
 
 
-def test_a_quick_design_has_every_family_in_small():
+def test_a_quick_design_has_a_small_model_of_every_family():
     dealt = design_points(DesignSettings("cpu", {"float32": 5e10}, quick=True, longest_step_s=0.05))
     assert all(SPECS[point.model].quick for point in dealt)
     assert {s.family for s in SPECS.values() if not s.package} == {SPECS[p.model].family for p in dealt[:12]}
 
 
-def test_a_key_says_everything_but_nothing_twice():
+def test_a_key_is_complete_and_without_repetition():
     point = MeasurementPoint("resnet50", 224, "training", "amp-bf16", 32, "adamw", fused=True, channels_last=True)
     assert point.key == "resnet50-224/training/amp-bf16/adamw-fused/channels_last/b32"

@@ -89,7 +89,7 @@ def test_peaks_are_those_of_one_point(cuda):
     memory = DeviceMemory()
     memory.begin()
     cuda.take(100 * MIB)
-    memory.model_is_there()
+    memory.record_model()
     cuda.take(300 * MIB)
     cuda.give(300 * MIB)
     assert memory.figures() == {
@@ -107,8 +107,8 @@ def fail_with(bench, monkeypatch, error, before=lambda: None):
     return bench.measure(MeasurementPoint("mlp-mini", 64, "inference", "fp32", 1))
 
 
-def test_out_of_memory_leaves_lower_bounds_and_a_process_of_use(cuda, monkeypatch):
-    bench = PointMeasurer("cuda", None, TimingLimits.of(quick=True), ops=False)
+def test_out_of_memory_leaves_lower_bounds_and_a_usable_process(cuda, monkeypatch):
+    bench = PointMeasurer("cuda", None, TimingLimits.preset(quick=True), ops=False)
 
     def fill():
         cuda.take(39000 * MIB)
@@ -125,14 +125,14 @@ def test_out_of_memory_leaves_lower_bounds_and_a_process_of_use(cuda, monkeypatc
     assert cuda.reserved == 0
 
 
-def test_memory_that_stays_taken_ends_the_process(cuda, monkeypatch):
-    bench = PointMeasurer("cuda", None, TimingLimits.of(quick=True), ops=False)
+def test_leaked_memory_ends_the_process(cuda, monkeypatch):
+    bench = PointMeasurer("cuda", None, TimingLimits.preset(quick=True), ops=False)
     fail_with(bench, monkeypatch, RuntimeError("some failure"), lambda: cuda.take(100 * MIB))
     assert bench.spent
 
 
-def test_a_device_that_failed_ends_the_process_after_its_row(cuda, monkeypatch):
-    bench = PointMeasurer("cuda", None, TimingLimits.of(quick=True), ops=False)
+def test_a_failed_device_ends_the_process_after_its_row(cuda, monkeypatch):
+    bench = PointMeasurer("cuda", None, TimingLimits.preset(quick=True), ops=False)
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     row = fail_with(bench, monkeypatch, error, lambda: setattr(cuda, "broken", True))
     assert (row["outcome"], row["memory"]) == ("error", None)
@@ -145,24 +145,24 @@ def test_a_device_that_failed_ends_the_process_after_its_row(cuda, monkeypatch):
     [((9, 0), ("float32", "tf32", "float16", "bfloat16")), ((8, 0), ("float32", "tf32", "float16", "bfloat16")),
      ((7, 5), ("float32", "float16"))],
 )  # fmt: skip
-def test_what_a_generation_has_no_units_for_is_not_measured(cuda, capability, dtypes):
+def test_dtypes_without_hardware_units_are_not_measured(cuda, capability, dtypes):
     cuda.capability = capability
     assert machine._native("cuda") == dtypes
 
 
-def test_the_header_says_what_torch_says_of_the_gpu(cuda):
+def test_the_header_describes_the_gpu(cuda):
     found = machine._gpu()
     assert tuple(
         found[name] for name in ("type", "name", "memory_bytes", "compute_units", "capability", "threads")
     ) == ("cuda", "NVIDIA A100-SXM4-40GB", 40960 * MIB, 108, "8.0", None)
 
 
-def test_a_slice_of_a_gpu_has_no_meter(cuda):
+def test_a_mig_slice_has_no_meter(cuda):
     cuda.name = "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
     assert machine.open_meters("cuda") == (None, "a MIG slice has no meter of its own")
 
 
-def test_auto_takes_the_gpu_where_there_is_one(cuda):
+def test_auto_selects_the_gpu_if_there_is_one(cuda):
     assert "cuda" == machine.require_device("auto") == machine.require_device("cuda")
     cuda.is_available = lambda: False
     assert machine.require_device("auto") == "cpu"

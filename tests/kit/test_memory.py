@@ -13,11 +13,11 @@ from leadline.kit.memory import HostMemory, is_out_of_memory
 MIB = 2**20
 
 
-def test_the_peak_of_a_point_is_its_own_and_not_that_of_the_one_before():
+def test_a_peak_excludes_earlier_points():
     memory = HostMemory()
     memory.begin()
     held = torch.ones(200 * MIB // 4)
-    memory.model_is_there()
+    memory.record_model()
     large = memory.figures()
     del held
     memory.begin()
@@ -32,19 +32,19 @@ def test_the_peak_of_a_point_is_its_own_and_not_that_of_the_one_before():
 
 LIMITED = """
 import json, sys, torch
-from leadline.kit.design import Point
-from leadline.kit.measure import Bench
+from leadline.kit.design import MeasurementPoint
+from leadline.kit.measure import PointMeasurer
 from leadline.kit.memory import limit_host_memory
-from leadline.kit.timing import Patience
-bench = Bench("cpu", None, Patience(0.0, 0.0, 1), ops=False)
+from leadline.kit.timing import TimingLimits
+bench = PointMeasurer("cpu", None, TimingLimits(0.0, 0.0, 1), ops=False)
 limit_host_memory(700 * 2**20)
-points = [Point("unet-32", 256, "training", "fp32", batch, "sgd") for batch in (64, 1)]
+points = [MeasurementPoint("unet-32", 256, "training", "fp32", batch, "sgd") for batch in (64, 1)]
 print(json.dumps([bench.measure(point) for point in points]))
 """
 
 
 @pytest.mark.slow
-def test_a_point_that_does_not_fit_is_a_row_with_lower_bounds_and_the_next_one_is_measured():
+def test_a_point_that_does_not_fit_gives_lower_bounds_and_the_next_is_measured():
     done = subprocess.run(
         [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False,
         env={"PYTHONPATH": ":".join(path for path in sys.path if path), "OMP_NUM_THREADS": "1"},
@@ -68,11 +68,11 @@ def test_a_point_that_does_not_fit_is_a_row_with_lower_bounds_and_the_next_one_i
         MemoryError(),
     ],
 )
-def test_too_little_memory_is_known_in_the_words_of_every_library(error):
+def test_out_of_memory_messages_of_all_libraries_are_recognized(error):
     assert is_out_of_memory(error)
 
 
-def test_torch_itself_says_it_in_words_that_are_known():
+def test_torch_raises_a_recognized_out_of_memory_message():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50)
     assert is_out_of_memory(caught.value)

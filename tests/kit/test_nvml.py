@@ -76,7 +76,7 @@ def libraries(request, tmp_path_factory):
     return built(folder, "cuda", CUDA), built(folder, "nvidia-ml", SOURCE, *flags), not request.param
 
 
-def test_the_board_is_asked_for_what_it_knows(libraries):
+def test_supported_values_of_the_board_are_read(libraries):
     cuda, nvml_library, counts = libraries
     nvml, reason = open_nvml(0, cuda, nvml_library)
     assert reason == ""
@@ -87,13 +87,13 @@ def test_the_board_is_asked_for_what_it_knows(libraries):
     assert counts == (nvml.energy_j() is not None)
 
 
-def test_energy_is_that_of_the_timed_steps_however_the_board_tells_it(libraries):
+def test_energy_covers_the_timed_steps_with_a_counter_or_power_samples(libraries):
     pytest.importorskip("torch")
-    from leadline.kit.measure import _Meter
+    from leadline.kit.measure import _EnergyMeter
 
     cuda, nvml_library, counts = libraries
     nvml, _ = open_nvml(0, cuda, nvml_library)
-    meter = _Meter(nvml)
+    meter = _EnergyMeter(nvml)
     for _ in range(5):
         meter.read()
     found = meter.figures(steps=4)
@@ -106,7 +106,7 @@ def test_energy_is_that_of_the_timed_steps_however_the_board_tells_it(libraries)
         assert 312.5 * found["window_s"] / 4 == pytest.approx(found["step_j"])
 
 
-def test_what_is_not_there_is_said_once_and_is_no_error(libraries, tmp_path):
+def test_a_missing_library_or_device_is_a_reason_not_an_error(libraries, tmp_path):
     cuda, nvml_library, _ = libraries
     assert open_nvml(1, cuda, nvml_library) == (None, "NVML knows no GPU at 0000:AF:00.0 (code 6)")
     assert open_nvml(2, cuda, nvml_library) == (None, "the CUDA driver does not say where GPU 2 is (code 101)")

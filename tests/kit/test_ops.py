@@ -51,7 +51,7 @@ def gpu_events():
     return [first, second, added, event(4, "aten::view", 50, 51, shapes=[(4, 2)]), *kernels, *marks]
 
 
-def test_kernels_on_a_gpu_count_for_the_op_that_started_them():
+def test_gpu_kernels_count_for_the_op_that_launched_them():
     found = summarize_ops(gpu_events(), on_device=True)
     product, added = rows(found)
     assert (
@@ -63,13 +63,13 @@ def test_kernels_on_a_gpu_count_for_the_op_that_started_them():
     assert found["kernels"] == 5
 
 
-def test_what_no_op_started_and_what_only_marks_a_span_is_not_shared_out():
+def test_orphan_kernels_and_span_markers_are_not_attributed():
     found = summarize_ops(gpu_events(), on_device=True)
     assert found["device_busy_s"] == pytest.approx(275e-6)
     assert found["ops_share"] == pytest.approx(245 / 275)
 
 
-def test_only_the_longest_ops_are_kept_and_the_share_says_how_much_that_is():
+def test_only_the_longest_ops_are_listed_with_their_share():
     events = [event(at, f"aten::op{at}", 0, at + 1) for at in range(MAX_OPS + 20)]
     found = summarize_ops(events, on_device=False)
     assert len(found["ops"]) == MAX_OPS
@@ -77,6 +77,6 @@ def test_only_the_longest_ops_are_kept_and_the_share_says_how_much_that_is():
     assert (whole - sum(range(1, 21))) / whole == pytest.approx(found["ops_share"])
 
 
-def test_products_are_counted_as_two_operations_a_multiply_add():
+def test_a_multiply_add_counts_as_two_operations():
     left, right = torch.randn(64, 32), torch.randn(32, 16)
     assert count_flops(lambda: left @ right) == 2 * 64 * 32 * 16

@@ -41,7 +41,7 @@ def keys(path):
     return [row["key"] for row in rows]
 
 
-def test_a_file_cut_at_any_byte_goes_on_with_its_whole_lines(path, tmp_path):
+def test_a_file_truncated_anywhere_resumes_with_its_complete_lines(path, tmp_path):
     whole = path.read_bytes()
     ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
     near = {end + shift for end in ends for shift in (-1, 0, 1)} - {len(whole) + 1}
@@ -67,7 +67,7 @@ def test_a_last_line_of_zeros_is_dropped(path):
         (("device", "threads"), 4, "another number of threads (None, here 4)"),
     ],
 )
-def test_another_machines_rows_are_not_mixed_with_this_ones(path, place, value, words):
+def test_rows_of_another_machine_are_refused(path, place, value, words):
     before = path.read_bytes()
     other = json.loads(json.dumps(HERE))
     other[place[0]][place[1]] = value
@@ -86,7 +86,7 @@ def test_another_machines_rows_are_not_mixed_with_this_ones(path, place, value, 
         ("my thesis, unsaved elsewhere", "is no file of measurements"),
     ],
 )
-def test_a_file_of_anything_else_is_refused_and_left_as_it_is(text, says, tmp_path):
+def test_another_kind_of_file_is_refused_unchanged(text, says, tmp_path):
     path = tmp_path / "other"
     path.write_text(text)
     with pytest.raises(KitError, match=says):
@@ -94,14 +94,14 @@ def test_a_file_of_anything_else_is_refused_and_left_as_it_is(text, says, tmp_pa
     assert path.read_text() == text
 
 
-def test_a_broken_line_in_the_middle_is_named(path):
+def test_an_invalid_line_is_reported_by_number(path):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([lines[0], "{oops\n", *lines[2:]]))
     with pytest.raises(KitError, match=r"line 2 of .* is no JSON: delete that line"):
         RowFile(str(path)).open()
 
 
-def test_two_runs_never_write_one_file(path):
+def test_two_runs_never_write_to_one_file(path):
     first = RowFile(str(path)).open()
     with pytest.raises(KitError, match="is being written by another run"):
         RowFile(str(path)).open()
@@ -110,13 +110,13 @@ def test_two_runs_never_write_one_file(path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
-def test_a_file_that_may_not_be_written_is_refused(path):
+def test_a_read_only_file_is_refused(path):
     path.chmod(0o400)
     with pytest.raises(KitError, match=r"cannot be written \(Permission denied\)"):
         RowFile(str(path)).open()
 
 
-def test_a_full_disk_is_said_and_the_file_can_be_resumed():
+def test_a_full_disk_is_reported_and_the_file_can_be_resumed():
     file = RowFile("/dev/full")
     file._file = os.open("/dev/full", os.O_WRONLY)
     with pytest.raises(KitError, match=r"cannot be written further \(No space left on device\)"):

@@ -103,7 +103,7 @@ def test_a_row_holds_time_memory_and_ops(quick):
 
 
 @pytest.mark.slow
-def test_a_second_run_goes_on_where_the_first_ended(quick, tmp_path):
+def test_a_second_run_continues_the_first(quick, tmp_path):
     asked, told, _ = quick
     again = tmp_path / "again.jsonl"
     again.write_bytes(Path(asked.out).read_bytes()[:-20])  # cut within the last row
@@ -127,7 +127,7 @@ def test_a_file_is_not_resumed_with_another_design(quick, change, word):
 
 
 @pytest.mark.slow
-def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path):
+def test_random_kills_neither_lose_nor_duplicate_rows(tmp_path):
     out = tmp_path / "rows.jsonl"
     chance = random.Random(7)  # noqa: S311 - moments to kill at
     kept = []
@@ -156,7 +156,7 @@ def test_no_row_is_lost_or_doubled_by_kills_at_random_moments(tmp_path):
     assert json.loads(done.stdout)["in_file"] == len(keys)
 
 
-def test_a_hang_is_ended_and_noted_and_larger_batches_are_passed_over(tmp_path):
+def test_a_hang_is_killed_and_larger_batches_are_skipped(tmp_path):
     out = tmp_path / "rows.jsonl"
     rows = []
 
@@ -172,7 +172,7 @@ def test_a_hang_is_ended_and_noted_and_larger_batches_are_passed_over(tmp_path):
     assert read(out)[1] == rows
 
 
-def test_a_worker_that_crashes_is_told_apart_from_one_that_hangs():
+def test_a_crash_differs_from_a_hang():
     worker = Worker(sys.executable, REQUEST)
     worker.hello()
     pid = worker._process.pid
@@ -217,7 +217,7 @@ def test_a_python_without_torch_is_refused_in_one_sentence(tmp_path):
         ({"out": "/tmp"}, "/tmp is a folder: give --out a file"),  # noqa: S108 - it is never written to
     ],
 )
-def test_what_cannot_be_done_is_refused_in_one_sentence_and_leaves_nothing(change, says, tmp_path):
+def test_an_impossible_request_is_refused_and_leaves_no_file(change, says, tmp_path):
     asked = replace(MeasureOptions(str(tmp_path / "rows.jsonl"), device="cpu"), **change)
     with pytest.raises(KitError) as caught:
         run_measurements(asked)
@@ -225,7 +225,7 @@ def test_what_cannot_be_done_is_refused_in_one_sentence_and_leaves_nothing(chang
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_gpu_is_said_where_there_is_none(tmp_path):
+def test_a_missing_gpu_is_reported(tmp_path):
     import torch
 
     if torch.cuda.is_available():
@@ -235,7 +235,7 @@ def test_no_gpu_is_said_where_there_is_none(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_kit_travels_as_one_file_that_needs_torch_alone(tmp_path):
+def test_the_packed_kit_needs_only_torch(tmp_path):
     kit, out = tmp_path / "kit.pyz", tmp_path / "rows.jsonl"
     assert pack_kit(str(kit)) == kit.stat().st_size < 200_000
     names = zipfile.ZipFile(kit).namelist()
@@ -251,7 +251,7 @@ def test_the_kit_travels_as_one_file_that_needs_torch_alone(tmp_path):
     assert "ok" in told["outcomes"]
 
 
-def test_every_module_of_the_kit_comes_from_the_file_alone(tmp_path):
+def test_the_packed_kit_contains_all_its_modules(tmp_path):
     kit = tmp_path / "kit.pyz"
     pack_kit(str(kit))
     program = (
@@ -271,7 +271,7 @@ def test_the_same_version_packs_to_the_same_bytes(tmp_path):
         pack_kit("/nowhere/kit.pyz")
 
 
-def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+def test_an_interrupted_run_tells_how_to_resume(tmp_path):
     out = tmp_path / "rows.jsonl"
     process = subprocess.Popen(command(out), env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     until = time.monotonic() + 60

@@ -56,7 +56,7 @@ def steady(step_s, first_s=2.0):
         yield step_s
 
 
-def test_a_steady_step_is_its_median_and_the_slow_first_one_is_told_apart():
+def test_a_steady_step_is_its_median_without_the_slow_first_one():
     found, timer = timed(Device(1e-4, steady(0.02)), TimingLimits(1.0, 0.5, 5))
     assert found["step_s"] == pytest.approx(0.02, rel=0.01)
     assert found["first_step_s"] == pytest.approx(2.0, rel=0.01)
@@ -65,27 +65,27 @@ def test_a_steady_step_is_its_median_and_the_slow_first_one_is_told_apart():
     assert timer.stepping_s == pytest.approx(2.0 + 2 * 0.02 + 0.5, rel=0.02)
 
 
-def test_the_host_is_timed_apart_from_the_device():
+def test_host_and_device_are_timed_separately():
     found, _ = timed(Device(1e-3, steady(0.02)), TimingLimits(1.0, 0.5, 5))
     assert found["host_step_s"] == pytest.approx(1e-3, rel=0.01)
     bound, _ = timed(Device(0.02, steady(1e-3)), TimingLimits(1.0, 0.5, 5))
     assert bound["step_s"] == pytest.approx(0.02, rel=0.06)  # the device waits for the host
 
 
-def test_steps_too_short_for_the_clock_are_timed_many_at_once():
+def test_short_steps_are_timed_several_at_once():
     found, _ = timed(Device(1e-6, steady(1e-5, first_s=1e-4)), TimingLimits(1.0, 0.1, 5))
     assert found["steps_a_sample"] == 91  # 1 ms of a step and its launch
     assert found["step_s"] == pytest.approx(1e-5, rel=0.01)
 
 
 @pytest.mark.parametrize(("step_s", "samples"), [(0.1, 5), (0.7, 5), (0.9, 3), (10.0, 3)])
-def test_a_long_step_is_timed_as_few_times_as_allowed(step_s, samples):
+def test_a_long_step_gets_the_fewest_samples(step_s, samples):
     device = Device(1e-4, steady(step_s, first_s=step_s))
     found, _ = timed(device, TimingLimits(1.0, 0.5, 5))
     assert (samples, 3 + samples) == (found["samples"], device.steps)
 
 
-def test_a_step_that_never_settles_says_so():
+def test_a_step_that_never_settles_is_marked():
     def wavering():
         while True:
             yield from (0.1, 0.3)
@@ -96,7 +96,7 @@ def test_a_step_that_never_settles_says_so():
     assert found["step_quantiles_s"][-1] == pytest.approx(0.3, rel=0.01)
 
 
-def test_a_cpu_is_timed_by_the_clock_of_the_host():
+def test_a_cpu_is_timed_by_the_host_clock():
     clock = Device(0.004, steady(0.0, first_s=0.0))
     found = Timer("cpu", TimingLimits(1.0, 0.1, 5), clock=lambda: clock.host_s).time(clock.step)
     assert [pytest.approx(0.004)] * 7 == found["step_quantiles_s"]
@@ -111,5 +111,5 @@ def test_meters_are_read_before_the_first_sample_and_after_each_block():
     assert steps == [3, 8, 13, 18, 23, 28]
 
 
-def test_quantiles_lie_between_the_nearest_two():
+def test_quantiles_interpolate_between_neighbors():
     assert [quantile([1, 2, 3], share) for share in (0, 0.25, 0.5, 1)] == [1, 1.5, 2, 3]

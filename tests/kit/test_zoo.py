@@ -23,7 +23,7 @@ def inputs(spec, size, batch=1):
 
 
 @pytest.mark.parametrize("spec", [one for one in BUILT_IN if one.family not in UNCOUNTED], ids=lambda one: one.name)
-def test_the_work_in_the_table_is_what_torch_counts(spec):
+def test_the_tabulated_work_matches_torchs_count(spec):
     from torch.utils.flop_counter import FlopCounterMode
 
     size = min(spec.work)
@@ -35,14 +35,14 @@ def test_the_work_in_the_table_is_what_torch_counts(spec):
 
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
-def test_a_model_has_the_parameters_of_the_one_it_resembles(name, parameters):
+def test_a_model_has_as_many_parameters_as_its_original(name, parameters):
     with torch.device("meta"):
         model = build_model(name, 224)
     assert sum(one.numel() for one in model.parameters()) == parameters
 
 
 @pytest.mark.parametrize("spec", [one for one in BUILT_IN if one.quick], ids=lambda one: one.name)
-def test_a_small_model_takes_every_kind_of_step(spec):
+def test_a_small_model_runs_every_kind_of_step(spec):
     bench = PointMeasurer("cpu", None, TimingLimits(0.001, 0.001, 3), ops=True)
     size = min(spec.work)
     marks = {"channels_last": "channels_last" in spec.traits, "checkpointing": "checkpointing" in spec.traits}
@@ -60,7 +60,7 @@ def test_a_small_model_takes_every_kind_of_step(spec):
 
 
 @pytest.mark.parametrize("precision", ["bf16", "amp-bf16"])
-def test_sixteen_bits_are_used_where_the_precision_says_so(precision):
+def test_half_precision_is_used_as_requested(precision):
     from leadline.kit.steps import MeasuredModel
 
     job = MeasuredModel(MeasurementPoint("mlp-mini", 64, "inference", precision, 2), "cpu")
@@ -92,8 +92,8 @@ def test_checkpointing_changes_no_gradient():
     assert all(torch.allclose(left, right, atol=1e-6) for left, right in zip(*gradients, strict=True))
 
 
-def test_a_token_of_a_window_sees_its_neighbours_and_not_the_opposite_edge():
-    from leadline.kit.zoo.windows import WindowBlock
+def test_a_window_token_attends_to_neighbors_but_not_the_opposite_edge():
+    from leadline.kit.zoo.transformers import WindowBlock
 
     torch.manual_seed(0)
     block = WindowBlock(32, 1, side=8, window=4, shifted=True).eval()
@@ -119,7 +119,7 @@ def test_a_named_model_is_built_with_random_weights_and_stepped(spec):
     assert SPECS[spec.name] is spec
 
 
-def test_weights_are_filled_quickly_and_as_widely_as_torch_does_it():
+def test_fast_weight_init_has_torchs_spread():
     from torch.nn import init
 
     from leadline.kit.steps import fast_weight_init
@@ -138,7 +138,7 @@ def test_weights_are_filled_quickly_and_as_widely_as_torch_does_it():
         assert init.kaiming_uniform_ is before
 
 
-def test_a_step_whose_ops_cannot_be_told_keeps_its_time(monkeypatch):
+def test_a_step_without_profile_keeps_its_time(monkeypatch):
     from leadline.kit import measure
 
     def refuse(*_):

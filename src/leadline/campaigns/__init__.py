@@ -1,1 +1,1 @@
-"""Plan and make scaled-down and full-scale runs of an application under a budget."""
+"""Campaigns: adaptive choice and execution of training runs for a model of an application."""

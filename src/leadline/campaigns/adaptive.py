@@ -1,4 +1,4 @@
-"""Choose the next runs of a campaign: those that most reduce the predicted full-scale error for what they cost."""
+"""Choose the next runs of a campaign, those with the largest reduction of full-scale error for their cost."""
 
 import math
 from collections.abc import Sequence
@@ -24,66 +24,69 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale
 
 CANDIDATES = {Scale.SCALED_DOWN: 256, Scale.FULL_SCALE: 64}
-ASKED = 128
-"""Full-scale configurations over which the error is to be small."""
+TARGETS = 128
+"""Full-scale configurations over which the error is minimized."""
 FULL_SCALE_FIRST = (0, 1, 2, 4)
-"""Numbers of full-scale runs, set apart before the rest of the budget is spent, that are compared."""
-NEAR, DOUBT = 0.25, 0.5
-"""How far, in ranges of a parameter, a failure reaches; how many successes are taken to be near everything."""
-STEPS = 40
-"""The most runs that one look ahead spends a budget on."""
-GOOD_ENOUGH, WORTH_IT = 0.005, 0.03
-"""Predicted full-scale error (standard deviation of its logarithm) below which no run is worth its cost, and the share
-of it by which all that is left to spend has to reduce it."""
+"""Candidate numbers of full-scale runs to reserve before the rest of the budget is spent."""
+FAILURE_REACH, PRIOR_SUCCESSES = 0.25, 0.5
+"""Reach of a failure in ranges of a parameter, and the number of successes assumed near every configuration."""
+MAX_STEPS = 40
+"""Most runs of one look-ahead."""
+TARGET_ERROR, MIN_REDUCTION = 0.005, 0.03
+"""Full-scale error (standard deviation of its logarithm) at which a campaign stops.
+
+It also stops if the remaining budget would reduce the error by less than the second value, a share of it."""
 
 
 def propose_runs(campaign: Campaign, finished: Sequence[Run], spent: float) -> tuple[PlannedRun, ...]:
-    """Return the runs to make next, first things first; none when nothing affordable is worth its cost.
+    """Return the next runs, most useful first; none if no affordable run is worth its cost.
 
-    ``spent`` is what was spent of the budget, in its unit. Failures, timed-out runs included, are learned from: what is
-    near them is avoided, and a run that reached its limit is a lower bound. Several runs may be proposed, so that they
-    run beside each other. For a design that is not adaptive: the rest of it that is affordable.
+    Failures count: the choice avoids their neighborhood, and a run that reached its limit is a lower bound. Several
+    runs may be proposed to run in parallel. A design that is not adaptive continues with its affordable remainder.
+
+    Args:
+        campaign: the campaign.
+        finished: its ended runs, failed ones included.
+        spent: consumption so far, in the unit of the budget.
     """
-    left = math.inf if campaign.budget is None else campaign.budget.amount - spent
-    if left <= 0:
+    budget = math.inf if campaign.budget is None else campaign.budget.amount - spent
+    if budget <= 0:
         return ()
     if campaign.design is not Design.ADAPTIVE:
-        return _rest(campaign, finished, left)
-    if not any(one.censored is False for one in run_observations(finished)):
-        return _another_start(campaign, finished, left)
-    return _Chooser(campaign, finished, left).choose()
+        return _remaining_runs(campaign, finished, budget)
+    if not any(observation.censored is False for observation in run_observations(finished)):
+        return _another_start(campaign, finished, budget)
+    return _Chooser(campaign, finished, budget).choose()
 
 
-def _rest(campaign: Campaign, finished: Sequence[Run], left: float) -> tuple[PlannedRun, ...]:
-    """Return what of a fixed design has not been run and fits what is left."""
-    made = {run.id for run in finished}
-    found = []
-    for one in plan_campaign(campaign, finished).runs:
-        cost = forecast_cost(campaign, one) or 0.0
-        if one.id not in made and cost <= left:
-            found.append(one)
-            left -= cost
-    return tuple(found)
+def _remaining_runs(campaign: Campaign, finished: Sequence[Run], budget: float) -> tuple[PlannedRun, ...]:
+    """Return the runs of a fixed design that remain and fit the budget."""
+    done = {run.id for run in finished}
+    remaining = []
+    for planned in plan_campaign(campaign, finished).runs:
+        cost = forecast_cost(campaign, planned) or 0.0
+        if planned.id not in done and cost <= budget:
+            remaining.append(planned)
+            budget -= cost
+    return tuple(remaining)
 
 
-def _another_start(campaign: Campaign, finished: Sequence[Run], left: float) -> tuple[PlannedRun, ...]:
-    """Return the start, or the next of it where all that ran failed."""
-    made = {run.id for run in finished}
-    start = [one for one in plan_campaign(campaign).runs if one.id not in made]
+def _another_start(campaign: Campaign, finished: Sequence[Run], budget: float) -> tuple[PlannedRun, ...]:
+    """Return the remaining start, or one more configuration if the whole start failed."""
+    done = {run.id for run in finished}
+    start = [planned for planned in plan_campaign(campaign).runs if planned.id not in done]
     if start:
-        return tuple(one for one in start if (forecast_cost(campaign, one) or 0.0) <= left)
+        return tuple(planned for planned in start if (forecast_cost(campaign, planned) or 0.0) <= budget)
     tried = {configuration_key(run_configuration(run)) for run in finished}
-    others = [
-        one
-        for one in space_filling_design(campaign, Scale.SCALED_DOWN, len(tried) + 3)
-        if configuration_key(one) not in tried
-    ]
-    return tuple(PlannedRun(campaign.name, one, Scale.SCALED_DOWN) for one in others[:1])
+    # A design is a prefix of a longer one, so that some of its next three points are new.
+    design = space_filling_design(campaign, Scale.SCALED_DOWN, len(tried) + 3)
+    fresh = [configuration for configuration in design if configuration_key(configuration) not in tried]
+    return tuple(PlannedRun(campaign.name, configuration, Scale.SCALED_DOWN) for configuration in fresh[:1])
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidates:
-    """Configurations that may be run: index i costs ``cost[i]`` and succeeds with probability ``success[i]``."""
+    """Possible runs: index i costs ``cost[i]`` and succeeds with probability ``success[i]``."""
 
     configurations: list[Configuration]
     full: npt.NDArray[np.bool_]
@@ -94,124 +97,146 @@ class _Candidates:
 
 
 class _Chooser:
-    """One choice: what is known, what may be run, and what is left to spend."""
+    """One choice of runs, from the model, the candidates and the remaining budget."""
 
-    def __init__(self, campaign: Campaign, finished: Sequence[Run], left: float) -> None:
+    def __init__(self, campaign: Campaign, finished: Sequence[Run], budget: float) -> None:
         self.campaign = campaign
         self.finished = finished
-        self.left = left / campaign.repeats
+        self.budget = budget / campaign.repeats
         self.forecaster = RunTimeForecaster(campaign, finished, cheapest_configuration(campaign))
-        self.law: RunTimeModel = self.forecaster.model
+        self.model: RunTimeModel = self.forecaster.model
         self.tried = {configuration_key(run_configuration(run)) for run in finished}
-        self.asked = sobol_pool(campaign, Scale.FULL_SCALE, ASKED, salt=1)
-        success = self._success(self.asked)
+        self.targets = sobol_pool(campaign, Scale.FULL_SCALE, TARGETS, salt=1)
+        success = self._success_probability(self.targets)
         self.weights = success / success.sum()
 
     def choose(self) -> tuple[PlannedRun, ...]:
-        found = self._candidates()
-        if not found.configurations:
+        candidates = self._candidates()
+        if not candidates.configurations:
             return ()
-        covariance = self.law.predict([*self.asked, *found.configurations], jointly=True).log_covariance
-        now = float(self.weights @ np.diag(covariance)[: len(self.asked)])
-        ahead = [self._look_ahead(found, covariance, first) for first in FULL_SCALE_FIRST]
-        then, picks = min(ahead, key=lambda one: one[0])
-        spends_all = len(picks) < STEPS
-        if math.sqrt(now) < GOOD_ENOUGH or (spends_all and math.sqrt(then) > (1 - WORTH_IT) * math.sqrt(now)):
+        covariance = self.model.predict([*self.targets, *candidates.configurations], jointly=True).log_covariance
+        variance = float(self.weights @ np.diag(covariance)[: len(self.targets)])
+        ahead = [self._look_ahead(candidates, covariance, first) for first in FULL_SCALE_FIRST]
+        final_variance, picks = min(ahead, key=lambda outcome: outcome[0])
+        spends_all = len(picks) < MAX_STEPS
+        if math.sqrt(variance) < TARGET_ERROR or (
+            spends_all and math.sqrt(final_variance) > (1 - MIN_REDUCTION) * math.sqrt(variance)
+        ):
             return ()
-        return self._planned(found, picks)
+        return self._plan_picks(candidates, picks)
 
     def _candidates(self) -> _Candidates:
-        open_ = self._open()
-        found: list[tuple[Scale, Configuration]] = []
+        open_ = self._open_runs()
+        choices: list[tuple[Scale, Configuration]] = []
         for scale, size in CANDIDATES.items():
             if open_[scale] > 0:
                 fresh = sobol_pool(self.campaign, scale, size, salt=2 + len(self.finished))
-                found += [(scale, one) for one in fresh if configuration_key(one) not in self.tried]
-        configurations = [one for _, one in found]
+                choices += [
+                    (scale, configuration)
+                    for configuration in fresh
+                    if configuration_key(configuration) not in self.tried
+                ]
+        configurations = [configuration for _, configuration in choices]
         if not configurations:
             return _Candidates([], *[np.array([])] * 5)
-        known = self.law.predict(configurations)
-        seconds, spread = known.seconds, np.sqrt(known.log_covariance + known.log_noise**2)
-        unit = np.array([compute_cost(self.campaign, one.resources, 1.0) for one in configurations])
-        most = self.campaign.walltime_s or math.inf
-        cost = np.minimum(seconds * np.exp(np.minimum(spread, 2.0) ** 2 / 2), most) * unit
-        surely = np.minimum(seconds * np.exp(spread), most) * unit
+        prediction = self.model.predict(configurations)
+        seconds, spread = prediction.seconds, np.sqrt(prediction.log_covariance + prediction.log_noise**2)
+        unit_cost = np.array(
+            [compute_cost(self.campaign, configuration.resources, 1.0) for configuration in configurations]
+        )
+        limit_s = self.campaign.walltime_s or math.inf
+        cost = np.minimum(seconds * np.exp(np.minimum(spread, 2.0) ** 2 / 2), limit_s) * unit_cost
+        surely = np.minimum(seconds * np.exp(spread), limit_s) * unit_cost
         return _Candidates(
-            configurations, np.array([scale is Scale.FULL_SCALE for scale, _ in found]), cost, surely,
-            self._success(configurations) * self._in_time(seconds, spread), known.log_noise,
+            configurations, np.array([scale is Scale.FULL_SCALE for scale, _ in choices]), cost, surely,
+            self._success_probability(configurations) * self._within_limit(seconds, spread), prediction.log_noise,
         )  # fmt: skip
 
-    def _open(self) -> dict[Scale, float]:
-        """Return how many configurations of each scale may still be made."""
+    def _open_runs(self) -> dict[Scale, float]:
+        """Return the number of configurations of each scale still allowed."""
         free = self.campaign.budget is not None
-        most = {
-            Scale.SCALED_DOWN: _most(self.campaign.scaled_down_runs, SCALED_DOWN_RUNS, free=free),
-            Scale.FULL_SCALE: _most(self.campaign.full_scale_runs, FULL_SCALE_RUNS, free=free),
+        limits = {
+            Scale.SCALED_DOWN: _run_limit(self.campaign.scaled_down_runs, SCALED_DOWN_RUNS, free=free),
+            Scale.FULL_SCALE: _run_limit(self.campaign.full_scale_runs, FULL_SCALE_RUNS, free=free),
         }
-        made = {
-            scale: {configuration_key(run_configuration(one)) for one in self.finished if one.scale is scale}
+        done = {
+            scale: {configuration_key(run_configuration(run)) for run in self.finished if run.scale is scale}
             for scale in Scale
         }
-        return {scale: most[scale] - len(made[scale]) for scale in Scale}
+        return {scale: limits[scale] - len(done[scale]) for scale in Scale}
 
-    def _success(self, found: Sequence[Configuration]) -> Array:
-        """Return how probable it is that each run ends well, but for its limit: near failures it is not."""
-        encoding = self.law.encoding
+    def _success_probability(self, queried: Sequence[Configuration]) -> Array:
+        """Return the probability that each run ends well, apart from its limit; it is low near failures."""
+        encoding = self.model.encoding
         ran = [run_configuration(run) for run in self.finished]
         failed = np.array([run.state not in (JobState.COMPLETED, JobState.TIMEOUT) for run in self.finished])
         (numeric, categories), (numeric2, categories2) = (
-            encoding.coordinates(encoding.basis(each)) for each in (found, ran)
+            encoding.coordinates(encoding.basis(group)) for group in (queried, ran)
         )
-        apart = squared_distances(numeric / NEAR, numeric2 / NEAR) + 2 * squared_distances(categories, categories2)
-        near = np.exp(-0.5 * apart)
-        return np.asarray((near @ ~failed + DOUBT) / (near.sum(1) + DOUBT))
+        distances = squared_distances(numeric / FAILURE_REACH, numeric2 / FAILURE_REACH) + 2 * squared_distances(
+            categories, categories2
+        )
+        near = np.exp(-0.5 * distances)
+        return np.asarray((near @ ~failed + PRIOR_SUCCESSES) / (near.sum(1) + PRIOR_SUCCESSES))
 
-    def _in_time(self, seconds: Array, spread: Array) -> Array:
-        """Return how probable it is that each run ends before its limit."""
+    def _within_limit(self, seconds: Array, spread: Array) -> Array:
+        """Return the probability that each run ends before its limit."""
         if self.campaign.walltime_s is None:
             return np.ones(len(seconds))
         margin = np.log(self.campaign.walltime_s / seconds) / np.maximum(spread, 1e-6)
+        # The logistic function of 1.702 x approximates the normal distribution function within 0.01.
         return np.asarray(1 / (1 + np.exp(-1.702 * np.clip(margin, -30, 30))))
 
-    def _look_ahead(self, found: _Candidates, covariance: Array, first: int) -> tuple[float, list[int]]:
-        """Spend what is left, ``first`` full-scale runs before all else; return the error then, and the runs."""
-        asked, covariance, left, open_ = len(self.asked), covariance.copy(), self.left, self._open()
+    def _look_ahead(self, candidates: _Candidates, covariance: Array, first: int) -> tuple[float, list[int]]:
+        """Simulate spending the budget, with ``first`` full-scale runs first; return the final error and the runs."""
+        target_count, covariance, budget, open_runs = (
+            len(self.targets),
+            covariance.copy(),
+            self.budget,
+            self._open_runs(),
+        )
+        # Greedy choice: the covariance after a run does not depend on its outcome, so it can be computed beforehand.
         picks: list[int] = []
-        for step in range(STEPS):
-            variance = np.diag(covariance)[asked:]
-            gain = self.weights @ covariance[:asked, asked:] ** 2 / (variance + found.noise**2) * found.success
-            allowed = (found.surely <= left) & (
-                np.where(found.full, open_[Scale.FULL_SCALE], open_[Scale.SCALED_DOWN]) > 0
+        for step in range(MAX_STEPS):
+            variance = np.diag(covariance)[target_count:]
+            gain = (
+                self.weights
+                @ covariance[:target_count, target_count:] ** 2
+                / (variance + candidates.noise**2)
+                * candidates.success
+            )
+            allowed = (candidates.surely <= budget) & (
+                np.where(candidates.full, open_runs[Scale.FULL_SCALE], open_runs[Scale.SCALED_DOWN]) > 0
             )
             if step < first:
-                allowed &= found.full
+                allowed &= candidates.full
             if not allowed.any():
                 if step < first:
                     return math.inf, []
                 break
-            index = int(np.argmax(np.where(allowed, gain / found.cost, -1.0)))
+            index = int(np.argmax(np.where(allowed, gain / candidates.cost, -1.0)))
             picks.append(index)
-            left -= found.cost[index]
-            open_[Scale.FULL_SCALE if found.full[index] else Scale.SCALED_DOWN] -= 1
-            column = covariance[:, asked + index]
+            budget -= candidates.cost[index]
+            open_runs[Scale.FULL_SCALE if candidates.full[index] else Scale.SCALED_DOWN] -= 1
+            column = covariance[:, target_count + index]
             covariance -= np.outer(column, column) * (
-                found.success[index] / (column[asked + index] + found.noise[index] ** 2)
+                candidates.success[index] / (column[target_count + index] + candidates.noise[index] ** 2)
             )
-        return float(self.weights @ np.diag(covariance)[:asked]), picks
+        return float(self.weights @ np.diag(covariance)[:target_count]), picks
 
-    def _planned(self, found: _Candidates, picks: Sequence[int]) -> tuple[PlannedRun, ...]:
-        """Return the first of the picks: few while little is known, more later."""
-        most = min(max(len(self.finished) // 6, 2), 8)
-        chosen = list(dict.fromkeys(picks))[:most]
-        scales = [Scale.FULL_SCALE if found.full[index] else Scale.SCALED_DOWN for index in chosen]
+    def _plan_picks(self, candidates: _Candidates, picks: Sequence[int]) -> tuple[PlannedRun, ...]:
+        """Return the first picks: few early in the campaign, more later."""
+        run_limit = min(max(len(self.finished) // 6, 2), 8)
+        chosen = list(dict.fromkeys(picks))[:run_limit]
+        scales = [Scale.FULL_SCALE if candidates.full[index] else Scale.SCALED_DOWN for index in chosen]
         runs = [
-            PlannedRun(self.campaign.name, found.configurations[index], scale, repeat)
+            PlannedRun(self.campaign.name, candidates.configurations[index], scale, repeat)
             for index, scale in zip(chosen, scales, strict=True)
             for repeat in range(self.campaign.repeats)
         ]
         return self.forecaster.forecast(runs)
 
 
-def _most(given: int | None, default: int, *, free: bool) -> float:
-    """Return how many configurations a scale may have: without a number and without a budget, a usual one."""
-    return float(given) if given is not None else math.inf if free else float(default)
+def _run_limit(requested: int | None, default: int, *, free: bool) -> float:
+    """Return the allowed configurations of a scale: the given number, unlimited under a budget, else a default."""
+    return float(requested) if requested is not None else math.inf if free else float(default)

@@ -1,4 +1,4 @@
-"""What runs cost in the unit of a campaign's budget: seconds, core-hours or US dollars."""
+"""Costs of runs in the unit of a campaign's budget: seconds, core-hours or US dollars."""
 
 import math
 import re
@@ -16,37 +16,37 @@ _CORE_HOURS = re.compile(r"(?P<amount>\d[\d_]*\.?\d*)\s*core[- ]?h(?:ours?)?", r
 FORMS = '"20m", "3 core-hours" or "2.50 USD"'
 
 
-def parse_budget(said: str | float) -> Budget:
-    """Read a budget: ``20m`` (of wall time, summed over all runs), ``3 core-hours``, ``2.50 USD``; a number is seconds.
+def parse_budget(value: str | float) -> Budget:
+    """Parse a budget: ``20m`` (of wall time over all runs), ``3 core-hours``, ``2.50 USD``, or a number of seconds.
 
     Raises:
-        InvalidInput: the text is none of these, or the amount is not above 0.
+        InvalidInput: the text has another form, or the amount is not positive.
     """
-    budget = _read(said) if isinstance(said, str) else Budget(float(said), BudgetUnit.SECONDS)
+    budget = _parse_text(value) if isinstance(value, str) else Budget(float(value), BudgetUnit.SECONDS)
     if not 0 < budget.amount < math.inf:
-        raise InvalidInput(f"the budget is {said}, but it must be more than 0")
+        raise InvalidInput(f"the budget is {value}, but it must be more than 0")
     return budget
 
 
-def _read(said: str) -> Budget:
-    if match := _DOLLARS.fullmatch(said.strip()):
+def _parse_text(text: str) -> Budget:
+    if match := _DOLLARS.fullmatch(text.strip()):
         return Budget(float(match["before"] or match["after"]), BudgetUnit.USD)
-    if match := _CORE_HOURS.fullmatch(said.strip()):
+    if match := _CORE_HOURS.fullmatch(text.strip()):
         return Budget(float(match["amount"]), BudgetUnit.CORE_HOURS)
-    if "gpu" in said.lower():
+    if "gpu" in text.lower():
         raise InvalidInput(
-            f"the budget is {said!r}, but GPU-hours are no budget: write US dollars with a gpu_hour under [prices]"
+            f"the budget is {text!r}, but GPU-hours are no budget: write US dollars with a gpu_hour under [prices]"
         )
     try:
-        return Budget(parse_duration_s(said), BudgetUnit.SECONDS)
+        return Budget(parse_duration_s(text), BudgetUnit.SECONDS)
     except InvalidInput as error:
         raise InvalidInput(
-            f"the budget is {said!r}, which is no amount of one unit: write for example {FORMS}"
+            f"the budget is {text!r}, which is no amount of one unit: write for example {FORMS}"
         ) from error
 
 
 def format_amount(amount: float, unit: BudgetUnit) -> str:
-    """Write an amount of a budget's unit for people: ``20m 00s``, ``3.00 core-hours``, ``$2.50``, ``$0.0024``."""
+    """Format an amount for people: ``20m 00s``, ``3.00 core-hours``, ``$2.50``, ``$0.0024``."""
     if unit is BudgetUnit.SECONDS:
         return format_duration(amount)
     if unit is BudgetUnit.CORE_HOURS:
@@ -56,7 +56,7 @@ def format_amount(amount: float, unit: BudgetUnit) -> str:
 
 
 def require_prices(campaign: Campaign, budget: Budget) -> None:
-    """Refuse a budget in dollars where a resource has no price."""
+    """Refuse a budget in dollars if a resource has no price."""
     if budget.unit is not BudgetUnit.USD:
         return
     missing = [name for name, price, needed in _priced(campaign) if needed and price is None]
@@ -75,9 +75,9 @@ def _priced(campaign: Campaign) -> tuple[tuple[str, float | None, bool], ...]:
 
 
 def compute_cost(campaign: Campaign, resources: ResourceSpec, elapsed_s: float) -> float:
-    """Return what ``elapsed_s`` on ``resources`` takes of the budget, in its unit; in seconds without a budget.
+    """Return the cost of ``elapsed_s`` on ``resources`` in the budget's unit; in seconds without a budget.
 
-    A run is charged for the cores and GPUs that it asks for, on all its nodes, whether it uses them or not.
+    A run is charged for its requested cores and GPUs on all nodes, used or not.
     """
     unit = budget_unit(campaign)
     hours = elapsed_s / HOUR_S
@@ -91,5 +91,5 @@ def compute_cost(campaign: Campaign, resources: ResourceSpec, elapsed_s: float) 
 
 
 def budget_unit(campaign: Campaign) -> BudgetUnit:
-    """Return what a campaign's costs are counted in."""
+    """Return the unit of a campaign's costs."""
     return campaign.budget.unit if campaign.budget else BudgetUnit.SECONDS

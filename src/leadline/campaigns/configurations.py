@@ -1,4 +1,4 @@
-"""The space that a campaign covers: what varies at each scale, and the configuration at every point of it."""
+"""The configuration space of a campaign, and the job of each configuration."""
 
 import math
 import re
@@ -12,12 +12,12 @@ from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.runs import Run, Scale, Value
 
 DIGITS = 4
-"""Significant digits of a real value, so that it reads well on a command line."""
+"""Significant digits of a real value, for a readable command line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One thing that varies at a scale: over ``levels_within`` where there are any, else from ``low`` to ``high``."""
+    """One varying quantity at a scale: explicit ``levels``, else the range from ``low`` to ``high``."""
 
     name: str
     levels: tuple[Value, ...] = ()
@@ -30,13 +30,13 @@ class Axis:
 
     @property
     def count(self) -> float:
-        """Return how many values there are; infinity for real numbers."""
+        """Number of values; infinity for real numbers."""
         if self.levels:
             return len(self.levels)
         return self.high - self.low + 1 if self.whole else 1 if self.low == self.high else math.inf
 
     def at(self, share: float) -> Value:
-        """Return the value at ``share`` (0 to 1) of the way; every whole number and level has its equal part."""
+        """Return the value at position ``share`` (0 to 1); integers and levels have equal parts."""
         share = min(max(share, 0.0), 1.0)
         if self.levels:
             return self.levels[min(int(share * len(self.levels)), len(self.levels) - 1)]
@@ -52,15 +52,15 @@ class Axis:
 
 
 def axes(campaign: Campaign, scale: Scale) -> tuple[Axis, ...]:
-    """Return the parameters, in their order, then ``cores``, ``gpus``, ``memory`` and ``partition`` as far as given."""
-    found = [_axis(parameter, scale) for parameter in campaign.parameters]
-    found.append(Axis("cores", campaign.cores, numeric=True))
-    found.append(Axis("gpus", campaign.gpus))
+    """Return the parameters in order, then ``cores``, ``gpus``, ``memory`` and ``partition`` if they vary."""
+    varying = [_axis(parameter, scale) for parameter in campaign.parameters]
+    varying.append(Axis("cores", campaign.cores, numeric=True))
+    varying.append(Axis("gpus", campaign.gpus))
     if campaign.memory_bytes:
-        found.append(Axis("memory", campaign.memory_bytes, numeric=True))
+        varying.append(Axis("memory", campaign.memory_bytes, numeric=True))
     if campaign.partitions:
-        found.append(Axis("partition", campaign.partitions))
-    return tuple(found)
+        varying.append(Axis("partition", campaign.partitions))
+    return tuple(varying)
 
 
 def _axis(parameter: Parameter, scale: Scale) -> Axis:
@@ -74,17 +74,17 @@ def _axis(parameter: Parameter, scale: Scale) -> Axis:
 
 
 def levels_within(parameter: Parameter, span: Range) -> tuple[Value, ...]:
-    """Return the explicit values of a numeric parameter that lie within ``span``; none where any value will do."""
+    """Return the explicit values of a numeric parameter within ``span``; empty if any value is allowed."""
     inside = [value for value in parameter.values if span.low <= value <= span.high]
     return tuple(round(value) if parameter.kind.whole else value for value in inside)
 
 
 def configurations(campaign: Campaign, scale: Scale, points: Iterable[Sequence[float]]) -> Iterator[Configuration]:
-    """Yield the configuration at each point of the unit cube, which has one share for each of ``axes``."""
-    found = axes(campaign, scale)
+    """Yield the configuration at each point of the unit cube, whose dimensions are ``axes``."""
+    varying = axes(campaign, scale)
     names = [parameter.name for parameter in campaign.parameters]
     for shares in points:
-        values = {axis.name: axis.at(share) for axis, share in zip(found, shares, strict=True)}
+        values = {axis.name: axis.at(share) for axis, share in zip(varying, shares, strict=True)}
         memory, partition = values.get("memory"), values.get("partition")
         resources = ResourceSpec(
             cores_per_task=int(values["cores"]),
@@ -96,65 +96,69 @@ def configurations(campaign: Campaign, scale: Scale, points: Iterable[Sequence[f
 
 
 def run_configuration(run: Run) -> Configuration:
-    """Return the configuration that a run was made with."""
-    asked = run.job.resources
+    """Return the configuration of a run."""
+    request = run.job.resources
     resources = ResourceSpec(
-        asked.nodes, asked.tasks_per_node, asked.cores_per_task, asked.gpus_per_node, asked.memory_bytes_per_node
+        request.nodes,
+        request.tasks_per_node,
+        request.cores_per_task,
+        request.gpus_per_node,
+        request.memory_bytes_per_node,
     )
     return Configuration(run.parameters, resources, run.job.partition)
 
 
-def values_of(one: Configuration) -> dict[str, Value]:
-    """Return what a configuration has on every axis."""
-    resources = one.resources
-    values: dict[str, Value] = {**one.parameters, "cores": resources.cores_per_task or 1}
+def values_of(configuration: Configuration) -> dict[str, Value]:
+    """Return the value of a configuration on every axis."""
+    resources = configuration.resources
+    values: dict[str, Value] = {**configuration.parameters, "cores": resources.cores_per_task or 1}
     values["gpus"] = resources.gpus_per_node
     if resources.memory_bytes_per_node is not None:
         values["memory"] = resources.memory_bytes_per_node
-    if one.partition is not None:
-        values["partition"] = one.partition
+    if configuration.partition is not None:
+        values["partition"] = configuration.partition
     return values
 
 
-def configuration_key(one: Configuration) -> tuple[tuple[str, Value], ...]:
-    """Return what two equal configurations share."""
-    return tuple(sorted(values_of(one).items()))
+def configuration_key(configuration: Configuration) -> tuple[tuple[str, Value], ...]:
+    """Return a key shared by equal configurations."""
+    return tuple(sorted(values_of(configuration).items()))
 
 
-def distinct_configurations(found: Iterable[Configuration]) -> Iterator[Configuration]:
-    """Yield each configuration when it comes first."""
-    seen = set()
-    for one in found:
-        if (name := configuration_key(one)) not in seen:
-            seen.add(name)
-            yield one
+def distinct_configurations(candidates: Iterable[Configuration]) -> Iterator[Configuration]:
+    """Yield each configuration once, at its first occurrence."""
+    keys = set()
+    for candidate in candidates:
+        if (key := configuration_key(candidate)) not in keys:
+            keys.add(key)
+            yield candidate
 
 
 _PLACEHOLDER = re.compile(r"\{\{(?P<braces>\w+)\}\}|\{(?P<name>\w+)\}")
 
 RESOURCES = ("cores", "gpus", "memory_mib", "memory_gib", "partition")
-"""Placeholders that stand for a run's resources."""
+"""Placeholders of a run's resources."""
 
 
 def placeholders(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the names in single braces, in order; ``{{name}}`` stands for ``{name}`` itself and is none."""
-    found = [match["name"] for word in words for match in _PLACEHOLDER.finditer(word) if match["name"]]
-    return tuple(dict.fromkeys(found))
+    """Return the names in single braces, in order; ``{{name}}`` is an escaped ``{name}``."""
+    names = [match["name"] for word in words for match in _PLACEHOLDER.finditer(word) if match["name"]]
+    return tuple(dict.fromkeys(names))
 
 
 def build_job(campaign: Campaign, planned: PlannedRun) -> JobSpec:
-    """Return the job of a run: its words, setup lines and environment with every placeholder filled in.
+    """Return the job of a run, with all placeholders in command, setup and environment filled in.
 
-    ``{memory_mib}`` and ``{memory_gib}`` are what one node gives. A value in a setup line is quoted for the shell.
+    ``{memory_mib}`` and ``{memory_gib}`` are the memory of one node. Values in setup lines are quoted for the shell.
     """
-    one = planned.configuration
-    values = _values(one)
+    configuration = planned.configuration
+    values = _values(configuration)
     return JobSpec(
         name=campaign.name,
         command=tuple(_fill(word, values) for word in campaign.command),
-        resources=replace(one.resources, walltime_s=campaign.walltime_s),
+        resources=replace(configuration.resources, walltime_s=campaign.walltime_s),
         system=campaign.system,
-        partition=one.partition,
+        partition=configuration.partition,
         account=campaign.account,
         workdir=campaign.workdir,
         environment={name: _fill(word, values) for name, word in campaign.environment.items()},
@@ -163,34 +167,34 @@ def build_job(campaign: Campaign, planned: PlannedRun) -> JobSpec:
     )
 
 
-def fill_command(words: Sequence[str], one: Configuration) -> tuple[str, ...]:
-    """Return the words of a command with the placeholders of a configuration filled in.
+def fill_command(words: Sequence[str], configuration: Configuration) -> tuple[str, ...]:
+    """Fill the placeholders of a command from a configuration.
 
     Raises:
         InvalidInput: a placeholder has no value in the configuration.
     """
-    values = _values(one)
+    values = _values(configuration)
     if missing := [name for name in placeholders(words) if name not in values]:
         raise InvalidInput(f"{{{missing[0]}}} of the command has no value: give it one")
     return tuple(_fill(word, values) for word in words)
 
 
-def _values(one: Configuration) -> dict[str, str]:
-    return {**{name: str(value) for name, value in one.parameters.items()}, **_resources(one)}
+def _values(configuration: Configuration) -> dict[str, str]:
+    return {**{name: str(value) for name, value in configuration.parameters.items()}, **_resources(configuration)}
 
 
-def _resources(one: Configuration) -> dict[str, str]:
-    memory = one.resources.memory_bytes_per_node or 0
+def _resources(configuration: Configuration) -> dict[str, str]:
+    memory = configuration.resources.memory_bytes_per_node or 0
     return {
-        "cores": str(one.resources.cores_per_task or 1),
-        "gpus": str(one.resources.gpus_per_node),
+        "cores": str(configuration.resources.cores_per_task or 1),
+        "gpus": str(configuration.resources.gpus_per_node),
         "memory_mib": str(memory // 2**20),
         "memory_gib": f"{memory / 2**30:g}",
-        "partition": one.partition or "",
+        "partition": configuration.partition or "",
     }
 
 
-def _fill(word: str, values: dict[str, str], quoted: Callable[[str], str] = str) -> str:
+def _fill(word: str, values: dict[str, str], quote: Callable[[str], str] = str) -> str:
     return _PLACEHOLDER.sub(
-        lambda match: quoted(values[match["name"]]) if match["name"] else f"{{{match['braces']}}}", word
+        lambda match: quote(values[match["name"]]) if match["name"] else f"{{{match['braces']}}}", word
     )

@@ -1,4 +1,4 @@
-"""Choose configurations ahead of any run: on a grid, at random, or spread through the space where runs are cheap."""
+"""Experimental designs: grid, random, and space-filling with preference for cheap runs."""
 
 import math
 import random
@@ -14,17 +14,17 @@ from leadline.core.campaigns import Campaign, Configuration, Design
 from leadline.core.runs import Scale
 
 POOL = 1024
-"""Points from which a space-filling design is chosen."""
+"""Candidate points of a space-filling design."""
 THRIFT = 0.25
-"""Exponent of a configuration's forecast cost, by which its distance to those chosen is divided."""
-AT_THE_TOP = 5
-"""Every so many-th scaled-down configuration is one of the largest."""
+"""Exponent of forecast cost in the denominator of a point's distance."""
+LARGEST_PERIOD = 5
+"""Period at which a scaled-down configuration is one of the largest."""
 
 
 def choose_configurations(campaign: Campaign, kind: Design, scale: Scale, count: int) -> list[Configuration]:
-    """Return up to ``count`` distinct configurations of a scale, the same for the same campaign and seed.
+    """Return up to ``count`` distinct configurations of a scale, determined by campaign and seed.
 
-    Fewer where the space has no more. The start of an adaptive design is a space-filling one.
+    An adaptive design starts as a space-filling one.
     """
     choose: Callable[[Campaign, Scale, int], list[Configuration]] = {
         Design.GRID: grid_design,
@@ -34,22 +34,23 @@ def choose_configurations(campaign: Campaign, kind: Design, scale: Scale, count:
 
 
 def grid_design(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
-    """Return a full factorial design: every category and resource, and evenly spaced levels of what is numeric.
+    """Return a full factorial design over all categories and resources and evenly spaced numeric levels.
 
-    The levels grow in turn, those that carry scale first, while there are at most ``count`` points. Where already the
-    categories and resources have more, some of those points are taken at random. Their order is mixed, so that every
-    beginning of the list is a sample of it.
+    Levels are added in turn, on scale-carrying axes first, up to ``count`` points. If categories and resources alone
+    have more, the design is a random subset. The order is shuffled, so that every prefix is a sample.
     """
-    found = axes(campaign, scale)
-    counts = [len(axis.levels) if axis.levels and not _grows(axis) else 1 for axis in found]
-    growing = sorted((i for i, axis in enumerate(found) if _grows(axis)), key=lambda i: not found[i].carries_scale)
+    scale_axes = axes(campaign, scale)
+    counts = [len(axis.levels) if axis.levels and not _grows(axis) else 1 for axis in scale_axes]
+    growing = sorted(
+        (i for i, axis in enumerate(scale_axes) if _grows(axis)), key=lambda i: not scale_axes[i].carries_scale
+    )
     while growing:
         for index in list(growing):
-            more = [*counts[:index], counts[index] + 1, *counts[index + 1 :]]
-            if math.prod(more) > count or more[index] > found[index].count:
+            grown = [*counts[:index], counts[index] + 1, *counts[index + 1 :]]
+            if math.prod(grown) > count or grown[index] > scale_axes[index].count:
                 growing.remove(index)
             else:
-                counts = more
+                counts = grown
     points = list(distinct_configurations(configurations(campaign, scale, product(*map(_shares, counts)))))
     random.Random(f"{campaign.seed} grid {scale}").shuffle(points)  # noqa: S311 - a design, no secret
     return points[:count]
@@ -60,12 +61,12 @@ def _grows(axis: Axis) -> bool:
 
 
 def _shares(levels: int) -> list[float]:
-    """Return where that many levels lie: both ends and evenly between; the middle for one."""
+    """Return positions of evenly spaced levels from 0 to 1; the middle for a single one."""
     return [0.5] if levels == 1 else [index / (levels - 1) for index in range(levels)]
 
 
 def random_design(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
-    """Return configurations drawn independently, each value uniform over its axis."""
+    """Return independent configurations, uniform over each axis."""
     draw = random.Random(f"{campaign.seed} random {scale}")  # noqa: S311 - a design, no secret
     width = len(axes(campaign, scale))
     drawn = ([draw.random() for _ in range(width)] for _ in range(20 * count))
@@ -73,28 +74,28 @@ def random_design(campaign: Campaign, scale: Scale, count: int) -> list[Configur
 
 
 def space_filling_design(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
-    """Return configurations far from each other, the cheaper of two that are as far, some at the largest scale.
+    """Return configurations far from each other, with cheaper ones preferred and some at the largest scale.
 
-    Chosen one after the other from a Sobol sequence by maximin distance over forecast cost, so that every beginning of
-    the list is itself such a design.
+    Points of a Sobol sequence are added greedily by maximin distance over forecast cost, so that every prefix is a
+    design too.
     """
-    found = sobol_pool(campaign, scale, POOL)
+    candidates = sobol_pool(campaign, scale, POOL)
     encoding = CampaignEncoding(campaign)
-    basis = encoding.basis(found)
-    where = _coordinates(encoding, basis)
+    basis = encoding.basis(candidates)
+    points = _coordinates(encoding, basis)
     cost = np.exp(basis @ encoding.mean)
-    scales = _scale_share(campaign, scale, found)
+    scales = _scale_share(campaign, scale, candidates)
     top = scales >= np.quantile(scales, 0.9)
     chosen = [int(np.argmin(cost))]
-    nearest = np.linalg.norm(where - where[chosen[0]], axis=1)
-    while len(chosen) < min(count, len(found)):
-        largest = len(chosen) % AT_THE_TOP == AT_THE_TOP - 1
+    nearest = np.linalg.norm(points - points[chosen[0]], axis=1)
+    while len(chosen) < min(count, len(candidates)):
+        largest = len(chosen) % LARGEST_PERIOD == LARGEST_PERIOD - 1
         merit = nearest * top if largest and (nearest * top).max() > 0 else nearest / cost**THRIFT
         if merit.max() <= 0:
             break
         chosen.append(int(np.argmax(merit)))
-        nearest = np.minimum(nearest, np.linalg.norm(where - where[chosen[-1]], axis=1))
-    return [found[index] for index in chosen[:count]]
+        nearest = np.minimum(nearest, np.linalg.norm(points - points[chosen[-1]], axis=1))
+    return [candidates[index] for index in chosen[:count]]
 
 
 def sobol_pool(campaign: Campaign, scale: Scale, size: int, salt: int = 0) -> list[Configuration]:
@@ -105,17 +106,17 @@ def sobol_pool(campaign: Campaign, scale: Scale, size: int, salt: int = 0) -> li
 
 
 def _coordinates(encoding: CampaignEncoding, basis: Array) -> Array:
-    """Return points such that each numeric axis spans 1, and two categories are 1 apart."""
+    """Return points in which each numeric axis spans 1 and two categories are 1 apart."""
     numeric, categories = encoding.coordinates(basis)
     span = np.ptp(numeric, axis=0) if len(numeric) else np.ones(numeric.shape[1])
     return np.hstack([numeric / np.where(span > 0, span, 1.0), categories / math.sqrt(2)])
 
 
-def _scale_share(campaign: Campaign, scale: Scale, found: Sequence[Configuration]) -> Array:
-    """Return how far up the parameters that carry scale are, together: the mean of their shares of the range."""
-    shares = np.zeros(len(found))
+def _scale_share(campaign: Campaign, scale: Scale, candidates: Sequence[Configuration]) -> Array:
+    """Return the mean position of the scale-carrying parameters in their ranges, from 0 to 1."""
+    shares = np.zeros(len(candidates))
     for axis in axes(campaign, scale):
         if axis.carries_scale and axis.low < axis.high:
-            values = np.array([float(one.parameters[axis.name]) for one in found])
+            values = np.array([float(configuration.parameters[axis.name]) for configuration in candidates])
             shares += (values - axis.low) / (axis.high - axis.low)
     return shares

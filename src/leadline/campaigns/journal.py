@@ -1,4 +1,4 @@
-"""What a campaign's journal says: its runs, what they took, what is left, and why they failed."""
+"""The folder and journal of a campaign: its runs, their consumption, and the causes of failures."""
 
 import os
 import re
@@ -22,17 +22,17 @@ from leadline.execution.schedulers.job_queue import QueueEntry, QueueJournal, la
 from leadline.files.lock import file_lock, lock_holder
 
 RETRIED_STATES = (JobState.CANCELLED, JobState.PREEMPTED, JobState.NODE_FAIL, JobState.UNKNOWN)
-"""States of a run that somebody else ended: it is made again when the campaign is resumed."""
+"""States of a run that was ended from outside; a resumed campaign repeats it."""
 MIN_PACED_RUNS = 3
-"""So many runs that completed show how far off their forecasts are."""
+"""Fewest completed runs from which the error of the forecasts is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class CampaignTotals:
-    """Where a campaign stands; ``budget_spent`` and ``budget`` in the budget's unit, money in US dollars if prices are known.
+    """State of a campaign; ``spent`` and ``budget`` in the budget's unit, money in US dollars if prices are known.
 
-    ``left_s`` is the forecast of all runs that have not ended, one after the other, at the pace of those that have, and
-    ``unknown`` how many of them nothing is known of.
+    ``left_s`` is the forecast time of the remaining runs in sequence, at the pace of the ended ones. ``unknown`` counts
+    remaining runs without a forecast.
     """
 
     planned: int
@@ -47,12 +47,12 @@ class CampaignTotals:
 
     @property
     def ended(self) -> int:
-        """Return how many runs ended, well or not."""
+        """Number of ended runs, failed ones included."""
         return self.completed + self.failed
 
 
 def format_note(planned: PlannedRun) -> str:
-    """Return what the journal keeps of a planned run."""
+    """Return the journal text of a planned run."""
     return to_json(planned, indent=0)
 
 
@@ -67,7 +67,7 @@ def _read_note(note: str) -> PlannedRun:
 
 
 def run_from_entry(entry: QueueEntry) -> Run:
-    """Return the run of an entry that ended, as the history keeps it."""
+    """Return the run of an ended entry, in the form of the history."""
     if entry.outcome is None:
         raise ValueError(f"run {entry.key} has not ended")
     planned = read_planned_run(entry)
@@ -77,38 +77,38 @@ def run_from_entry(entry: QueueEntry) -> Run:
 
 
 def total_elapsed_s(entry: QueueEntry) -> float:
-    """Return the seconds that all attempts of a run took, as far as they were measured."""
+    """Return the measured seconds of all attempts of a run."""
     measured = entry.outcome.measured.get("elapsed_s") if entry.outcome else None
     return entry.lost_s + (measured.value if measured else 0.0)
 
 
 def budget_spent(campaign: Campaign, entries: Sequence[QueueEntry]) -> float:
-    """Return what the runs took of the budget, in its unit."""
+    """Return the consumption of the runs, in the unit of the budget."""
     return sum(compute_cost(campaign, entry.spec.resources, total_elapsed_s(entry)) for entry in entries)
 
 
-def expected_run_s(entry: QueueEntry, known: dict[str, float]) -> float | None:
-    """Return how long a run is expected to take: as forecast, else as the runs of its scale took (``known``)."""
+def expected_run_s(entry: QueueEntry, mean_s: dict[str, float]) -> float | None:
+    """Return the expected duration of a run: its forecast, else ``mean_s`` of its scale."""
     planned = read_planned_run(entry)
     if planned.forecast_s is not None:
         return planned.forecast_s.point
-    return known.get(planned.scale)
+    return mean_s.get(planned.scale)
 
 
 def mean_completed_s(entries: Sequence[QueueEntry]) -> dict[str, float]:
-    """Return scale → the mean seconds of the runs that completed."""
-    found: dict[str, list[float]] = {}
+    """Return the mean seconds of completed runs by scale."""
+    by_scale: dict[str, list[float]] = {}
     for entry in entries:
         if entry.state is JobState.COMPLETED and entry.outcome:
-            found.setdefault(read_planned_run(entry).scale, []).append(entry.outcome.measured["elapsed_s"].value)
-    return {scale: sum(times) / len(times) for scale, times in found.items()}
+            by_scale.setdefault(read_planned_run(entry).scale, []).append(entry.outcome.measured["elapsed_s"].value)
+    return {scale: sum(times) / len(times) for scale, times in by_scale.items()}
 
 
 def campaign_totals(campaign: Campaign, entries: Sequence[QueueEntry]) -> CampaignTotals:
-    """Count a campaign's runs."""
-    known = mean_completed_s(entries)
-    open_ones = [entry for entry in entries if not entry.state.final]
-    expected = [expected_run_s(entry, known) for entry in open_ones]
+    """Summarize a campaign's runs."""
+    mean_s = mean_completed_s(entries)
+    remaining = [entry for entry in entries if not entry.state.final]
+    expected = [expected_run_s(entry, mean_s) for entry in remaining]
     return CampaignTotals(
         planned=len(entries),
         completed=sum(entry.state is JobState.COMPLETED for entry in entries),
@@ -117,13 +117,13 @@ def campaign_totals(campaign: Campaign, entries: Sequence[QueueEntry]) -> Campai
         spent=budget_spent(campaign, entries),
         budget=campaign.budget.amount if campaign.budget else None,
         money=_money(campaign, entries),
-        left_s=_pace(entries) * sum(one for one in expected if one is not None),
-        unknown=sum(one is None for one in expected),
+        left_s=_pace(entries) * sum(seconds for seconds in expected if seconds is not None),
+        unknown=sum(seconds is None for seconds in expected),
     )
 
 
 def _pace(entries: Sequence[QueueEntry]) -> float:
-    """Return the median of what runs took over what they were forecast to take; 1 while fewer than three are known."""
+    """Return the median ratio of measured to forecast time; 1 with fewer than three completed runs."""
     shares = [
         entry.outcome.measured["elapsed_s"].value / forecast.point
         for entry in entries
@@ -141,7 +141,7 @@ def _money(campaign: Campaign, entries: Sequence[QueueEntry]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class FailureSummary:
-    """Why runs failed: how they ended, with the last line that one of them wrote."""
+    """Runs that failed in the same way, with the last line that one of them wrote."""
 
     count: int
     how: str
@@ -149,26 +149,26 @@ class FailureSummary:
     log: str
 
     def __str__(self) -> str:
-        said = f'{self.how}, having written "{self.last_line}"' if self.last_line else f"{self.how}, in silence"
-        return f"{said} ({self.log})"
+        text = f'{self.how}, having written "{self.last_line}"' if self.last_line else f"{self.how}, in silence"
+        return f"{text} ({self.log})"
 
 
 def failure_summaries(entries: Sequence[QueueEntry], folder: Path) -> list[FailureSummary]:
-    """Return why the runs failed that did, the commonest cause first; lines that differ in numbers alone are one."""
+    """Group failed runs by cause, most frequent first; last lines match if they differ only in numbers."""
     counts: Counter[tuple[str, str]] = Counter()
-    shown: dict[tuple[str, str], tuple[str, str]] = {}
+    examples: dict[tuple[str, str], tuple[str, str]] = {}
     for entry in entries:
         if not entry.state.final or entry.state is JobState.COMPLETED:
             continue
         log = log_path(folder, entry)
-        said = last_log_line(log)
-        cause = (_how(entry), re.sub(r"\d+", "#", said))
+        line = last_log_line(log)
+        cause = (_describe_end(entry), re.sub(r"\d+", "#", line))
         counts[cause] += 1
-        shown.setdefault(cause, (said, str(log)))
-    return [FailureSummary(count, cause[0], *shown[cause]) for cause, count in counts.most_common()]
+        examples.setdefault(cause, (line, str(log)))
+    return [FailureSummary(count, cause[0], *examples[cause]) for cause, count in counts.most_common()]
 
 
-def _how(entry: QueueEntry) -> str:
+def _describe_end(entry: QueueEntry) -> str:
     outcome = entry.outcome
     if outcome is None:
         return entry.state.value
@@ -188,18 +188,18 @@ LOCK = "runner.lock"
 
 
 def store_campaign(folder: Path, campaign: Campaign, file: Path) -> None:
-    """Put a campaign and its file into its folder; budget, limits and runs may change, what is run may not.
+    """Store a campaign and its file in its folder; budget, limits and runs may change, but not the command.
 
     Raises:
-        LeadlineError: the folder holds a campaign that runs something else, or cannot be written to.
+        LeadlineError: the folder belongs to a campaign with another command, or is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / PARSED).exists():
-            kept = read_stored_campaign(folder)
-            if (kept.name, kept.command, kept.setup) != (campaign.name, campaign.command, campaign.setup):
+            stored = read_stored_campaign(folder)
+            if (stored.name, stored.command, stored.setup) != (campaign.name, campaign.command, campaign.setup):
                 raise LeadlineError(
-                    f"{folder} holds a campaign {kept.name!r} that runs another command: give this one another name, "
+                    f"{folder} holds a campaign {stored.name!r} that runs another command: give this one another name, "
                     "or another folder with --folder"
                 )
         _write(folder / COPY, file.read_text(encoding="utf-8"))
@@ -212,7 +212,7 @@ def store_campaign(folder: Path, campaign: Campaign, file: Path) -> None:
 
 
 def read_stored_campaign(folder: Path) -> Campaign:
-    """Return the campaign that a folder holds.
+    """Return the campaign in a folder.
 
     Raises:
         LeadlineError: there is none.
@@ -231,27 +231,27 @@ def open_journal(folder: Path) -> QueueJournal:
 
 @contextmanager
 def runner_lock(folder: Path, name: str) -> Iterator[None]:
-    """Be the one process that runs the campaign.
+    """Hold the lock of the only process that runs the campaign.
 
     Raises:
-        LeadlineError: another process runs it; it is named.
+        LeadlineError: another process runs it; the error names that process.
     """
-    with file_lock(folder / LOCK) as mine:
-        if not mine:
+    with file_lock(folder / LOCK) as acquired:
+        if not acquired:
             raise LeadlineError(
-                f"campaign {name!r} is being run by {find_runner(folder) or 'another process'}: wait for it, or stop it "
-                f"with leadline campaign stop {name}"
+                f"campaign {name!r} is being run by {find_runner(folder) or 'another process'}: wait for it, or stop "
+                f"it with leadline campaign stop {name}"
             )
         yield
 
 
 def find_runner(folder: Path) -> str | None:
-    """Return who runs the campaign, as ``process 12 on node1 since 14:02``; ``None`` if nobody does."""
+    """Return the process that runs the campaign, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
     return lock_holder(folder / LOCK)
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.write_text(text, encoding="utf-8")
     new.replace(path)

@@ -1,4 +1,4 @@
-"""Make the runs of a campaign: start what the budget allows, take in what ended, ask for more, end in order."""
+"""The campaign runner: starts affordable runs, records ended ones, and requests further runs."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -28,17 +28,17 @@ from leadline.core.runs import Run
 from leadline.execution.schedulers.job_queue import JobQueue, QueueEntry, QueueJournal
 
 MIN_HOPELESS_RUNS = 3
-"""So many first runs of a call that all fail in one way end it."""
+"""Number of initial runs that must fail in the same way to end the call."""
 STOP_FLAG = "stop"
-"""The wish by which another process stops this one."""
+"""Journal flag by which another process stops this one."""
 TICK_S = 0.5
 
 ProposeRuns = Callable[[Campaign, tuple[Run, ...], float], tuple[PlannedRun, ...]]
-"""What chooses the next runs from the campaign, its runs that ended, and what was spent."""
+"""Callback that chooses the next runs from the campaign, its ended runs, and the consumption."""
 
 
 class StopReason(StrEnum):
-    """Why a call ended."""
+    """Reason for the end of a call."""
 
     DONE = "done"
     BUDGET = "the budget is spent"
@@ -50,7 +50,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CampaignReport:
-    """How a call ended, where the campaign stands, and why runs failed, the commonest cause first."""
+    """Result of a call: reason of its end, totals, and failures, most frequent first."""
 
     ending: StopReason
     tally: CampaignTotals
@@ -59,23 +59,30 @@ class CampaignReport:
 
 
 def execution_order(campaign: Campaign, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return planned runs in the order in which they are to be made.
+    """Return planned runs in the order of execution.
 
-    Those of a random design without a budget are mixed, scales and repeats, so that an hour in which the machine is
-    slow is not taken for scale; of others the scaled-down runs come first, as planned.
+    A random design without a budget is shuffled across scales and repeats, so that an hour of a slow machine does not
+    look like an effect of scale. Other designs start with the scaled-down runs, as planned.
     """
-    found = list(runs)
+    ordered = list(runs)
     if campaign.design is Design.RANDOM and campaign.budget is None:
-        random.Random(f"{campaign.seed} order").shuffle(found)  # noqa: S311 - a design, no secret
-    return found
+        random.Random(f"{campaign.seed} order").shuffle(ordered)  # noqa: S311 - a design, no secret
+    return ordered
 
 
 class Runner:
     """One call that runs a campaign; ``interrupt`` may be called from a signal handler.
 
-    ``history`` is ``None`` if the runs are not to enter one; ``retry_failed`` makes runs again that failed.
-    ``place`` says where a job goes. ``watch`` hears where the campaign stands, with the run that ended just now, if one
-    did.
+    Args:
+        campaign: the campaign.
+        journal: its journal.
+        folder: its folder.
+        history: store of the runs, if any.
+        propose: chooses further runs of an adaptive design.
+        place: sets the target of a job.
+        max_runs: ends the call after so many runs.
+        retry_failed: repeats failed runs.
+        watch: called with the totals, and with a run that has just ended.
     """
 
     def __init__(
@@ -104,98 +111,104 @@ class Runner:
         self.ended: list[QueueEntry] = []
         self.ending: StopReason | None = None
         self._interrupts = 0
-        self._tells_to_end = False
+        self._queue_ended = False
         self._typical_s: dict[str, float] = {}
         self._spent = 0.0
         self._chosen: dict[str, QueueEntry] = {}
 
     def interrupt(self) -> None:
-        """Start no more runs; at the second call, end those that run."""
+        """Start no more runs; the second call ends running ones."""
         self._interrupts += 1
 
     def limit_s(self, entry: QueueEntry) -> float | None:
-        """Return how many seconds the budget leaves for a run; ``None`` without a budget."""
+        """Return the seconds that the budget leaves for a run; ``None`` without a budget."""
         if self.campaign.budget is None:
             return None
-        return max(self._left(entry), 0.0) / compute_cost(self.campaign, entry.spec.resources, 1.0)
+        return max(self._remaining_budget(entry), 0.0) / compute_cost(self.campaign, entry.spec.resources, 1.0)
 
     def run(self, planned: Sequence[PlannedRun], queue: JobQueue) -> CampaignReport:
-        """Run what is planned and not finished, ``execution_order``, until there is no more, or until something ends it."""
+        """Run the planned and unfinished runs in ``execution_order`` until none is left or the call ends early."""
         self.journal.clear_flag(STOP_FLAG)
         queue.resume()
-        self._put_back()
+        self._requeue()
         self._plan(execution_order(self.campaign, planned))
-        self._record_what_was_not()
-        self.watch(self._tally(), None)
+        self._record_missed()
+        self.watch(self._totals(), None)
         while True:
-            self._notice(queue)
+            self._check_stop(queue)
             self._refresh()
             if self.ending is None:
                 queue.start(self._startable())
                 self.entries.update(queue.running)
                 self._chosen.clear()
-            if not queue.running and not self._goes_on():
+            if not queue.running and not self._continue():
                 break
             for entry in queue.wait(TICK_S if queue.running else 0.0):
-                self._take(entry)
-            self.watch(self._tally(), None)
+                self._update(entry)
+            self.watch(self._totals(), None)
         failed = failure_summaries([*self.entries.values()], self.folder)
-        return CampaignReport(self.ending or self._how_it_ended(), self._tally(), failed, len(self.ended))
+        return CampaignReport(self.ending or self._final_reason(), self._totals(), failed, len(self.ended))
 
     def _plan(self, planned: Sequence[PlannedRun]) -> int:
-        """Put runs into the journal; return how many are new."""
+        """Add runs to the journal and return the number of new ones."""
         before = len(self.entries)
-        self.journal.add([(one.id, self.place(build_job(self.campaign, one)), format_note(one)) for one in planned])
+        self.journal.add(
+            [
+                (planned_run.id, self.place(build_job(self.campaign, planned_run)), format_note(planned_run))
+                for planned_run in planned
+            ]
+        )
         self.entries = {entry.key: entry for entry in self.journal.entries()}
         return len(self.entries) - before
 
-    def _put_back(self) -> None:
-        """Let runs wait again that others ended, and those that failed if they are to be retried."""
+    def _requeue(self) -> None:
+        """Requeue runs that were ended from outside, and failed ones on request."""
         for entry in self.journal.entries():
             failed = entry.state.final and entry.state is not JobState.COMPLETED
             if entry.state in RETRIED_STATES or (self.retry_failed and failed):
                 self.journal.requeue(entry.key, lost_s=total_elapsed_s(entry) - entry.lost_s)
 
-    def _record_what_was_not(self) -> None:
-        """Take in runs that ended when nobody looked, or just before an earlier process died."""
+    def _record_missed(self) -> None:
+        """Record runs that ended while no process watched, or just before one died."""
         for entry in self.entries.values():
             if entry.state.final and not entry.recorded:
                 self._record(entry)
 
     def _record(self, entry: QueueEntry) -> None:
-        """Put a run into the history once: it is replaced there if this process dies before the journal knows."""
+        """Store a run in the history, which replaces it if this process dies before the journal is updated."""
         if self.history is not None:
+            # History first: an unrecorded run is added again, but a lost one would never be.
             self.history.add(run_from_entry(entry))
             entry = self.journal.mark_recorded(entry.key)
         self.entries[entry.key] = entry
 
-    def _take(self, entry: QueueEntry) -> None:
+    def _update(self, entry: QueueEntry) -> None:
         self.entries[entry.key] = entry
         if not entry.state.final:
             return
         self._record(entry)
         self.ended.append(self.entries[entry.key])
-        self.watch(self._tally(), entry)
+        self.watch(self._totals(), entry)
 
     def _refresh(self) -> None:
-        """Count anew what was spent and how long runs take."""
+        """Update consumption and typical run times."""
         entries = [*self.entries.values()]
         self._typical_s, self._spent = mean_completed_s(entries), budget_spent(self.campaign, entries)
 
-    def _notice(self, queue: JobQueue) -> None:
-        """Heed interrupts, the wish to stop, and a campaign in which nothing succeeds."""
+    def _check_stop(self, queue: JobQueue) -> None:
+        """Handle interrupts, the stop flag, and campaigns in which every run fails."""
         end = self._interrupts > 1
         if self._interrupts:
             self.ending = self.ending or StopReason.INTERRUPTED
-        if self.ending is None and self._hopeless():
+        if self.ending is None and self._is_hopeless():
             self.ending, end = StopReason.HOPELESS, True
         if self.ending is not StopReason.STOPPED and self.journal.has_flag(STOP_FLAG):
             self.ending, end = StopReason.STOPPED, True
-        if end and not self._tells_to_end:
-            self._tells_to_end = True
+        if end and not self._queue_ended:
+            self._queue_ended = True
             queue.end()
 
-    def _hopeless(self) -> bool:
+    def _is_hopeless(self) -> bool:
         if len(self.ended) < MIN_HOPELESS_RUNS or any(
             entry.state is JobState.COMPLETED for entry in self.entries.values()
         ):
@@ -203,63 +216,63 @@ class Runner:
         return failure_summaries(self.ended, self.folder)[0].count == len(self.ended)
 
     def _startable(self) -> Iterator[QueueEntry]:
-        """Yield the runs that wait, in their order, as far as the budget and ``max_runs`` allow."""
+        """Yield waiting runs in order, within the budget and ``max_runs``."""
         self._chosen.clear()
-        for entry in [one for one in self.entries.values() if one.state is JobState.PENDING]:
-            if self.max_runs is not None and len(self.ended) + len(self._at_work()) >= self.max_runs:
+        for entry in [candidate for candidate in self.entries.values() if candidate.state is JobState.PENDING]:
+            if self.max_runs is not None and len(self.ended) + len(self._started()) >= self.max_runs:
                 return
             if self._affordable(entry):
                 yield entry
                 self._chosen[entry.key] = entry
 
-    def _at_work(self) -> dict[str, QueueEntry]:
-        """Return the runs that were started, those of this moment included."""
-        return {key: one for key, one in self.entries.items() if one.state is JobState.RUNNING} | self._chosen
+    def _started(self) -> dict[str, QueueEntry]:
+        """Return the started runs, including those of this moment."""
+        return {key: entry for key, entry in self.entries.items() if entry.state is JobState.RUNNING} | self._chosen
 
     def _affordable(self, entry: QueueEntry) -> bool:
-        """Whether what is left of the budget covers what the run is expected to take."""
+        """Return True if the remaining budget covers the expected cost of the run."""
         if self.campaign.budget is None:
             return True
         expected = self._expected(entry)
-        left = self._left(entry)
-        return left > 0 if expected is None else expected <= left
+        remaining = self._remaining_budget(entry)
+        return remaining > 0 if expected is None else expected <= remaining
 
-    def _left(self, but: QueueEntry) -> float:
-        """Return what neither runs that ended nor those that run (but this one) take of the budget."""
+    def _remaining_budget(self, excluded: QueueEntry) -> float:
+        """Return the budget that ended and running runs leave for this run."""
         if self.campaign.budget is None:
             raise ValueError("there is no budget")
-        held = sum(self._expected(one) or 0.0 for key, one in self._at_work().items() if key != but.key)
-        return self.campaign.budget.amount - self._spent - held
+        committed = sum(self._expected(entry) or 0.0 for key, entry in self._started().items() if key != excluded.key)
+        return self.campaign.budget.amount - self._spent - committed
 
     def _expected(self, entry: QueueEntry) -> float | None:
         seconds = expected_run_s(entry, self._typical_s)
         return None if seconds is None else compute_cost(self.campaign, entry.spec.resources, seconds)
 
-    def _goes_on(self) -> bool:
-        """Whether there is more to start, now that nothing runs; an adaptive design is asked for it."""
-        if self.ending is not None or self._enough():
+    def _continue(self) -> bool:
+        """Return True if there are more runs to start; an adaptive design may propose some."""
+        if self.ending is not None or self._reached_max_runs():
             return False
-        if next(self._waiting(), None) is not None:
+        if next(self._affordable_runs(), None) is not None:
             return True
-        if self.propose is None or self._spent_up():
+        if self.propose is None or self._is_budget_spent():
             return False
         finished = tuple(run_from_entry(entry) for entry in self.entries.values() if entry.state.final)
         return self._plan(self.propose(self.campaign, finished, self._spent)) > 0
 
-    def _waiting(self) -> Iterator[QueueEntry]:
-        return (e for e in self.entries.values() if e.state is JobState.PENDING and self._affordable(e))
+    def _affordable_runs(self) -> Iterator[QueueEntry]:
+        return (entry for entry in self.entries.values() if entry.state is JobState.PENDING and self._affordable(entry))
 
-    def _enough(self) -> bool:
+    def _reached_max_runs(self) -> bool:
         return self.max_runs is not None and len(self.ended) >= self.max_runs
 
-    def _spent_up(self) -> bool:
+    def _is_budget_spent(self) -> bool:
         return self.campaign.budget is not None and self._spent >= self.campaign.budget.amount
 
-    def _how_it_ended(self) -> StopReason:
+    def _final_reason(self) -> StopReason:
         waiting = any(entry.state is JobState.PENDING for entry in self.entries.values())
-        if waiting and self._enough():
+        if waiting and self._reached_max_runs():
             return StopReason.MAX_RUNS
-        return StopReason.BUDGET if waiting or self._spent_up() else StopReason.DONE
+        return StopReason.BUDGET if waiting or self._is_budget_spent() else StopReason.DONE
 
-    def _tally(self) -> CampaignTotals:
+    def _totals(self) -> CampaignTotals:
         return campaign_totals(self.campaign, [*self.entries.values()])

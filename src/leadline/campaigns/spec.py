@@ -1,4 +1,4 @@
-"""Read a campaign's file: the command, its parameters at both scales, the resources, the budget."""
+"""The campaign file: the command, its parameters at both scales, the resources, the budget."""
 
 import math
 import re
@@ -26,7 +26,7 @@ Numbers = list[int | float] | int | float
 
 
 class _ParameterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``[parameters.NAME]``: choices, or a range at each scale, which may hold explicit values only."""
+    """``[parameters.NAME]``: choices, or a range at each scale, optionally with explicit values."""
 
     kind: ParameterKind | None = None
     choices: list[str | int | float] | None = None
@@ -75,11 +75,11 @@ class _CampaignFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_campaign(path: Path) -> Campaign:
-    """Read a campaign from its TOML file; a relative ``workdir`` counts from the file, and is its folder by default.
+    """Read a campaign from its TOML file; ``workdir`` is relative to the file and defaults to its folder.
 
     Raises:
-        InvalidInput: the file cannot be read, has not the form of a campaign (with the line), or says what cannot be:
-            a placeholder without a parameter, a parameter the command never uses, a range that is empty or reversed …
+        InvalidInput: the file is unreadable, malformed (with the line), or inconsistent: a placeholder without a
+            parameter, an unused parameter, an empty or reversed range …
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -99,10 +99,10 @@ def _campaign(content: _CampaignFile, path: Path) -> Campaign:
     return Campaign(
         name=content.name or path.stem,
         command=_words(content.command),
-        parameters=tuple(_parameter(name, said) for name, said in content.parameters.items()),
-        cores=_whole("cores", resources.cores, least=1),
-        gpus=_whole("gpus", resources.gpus, least=0),
-        memory_bytes=_distinct("memory", [_bytes(one) for one in _list(resources.memory)]),
+        parameters=tuple(_parameter(name, table) for name, table in content.parameters.items()),
+        cores=_whole("cores", resources.cores, minimum=1),
+        gpus=_whole("gpus", resources.gpus, minimum=0),
+        memory_bytes=_distinct("memory", [_bytes(size) for size in _list(resources.memory)]),
         partitions=_distinct("partition", _list(resources.partition)),
         budget=None if content.budget is None else parse_budget(content.budget),
         scaled_down_runs=content.scaled_down_runs,
@@ -133,8 +133,8 @@ def _words(command: str | list[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _parameter(name: str, said: _ParameterFile) -> Parameter:
-    """Return the parameter that a table describes, by choices or by ranges."""
+def _parameter(name: str, table: _ParameterFile) -> Parameter:
+    """Convert a parameter table with choices or ranges."""
     if not re.fullmatch(r"[^\W\d]\w*", name):
         raise InvalidInput(f"the parameter {name!r} cannot stand in braces: name it with letters, digits and _")
     if name in RESOURCES:
@@ -142,44 +142,44 @@ def _parameter(name: str, said: _ParameterFile) -> Parameter:
             f"the parameter {name} has the name of a resource, which {{{name}}} stands for already: give it another "
             "name, or vary it under [resources]"
         )
-    if said.choices is not None:
-        return _categorical(name, said, said.choices)
-    if said.kind is ParameterKind.CATEGORICAL:
+    if table.choices is not None:
+        return _categorical(name, table, table.choices)
+    if table.kind is ParameterKind.CATEGORICAL:
         raise InvalidInput(f'the parameter {name} is categorical, but has no choices: add choices = ["…", "…"]')
-    given = [one for one in (said.range, said.scaled_down, said.full_scale, said.values) if one is not None]
-    numbers = [number for one in given for number in _list(one)]
-    kind = said.kind or (ParameterKind.INTEGER if _all_whole(numbers) else ParameterKind.REAL)
-    values = _values(name, kind, said.values)
-    around = [min(values), max(values)] if values else None
-    both = said.range if said.range is not None else around
-    if said.range is not None and (said.scaled_down is not None or said.full_scale is not None):
+    numeric_keys = (table.range, table.scaled_down, table.full_scale, table.values)
+    numbers = [number for key in numeric_keys for number in _list(key)]
+    kind = table.kind or (ParameterKind.INTEGER if _all_whole(numbers) else ParameterKind.REAL)
+    values = _values(name, kind, table.values)
+    bounds_of_values = [min(values), max(values)] if values else None
+    shared_range = table.range if table.range is not None else bounds_of_values
+    if table.range is not None and (table.scaled_down is not None or table.full_scale is not None):
         raise InvalidInput(
             f"the parameter {name} has a range for both scales and one for a single scale: write either range, or "
             "scaled_down and full_scale"
         )
-    small = _range(name, "scaled_down", kind, said.scaled_down if said.scaled_down is not None else both)
-    full = _range(name, "full_scale", kind, said.full_scale if said.full_scale is not None else both)
-    for where, one in (("scaled_down", small), ("full_scale", full)):
-        if values and not any(one.low <= value <= one.high for value in values):
+    small = _range(name, "scaled_down", kind, table.scaled_down if table.scaled_down is not None else shared_range)
+    full = _range(name, "full_scale", kind, table.full_scale if table.full_scale is not None else shared_range)
+    for scale_name, span in (("scaled_down", small), ("full_scale", full)):
+        if values and not any(span.low <= value <= span.high for value in values):
             raise InvalidInput(
-                f"none of the values of {name} lies in {where} = [{one.low:g}, {one.high:g}]: add one that does"
+                f"none of the values of {name} lies in {scale_name} = [{span.low:g}, {span.high:g}]: add one that does"
             )
     return Parameter(name, kind, small, full, values=values)
 
 
-def _categorical(name: str, said: _ParameterFile, choices: Sequence[Value]) -> Parameter:
-    if said.kind not in (None, ParameterKind.CATEGORICAL):
-        raise InvalidInput(f"the parameter {name} is {said.kind}, but has choices: write values = […] for numbers")
-    if any(one is not None for one in (said.range, said.scaled_down, said.full_scale, said.values)):
+def _categorical(name: str, table: _ParameterFile, choices: Sequence[Value]) -> Parameter:
+    if table.kind not in (None, ParameterKind.CATEGORICAL):
+        raise InvalidInput(f"the parameter {name} is {table.kind}, but has choices: write values = […] for numbers")
+    if any(value is not None for value in (table.range, table.scaled_down, table.full_scale, table.values)):
         raise InvalidInput(f"the parameter {name} has both choices and numbers: keep one of them")
     if not choices:
         raise InvalidInput(f"the choices of {name} are empty: name at least one")
-    names = _distinct(f"choices of {name}", [str(one) for one in choices])
+    names = _distinct(f"choices of {name}", [str(value) for value in choices])
     return Parameter(name, ParameterKind.CATEGORICAL, choices=names)
 
 
 def _values(name: str, kind: ParameterKind, values: Sequence[float] | None) -> tuple[float, ...]:
-    """Return the explicit values of a numeric parameter in order; none where it has none."""
+    """Return the explicit values of a numeric parameter in order; empty if there are none."""
     if values is None:
         return ()
     if not values:
@@ -189,23 +189,25 @@ def _values(name: str, kind: ParameterKind, values: Sequence[float] | None) -> t
     return tuple(sorted(_distinct(f"values of {name}", values)))
 
 
-def _range(name: str, where: str, kind: ParameterKind, said: Numbers | None) -> Range:
-    if said is None:
+def _range(name: str, scale_name: str, kind: ParameterKind, numbers: Numbers | None) -> Range:
+    if numbers is None:
         raise InvalidInput(
-            f"the parameter {name} has no values for {where}: add {where} = [low, high], or range = [low, high] "
-            "for both scales, or choices"
+            f"the parameter {name} has no values for {scale_name}: add {scale_name} = [low, high], or "
+            "range = [low, high] for both scales, or choices"
         )
-    ends = _list(said)
-    if len(ends) not in (1, 2):
+    bounds = _list(numbers)
+    if len(bounds) not in (1, 2):
         raise InvalidInput(
-            f"{where} of {name} is {ends}, but a range has two ends: write [low, high], and explicit values as "
+            f"{scale_name} of {name} is {bounds}, but a range has two ends: write [low, high], and explicit values as "
             "values = […]"
         )
-    for end in ends:
-        _check_number(name, kind, end)
-    low, high = ends[0], ends[-1]
+    for bound in bounds:
+        _check_number(name, kind, bound)
+    low, high = bounds[0], bounds[-1]
     if low > high:
-        raise InvalidInput(f"{where} of {name} is [{low:g}, {high:g}], which runs backwards: write [{high:g}, {low:g}]")
+        raise InvalidInput(
+            f"{scale_name} of {name} is [{low:g}, {high:g}], which runs backwards: write [{high:g}, {low:g}]"
+        )
     return Range(float(low), float(high))
 
 
@@ -222,7 +224,7 @@ def _check_number(name: str, kind: ParameterKind, value: float) -> None:
 
 
 def _check(campaign: Campaign) -> None:
-    """Refuse what no single key shows to be wrong."""
+    """Check constraints across keys."""
     if not _NAME.fullmatch(campaign.name):
         raise InvalidInput(
             f"the name {campaign.name!r} cannot name a folder and a job: use letters, digits, '.', '-' and '_'"
@@ -230,19 +232,19 @@ def _check(campaign: Campaign) -> None:
     if not campaign.parameters:
         raise InvalidInput("there is no parameter: add a table [parameters.NAME] for each {NAME} of the command")
     _check_placeholders(campaign)
-    if not any(one.carries_scale for one in campaign.parameters):
+    if not any(parameter.carries_scale for parameter in campaign.parameters):
         raise InvalidInput(
             "no parameter carries scale: give the one that makes runs long (epochs, samples, grid size) different "
             "values at the two scales, as in scaled_down = [1, 3] and full_scale = [10, 60]"
         )
-    for name, count, least in (
+    for name, count, minimum in (
         ("repeats", campaign.repeats, 1),
         ("scaled_down_runs", campaign.scaled_down_runs, 1),
         ("full_scale_runs", campaign.full_scale_runs, 0),
         ("seed", campaign.seed, 0),
     ):
-        if count is not None and count < least:
-            raise InvalidInput(f"{name} is {count}, but it must be at least {least}")
+        if count is not None and count < minimum:
+            raise InvalidInput(f"{name} is {count}, but it must be at least {minimum}")
     for name, price in (("core_hour", campaign.core_hour), ("gpu_hour", campaign.gpu_hour)):
         if price is not None and not 0 <= price < math.inf:
             raise InvalidInput(f"{name} is {price:g}, but a price is 0 or more US dollars")
@@ -251,65 +253,68 @@ def _check(campaign: Campaign) -> None:
 
 
 def _check_placeholders(campaign: Campaign) -> None:
-    """Refuse placeholders that nothing fills, and parameters that fill none."""
+    """Refuse placeholders without a value, and parameters without a placeholder."""
     used = placeholders((*campaign.command, *campaign.setup, *campaign.environment.values()))
-    known = {one.name for one in campaign.parameters}
+    names = {parameter.name for parameter in campaign.parameters}
     for name in used:
-        if name not in known and name not in RESOURCES:
+        if name not in names and name not in RESOURCES:
             raise InvalidInput(
                 f"the command has {{{name}}}, but there is no [parameters.{name}]: add it, or write {{{{{name}}}}} "
                 "where the braces are the command's own"
             )
-    for name in known:
+    for name in names:
         if name not in used:
             raise InvalidInput(f"the command never uses the parameter {name}: write {{{name}}} where its value belongs")
-    if not campaign.memory_bytes and (name := next((one for one in used if one.startswith("memory_")), "")):
+    if not campaign.memory_bytes and (
+        name := next((parameter for parameter in used if parameter.startswith("memory_")), "")
+    ):
         raise InvalidInput(f'the command has {{{name}}}, but [resources] has no memory: add memory = "2GiB"')
     if not campaign.partitions and "partition" in used:
         raise InvalidInput('the command has {partition}, but [resources] has no partition: add partition = "…"')
 
 
-def _list(said: object) -> list:  # type: ignore[type-arg] # what a key holds, alone or in a list
-    return [] if said is None else list(said) if isinstance(said, list) else [said]
+def _list(value: object) -> list:  # type: ignore[type-arg] # what a key holds, alone or in a list
+    return [] if value is None else list(value) if isinstance(value, list) else [value]
 
 
 def _all_whole(numbers: Iterable[float]) -> bool:
     return all(isinstance(number, int) for number in numbers)
 
 
-def _whole(name: str, said: int | list[int], *, least: int) -> tuple[int, ...]:
-    numbers = _list(said)
+def _whole(name: str, value: int | list[int], *, minimum: int) -> tuple[int, ...]:
+    numbers = _list(value)
     if not numbers:
         raise InvalidInput(f"{name} is empty: give a number, or leave it out")
     for number in numbers:
-        if number < least:
-            raise InvalidInput(f"{name} is {number}, but it must be at least {least}")
+        if number < minimum:
+            raise InvalidInput(f"{name} is {number}, but it must be at least {minimum}")
     return tuple(sorted(_distinct(name, numbers)))
 
 
-def _distinct(what: str, values: Sequence[T]) -> tuple[T, ...]:
-    for value, count in Counter((type(one) is str, one) for one in values).items():
+def _distinct(label: str, values: Sequence[T]) -> tuple[T, ...]:
+    # The text "1" and the number 1 stay apart, so that the message quotes what the user wrote.
+    for (_, item), count in Counter((type(item) is str, item) for item in values).items():
         if count > 1:
-            raise InvalidInput(f"the {what} name {value[1]!r} {count} times: keep it once")
+            raise InvalidInput(f"the {label} name {item!r} {count} times: keep it once")
     return tuple(values)
 
 
-def _bytes(said: str | int) -> int:
-    size = said if isinstance(said, int) else parse_bytes(said)
+def _bytes(value: str | int) -> int:
+    size = value if isinstance(value, int) else parse_bytes(value)
     if size <= 0:
-        raise InvalidInput(f"memory is {said}, but it must be more than 0")
+        raise InvalidInput(f"memory is {value}, but it must be more than 0")
     return size
 
 
-def _duration(name: str, said: str | float | None) -> float | None:
-    if said is None:
+def _duration(name: str, value: str | float | None) -> float | None:
+    if value is None:
         return None
     try:
-        duration_s = parse_duration_s(said) if isinstance(said, str) else float(said)
+        duration_s = parse_duration_s(value) if isinstance(value, str) else float(value)
     except InvalidInput as error:
         raise InvalidInput(f"{name}: {error}") from error
     if not 0 < duration_s < math.inf:
-        raise InvalidInput(f"{name} is {said}, but it must be more than 0")
+        raise InvalidInput(f"{name} is {value}, but it must be more than 0")
     return duration_s
 
 

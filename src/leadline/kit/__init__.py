@@ -1,18 +1,20 @@
-"""Measure steps of models on the device at hand, wherever torch is: nothing else is needed, not even Leadline.
+"""Measuring kit: times training and inference steps on any machine with torch, without Leadline.
 
-The whole room also travels as one file (``pack.py``). It runs under Python 3.9 or later, and imports nothing of the
-other rooms.
+The package also travels as one file (``pack.py``). It runs under Python 3.9 or later and imports nothing else of
+Leadline.
 """
 
 SCHEMA = "leadline.measure/1"
-"""Of the file that the kit writes."""
+"""Schema of the kit's output file."""
 KIT_VERSION = "1"
-"""Changes when figures of two kits should not stand in one file."""
+"""Changed when measurements of two kit versions must not share a file."""
 
 OP_COLUMNS = ("op", "shapes", "count", "device_s", "host_s", "kernel", "kernels")
-"""Of a row's ``ops``: name, shapes of its inputs, calls in a step, seconds on the device and on the host (the op's own,
-without those it calls), the kernel that took longest, and how many kernels were started."""
+"""Columns of a row's ``ops``.
+
+They are: name, input shapes, calls per step, seconds on the device, own seconds on the host (without callees), longest
+kernel, number of kernels."""
 
 
 class KitError(Exception):
-    """Something went wrong that the user can act on; one sentence that names the value, the reason and the fix."""
+    """An error that the user can act on; one sentence with the value, the reason and the fix."""

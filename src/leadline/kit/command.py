@@ -1,4 +1,4 @@
-"""The command line of the kit where it travels alone: ``python FILE.pyz --out rows.jsonl --minutes 20``."""
+"""Command line of the standalone kit: ``python FILE.pyz --out rows.jsonl --minutes 20``."""
 
 import argparse
 import json
@@ -13,41 +13,42 @@ INTERRUPTED = 130
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Measure as the words say, and return the exit code: 0 done, 1 failure, 2 usage, 130 interrupted."""
-    asked = _parser().parse_args(arguments)
+    """Run the measurements and return the exit code: 0 done, 1 failure, 2 usage, 130 interrupted."""
+    options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)  # as a batch system ends a job
     try:
-        told = run_measurements(
-            MeasureOptions(out=asked.out, minutes=asked.minutes, device=asked.device, python=asked.python, quick=asked.quick,
-                  seed=asked.seed, compiled=asked.compile, ops=not asked.no_ops, point_s=asked.point_limit),
+        summary = run_measurements(
+            MeasureOptions(out=options.out, minutes=options.minutes, device=options.device, python=options.python,
+                           quick=options.quick, seed=options.seed, compiled=options.compile, ops=not options.no_ops,
+                           point_s=options.point_limit),
             _show,
         )  # fmt: skip
     except KitError as error:
         sys.stderr.write(f"measure: {error}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write(f"measure: interrupted; the same command goes on with {asked.out}\n")
+        sys.stderr.write(f"measure: interrupted; the same command goes on with {options.out}\n")
         return INTERRUPTED
-    for note in told.notes:
+    for note in summary.notes:
         sys.stderr.write(f"note: {note}\n")
-    sys.stdout.write(json.dumps(vars(told)) + "\n" if asked.json else summary_sentence(told) + "\n")
+    sys.stdout.write(json.dumps(vars(summary)) + "\n" if options.json else summary_sentence(summary) + "\n")
     return 0
 
 
-def summary_sentence(told: MeasureSummary) -> str:
-    """Return how a run ended."""
-    rows = sum(told.outcomes.values())
-    others = ", ".join(f"{count} {name}" for name, count in sorted(told.outcomes.items()) if name != "ok")
-    more = f"{told.left} of the design left" if told.left else "the design is done"
+def summary_sentence(summary: MeasureSummary) -> str:
+    """Return the result of a run in one sentence."""
+    rows = sum(summary.outcomes.values())
+    failures = ", ".join(f"{count} {name}" for name, count in sorted(summary.outcomes.items()) if name != "ok")
+    remaining = f"{summary.left} of the design left" if summary.left else "the design is done"
     return (
-        f"{rows} points in {told.elapsed_s:.0f} s on {told.device}{f' ({others})' if others else ''}; "
-        f"{told.path} holds {told.in_file}; {more}"
+        f"{rows} points in {summary.elapsed_s:.0f} s on {summary.device}{f' ({failures})' if failures else ''}; "
+        f"{summary.path} holds {summary.in_file}; {remaining}"
     )
 
 
-def _show(told: MeasureSummary, row: Dict[str, Any]) -> None:
-    key, said = describe_row(row)
-    sys.stderr.write(f"[{told.in_file}, {told.elapsed_s:.0f} s] {key}  {said}\n")
+def _show(summary: MeasureSummary, row: Dict[str, Any]) -> None:
+    key, outcome = describe_row(row)
+    sys.stderr.write(f"[{summary.in_file}, {summary.elapsed_s:.0f} s] {key}  {outcome}\n")
     sys.stderr.flush()
 
 

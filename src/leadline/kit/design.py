@@ -1,4 +1,4 @@
-"""Which points are measured, and in which order: any beginning of the list is a balanced experiment."""
+"""Experimental design: the points to measure, in an order whose every prefix is balanced."""
 
 import random
 from collections import Counter
@@ -16,17 +16,17 @@ PRECISIONS = {
 OPTIMIZERS = (("sgd", False), ("momentum", False), ("adamw", False), ("adamw", True))
 """Name of the update rule, and whether torch's fused kernel computes it."""
 EFFICIENCY = 0.3
-"""Share of a device's rate of products that a step is expected to reach, to tell beforehand what takes too long."""
-LONGEST = 4000
-"""Points of a design; a device that is through with so many has been measured enough."""
+"""Expected share of a device's product rate in a step, used to exclude slow points."""
+MAX_POINTS = 4000
+"""Most points of a design, enough for any device."""
 
-TRIES = 50
-"""Points drawn from a family, all dealt before, after which those that remain are dealt in any order."""
+MAX_DRAWS = 50
+"""Random draws from a family before the remaining points are dealt in any order."""
 
 
 @dataclass(frozen=True)
 class MeasurementPoint:
-    """One thing to measure; ``size`` is the image's side, the tokens of a sequence or the features of a vector."""
+    """One point; ``size`` is the side of an image, the tokens of a sequence or the features of a vector."""
 
     model: str
     size: int
@@ -41,27 +41,27 @@ class MeasurementPoint:
 
     @property
     def cell(self) -> str:
-        """Everything but the batch, in words."""
+        """All properties but the batch, in words."""
         rule = [self.optimizer + ("-fused" if self.fused else "")] if self.optimizer else []
         marks = [name for name in ("channels_last", "checkpointing", "compiled") if getattr(self, name)]
         return "/".join([f"{self.model}-{self.size}", self.phase, self.precision, *rule, *marks])
 
     @property
     def key(self) -> str:
-        """What a file knows the point by."""
+        """Identity of the point in a file."""
         return f"{self.cell}/b{self.batch}"
 
     def document(self) -> Dict[str, Any]:
-        """Return the fields as JSON has them."""
+        """Return the fields for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class DesignSettings:
-    """What a design depends on; a file's header keeps it, so that a resumed run goes on with the same design.
+    """Inputs of a design, stored in the file's header so that a resumed run continues the same design.
 
-    ``rates`` maps the dtype of products to the FLOP/s that the device reached; a dtype that it lacks is absent.
-    ``longest_step_s`` bounds the steps that are worth their time.
+    ``rates`` maps the dtype of products to the measured FLOP/s; an unsupported dtype is absent. ``longest_step_s``
+    excludes longer steps.
     """
 
     device_type: str
@@ -74,16 +74,16 @@ class DesignSettings:
 
 
 def design_points(settings: DesignSettings) -> List[MeasurementPoint]:
-    """Return the points in the order in which they should be measured.
+    """Return the points in measuring order.
 
-    Families take turns. Within a family the next point is the one whose model, phase, precision, batch and options
-    were dealt least so far, alone and in pairs (minimisation, Pocock and Simon 1975); ties are broken by the seed.
+    Families take turns. Within a family, the next point has the model, phase, precision, batch and options dealt least
+    so far, alone and in pairs (minimization, Pocock and Simon 1975). The seed breaks ties.
     """
-    return list(islice(_Dealer(settings).deal(), LONGEST))
+    return list(islice(_Dealer(settings).deal(), MAX_POINTS))
 
 
 def expected_step_s(spec: Spec, point: MeasurementPoint, rates: Mapping[str, float]) -> float:
-    """Return a rough guess of a step's seconds: a backward pass is two forward ones, checkpointing one more."""
+    """Return a rough estimate of a step's seconds: a backward pass costs two forward passes, checkpointing one more."""
     work = spec.work[point.size] * point.batch
     if point.phase == TRAINING:
         work *= 4 if point.checkpointing else 3
@@ -94,7 +94,7 @@ def expected_step_s(spec: Spec, point: MeasurementPoint, rates: Mapping[str, flo
 
 @dataclass
 class _Cell:
-    """A model at one size in one phase and precision, with the batches that are worth their time."""
+    """A model at one size in one phase and precision, with its batches."""
 
     spec: Spec
     size: int
@@ -104,56 +104,56 @@ class _Cell:
 
     @property
     def options(self) -> List[Tuple[str, Sequence[Any]]]:
-        """The options that there are, each with its levels."""
-        found: List[Tuple[str, Sequence[Any]]] = []
+        """The available options, each with its levels."""
+        options: List[Tuple[str, Sequence[Any]]] = []
         if self.phase == TRAINING:
-            found.append(("rule", OPTIMIZERS))
+            options.append(("rule", OPTIMIZERS))
         if "channels_last" in self.spec.traits:
-            found.append(("channels_last", (False, True)))
+            options.append(("channels_last", (False, True)))
         if "checkpointing" in self.spec.traits and self.phase == TRAINING:
-            found.append(("checkpointing", (False, True)))
-        return found
+            options.append(("checkpointing", (False, True)))
+        return options
 
 
 class _Dealer:
-    """Deals points, and remembers how often each level, and each pair of levels, was dealt."""
+    """Deals points, and counts how often each level and each pair of levels was dealt."""
 
     def __init__(self, settings: DesignSettings) -> None:
         self.settings = settings
         self.random = random.Random(settings.seed)  # noqa: S311 - an order of experiments, no secret
-        self.seen: Counter = Counter()  # type: ignore[type-arg] # Counter[...] of 3.9 has tuples of many lengths
+        self.counts: Counter = Counter()  # type: ignore[type-arg] # Counter[...] of 3.9 has tuples of many lengths
         self.cells: Dict[str, List[_Cell]] = {}
-        self.rest: Dict[str, List[MeasurementPoint]] = {}
+        self.remaining: Dict[str, List[MeasurementPoint]] = {}
         for cell in self._all_cells():
             self.cells.setdefault(cell.spec.family, []).append(cell)
 
     def deal(self) -> Iterator[MeasurementPoint]:
-        """Yield points, a family at a time, none twice, until no family has another to give."""
+        """Yield distinct points, one family at a time, until all families are exhausted."""
         families = sorted(self.cells)
         self.random.shuffle(families)
-        taken: Set[str] = set()
+        dealt: Set[str] = set()
         while families:
             for family in list(families):
-                point = self._new(family, taken)
+                point = self._new(family, dealt)
                 if point is None:
                     families.remove(family)
                     continue
-                taken.add(point.key)
+                dealt.add(point.key)
                 yield point
 
-    def _new(self, family: str, taken: Set[str]) -> Optional[MeasurementPoint]:
-        """Return a point of a family that was not dealt yet; ``None`` if there is none."""
-        if family not in self.rest:
-            drawn = (self._next(self.cells[family]) for _ in range(TRIES))
-            point = next((one for one in drawn if one.key not in taken), None)
+    def _new(self, family: str, dealt: Set[str]) -> Optional[MeasurementPoint]:
+        """Return a new point of a family; ``None`` if there is none."""
+        if family not in self.remaining:
+            drawn = (self._next(self.cells[family]) for _ in range(MAX_DRAWS))
+            point = next((candidate for candidate in drawn if candidate.key not in dealt), None)
             if point is not None:
                 return point
-            self.rest[family] = [one for cell in self.cells[family] for one in self._points(cell)]
-            self.random.shuffle(self.rest[family])
-        left = self.rest[family]
-        while left:
-            point = left.pop()
-            if point.key not in taken:
+            self.remaining[family] = [candidate for cell in self.cells[family] for candidate in self._points(cell)]
+            self.random.shuffle(self.remaining[family])
+        remaining = self.remaining[family]
+        while remaining:
+            point = remaining.pop()
+            if point.key not in dealt:
                 return point
         return None
 
@@ -194,14 +194,14 @@ class _Dealer:
         return [name for name in names if name != "fp16" or phase != TRAINING]  # pure half precision trains nothing
 
     def _batches(self, spec: Spec, size: int, phase: str, precision: str) -> List[int]:
-        found = []
+        batches = []
         batch = 2 if phase == TRAINING and spec.quick else 1  # batch norm of one value is refused
         while batch <= (64 if self.settings.quick else spec.max_batch):
             point = MeasurementPoint(spec.name, size, phase, precision, batch)
             if expected_step_s(spec, point, self.settings.rates) <= self.settings.longest_step_s:
-                found.append(batch)
+                batches.append(batch)
             batch *= 2
-        return found
+        return batches
 
     def _next(self, cells: List[_Cell]) -> MeasurementPoint:
         cell = self._cell(cells)
@@ -214,35 +214,38 @@ class _Dealer:
         batch = self._least(cell.batches, batch_levels)
         chosen: Dict[str, Any] = {}
         for option, levels in self._options(cell):
-            chosen[option] = self._least(levels, lambda level, what=option: self._option_levels(cell, what, level))
+            chosen[option] = self._least(levels, lambda level, name=option: self._option_levels(cell, name, level))
         return self._point(cell, batch, chosen)
 
     def _cell(self, cells: List[_Cell]) -> _Cell:
-        """Choose a model, then its size, its phase and its precision, each among what the choices before it left."""
+        """Choose a model, then its size, phase and precision, each within the previous choice."""
         family = cells[0].spec.family
 
-        def narrow(left: List[_Cell], value: Any, keys: Any) -> List[_Cell]:
-            levels = list(dict.fromkeys(value(cell) for cell in left))
+        def narrow(candidates: List[_Cell], value: Any, keys: Any) -> List[_Cell]:
+            levels = list(dict.fromkeys(value(cell) for cell in candidates))
             chosen = self._least(levels, keys)
-            return [cell for cell in left if value(cell) == chosen]
+            return [cell for cell in candidates if value(cell) == chosen]
 
-        left = narrow(cells, lambda cell: cell.spec.name, lambda name: [("model", name)])
-        name = left[0].spec.name
-        left = narrow(left, lambda cell: cell.size, lambda size: [("size", name, size)])
-        left = narrow(left, lambda cell: cell.phase, lambda phase: [("phase", family, phase), ("phase", name, phase)])
-        phase = left[0].phase
+        candidates = narrow(cells, lambda cell: cell.spec.name, lambda name: [("model", name)])
+        name = candidates[0].spec.name
+        candidates = narrow(candidates, lambda cell: cell.size, lambda size: [("size", name, size)])
+        candidates = narrow(
+            candidates, lambda cell: cell.phase, lambda phase: [("phase", family, phase), ("phase", name, phase)]
+        )
+        phase = candidates[0].phase
 
         def precision_levels(precision: str) -> List[Tuple[Any, ...]]:
             return [("precision", phase, precision), ("precision", family, precision), ("precision", name, precision)]
 
-        return narrow(left, lambda cell: cell.precision, precision_levels)[0]
+        return narrow(candidates, lambda cell: cell.precision, precision_levels)[0]
 
     def _least(self, levels: Sequence[Any], keys: Any) -> Any:
-        """Return the level that was dealt least, by the sum over its keys, and count it."""
+        """Return the level dealt least, by the sum over its keys, and count it."""
+        # min takes the first of equals, so the shuffle breaks ties by the seed.
         order = list(levels)
         self.random.shuffle(order)
-        best = min(order, key=lambda level: sum(self.seen[key] for key in keys(level)))
-        self.seen.update(keys(best))
+        best = min(order, key=lambda level: sum(self.counts[key] for key in keys(level)))
+        self.counts.update(keys(best))
         return best
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a file's header says of the machine: the device as torch reports it, the software, the rate of products."""
+"""The machine in a file's header: device, software, and product rates."""
 
 import os
 import platform
@@ -14,30 +14,31 @@ from leadline.kit.nvml import Nvml, open_nvml
 from leadline.kit.specs import PACKAGES
 
 ENOUGH_S = 0.02
-"""A product that takes so long has shown the device's rate."""
+"""Duration of a product that shows the device's rate."""
 
 EMULATED = 0.25
-"""A 16-bit product this much slower than float32 is emulated (CPUs without AVX512-BF16 or AMX): nobody runs it so."""
+"""Ratio to the float32 rate below which a 16-bit product is emulated (CPUs without AVX512-BF16 or AMX) and irrelevant.
+"""
 
 
 def require_device(device_type: str) -> str:
-    """Return ``cuda`` or ``cpu``; ``auto`` is the GPU where there is one.
+    """Return ``cuda`` or ``cpu``; ``auto`` selects a GPU if there is one.
 
     Raises:
-        KitError: there is no such device here.
+        KitError: there is no such device.
     """
-    there = torch.cuda.is_available()
+    has_gpu = torch.cuda.is_available()
     if device_type == "auto":
-        return "cuda" if there else "cpu"
+        return "cuda" if has_gpu else "cpu"
     if device_type not in ("cpu", "cuda"):
         raise KitError(f"--device {device_type} is not known: give auto, cpu or cuda")
-    if device_type == "cuda" and not there:
+    if device_type == "cuda" and not has_gpu:
         raise KitError(f"--device cuda cannot be measured: torch {torch.__version__} sees no GPU here; give cpu")
     return device_type
 
 
 def open_meters(device_type: str) -> "tuple[Optional[Nvml], str]":
-    """Return the meters of the device, or ``None`` and why there are none."""
+    """Return the device's meters, or ``None`` and the reason."""
     if device_type != "cuda":
         return None, "there is no meter for a CPU"
     if torch.version.cuda is None:
@@ -49,14 +50,14 @@ def open_meters(device_type: str) -> "tuple[Optional[Nvml], str]":
 
 
 def machine_header(device_type: str, nvml: Optional[Nvml], reason: str) -> Dict[str, Any]:
-    """Return what the header says, but for the design; ``reason`` is why there is no NVML."""
+    """Return the header without the design; ``reason`` explains a missing NVML."""
     device = _gpu() if device_type == "cuda" else _cpu()
     if nvml is not None:
         device["limits"] = nvml.limits()
     source = None
     if nvml is not None:
         source = "NVML's counter" if nvml.energy_j() is not None else "samples of NVML's power"
-        reason = "" if nvml.power_w() is not None else "this board tells no power"
+        reason = "" if nvml.power_w() is not None else "this board does not report its power"
     return {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "device": device,
@@ -75,31 +76,31 @@ def machine_header(device_type: str, nvml: Optional[Nvml], reason: str) -> Dict[
 
 
 def product_rates(device_type: str) -> Dict[str, float]:
-    """Return the FLOP/s that square products reach, by dtype; what the device lacks or only emulates is absent."""
-    found = {}
+    """Return the FLOP/s of square products by dtype, without unsupported or emulated dtypes."""
+    rates = {}
     for name, dtype in (("float32", torch.float32), ("tf32", torch.float32), ("float16", torch.float16),
                         ("bfloat16", torch.bfloat16)):  # fmt: skip
         if name in _native(device_type):
             set_tf32(enabled=name == "tf32")
-            found[name] = _rate(device_type, dtype)
+            rates[name] = _rate(device_type, dtype)
     set_tf32(enabled=False)
-    return {name: rate for name, rate in found.items() if rate > EMULATED * found["float32"]}
+    return {name: rate for name, rate in rates.items() if rate > EMULATED * rates["float32"]}
 
 
 def set_tf32(*, enabled: bool) -> None:
-    """Let float32 products and convolutions be computed in TF32, or not."""
+    """Allow or forbid TF32 in float32 products and convolutions."""
     torch.set_float32_matmul_precision("high" if enabled else "highest")
     torch.backends.cudnn.allow_tf32 = enabled
 
 
 def synchronize(device_type: str) -> None:
-    """Wait until the device has nothing left to do."""
+    """Wait until the device is idle."""
     if device_type == "cuda":
         torch.cuda.synchronize()
 
 
 def _native(device_type: str) -> "tuple[str, ...]":
-    """Return the dtypes of products that the device has units for (TF32 and bfloat16 since Ampere)."""
+    """Return the dtypes of products with hardware support (TF32 and bfloat16 since Ampere)."""
     if device_type == "cpu":
         return ("float32", "bfloat16")
     if torch.version.cuda is None:
@@ -109,14 +110,15 @@ def _native(device_type: str) -> "tuple[str, ...]":
 
 
 def _rate(device_type: str, dtype: torch.dtype) -> float:
-    """Double a square product until it takes long enough, and return the FLOP/s of the last."""
+    """Return the FLOP/s of a square product, doubled in size until it takes long enough."""
     side = 128
     while True:
-        left = torch.randn(side, side, device=device_type).to(dtype)
-        left @ left
+        matrix = torch.randn(side, side, device=device_type).to(dtype)
+        # The first product of a shape also loads its kernel.
+        matrix @ matrix
         synchronize(device_type)
         begun = time.perf_counter()
-        left @ left
+        matrix @ matrix
         synchronize(device_type)
         took_s = time.perf_counter() - begun
         if took_s > ENOUGH_S or side >= 16384:
@@ -152,7 +154,7 @@ def _cpu() -> Dict[str, Any]:
 
 
 def _cpu_name() -> str:
-    """Return the processor's name as Linux gives it, else the machine's architecture."""
+    """Return the processor's name in /proc/cpuinfo, else the machine's architecture."""
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:

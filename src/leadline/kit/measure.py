@@ -1,4 +1,4 @@
-"""Measure one point: build it, step it, time it, look at its memory, energy and ops, and leave nothing behind."""
+"""Measurement of one point: build, step, time, memory, energy, ops, and cleanup."""
 
 import gc
 import sys
@@ -15,7 +15,7 @@ from leadline.kit.steps import MeasuredModel
 from leadline.kit.timing import Timer, TimingLimits
 
 LEFT_BEHIND_BYTES = 64 * 2**20
-"""What a failed point may leave in the allocator before the process is better started anew."""
+"""Allocator memory that a failed point may leave before the process should be replaced."""
 
 
 class PointMeasurer:
@@ -23,31 +23,31 @@ class PointMeasurer:
 
     Args:
         device_type: ``cpu`` or ``cuda``.
-        nvml: the board's meters; without them there is no energy and there are no clocks.
-        patience: how long a step is timed.
-        ops: whether one more step is profiled.
+        nvml: the board's meters; without them, energy and clocks are missing.
+        limits: duration of warm-up and timing.
+        ops: whether to profile one more step.
     """
 
-    def __init__(self, device_type: str, nvml: Optional[Nvml], patience: TimingLimits, *, ops: bool) -> None:
-        self.device_type, self.nvml, self.patience, self.ops = device_type, nvml, patience, ops
+    def __init__(self, device_type: str, nvml: Optional[Nvml], limits: TimingLimits, *, ops: bool) -> None:
+        self.device_type, self.nvml, self.limits, self.ops = device_type, nvml, limits, ops
         self.memory = DeviceMemory() if device_type == "cuda" else HostMemory()
         self.spent = False
         self._modules = 0
 
     def measure(self, point: MeasurementPoint) -> Dict[str, Any]:
-        """Return the point's row; a point that cannot be measured has an outcome that says why.
+        """Return the point's row; a failed point has an outcome with the reason.
 
-        Outcomes: ``ok``; ``oom``, whose memory figures are lower bounds; ``error``. Afterwards ``spent`` tells whether
-        the process is of no further use, because the device failed or memory was left behind.
+        Outcomes are ``ok``, ``oom`` (with lower bounds of memory) and ``error``. Afterwards ``spent`` is true if the
+        process is unusable, because the device failed or memory was left behind.
         """
         begun = time.perf_counter()
-        timer = Timer(self.device_type, self.patience)
+        timer = Timer(self.device_type, self.limits)
         row: Dict[str, Any] = {"outcome": "ok", "reason": None}
         self.memory.begin()
         try:
             row.update(self._figures(point, timer))
         except Exception as error:  # noqa: BLE001 - whatever a model raises becomes a row
-            row.update(outcome="oom" if is_out_of_memory(error) else "error", reason=_sentence(error))
+            row.update(outcome="oom" if is_out_of_memory(error) else "error", reason=_error_line(error))
         if "memory" not in row:
             row["memory"] = self._lower_bounds()
         self._clean_up(compiled=point.compiled)
@@ -56,9 +56,9 @@ class PointMeasurer:
 
     def _figures(self, point: MeasurementPoint, timer: Timer) -> Dict[str, Any]:
         job = MeasuredModel(point, self.device_type)
-        self.memory.model_is_there()
+        self.memory.record_model()
         step = job.ready()
-        meter = _Meter(self.nvml)
+        meter = _EnergyMeter(self.nvml)
         timed = timer.time(step, meter.read)
         return {
             "parameters": job.parameters,
@@ -71,7 +71,7 @@ class PointMeasurer:
         }
 
     def _composition(self, point: MeasurementPoint, step: Callable[[], object], timer: Timer) -> Dict[str, Any]:
-        """Return what a step consists of, where that is asked for; ``ops_reason`` says why that is not known."""
+        """Return the ops of a step, if requested; ``ops_reason`` explains missing ones."""
         nothing = {"flops": None, "ops": None, "ops_share": None, "device_busy_s": None, "kernels": None}
         if not self.ops:
             return nothing
@@ -79,10 +79,10 @@ class PointMeasurer:
             flops = None if point.compiled else count_flops(step)  # a compiled step has no ops to count
             return {"flops": flops, **profile_ops(step, self.device_type, timer.wait)}
         except Exception as error:  # noqa: BLE001 - whatever the profiler raises, the step was timed
-            return {**nothing, "ops_reason": _sentence(error)}
+            return {**nothing, "ops_reason": _error_line(error)}
 
     def _lower_bounds(self) -> Optional[Dict[str, Any]]:
-        """Return how far memory had come when a point failed; ``None`` of a device that does not answer any more."""
+        """Return the memory at the failure of a point; ``None`` if the device does not respond."""
         try:
             return {**self.memory.figures(), "censored": True}
         except RuntimeError:
@@ -90,7 +90,7 @@ class PointMeasurer:
             return None
 
     def _clean_up(self, *, compiled: bool) -> None:
-        """Forget the point; a device that does not answer any more, or whose memory stays taken, is spent."""
+        """Release the point; the process is spent if the device does not respond or memory stays allocated."""
         if compiled:
             torch._dynamo.reset()
         gc.collect()
@@ -107,15 +107,15 @@ class PointMeasurer:
             self.spent = True
 
 
-class _Meter:
-    """Reads the board's energy, or its power where it counts no energy, around and during the timed steps."""
+class _EnergyMeter:
+    """Reads the board's energy, or its power without an energy counter, around and during the timed steps."""
 
     def __init__(self, nvml: Optional[Nvml]) -> None:
         self.nvml = nvml
         self.read_at: List[Tuple[float, Optional[float], Optional[float]]] = []
 
     def read(self) -> None:
-        """Take a reading: the time, the energy, the power."""
+        """Record the time, the energy and the power."""
         if self.nvml is not None:
             self.read_at.append((time.perf_counter(), self.nvml.energy_j(), self.nvml.power_w()))
 
@@ -135,7 +135,7 @@ class _Meter:
         return {"step_j": mean_w * window_s / steps, "mean_w": mean_w, "method": "samples", "window_s": window_s}
 
 
-def _sentence(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     """Return an error as one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"

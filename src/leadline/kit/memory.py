@@ -1,4 +1,4 @@
-"""Peak memory of a point: what torch's allocator says of a GPU, what the kernel says of the process on a CPU."""
+"""Peak memory of a point: torch's allocator on a GPU, the kernel's process statistics on a CPU."""
 
 import ctypes
 import ctypes.util
@@ -8,17 +8,17 @@ from typing import Any, Dict, Optional
 import torch
 
 CPU_SHARE = 0.75
-"""Share of the free host memory that a point on the CPU may take, so that no other process dies of it."""
+"""Share of the free host memory for a CPU point, which protects other processes."""
 
 
 class DeviceMemory:
-    """The memory of a GPU, emptied before a point."""
+    """The memory of a GPU, emptied before each point."""
 
     def __init__(self) -> None:
         self._before = self._model = 0
 
     def begin(self) -> None:
-        """Give back all that is cached, and forget the peaks."""
+        """Release caches and reset the peaks."""
         gc.collect()
         torch.cuda.synchronize()
         clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
@@ -28,8 +28,8 @@ class DeviceMemory:
         torch.cuda.reset_peak_memory_stats()
         self._before, self._model = torch.cuda.memory_allocated(), 0
 
-    def model_is_there(self) -> None:
-        """Note what the model's weights take."""
+    def record_model(self) -> None:
+        """Record the memory of the model's weights."""
         self._model = torch.cuda.memory_allocated() - self._before
 
     def figures(self) -> Dict[str, Any]:
@@ -47,7 +47,7 @@ class DeviceMemory:
 
 
 class HostMemory:
-    """The memory of this process, on a CPU; torch counts nothing there, so the kernel's peak stands in."""
+    """The memory of this process on a CPU, from the kernel's peak because torch counts nothing there."""
 
     def __init__(self) -> None:
         self._before = self._model = 0
@@ -55,7 +55,7 @@ class HostMemory:
         self.resettable = True
 
     def begin(self) -> None:
-        """Give free memory back to the system, and forget the peak."""
+        """Return free memory to the system and reset the peak."""
         gc.collect()
         if self._trim is not None:
             self._trim(0)
@@ -67,12 +67,12 @@ class HostMemory:
         self._before = _status_bytes("VmRSS") or 0
         self._model = 0
 
-    def model_is_there(self) -> None:
-        """Note what the model's weights take."""
+    def record_model(self) -> None:
+        """Record the memory of the model's weights."""
         self._model = max(0, (_status_bytes("VmRSS") or 0) - self._before)
 
     def figures(self) -> Dict[str, Any]:
-        """Return the peak since ``begin``, in bytes; ``None`` where the system does not let it be reset."""
+        """Return the peak since ``begin``, in bytes; ``None`` if the system cannot reset it."""
         return {
             "before_bytes": self._before,
             "model_bytes": self._model,
@@ -84,9 +84,9 @@ class HostMemory:
 
 
 def limit_host_memory(limit_bytes: Optional[int]) -> int:
-    """Bound what this process may allocate, so that too large a point fails by itself; return the bound.
+    """Limit this process's allocations, so that too large a point fails by itself; return the limit.
 
-    Without ``limit_bytes`` it is a share of what is free now.
+    The default is a share of the free memory.
     """
     import resource  # noqa: PLC0415 - not on every system, and only a CPU's worker asks
 
@@ -98,10 +98,10 @@ def limit_host_memory(limit_bytes: Optional[int]) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that memory did not suffice, in torch's words or those of the libraries below it."""
-    said = str(error).lower()
-    known = ("out of memory", "can't allocate memory", "bad_alloc", "alloc_failed", "could not create a memory")
-    return isinstance(error, MemoryError) or any(words in said for words in known)
+    """Return True if an error of torch or its libraries means that memory was insufficient."""
+    message = str(error).lower()
+    phrases = ("out of memory", "can't allocate memory", "bad_alloc", "alloc_failed", "could not create a memory")
+    return isinstance(error, MemoryError) or any(phrase in message for phrase in phrases)
 
 
 def _status_bytes(name: str) -> Optional[int]:
@@ -113,7 +113,7 @@ def _meminfo_bytes(name: str) -> Optional[int]:
 
 
 def _kernel_bytes(path: str, name: str) -> Optional[int]:
-    """Return a line of the kernel's that is counted in kB; ``None`` where there is none."""
+    """Return a value that the kernel prints in kB; ``None`` if it is absent."""
     try:
         with open(path, encoding="ascii", errors="replace") as lines:
             for line in lines:

@@ -1,4 +1,4 @@
-"""What one step consists of: its ops with their shapes, kernels and times, by torch's profiler."""
+"""The ops of one step with shapes, kernels and times, from torch's profiler."""
 
 import json
 from collections import Counter
@@ -10,24 +10,24 @@ from torch.profiler import ProfilerActivity, profile
 MAX_OPS = 80
 LONGEST_NAME = 100
 MARKS = ("Optimizer.", "ProfilerStep")
-"""Begin the names of spans that torch marks by itself, on the device too, and that older versions do not tell apart."""
+"""Name prefixes of torch's own spans, which older versions report like ops, also on the device."""
 
 
 def profile_ops(step: Callable[[], object], device_type: str, wait: Callable[[], None]) -> Dict[str, Any]:
-    """Run one step under the profiler and return its ops, those that took longest first (``OP_COLUMNS``)."""
+    """Profile one step and return its ops, longest first (``OP_COLUMNS``)."""
     activities = [ProfilerActivity.CPU]
     if device_type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities, record_shapes=True) as seen:
+    with profile(activities=activities, record_shapes=True) as profiler:
         step()
         wait()
-    return summarize_ops(seen.events(), on_device=device_type == "cuda")
+    return summarize_ops(profiler.events(), on_device=device_type == "cuda")
 
 
 def count_flops(step: Callable[[], object]) -> Optional[float]:
-    """Run one step and return its floating point operations as torch counts them; ``None`` where it cannot count.
+    """Return the floating-point operations of one step as torch counts them; ``None`` if it cannot.
 
-    Torch counts products, convolutions and attention, and neither recurrent layers nor elementwise ops.
+    Torch counts products, convolutions and attention, but neither recurrent layers nor elementwise ops.
     """
     try:
         from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 - torch has it since 2.1
@@ -39,12 +39,12 @@ def count_flops(step: Callable[[], object]) -> Optional[float]:
 
 
 def summarize_ops(events: Iterable[Any], *, on_device: bool) -> Dict[str, Any]:
-    """Return the ops of a step from the profiler's events: each op with each shapes once, with all its calls.
+    """Aggregate the profiler's events by op and shapes.
 
-    A kernel counts for the op that started it. ``ops_share`` is how much of the step's time the listed ops hold, and
-    ``device_busy_s`` the sum of the times of all kernels, copies and fills.
+    A kernel counts for the op that launched it. ``ops_share`` is the share of the listed ops in the step's time, and
+    ``device_busy_s`` the total time of all kernels, copies and fills.
     """
-    found: Dict[str, Dict[str, Any]] = {}
+    by_op: Dict[str, Dict[str, Any]] = {}
     busy_us = host_us = 0.0
     for event in events:
         if getattr(event, "is_user_annotation", False) or event.name.startswith(MARKS):
@@ -53,46 +53,46 @@ def summarize_ops(events: Iterable[Any], *, on_device: bool) -> Dict[str, Any]:
             busy_us += event.time_range.elapsed_us()
             continue
         kernels = getattr(event, "kernels", [])
-        own_us = max(0.0, float(event.self_cpu_time_total))
-        host_us += own_us
+        self_us = max(0.0, float(event.self_cpu_time_total))
+        host_us += self_us
         if kernels or not on_device:
-            _add(found, event, kernels, own_us)
+            _add(by_op, event, kernels, self_us)
     weight = "device_us" if on_device else "host_us"
-    ranked = sorted(found.values(), key=lambda one: -float(one[weight]))
+    ranked = sorted(by_op.values(), key=lambda op: -float(op[weight]))
     whole_us = busy_us if on_device else host_us
-    listed_us = sum(one[weight] for one in ranked[:MAX_OPS])
+    listed_us = sum(op[weight] for op in ranked[:MAX_OPS])
     return {
-        "ops": [_row(one) for one in ranked[:MAX_OPS]],
+        "ops": [_row(op) for op in ranked[:MAX_OPS]],
         "ops_share": listed_us / whole_us if whole_us else None,
         "device_busy_s": busy_us * 1e-6 if on_device else None,
-        "kernels": sum(one["kernels"] for one in found.values()) if on_device else None,
+        "kernels": sum(op["kernels"] for op in by_op.values()) if on_device else None,
     }
 
 
-def _add(found: Dict[str, Dict[str, Any]], event: Any, kernels: List[Any], own_us: float) -> None:
+def _add(by_op: Dict[str, Dict[str, Any]], event: Any, kernels: List[Any], self_us: float) -> None:
     shapes = [shape for shape in event.input_shapes or [] if shape]
     key = event.name + json.dumps(shapes)
     new = {"op": event.name, "shapes": shapes, "count": 0, "device_us": 0.0, "host_us": 0.0, "kernels": 0,
            "by_kernel": Counter()}  # fmt: skip
-    one = found.setdefault(key, new)
-    one["count"] += 1
-    one["host_us"] += own_us
+    op = by_op.setdefault(key, new)
+    op["count"] += 1
+    op["host_us"] += self_us
     for kernel in kernels:
-        one["device_us"] += kernel.duration
-        one["kernels"] += 1
-        one["by_kernel"][kernel.name] += kernel.duration
+        op["device_us"] += kernel.duration
+        op["kernels"] += 1
+        op["by_kernel"][kernel.name] += kernel.duration
 
 
-def _row(one: Dict[str, Any]) -> List[Any]:
-    longest = one["by_kernel"].most_common(1)
+def _row(op: Dict[str, Any]) -> List[Any]:
+    longest = op["by_kernel"].most_common(1)
     kernel = longest[0][0][:LONGEST_NAME] if longest else None
-    device_s = one["device_us"] * 1e-6 if one["kernels"] else None
-    return [one["op"][:LONGEST_NAME], one["shapes"], one["count"], _short(device_s), _short(one["host_us"] * 1e-6),
-            kernel, one["kernels"]]  # fmt: skip
+    device_s = op["device_us"] * 1e-6 if op["kernels"] else None
+    return [op["op"][:LONGEST_NAME], op["shapes"], op["count"], _short(device_s), _short(op["host_us"] * 1e-6),
+            kernel, op["kernels"]]  # fmt: skip
 
 
 def _short(seconds: Optional[float]) -> Optional[float]:
-    """Keep four digits, which is more than a step repeats to."""
+    """Round to four digits, more than the repeatability of a step."""
     return None if seconds is None else float(f"{seconds:.4g}")
 
 

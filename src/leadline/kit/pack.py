@@ -1,18 +1,18 @@
-"""Write the kit as one file that any Python with torch can run, on a machine without Leadline."""
+"""Package the kit as one file that any Python with torch can run, without Leadline."""
 
 import zipfile
 from pathlib import Path
 
 from leadline.kit import KitError
 
-HERE = Path(__file__).parent
+PACKAGE = Path(__file__).parent
 MAIN = "import sys\n\nfrom leadline.kit.command import main\n\nsys.exit(main())\n"
 EPOCH = (2020, 1, 1, 0, 0, 0)
-"""Date of every file within, so that one version is one sequence of bytes."""
+"""Date of every archived file, which makes the archive reproducible."""
 
 
 def pack_kit(path: str) -> int:
-    """Write the kit to ``path``, whole or not at all, and return its size in bytes.
+    """Write the kit to ``path`` atomically and return its size in bytes.
 
     Raises:
         KitError: the file cannot be written.
@@ -33,8 +33,8 @@ def pack_kit(path: str) -> int:
 
 
 def _contents() -> "dict[str, str]":
-    """Return every module of this room under its usual name, and what makes the archive run."""
-    found = {"__main__.py": MAIN, "leadline/__init__.py": '"""The measuring kit of Leadline."""\n'}
-    for file in sorted(HERE.rglob("*.py")):
-        found[f"leadline/kit/{file.relative_to(HERE).as_posix()}"] = file.read_text(encoding="utf-8")
-    return found
+    """Return every module of this package by archive name, and the archive's entry point."""
+    texts = {"__main__.py": MAIN, "leadline/__init__.py": '"""The measuring kit of Leadline."""\n'}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        texts[f"leadline/kit/{file.relative_to(PACKAGE).as_posix()}"] = file.read_text(encoding="utf-8")
+    return texts

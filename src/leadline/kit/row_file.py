@@ -1,4 +1,4 @@
-"""The file of measurements: JSON lines, a header first, written so that a kill at any moment loses no whole line."""
+"""The measurement file: JSON lines after a header; a kill at any moment loses no complete line."""
 
 import fcntl
 import json
@@ -13,13 +13,13 @@ IDENTITY = (
     ("software.torch", "torch"), ("software.runtime", "CUDA or ROCm version"), ("software.driver", "driver"),
     ("software.cudnn", "cuDNN"),
 )  # fmt: skip
-"""What rows of one file have in common: its place in the header, and how it is called in a sentence."""
+"""Properties shared by all rows of a file: path in the header, and name in messages."""
 
 
 class RowFile:
-    """A file that is being written; one process at a time.
+    """A file being written by one process.
 
-    Use: ``open``, look at ``header`` and ``rows``, ``begin`` with this machine's header, ``append``.
+    Usage: ``open``, inspect ``header`` and ``rows``, ``begin`` with this machine's header, ``append``.
     """
 
     def __init__(self, path: str) -> None:
@@ -30,10 +30,10 @@ class RowFile:
         self._file = -1
 
     def open(self) -> "RowFile":
-        """Open or make the file, lock it, and read what is there; a half-written last line is dropped.
+        """Open or create the file, lock it, and read it; an incomplete last line is dropped.
 
         Raises:
-            KitError: it cannot be written, is being written by another process, or is no file of measurements.
+            KitError: it is not writable, is being written by another process, or is not a measurement file.
         """
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -43,25 +43,25 @@ class RowFile:
         whole = self._read()
         lines = whole.split(b"\n")[:-1]
         for number, line in enumerate(lines, 1):
-            self._take(number, line, last=number == len(lines))
+            self._parse_line(number, line, last=number == len(lines))
         return self
 
     def begin(self, header: Dict[str, Any]) -> None:
-        """Write the header of a new file; of one that is there, refuse another machine's.
+        """Write the header of a new file; refuse an existing file of another machine.
 
         Raises:
-            KitError: the file's rows come from another device, another torch or another kit.
+            KitError: the rows come from another device, another torch or another kit.
         """
         if self.header is None:
             self.header = {"kind": "header", "schema": SCHEMA, "kit": KIT_VERSION, **header}
             self._write(self.header)
             return
-        here = {"kit": KIT_VERSION, **header}
-        for place, words in IDENTITY:
-            kept, found = _at(self.header, place), _at(here, place)
-            if kept != found:
+        current = {"kit": KIT_VERSION, **header}
+        for path, label in IDENTITY:
+            stored, actual = _at(self.header, path), _at(current, path)
+            if stored != actual:
                 raise KitError(
-                    f"{self.path} holds rows of another {words} ({kept}, here {found}): give --out another file"
+                    f"{self.path} holds rows of another {label} ({stored}, here {actual}): give --out another file"
                 )
 
     def append(self, row: Dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ class RowFile:
         self.rows.append(row)
 
     def close(self) -> None:
-        """Close the file and give up the lock."""
+        """Close the file and release the lock."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -87,30 +87,30 @@ class RowFile:
             self.unlocked = f"{self.path} cannot be locked ({error.strerror}): start no second run on it"
 
     def _read(self) -> bytes:
-        """Return the whole lines of the file, and cut off what stands behind the last."""
-        held = b""
+        """Return the complete lines, and truncate the file after the last."""
+        content = b""
         while True:
             part = os.read(self._file, 1 << 20)
             if not part:
                 break
-            held += part
-        kept = held.rfind(b"\n") + 1
-        self._cut(kept, len(held))
-        return held[:kept]
+            content += part
+        complete = content.rfind(b"\n") + 1
+        self._cut(complete, len(content))
+        return content[:complete]
 
-    def _cut(self, kept: int, size: int) -> None:
-        if kept < size:
-            if not kept and not self._begins_like_ours():
+    def _cut(self, complete: int, size: int) -> None:
+        if complete < size:
+            if not complete and not self._may_be_header():
                 raise KitError(f"{self.path} is no file of measurements: give --out another file")
-            os.ftruncate(self._file, kept)
-        os.lseek(self._file, kept, os.SEEK_SET)
+            os.ftruncate(self._file, complete)
+        os.lseek(self._file, complete, os.SEEK_SET)
 
-    def _begins_like_ours(self) -> bool:
-        """Tell whether a file without a whole line may be a header that was cut off, so that it may be cut."""
+    def _may_be_header(self) -> bool:
+        """Return True if a file without a complete line may be a truncated header, which may be cut."""
         begin = b'{"kind": "header"'
         return os.pread(self._file, len(begin), 0).startswith(begin[: os.fstat(self._file).st_size])
 
-    def _take(self, number: int, line: bytes, *, last: bool) -> None:
+    def _parse_line(self, number: int, line: bytes, *, last: bool) -> None:
         try:
             row = json.loads(line)
         except ValueError as error:
@@ -125,21 +125,22 @@ class RowFile:
         elif isinstance(row, dict) and row.get("schema") == SCHEMA:
             self.header = row
         else:
-            found = row.get("schema", "none") if isinstance(row, dict) else "none"
-            raise KitError(f"{self.path} has the schema {found}, not {SCHEMA}: give --out another file")
+            schema = row.get("schema", "none") if isinstance(row, dict) else "none"
+            raise KitError(f"{self.path} has the schema {schema}, not {SCHEMA}: give --out another file")
 
     def _write(self, row: Dict[str, Any]) -> None:
         line = (json.dumps(row, separators=(", ", ": ")) + "\n").encode()
         try:
             while line:
                 line = line[os.write(self._file, line) :]
+            # A batch system kills the node's processes at the limit; only synced rows survive a node failure.
             os.fsync(self._file)
         except OSError as error:
             raise KitError(f"{self.path} cannot be written further ({error.strerror}): make room and resume") from error
 
 
 def _last_line(file: int) -> "tuple[int, int]":
-    """Return where the last whole line begins, and where the file ends."""
+    """Return the start of the last complete line, and the size of the file."""
     size = os.fstat(file).st_size
     return os.pread(file, size, 0).rfind(b"\n", 0, size - 1) + 1, size
 

@@ -1,4 +1,4 @@
-"""Measure as many points as the time allows, one line each, into a file that can be resumed."""
+"""Run measurements within a time limit, one line per point, into a resumable file."""
 
 import sys
 import time
@@ -13,16 +13,16 @@ from leadline.kit.row_file import RowFile
 from leadline.kit.worker import Worker, WorkerCrashed, WorkerTimedOut
 
 POINT_S = 90.0
-"""A point that takes longer hangs, or is not worth its time."""
+"""Time limit of a point; longer ones hang or are not worth it."""
 LONGEST_STEP_S = {"cpu": 0.5, "cuda": 1.0}
 QUICK_STEP_S = 0.05
-WORKERS_LOST = 3
-"""Workers in a row that could not even start, after which there is no use in another."""
+MAX_FAILED_STARTS = 3
+"""Failed starts of a worker in a row after which the run gives up."""
 
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """What is asked for. ``memory_bytes`` bounds a worker on the CPU, by default by a share of what is free."""
+    """Options of a run; ``memory_bytes`` limits a CPU worker, by default to a share of the free memory."""
 
     out: str
     minutes: float = 20.0
@@ -38,7 +38,7 @@ class MeasureOptions:
 
 @dataclass
 class MeasureSummary:
-    """How far a run is, or how it ended: counts of this run by outcome, of the file, and of what is left."""
+    """Progress or result of a run: outcomes of this run, points in the file, points left."""
 
     path: str
     device: str
@@ -51,39 +51,39 @@ class MeasureSummary:
 
 
 Progress = Callable[[MeasureSummary, Dict[str, Any]], None]
-"""Told how far the run is, after each row."""
+"""Callback with the progress of the run after each row."""
 
 
-def run_measurements(asked: MeasureOptions, progress: Progress = lambda *_: None) -> MeasureSummary:
-    """Measure points into ``asked.out`` until the time is up or all are measured; resume a file that is there.
+def run_measurements(options: MeasureOptions, progress: Progress = lambda *_: None) -> MeasureSummary:
+    """Measure points into ``options.out`` until the time is up or all are measured; resumes an existing file.
 
     Raises:
-        KitError: the file cannot be written, or is another machine's; there is no torch or no such device; a worker
-            cannot be started. One sentence each.
+        KitError: the file is not writable or belongs to another machine; torch or the device is missing; a worker
+            cannot start.
     """
     begun = time.monotonic()
-    if not 0 < asked.minutes < 1e5:
-        raise KitError(f"--minutes {asked.minutes:g} is no time to measure in: give for example 20")
-    _require_folder(asked.out)
-    file = RowFile(asked.out).open()
-    made = file.header is None
-    session = _Session(asked, file, begun)
+    if not 0 < options.minutes < 1e5:
+        raise KitError(f"--minutes {options.minutes:g} is no time to measure in: give for example 20")
+    _require_folder(options.out)
+    file = RowFile(options.out).open()
+    is_new = file.header is None
+    session = _Session(options, file, begun)
     try:
         return session.run(progress)
     finally:
         session.end()
         file.close()
-        if made and file.header is None and Path(asked.out).stat().st_size == 0:
-            Path(asked.out).unlink()  # nothing came of it
+        if is_new and file.header is None and Path(options.out).stat().st_size == 0:
+            Path(options.out).unlink()  # nothing came of it
 
 
 class _Session:
-    """One run over a file, and the worker that is alive."""
+    """One run over a file, with its live worker."""
 
-    def __init__(self, asked: MeasureOptions, file: RowFile, begun: float) -> None:
-        self.asked, self.file, self.begun = asked, file, begun
+    def __init__(self, options: MeasureOptions, file: RowFile, begun: float) -> None:
+        self.options, self.file, self.begun = options, file, begun
         self.worker: Optional[Worker] = None
-        self.lost = 0
+        self.failed_starts = 0
 
     def run(self, progress: Progress) -> MeasureSummary:
         if self.file.header is not None:
@@ -92,34 +92,35 @@ class _Session:
         settings = self._settings(header)
         self.file.begin({**header, "design": _document(settings), "op_columns": list(OP_COLUMNS)})
         points = design_points(settings)
-        known = {row["key"] for row in self.file.rows}
+        measured = {row["key"] for row in self.file.rows}
+        # A resumed run skips larger batches of what has failed, as the first run did.
         failed = _failures(self.file.rows)
-        left = [point for point in points if point.key not in known]
-        told = MeasureSummary(
-            self.asked.out, header["device"]["name"], len(known), len(left), notes=self._notes(header)
+        remaining = [point for point in points if point.key not in measured]
+        summary = MeasureSummary(
+            self.options.out, header["device"]["name"], len(measured), len(remaining), notes=self._notes(header)
         )
         outcomes: Counter[str] = Counter()
-        for point in left:
+        for point in remaining:
             remaining_s = self._remaining_s()
             if remaining_s <= 0:
                 break
-            told.left -= 1
+            summary.left -= 1
             if failed.get(point.cell, point.batch + 1) <= point.batch:
-                told.skipped += 1
+                summary.skipped += 1
                 continue
             row = self._measure(point, remaining_s)
             if row is None:
-                told.left += 1
+                summary.left += 1
                 break
             self.file.append(row)
             outcomes[row["outcome"]] += 1
             if row["outcome"] != "ok":
                 failed[point.cell] = min(point.batch, failed.get(point.cell, point.batch))
-            told.in_file += 1
-            told.outcomes, told.elapsed_s = dict(outcomes), time.monotonic() - self.begun
-            progress(told, row)
-        told.elapsed_s = time.monotonic() - self.begun
-        return told
+            summary.in_file += 1
+            summary.outcomes, summary.elapsed_s = dict(outcomes), time.monotonic() - self.begun
+            progress(summary, row)
+        summary.elapsed_s = time.monotonic() - self.begun
+        return summary
 
     def end(self) -> None:
         """End the worker."""
@@ -128,88 +129,88 @@ class _Session:
             self.worker = None
 
     def _remaining_s(self) -> float:
-        return self.asked.minutes * 60 - (time.monotonic() - self.begun)
+        return self.options.minutes * 60 - (time.monotonic() - self.begun)
 
     def _measure(self, point: MeasurementPoint, remaining_s: float) -> Optional[Dict[str, Any]]:
-        """Return the point's row, whatever becomes of the worker; ``None`` if the run's time was up first."""
+        """Return the point's row even if the worker fails; ``None`` if the run's time was up first."""
         begun = time.monotonic()
         if self.worker is None:
             self._start(with_header=False)
         assert self.worker is not None  # noqa: S101 - it has just been started
-        limit_s = min(self.asked.point_s, remaining_s)
+        limit_s = min(self.options.point_s, remaining_s)
         try:
             answer = self.worker.measure(point.document(), limit_s)
         except WorkerCrashed as error:
             self.worker = None
-            found: Dict[str, Any] = {"outcome": "crash", "reason": str(error)}
+            outcome: Dict[str, Any] = {"outcome": "crash", "reason": str(error)}
         except WorkerTimedOut:
             self.worker = None
-            if limit_s < self.asked.point_s:
+            if limit_s < self.options.point_s:
                 return None
-            found = {"outcome": "timeout", "reason": f"it took longer than {limit_s:g} s"}
+            outcome = {"outcome": "timeout", "reason": f"it took longer than {limit_s:g} s"}
         else:
-            found = answer["row"]
+            outcome = answer["row"]
             if answer["spent"]:
                 self.end()
-        whole = {"wall_s": time.monotonic() - begun, "measured_at": _now()}
-        return {"kind": "point", "key": point.key, "point": point.document(), **found, **whole}
+        timing = {"wall_s": time.monotonic() - begun, "measured_at": _now()}
+        return {"kind": "point", "key": point.key, "point": point.document(), **outcome, **timing}
 
     def _start(self, *, with_header: bool) -> Dict[str, Any]:
-        """Start a worker and return what it says of the machine; ``KitError`` if it cannot be brought up."""
-        asked = self.asked
-        request = {"device": asked.device, "quick": asked.quick, "ops": asked.ops, "memory_bytes": asked.memory_bytes,
-                   "header": with_header}  # fmt: skip
+        """Start a worker and return its machine header; ``KitError`` if it does not start."""
+        options = self.options
+        request = {"device": options.device, "quick": options.quick, "ops": options.ops,
+                   "memory_bytes": options.memory_bytes, "header": with_header}  # fmt: skip
         while True:
-            worker = Worker(asked.python, request)
+            worker = Worker(options.python, request)
             try:
                 answer = worker.hello()
             except WorkerCrashed as error:
-                self.lost += 1
-                if self.lost >= WORKERS_LOST:
-                    raise KitError(f"{asked.python} does not start with torch ({error}): run it by hand") from error
+                self.failed_starts += 1
+                if self.failed_starts >= MAX_FAILED_STARTS:
+                    raise KitError(f"{options.python} does not start with torch ({error}): run it by hand") from error
                 continue
             except BaseException:
                 worker.end()
                 raise
-            self.lost = 0
+            self.failed_starts = 0
             self.worker = worker
             header: Dict[str, Any] = answer["header"]
             return header
 
     def _settings(self, header: Dict[str, Any]) -> DesignSettings:
-        """Return what the design depends on: of a file that is resumed, what its header says."""
-        asked = self.asked
+        """Return the design settings, of a resumed file from its header."""
+        options = self.options
         if self.file.header is not None:
             return DesignSettings(**self.file.header["design"])
         packages = tuple(name for name in ("timm", "transformers") if header["software"].get(name))
         kind = header["device"]["type"]
-        longest_s = QUICK_STEP_S if asked.quick else LONGEST_STEP_S[kind]
-        return DesignSettings(kind, header["rates"], packages, asked.seed, asked.quick, asked.compiled, longest_s)
+        longest_s = QUICK_STEP_S if options.quick else LONGEST_STEP_S[kind]
+        return DesignSettings(kind, header["rates"], packages, options.seed, options.quick, options.compiled, longest_s)
 
-    def _require_same_design(self, kept: Dict[str, Any]) -> None:
-        asked = self.asked
-        for word, name in (("seed", "seed"), ("quick", "quick"), ("compile", "compiled")):
-            if kept[name] != getattr(asked, name):
+    def _require_same_design(self, stored: Dict[str, Any]) -> None:
+        options = self.options
+        for option, name in (("seed", "seed"), ("quick", "quick"), ("compile", "compiled")):
+            if stored[name] != getattr(options, name):
                 raise KitError(
-                    f"{asked.out} was begun with another --{word} ({kept[name]}): leave it as it was, or give --out "
-                    "another file"
+                    f"{options.out} was begun with another --{option} ({stored[name]}): leave it as it was, or give "
+                    "--out another file"
                 )
 
     def _notes(self, header: Dict[str, Any]) -> List[str]:
-        found = [self.file.unlocked] if self.file.unlocked else []
+        notes = [self.file.unlocked] if self.file.unlocked else []
         if header["energy"]["reason"]:
-            found.append(f"energy is not measured: {header['energy']['reason']}")
-        return found
+            notes.append(f"energy is not measured: {header['energy']['reason']}")
+        return notes
 
 
 def _failures(rows: List[Dict[str, Any]]) -> Dict[str, int]:
-    """Return the least batch of each cell that failed: larger ones would fail too, and are passed over."""
-    found: Dict[str, int] = {}
+    """Return the smallest failed batch of each cell, because larger ones would fail too."""
+    smallest: Dict[str, int] = {}
     for row in rows:
         if row["outcome"] != "ok":
             point = MeasurementPoint(**row["point"])
-            found[point.cell] = min(point.batch, found.get(point.cell, point.batch))
-    return found
+            smallest[point.cell] = min(point.batch, smallest.get(point.cell, point.batch))
+    return smallest
 
 
 def _require_folder(out: str) -> None:
@@ -221,9 +222,9 @@ def _require_folder(out: str) -> None:
 
 
 def _document(settings: DesignSettings) -> Dict[str, Any]:
-    made = dict(vars(settings))
-    made["packages"] = list(settings.packages)
-    return made
+    document = dict(vars(settings))
+    document["packages"] = list(settings.packages)
+    return document
 
 
 def _now() -> str:
@@ -231,10 +232,10 @@ def _now() -> str:
 
 
 def describe_row(row: Dict[str, Any]) -> Tuple[str, str]:
-    """Return a row in words: which point, and what came of it."""
+    """Return a row in words: point and outcome."""
     if row["outcome"] != "ok":
         return row["key"], f"{row['outcome']}: {row['reason']}"
     memory = row["memory"]
     peak = memory["peak_allocated_bytes"] or memory["peak_host_bytes"]
-    said = f"{row['step_s'] * 1e3:.3g} ms" + (f", {peak / 2**20:.0f} MiB" if peak else "")
-    return row["key"], said
+    text = f"{row['step_s'] * 1e3:.3g} ms" + (f", {peak / 2**20:.0f} MiB" if peak else "")
+    return row["key"], text

@@ -1,4 +1,4 @@
-"""The models that are measured, as a table: what they are called, how large, and the work of one sample."""
+"""The measured models: names, sizes, and work per sample."""
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, Tuple
@@ -8,28 +8,28 @@ TRAINING, INFERENCE, PREFILL, DECODE = "training", "inference", "prefill", "deco
 
 @dataclass(frozen=True)
 class Spec:
-    """One model.
-
-    ``builder`` names a function of the zoo and ``arguments`` what it is given. ``kind`` says what goes in: ``image``
-    (batch x 3 x size x size), ``tokens`` (batch x size) or ``vector`` (batch x size). ``work`` maps each size to the
-    floating point operations of a forward pass over one sample, a multiply-add counted as two. ``package`` is what
-    must be installed for it.
-    """
+    """One model."""
 
     name: str
     family: str
     kind: str
+    """Type of the input: ``image`` (batch x 3 x size x size), ``tokens`` (batch x size) or ``vector`` (batch x
+    size)."""
     builder: str
+    """Function of the zoo."""
     arguments: Dict[str, Any]
+    """Its arguments."""
     work: Dict[int, float]
+    """Floating-point operations of a forward pass per sample, by size; a multiply-add counts as two."""
     max_batch: int = 1024
     quick: bool = False
     package: str = ""
+    """Required package, if any."""
     traits: Tuple[str, ...] = field(default=())
 
     @property
     def phases(self) -> Tuple[str, ...]:
-        """What is measured of it; a decoder's inference has two phases."""
+        """The measured phases; inference of a decoder has two."""
         return (TRAINING, PREFILL, DECODE) if self.family == "gpt" else (TRAINING, INFERENCE)
 
 
@@ -108,7 +108,7 @@ BUILT_IN = (
     _blocks("moe-6x512", "moe", "tokens", "moe", {256: 2.49e10}, layers=6, dim=512, heads=8, experts=8),
     _blocks("moe-12x768", "moe", "tokens", "moe", {512: 1.79e11}, layers=12, dim=768, heads=12, experts=16),
 )
-"""What the kit brings itself, in plain torch. The names say what they resemble, not whose weights they could load."""
+"""Models of the kit itself, in plain torch. The names indicate the architecture; published weights do not fit."""
 
 NAMED = (
     _named("timm:resnet50", "timm-conv", "image", {224: 8.2e9}),
@@ -125,9 +125,9 @@ NAMED = (
     _named("transformers:llama-mini", "transformers", "tokens", {512: 1.1e11}),
     _named("transformers:t5-small", "transformers", "tokens", {128: 1.61e10}),
 )
-"""What is measured too where the package is installed, with random weights: nothing is ever downloaded."""
+"""Models measured only if the package is installed, with random weights: nothing is downloaded."""
 
 LARGE = frozenset(("gpt-24x2048", "moe-12x768"))
-"""About a billion parameters: on a CPU it takes longer to fill their memory than to learn anything from a step."""
+"""Models of about a billion parameters, too slow to initialize on a CPU."""
 SPECS = {spec.name: spec for spec in (*BUILT_IN, *NAMED)}
 PACKAGES = tuple(sorted({spec.package for spec in NAMED}))

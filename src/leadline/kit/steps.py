@@ -1,4 +1,4 @@
-"""Fill a model's weights quickly where torch's own generator would take longer than the measurement."""
+"""The step of a point: model, inputs, precision, optimizer, and fast weight initialization."""
 
 import contextlib
 import math
@@ -14,7 +14,7 @@ from leadline.kit.specs import DECODE, PREFILL, SPECS, TRAINING
 from leadline.kit.zoo import build_model
 
 BLOCK = 1 << 20
-"""Random numbers that are drawn once, and repeated along a tensor: a step's time does not depend on which they are."""
+"""Random numbers drawn once and repeated along a tensor; the values do not affect a step's time."""
 SLOW = (
     "kaiming_uniform_",
     "kaiming_normal_",
@@ -29,13 +29,16 @@ SLOW = (
 
 @contextlib.contextmanager
 def fast_weight_init(device_type: str) -> Iterator[None]:
-    """Within, let layers fill their weights with a repeated block of random numbers; a GPU draws fast enough."""
+    """Context in which layers on a CPU fill their weights with a repeated block of random numbers.
+
+    torch's generator would take longer than the measurement; a GPU is fast enough.
+    """
     if device_type != "cpu":
         yield
         return
     drawn = torch.rand(BLOCK) * 2 - 1
     scaled_to: Dict[int, torch.Tensor] = {}
-    kept = {name: getattr(init, name) for name in SLOW}
+    originals = {name: getattr(init, name) for name in SLOW}
 
     def fill(tensor: Any, *_: Any, **__: Any) -> Any:
         """Fill with numbers as far from zero as ``torch.nn.Linear`` draws them: up to 1 / sqrt(inputs of a unit)."""
@@ -55,7 +58,7 @@ def fast_weight_init(device_type: str) -> Iterator[None]:
             setattr(init, name, fill)
         yield
     finally:
-        for name, function in kept.items():
+        for name, function in originals.items():
             setattr(init, name, function)
 
 
@@ -64,10 +67,10 @@ SMALLEST_VOCABULARY = 1000
 
 
 class MeasuredModel:
-    """A model on a device, ready to be stepped.
+    """A model on a device, ready for steps.
 
-    Built in two parts, so that the weights' memory can be told apart: the model when the job is made, the rest by
-    ``ready``.
+    It is built in two parts to measure the weights' memory separately: the constructor makes the model, and ``ready``
+    the rest.
     """
 
     def __init__(self, point: MeasurementPoint, device_type: str) -> None:
@@ -85,11 +88,13 @@ class MeasuredModel:
         self.model.train(point.phase == TRAINING)
         if point.checkpointing:
             self.model.stack.checkpointing = True
-        self.parameters = sum(one.numel() for one in self.model.parameters())
-        self.parameter_bytes = sum(one.numel() * one.element_size() for one in self.model.parameters())
+        self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        self.parameter_bytes = sum(
+            parameter.numel() * parameter.element_size() for parameter in self.model.parameters()
+        )
 
     def ready(self) -> Callable[[], object]:
-        """Make inputs and optimizer, and return the step."""
+        """Create inputs and optimizer, and return the step."""
         phase = self.point.phase
         inputs = self._inputs()
         if phase in (PREFILL, DECODE):
@@ -101,7 +106,7 @@ class MeasuredModel:
         return self._training(inputs)
 
     def cast(self) -> Any:
-        """Return the context in which the forward pass runs."""
+        """Return the autocast context of the forward pass."""
         if not self.autocast:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
@@ -111,23 +116,23 @@ class MeasuredModel:
         if kind == "tokens":
             return torch.randint(0, SMALLEST_VOCABULARY, (point.batch, point.size), device=self.device)
         shape = (point.batch, 3, point.size, point.size) if kind == "image" else (point.batch, point.size)
-        made = torch.randn(shape, device=self.device, dtype=torch.float32 if self.autocast else self.dtype)
-        return made.to(memory_format=torch.channels_last) if point.channels_last else made
+        images = torch.randn(shape, device=self.device, dtype=torch.float32 if self.autocast else self.dtype)
+        return images.to(memory_format=torch.channels_last) if point.channels_last else images
 
     def _infer(self, *inputs: Any) -> Any:
         with torch.inference_mode(), self.cast():
             return self.model(*inputs)
 
     def _cached(self, tokens: Any, phase: str) -> Callable[[], object]:
-        """Return a step that fills the cache with the whole prompt, or adds one token behind it."""
+        """Return a step that fills the KV cache with the prompt, or adds one token."""
         point = self.point
         cache: Any = self.model.empty_cache(point.batch, point.size + 1, self.dtype, self.device)
         model = torch.compile(self.model) if point.compiled else self.model
-        given, at = (tokens, 0) if phase == PREFILL else (tokens[:, :1].contiguous(), point.size)
+        step_tokens, position = (tokens, 0) if phase == PREFILL else (tokens[:, :1].contiguous(), point.size)
 
         def step() -> Any:
             with torch.inference_mode(), self.cast():
-                return model(given, cache, at)
+                return model(step_tokens, cache, position)
 
         return step
 
@@ -163,14 +168,14 @@ class MeasuredModel:
         return torch.randint(0, 21, (self.point.batch, *pixels), device=self.device)
 
     def _optimizer(self) -> Any:
-        """Return the update rule of the point, with torch's usual settings and no weight decay of its own."""
+        """Return the point's optimizer with torch's defaults."""
         name, parameters = self.point.optimizer, self.model.parameters()
-        more: Dict[str, Any] = {"fused": True} if self.point.fused else {}
+        options: Dict[str, Any] = {"fused": True} if self.point.fused else {}
         if name == "adamw":
-            return torch.optim.AdamW(parameters, lr=1e-5, **more)
-        return torch.optim.SGD(parameters, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, **more)
+            return torch.optim.AdamW(parameters, lr=1e-5, **options)
+        return torch.optim.SGD(parameters, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, **options)
 
 
 def _scaler() -> Any:
-    made = getattr(torch.amp, "GradScaler", None)
-    return torch.cuda.amp.GradScaler() if made is None else made("cuda")
+    scaler_class = getattr(torch.amp, "GradScaler", None)
+    return torch.cuda.amp.GradScaler() if scaler_class is None else scaler_class("cuda")

@@ -1,4 +1,4 @@
-"""Time a step: warmed up until it is steady, then the median of many, without waiting for the device in between."""
+"""Timing of a step: warm-up until steady, then the median of many samples without waiting for the device."""
 
 import gc
 import time
@@ -10,15 +10,15 @@ import torch
 from leadline.kit.machine import synchronize
 
 SHORTEST_SAMPLE_S = 1e-3
-"""Steps shorter than this are timed several at once, so that the clock's own cost vanishes."""
+"""Shorter steps are timed several at once to amortize the cost of the clock."""
 LONG_S, FEWEST = 4.0, 3
-"""Where the usual least number of samples would take longer than this, so few are taken."""
+"""Duration above which the usual minimum of samples is lowered, and the lowered minimum."""
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
 class TimingLimits:
-    """How long a step is warmed up and timed; ``min_samples`` are at least so many, and at most ``max_samples`` of them."""
+    """Duration of warm-up and timing, and bounds on the number of samples."""
 
     warm_up_s: float
     timed_s: float
@@ -27,21 +27,28 @@ class TimingLimits:
 
     @classmethod
     def preset(cls, *, quick: bool) -> "TimingLimits":
-        """Return the usual patience, or little."""
+        """Return the standard limits, or quick ones."""
         return cls(0.1, 0.1, 3) if quick else cls(1.0, 0.5, 5)
 
 
 class Timer:
-    """Times one step on a device; a GPU's by its own events.
+    """Times one step on a device, on a GPU by its own events.
 
-    ``event`` makes an event of the device with the contract of ``torch.cuda.Event``, ``wait`` waits for the device, and
-    ``clock`` is the host's. ``stepping_s`` adds up what was spent on warming up and timing.
+    Args:
+        device_type: ``cpu`` or ``cuda``.
+        limits: duration of warm-up and timing.
+        clock: the host's clock.
+
+    Attributes:
+        event: creates a device event with the contract of ``torch.cuda.Event``.
+        wait: waits for the device.
+        stepping_s: total seconds of warm-up and timing.
     """
 
     def __init__(
-        self, device_type: str, patience: TimingLimits, *, clock: Callable[[], float] = time.perf_counter
+        self, device_type: str, limits: TimingLimits, *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self.patience, self.clock = patience, clock
+        self.limits, self.clock = limits, clock
         self.event: Optional[Callable[[], Any]] = None
         if device_type == "cuda":
             self.event = lambda: torch.cuda.Event(enable_timing=True)
@@ -49,13 +56,13 @@ class Timer:
         self.stepping_s = 0.0
 
     def time(self, step: Callable[[], object], between: Callable[[], None] = lambda: None) -> Dict[str, Any]:
-        """Warm ``step`` up, time it, and return its figures.
+        """Warm ``step`` up, time it, and return its statistics.
 
-        ``between`` is called before the samples and after each block of them.
-
-        Figures: the first step's seconds, how many it took until two in a row differed by less than 5 %, the median
-        and the quantiles of a step's seconds, and what the host took to start one without waiting.
+        They are: seconds of the first step, steps until two in a row differed by less than 5 %, median and quantiles of
+        a step, and host seconds to launch a step without waiting. ``between`` is called before the samples and after
+        each block.
         """
+        # A collection takes milliseconds, more than many steps.
         gc.collect()
         gc.disable()
         try:
@@ -75,25 +82,25 @@ class Timer:
             took.append(self.clock() - started)
             if len(took) >= 3:
                 steady = abs(took[-1] - took[-2]) <= 0.05 * took[-2]
-                if steady or self.clock() - begun > self.patience.warm_up_s:
+                if steady or self.clock() - begun > self.limits.warm_up_s:
                     break
         self.stepping_s += self.clock() - begun
         return {"first_step_s": took[0], "warm_up_steps": len(took), "steady": steady, "last_s": min(took[-2:])}
 
     def _samples(self, step: Callable[[], object], once_s: float, between: Callable[[], None]) -> Dict[str, Any]:
-        """Take samples in a few blocks; a GPU is waited for only at the end of a block."""
+        """Take samples in a few blocks, and wait for a GPU only at the end of each."""
         begun = self.clock()
-        patience = self.patience
+        limits = self.limits
         inner = max(1, round(SHORTEST_SAMPLE_S / max(once_s, 1e-7)))
-        wanted = round(patience.timed_s / max(once_s * inner, 1e-7))
+        requested = round(limits.timed_s / max(once_s * inner, 1e-7))
         samples: List[float] = []
         host_s = 0.0
-        least = patience.min_samples if patience.min_samples * once_s <= LONG_S else min(FEWEST, patience.min_samples)
-        total = min(max(wanted, least), patience.max_samples)
+        least = limits.min_samples if limits.min_samples * once_s <= LONG_S else min(FEWEST, limits.min_samples)
+        total = min(max(requested, least), limits.max_samples)
         between()
         for block in _blocks(total):
-            taken, launched_s = self._block(step, inner, block)
-            samples += taken
+            block_samples, launched_s = self._block(step, inner, block)
+            samples += block_samples
             host_s += launched_s
             between()
         self.stepping_s += self.clock() - begun
@@ -108,8 +115,8 @@ class Timer:
         }
 
     def _block(self, step: Callable[[], object], inner: int, count: int) -> "tuple[List[float], float]":
-        """Return the seconds of a step in each of ``count`` samples, and what the host took to start them all."""
-        stamp = self.event or (lambda: _Stamp(self.clock))
+        """Return the seconds of a step in each of ``count`` samples, and the host seconds to launch them all."""
+        stamp = self.event or (lambda: _HostEvent(self.clock))
         marks = [stamp() for _ in range(count + 1)]
         started = self.clock()
         marks[0].record()
@@ -123,8 +130,8 @@ class Timer:
         return [float(before.elapsed_time(after)) * 1e-3 / inner for before, after in pairs], launched_s
 
 
-class _Stamp:
-    """What an event is on a CPU: the host's clock."""
+class _HostEvent:
+    """A CPU event: a reading of the host's clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock, self.at_s = clock, 0.0
@@ -132,13 +139,13 @@ class _Stamp:
     def record(self) -> None:
         self.at_s = self.clock()
 
-    def elapsed_time(self, later: "_Stamp") -> float:
+    def elapsed_time(self, later: "_HostEvent") -> float:
         """Return the milliseconds until ``later``."""
         return (later.at_s - self.at_s) * 1e3
 
 
 def quantile(ordered: List[float], share: float) -> float:
-    """Return a quantile of sorted values, between the two nearest."""
+    """Return a quantile of sorted values by linear interpolation."""
     place = share * (len(ordered) - 1)
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
@@ -146,6 +153,6 @@ def quantile(ordered: List[float], share: float) -> float:
 
 
 def _blocks(total: int) -> List[int]:
-    """Cut samples into up to five blocks."""
+    """Divide samples into up to five blocks."""
     count = min(5, total)
     return [total // count + (number < total % count) for number in range(count)]

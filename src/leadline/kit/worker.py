@@ -1,4 +1,7 @@
-"""The process that holds the device: it answers each line it is given by one of JSON, and dies with its parent."""
+"""The worker process that holds the device, and its client.
+
+The process answers each line of its input with a line of JSON, and dies with its parent.
+"""
 
 import ctypes
 import ctypes.util
@@ -21,9 +24,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def serve(parent: int) -> None:
-    """Answer requests from stdin until it ends: first what the machine is, then a row for each point.
+    """Answer requests from stdin until it ends: the machine first, then a row for each point.
 
-    What models and libraries print goes to stderr, so that stdout holds answers alone.
+    Output of models and libraries goes to stderr, so that stdout holds only answers.
     """
     _die_with(parent)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -33,17 +36,17 @@ def serve(parent: int) -> None:
     try:
         bench = _open(request, answers)
     except (KitError, ImportError) as error:
-        _say(answers, {"failure": _why(error)})
+        _reply(answers, {"failure": _explain(error)})
         return
     from leadline.kit.design import MeasurementPoint  # noqa: PLC0415 - after torch was found to be there
 
     for line in sys.stdin:
         row = bench.measure(MeasurementPoint(**json.loads(line)))
-        _say(answers, {"row": row, "spent": bench.spent})
+        _reply(answers, {"row": row, "spent": bench.spent})
 
 
 def _open(request: Dict[str, Any], answers: TextIO) -> Any:
-    """Import torch, say what the machine is, and return the bench."""
+    """Import torch, report the machine, and return the measurer."""
     from leadline.kit.machine import machine_header, open_meters, require_device  # noqa: PLC0415 - torch loads here, not above
     from leadline.kit.measure import PointMeasurer  # noqa: PLC0415
     from leadline.kit.memory import limit_host_memory  # noqa: PLC0415
@@ -52,13 +55,13 @@ def _open(request: Dict[str, Any], answers: TextIO) -> Any:
     device_type = require_device(request["device"])
     limit_bytes = limit_host_memory(request["memory_bytes"]) if device_type == "cpu" else None
     nvml, reason = open_meters(device_type)
-    found = machine_header(device_type, nvml, reason) if request["header"] else {}
-    _say(answers, {"header": found, "memory_limit_bytes": limit_bytes})
+    header = machine_header(device_type, nvml, reason) if request["header"] else {}
+    _reply(answers, {"header": header, "memory_limit_bytes": limit_bytes})
     return PointMeasurer(device_type, nvml, TimingLimits.preset(quick=request["quick"]), ops=request["ops"])
 
 
 def _die_with(parent: int) -> None:
-    """Let the kernel end this process with its parent, so that none is left on the device after a kill."""
+    """Make the kernel kill this process with its parent, so that a kill leaves no process on the device."""
     prctl = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "prctl", None)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -66,30 +69,31 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _say(answers: TextIO, answer: Dict[str, Any]) -> None:
+def _reply(answers: TextIO, answer: Dict[str, Any]) -> None:
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
 
 
-def _why(error: BaseException) -> str:
+def _explain(error: BaseException) -> str:
     if isinstance(error, ImportError) and getattr(error, "name", "") == "torch":
         return f"{sys.executable} has no torch: name the Python of an environment that has it"
     return str(error)
 
 
 START_S = 240.0
-"""Importing torch from a cold parallel file system, and the first context on a GPU, take minutes at worst."""
+"""Time limit of a start: importing torch from a cold parallel file system and creating a GPU context take minutes at
+worst."""
 ROOT = str(Path(__file__).parents[2])
-"""The folder, or the zip, from which ``leadline.kit`` was imported."""
+"""The folder or zip that contains ``leadline.kit``."""
 START = (
     "import sys; sys.path = [{root!r}] + [path for path in sys.path if path]; import leadline.kit; "
     "sys.path.remove({root!r}); from leadline.kit.worker import serve; serve({parent})"
 )
-"""The root leaves the path at once, so that what is installed beside Leadline never reaches another Python."""
+"""The root leaves the path at once, so that packages beside Leadline never reach another Python."""
 
 
 class WorkerCrashed(Exception):
-    """The worker ended by itself; says how."""
+    """The worker ended by itself; the message says how."""
 
 
 class WorkerTimedOut(Exception):
@@ -97,35 +101,36 @@ class WorkerTimedOut(Exception):
 
 
 class Worker:
-    """A process that measures points; made anew after each that it did not survive.
+    """A process that measures points, replaced whenever it dies.
 
     Args:
         python: the interpreter, which must have torch.
-        request: what the worker is told at its start.
+        request: the worker's options.
     """
 
     def __init__(self, python: str, request: Dict[str, Any]) -> None:
         self.started_at = time.monotonic()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        # An isolated parent may not import what the environment variables of another Python add.
         flags = ["-I"] if sys.flags.isolated else []
         start = START.format(root=ROOT, parent=os.getpid())
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the interpreter is the user's own choice
-                [python, *flags, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
+                [python, *flags, "-c", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            self._said.close()
+            self._errors.close()
             raise KitError(f"{python} cannot be started ({error.strerror}): name the Python that has torch") from error
-        self._held = b""
-        self._tell(request)
+        self._received = b""
+        self._send(request)
 
     def hello(self) -> Dict[str, Any]:
-        """Return what the worker says of the machine.
+        """Return the worker's description of the machine.
 
         Raises:
-            KitError: it has no torch, or no such device; in its own words.
-            Crashed: it ended before it could say.
+            KitError: it has no torch or no such device; in its own words.
+            WorkerCrashed: it ended before its answer.
         """
         try:
             answer = self._answer(START_S)
@@ -140,8 +145,13 @@ class Worker:
         return answer
 
     def measure(self, point: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
-        """Return the answer for a point; ``WorkerCrashed`` or ``WorkerTimedOut``, and the process is gone, if there is none."""
-        self._tell(point)
+        """Return the answer for a point.
+
+        Raises:
+            WorkerCrashed: the process ended.
+            WorkerTimedOut: the process was killed at its limit.
+        """
+        self._send(point)
         try:
             return self._answer(limit_s)
         except WorkerTimedOut:
@@ -149,14 +159,14 @@ class Worker:
             raise
 
     def end(self) -> None:
-        """End the process and all it started, at once."""
+        """Kill the process and all its children."""
         with suppress(ProcessLookupError):  # it has ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._said):
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
             _close(stream)
 
-    def _tell(self, request: Dict[str, Any]) -> None:
+    def _send(self, request: Dict[str, Any]) -> None:
         assert self._process.stdin is not None  # noqa: S101 - it was asked for
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -168,30 +178,30 @@ class Worker:
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         file = self._process.stdout.fileno()
         until = time.monotonic() + limit_s
-        while b"\n" not in self._held:
-            left_s = until - time.monotonic()
-            if left_s <= 0 or not select.select([file], [], [], left_s)[0]:
+        while b"\n" not in self._received:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0 or not select.select([file], [], [], remaining_s)[0]:
                 raise WorkerTimedOut
             part = os.read(file, 1 << 16)
             if not part:
-                raise WorkerCrashed(self._how_it_ended())
-            self._held += part
-        line, _, self._held = self._held.partition(b"\n")
+                raise WorkerCrashed(self._describe_end())
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
         answer: Dict[str, Any] = json.loads(line)
         return answer
 
-    def _how_it_ended(self) -> str:
+    def _describe_end(self) -> str:
         code = self._process.wait()
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
         self.end()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if code == -signal.SIGKILL:
             how += ", as the system does when memory runs out"
-        return f"{how}: {_last(lines)}" if lines else how
+        return f"{how}: {_last_line(lines)}" if lines else how
 
 
-def _last(lines: List[str]) -> str:
+def _last_line(lines: List[str]) -> str:
     return lines[-1].strip()[:300]
 
 

@@ -101,7 +101,7 @@ def test_a_gpu_type_is_requested_by_name_if_a_node_has_several():
     found = probe(*NEWEST, enforce="none")
     (h100,) = found.system.partitions
     assert h100.rules.gpu_option == "--gpus-per-node=nvidia_h100_80gb_hbm3:{gpus}"
-    assert any("7 × 1g.10gb besides" in note for note in found.notes)
+    assert any("also has 7 × 1g.10gb" in note for note in found.notes)
     assert any("hardware threads" in note for note in found.notes)
 
 

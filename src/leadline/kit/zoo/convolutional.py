@@ -57,9 +57,9 @@ def vgg(stages: Sequence[Tuple[int, int]], hidden: int = 4096) -> nn.Module:
             into = width
         layers.append(nn.MaxPool2d(2))
     layers += [nn.AdaptiveAvgPool2d(7 if hidden > 1000 else 2), nn.Flatten()]
-    flat = into * (49 if hidden > 1000 else 4)
-    for given in (flat, hidden):
-        layers += [nn.Linear(given, hidden), nn.ReLU(inplace=True), nn.Dropout()]
+    features = into * (49 if hidden > 1000 else 4)
+    for inputs in (features, hidden):
+        layers += [nn.Linear(inputs, hidden), nn.ReLU(inplace=True), nn.Dropout()]
     return nn.Sequential(*layers, nn.Linear(hidden, CLASSES))
 
 
@@ -143,11 +143,11 @@ class UNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         """Return batch x 21 x height x width."""
-        kept = []
+        skips = []
         for level, block in enumerate(self.down):
             x = block(functional.max_pool2d(x, 2) if level else x)
-            kept.append(x)
-        for rise, block, across in zip(self.rise, self.up, reversed(kept[:-1])):
+            skips.append(x)
+        for rise, block, across in zip(self.rise, self.up, reversed(skips[:-1])):
             x = block(torch.cat([rise(x), across], 1))
         return self.head(x)
 

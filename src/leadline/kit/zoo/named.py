@@ -25,10 +25,10 @@ class Logits(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> Any:
         """Return batch x time x vocabulary."""
-        given: Dict[str, torch.Tensor] = {"input_ids": tokens}
+        inputs: Dict[str, torch.Tensor] = {"input_ids": tokens}
         if self.model.config.is_encoder_decoder:
-            given["decoder_input_ids"] = tokens
-        return self.model(**given, use_cache=False).logits if self._caches() else self.model(**given).logits
+            inputs["decoder_input_ids"] = tokens
+        return self.model(**inputs, use_cache=False).logits if self._caches() else self.model(**inputs).logits
 
     def _caches(self) -> bool:
         return bool(getattr(self.model.config, "use_cache", False))
@@ -37,7 +37,7 @@ class Logits(nn.Module):
 def _transformer(model: str, size: int) -> Any:
     import transformers as hf  # noqa: PLC0415 - an optional package, and slow to load
 
-    made = {
+    builders = {
         "gpt2": lambda: (hf.AutoModelForCausalLM, hf.GPT2Config(n_positions=max(size, 1024))),
         "bert-base": lambda: (hf.AutoModelForMaskedLM, hf.BertConfig()),
         "llama-mini": lambda: (hf.AutoModelForCausalLM, hf.LlamaConfig(
@@ -46,5 +46,5 @@ def _transformer(model: str, size: int) -> Any:
         "t5-small": lambda: (hf.AutoModelForSeq2SeqLM, hf.T5Config(
             d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8, decoder_start_token_id=0)),
     }  # fmt: skip
-    kind, config = made[model]()
+    kind, config = builders[model]()
     return kind.from_config(config)
