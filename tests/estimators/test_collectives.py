@@ -75,12 +75,7 @@ def test_another_link_tells_how_times_change_with_the_number_of_devices():
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [
-        reduce_of(1e6, 8, "C"),
-        reduce_of(1e6, 16, "A", per_node=8),
-        Collective(SEND, "A", 2, 1, 1e6),
-    ],
+    "asked", [reduce_of(1e6, 8, "C"), reduce_of(1e6, 16, "A", per_node=8), Collective(SEND, "A", 2, 1, 1e6)]
 )
 def test_a_link_or_layout_that_was_not_measured_is_refused_with_the_reason(asked):
     times = learned(measured(2), measured(8))

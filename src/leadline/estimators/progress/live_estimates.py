@@ -189,12 +189,7 @@ def live_elapsed(
 
 
 def remaining_by_progress(
-    progress: Progress | None,
-    at_s: float,
-    table: LiveTable,
-    *,
-    units: int | None = None,
-    looked_s: float | None = None,
+    progress: Progress | None, at_s: float, table: LiveTable, *, units: int | None = None, looked_s: float | None = None
 ) -> tuple[Evidence | None, str]:
     """Return the remaining seconds by the progress alone, or ``None`` and the reason.
 

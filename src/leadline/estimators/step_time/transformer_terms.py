@@ -282,20 +282,20 @@ def _require_plan(workload: Workload, device: Device) -> None:
     """Refuse a job unlike the training data."""
     plan = workload.parallelism
     if workload.phase is not Phase.TRAINING:
-        raise InvalidInput("the training-step model does not cover inference")
+        raise InvalidInput("the training-step model predicts nothing of inference")
     if workload.adapters is not None:
         raise InvalidInput("the training-step model covers only steps that train all weights")
     if workload.compiled:
-        raise InvalidInput("the training-step model covers only eager steps: compiling fuses the ops it counts")
+        raise InvalidInput("the training-step model covers only eager steps: a compiled one fuses the ops it counts")
     if plan.tensor * plan.pipeline > 1:
-        raise InvalidInput("the training-step model does not cover tensor or pipeline parallelism")
+        raise InvalidInput("the training-step model covers no tensor or pipeline parallelism")
     if workload.gpus > 1 and not plan.sharding.gathers:
         raise InvalidInput(
             f"the training-step model needs sharded weights or gradients, not sharding {plan.sharding.value}, which "
             "overlaps its communication differently"
         )
     if device.kind is not DeviceKind.GPU or device.vendor.casefold() != "nvidia":
-        raise InvalidInput(f"the training-step model covers NVIDIA GPUs only, not {device.name}")
+        raise InvalidInput(f"the training-step model covers NVIDIA GPUs only, and {device.name} is none")
 
 
 def _precision(workload: Workload, job: TracedJob) -> Precision:
