@@ -17,10 +17,10 @@ def drawn(sizes, latency_s, bandwidth, scatter, seed):
 
 def test_latency_and_bandwidth_come_out_of_copies_without_scatter():
     model = fit_transfer(drawn([1 * MIB, 10 * MIB, 100 * MIB, GIB], 2.0, 50 * MIB, 0.0, 0))
-    assert (
-        pytest.approx(model.latency_s, rel=1e-6),
-        pytest.approx(model.seconds_per_byte, rel=1e-6),
-    ) == (2.0, 1 / (50 * MIB))
+    assert (pytest.approx(model.latency_s, rel=1e-6), pytest.approx(model.seconds_per_byte, rel=1e-6)) == (
+        2.0,
+        1 / (50 * MIB),
+    )
     assert pytest.approx(model.expected_s(2 * GIB).point, rel=1e-3) == 42.96
 
 

@@ -42,7 +42,7 @@ CATALOG = TomlCatalog(None)
 )
 def test_a_bare_context_is_as_large_as_was_published(device, published_mib):
     told = context_bytes(device)
-    assert pytest.approx(published_mib, rel=0.05) == (told.point - KERNEL_BYTES.point) / MIB
+    assert (told.point - KERNEL_BYTES.point) / MIB == pytest.approx(published_mib, rel=0.05)
     assert told.low / MIB - 1 <= published_mib <= told.point / MIB
 
 
@@ -75,9 +75,9 @@ def test_the_ends_are_those_of_what_was_measured_of_its_kind(domain):
     low, high = DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
     told = predict_gpu_memory(PEAK, STEP, domain, GPU)
     assert 10 * GIB + CONTEXT.point == told.point
-    assert pytest.approx(8 * GIB * low + CONTEXT.low) == told.low
-    assert pytest.approx(10 * GIB * high + CONTEXT.high) == told.high
-    said = f"{low:.2f} to {high:.2f}" if domain in DOMAIN_FACTORS else "not measured"
+    assert told.low == pytest.approx(8 * GIB * low + CONTEXT.low)
+    assert told.high == pytest.approx(10 * GIB * high + CONTEXT.high)
+    said = f"×{low:.2f} to ×{high:.2f}" if domain in DOMAIN_FACTORS else "no such model was measured"
     assert said in describe_gpu_memory(STEP, domain)
 
 
@@ -97,9 +97,9 @@ def test_a_device_without_a_driver_holds_no_context():
 def test_a_program_that_xla_has_yet_to_compile_is_doubted_as_far_as_its_plans_were_from_what_was_alive(domain):
     lowered = replace(STEP, source="stablehlo")
     told = predict_gpu_memory(PEAK, lowered, domain, GPU)
-    assert pytest.approx(8 * GIB * UNCOMPILED_FACTORS[0] + CONTEXT.low) == told.low
-    assert pytest.approx(10 * GIB * UNCOMPILED_FACTORS[1] + CONTEXT.high) == told.high
-    assert "plans of XLA" in describe_gpu_memory(lowered, domain)
+    assert told.low == pytest.approx(8 * GIB * UNCOMPILED_FACTORS[0] + CONTEXT.low)
+    assert told.high == pytest.approx(10 * GIB * UNCOMPILED_FACTORS[1] + CONTEXT.high)
+    assert "measured XLA plans" in describe_gpu_memory(lowered, domain)
     for known in (replace(lowered, planned_bytes=9 * GIB), replace(lowered, source="hlo")):
         assert predict_gpu_memory(PEAK, STEP, domain, GPU) == predict_gpu_memory(PEAK, known, domain, GPU)
 
@@ -116,10 +116,10 @@ def details(bench):
 
 def test_the_ends_are_those_that_the_last_runs_of_the_benches_ask_for():
     seen = [one["measured_gib"] / one["predicted_gib"] for one in details("detectors")]
-    assert pytest.approx(DOMAIN_FACTORS[Domain.VISION], abs=0.005) == bound_factors(seen, ["all"] * len(seen))
+    assert bound_factors(seen, ["all"] * len(seen)) == pytest.approx(DOMAIN_FACTORS[Domain.VISION], abs=0.005)
     runs = [one for one in details("fine-tunes") if one["method"].startswith("LoRA")]
     context = context_bytes(TomlCatalog(None).device(DEVICE)).scaled(1e-9)
     for end, share in ((0, context.low), (1, context.high)):
         seen = [(one["measured_gb"] - share) / (one["predicted_gb"] - context.point) for one in runs]
         found = bound_factors(seen, [one["model"] for one in runs])[end]
-        assert pytest.approx(DOMAIN_FACTORS[Domain.LANGUAGE][end], abs=0.005) == found
+        assert found == pytest.approx(DOMAIN_FACTORS[Domain.LANGUAGE][end], abs=0.005)

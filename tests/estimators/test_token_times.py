@@ -65,7 +65,7 @@ def test_an_answer_is_its_prefill_and_a_decode_step_for_each_further_token(asked
     told = estimate.token_times
     for end in ENDS:
         first, step = getattr(told.time_to_first_token_s, end), getattr(told.time_per_output_token_s, end)
-        assert pytest.approx(first + 127 * step, rel=1e-3) == getattr(estimate.step_s, end)
+        assert getattr(estimate.step_s, end) == pytest.approx(first + 127 * step, rel=1e-3)
 
 
 def test_the_steps_between_are_those_priced_one_by_one(asked):
@@ -76,7 +76,7 @@ def test_the_steps_between_are_those_priced_one_by_one(asked):
         for length in range(961, 1088)
     ]
     mean_s = sum(one_by_one) / len(one_by_one)
-    assert pytest.approx(mean_s, rel=0.005) == asked(**settings).token_times.time_per_output_token_s.point
+    assert asked(**settings).token_times.time_per_output_token_s.point == pytest.approx(mean_s, rel=0.005)
 
 
 def test_the_first_token_takes_what_the_prompt_takes(asked):
@@ -110,10 +110,10 @@ def test_no_step_is_faster_than_reading_the_weights_and_the_cache(asked):
 def test_tokens_a_second_are_those_of_all_sequences_over_the_whole_answer(asked):
     estimate = asked(batch=4)
     told = estimate.token_times.output_tokens_per_s
-    assert pytest.approx(4 * 128 / estimate.step_s.point, rel=1e-3) == told.point
-    assert pytest.approx(4 * 128 / estimate.step_s.low, rel=1e-3) == told.high
+    assert told.point == pytest.approx(4 * 128 / estimate.step_s.point, rel=1e-3)
+    assert told.high == pytest.approx(4 * 128 / estimate.step_s.low, rel=1e-3)
     two = asked(batch=4, **over(2)).token_times.output_tokens_per_s
-    assert pytest.approx(2 * told.point) == two.point
+    assert two.point == pytest.approx(2 * told.point)
 
 
 def test_the_memory_holds_the_weights_and_the_whole_cache(asked):
@@ -142,7 +142,7 @@ def test_tensor_parallel_decoding_pays_the_latency_of_two_reductions_a_layer(ask
         reduced_s = make_ring(device, 2).all_reduce_s(2 * 4096)
         computing_s.append(told.last_decode_step_s.point - 64 * reduced_s)
         assert 10 * 2 * 4096 / make_ring(device, 2).bytes_per_s < reduced_s
-    assert pytest.approx(computing_s[0]) == computing_s[1]
+    assert computing_s[1] == pytest.approx(computing_s[0])
     assert alone_s / 2 < computing_s[0] < 0.75 * alone_s
 
 
@@ -150,7 +150,7 @@ def test_replayed_kernels_are_as_unsure_as_their_price_list_and_launched_ones_as
     box = WhiteBox(host_memory=host_memory, kernels=lambda device, _: RooflineKernels(device, spread=0.1))
     told = asked(box=box).token_times
     replayed, launched = told.replayed_per_output_token_s, told.time_per_output_token_s
-    assert pytest.approx(math.exp(1.645 * 0.1), rel=1e-3) == replayed.high / replayed.point
+    assert replayed.high / replayed.point == pytest.approx(math.exp(1.645 * 0.1), rel=1e-3)
     assert launched.high / launched.point > replayed.high / replayed.point
 
 
@@ -190,7 +190,7 @@ def test_a_pipeline_shares_the_cache_and_saves_no_time(asked):
 def test_the_reasons_tell_the_prompt_from_the_decoding(asked):
     reasons = asked().basis.reasons
     assert any(reason.startswith("prompt: ") for reason in reasons)
-    assert any(reason.startswith("decoding token 639: ") and "host is the limit" in reason for reason in reasons)
+    assert any(reason.startswith("decoding token 639: ") and "host-bound" in reason for reason in reasons)
 
 
 def test_a_processor_holds_the_cache_in_the_memory_of_its_host(asked):
@@ -213,7 +213,7 @@ def test_the_floor_of_a_decode_step_is_that_of_reading_weights_and_cache_once(as
         generated=128, precision=Precision.BF16,
     )  # fmt: skip
     least_s = least_decode_s(workload, expand(workload), A100)
-    assert pytest.approx(read / A100.memory_bytes_per_s, rel=1e-3) == least_s
+    assert least_s == pytest.approx(read / A100.memory_bytes_per_s, rel=1e-3)
     assert least_s < estimate.token_times.last_decode_step_s.point
     assert any("no engine decodes the last token faster" in reason for reason in estimate.basis.reasons)
 
@@ -237,12 +237,12 @@ def test_replayed_answers_are_near_the_published_latencies(asked, name, gpus):
         .token_times.replayed_answer_s.point
         for batch in (1, 2, 4, 8)
     ]  # fmt: skip
-    assert pytest.approx(PUBLISHED_MS[name, gpus], rel={1: 0.1, 2: 0.25}[gpus]) == told_ms
+    assert told_ms == pytest.approx(PUBLISHED_MS[name, gpus], rel={1: 0.1, 2: 0.25}[gpus])
 
 
 def test_replayed_kernels_wait_for_no_launch(asked):
     """The same as on a host that launches at once, and never slower than launching them one by one."""
     told, quick = asked(batch=4), asked(box=QUICK_HOST, batch=4).token_times
-    assert pytest.approx(quick.time_per_output_token_s.point) == told.token_times.replayed_per_output_token_s.point
+    assert told.token_times.replayed_per_output_token_s.point == pytest.approx(quick.time_per_output_token_s.point)
     assert told.token_times.replayed_answer_s.point < told.step_s.point
-    assert any("captured and replayed" in reason for reason in told.basis.reasons)
+    assert any("captured and replayed kernels" in reason for reason in told.basis.reasons)

@@ -54,7 +54,7 @@ def test_workers_share_the_loading():
         load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, workers=workers)), job, CPU)
         for workers in (0, 4)
     )
-    assert pytest.approx(alone / 4) == four
+    assert four == pytest.approx(alone / 4)
 
 
 def test_data_in_memory_is_not_read_again():
@@ -70,7 +70,7 @@ def test_workers_hide_loading_behind_the_step_and_nothing_else_does():
     compute = Interval(1.0, 0.5, 2.0)
     assert step_with_loading(compute, 0.4, workers=2).point == 1.0
     assert step_with_loading(compute, 3.0, workers=2).point == 3.0
-    assert pytest.approx(1.4) == step_with_loading(compute, 0.4, workers=0).point
+    assert step_with_loading(compute, 0.4, workers=0).point == pytest.approx(1.4)
 
 
 def test_a_measured_import_narrows_the_start():
@@ -100,5 +100,5 @@ def test_a_calibrated_loader_is_priced_by_the_batch_and_by_the_sample():
     figures = {"loader_batch_s": 1e-4, "loader_sample_s": 1e-5}
     known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
     job = TracedJob(OpGraph(()))
-    assert pytest.approx(1e-4 + 32e-5) == load_s(Workload(MODEL, batch=32), job, known)
+    assert load_s(Workload(MODEL, batch=32), job, known) == pytest.approx(1e-4 + 32e-5)
     assert load_s(Workload(MODEL), job, known) == 0.0

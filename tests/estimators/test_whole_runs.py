@@ -79,7 +79,7 @@ def test_software_of_a_far_future_is_doubted_more(times):
 
 
 def test_a_workload_that_nobody_ran_is_refused(times):
-    with pytest.raises(InvalidInput, match="no run of gpt3 was learned from"):
+    with pytest.raises(InvalidInput, match="no run of gpt3 is in the training data"):
         times.predict([replace(run(), workload="gpt3")])
 
 
@@ -94,7 +94,7 @@ def test_a_wild_run_hardly_moves_the_others():
 
 def test_the_state_makes_the_same_answers(times):
     again, asked = load_run_times(times.dump()), [run(when=3.0), run(device="C", when=3.0, host="new")]
-    for name in ("point", "spread", "beyond"):
+    for name in ("point", "spread", "extrapolation"):
         assert getattr(times.predict(asked), name).tolist() == getattr(again.predict(asked), name).tolist()
 
 

@@ -118,7 +118,7 @@ class CollectiveTimes:
         if len(measured) < LEAST_COUNTS:
             raise InvalidInput(
                 f"no {layout.kind} of {layout.devices} devices, {layout.per_node} on each node, was measured over "
-                f"{layout.link}, and links and layouts do not tell of each other: measure a few sizes there first"
+                f"{layout.link}, and other links and layouts cannot predict it: measure a few sizes there first"
             )
         laws = self._extrapolate_count(layout, measured, sizes)
         means = [np.mean(laws, axis=0)]

@@ -55,8 +55,8 @@ WIDEST_FACTORS = (min(low for low, _ in DOMAIN_FACTORS.values()), max(high for _
 # For a program that XLA has yet to compile, whatever it works on.
 UNCOMPILED_FACTORS = (0.75, 1.21)
 TRIED = {
-    Domain.VISION: "505 measured trainings of segmenters and detectors",
-    Domain.LANGUAGE: "47 measured fine-tunes of language models",
+    Domain.VISION: "505 measured training runs of segmenters and detectors",
+    Domain.LANGUAGE: "47 measured LLM fine-tuning runs",
 }
 
 
@@ -80,11 +80,11 @@ def describe_gpu_memory(graph: OpGraph, domain: Domain) -> str:
     """Return where the ends of the interval come from."""
     if _is_lowered(graph):
         low, high = UNCOMPILED_FACTORS
-        return f"GPU memory ranges as plans of XLA did: {low:.2f} to {high:.2f} of what is alive as foretold"
+        return f"GPU memory interval: ×{low:.2f} to ×{high:.2f} of the live bytes, the range of measured XLA plans"
     low, high = DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
     if domain not in DOMAIN_FACTORS:
-        return "GPU memory of such models was not measured: it ranges as the least certain of those that were"
-    text = f"GPU memory ranges as {TRIED[domain]} did: {low:.2f} to {high:.2f} of what was foretold"
+        return "GPU memory interval: the widest measured one, because no such model was measured"
+    text = f"GPU memory interval: ×{low:.2f} to ×{high:.2f}, the errors on {TRIED[domain]}"
     return text if graph.is_training else f"{text}; no inference was measured"
 
 

@@ -137,7 +137,7 @@ def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, 
     per_token, answer = token_times.replayed_per_output_token_s.point, token_times.replayed_answer_s.point
     times = f"{format_duration(per_token)} a token and {format_duration(answer)} an answer"
     return (
-        f"captured and replayed, as serving engines do, the kernels take {times}",
+        f"with captured and replayed kernels, as in serving engines: {times}",
         f"no engine decodes the last token faster than {format_duration(least_s)}, the reading of weights and cache",
     )
 

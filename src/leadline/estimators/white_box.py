@@ -188,7 +188,7 @@ def _predict_graph(
     )
     reasons = [_largest_part(parts, kernels_s, model, job, device)] if kernels_s else []
     if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
-        reasons.append(f"the host is the limit: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
+        reasons.append(f"host-bound: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
     parts["launch"] = launches_s
     divided = _divide(model, workload, job, device, step_s, launches_s, nodes, interconnect)
     if divided is not None:
@@ -259,7 +259,7 @@ def _largest_part(parts: dict[str, float], kernels_s: float, model: KernelModel,
 
 
 _ORIGIN = {
-    Tier.SPECS: "from the maker's figures",
+    Tier.SPECS: "from vendor specifications",
     Tier.CALIBRATED: "measured here",
     Tier.LEARNED: "learned from other devices and models",
 }
@@ -308,9 +308,7 @@ def _predict_job(
     fed = step_with_loading(step, loading_s, workload.dataset.workers or job.loop.loader_workers)
     reasons = list(length.reasons)
     if loading_s > step.point:
-        reasons.append(
-            f"the input pipeline is the limit: {loading_s:.3g} s a step to load, {step.point:.3g} s to compute"
-        )
+        reasons.append(f"input-bound: {loading_s:.3g} s a step to load, {step.point:.3g} s to compute")
     begin = startup_interval(device, job.loop)
     evaluation_s = model.step_s(job.evaluation) if job.evaluation else 0.0
     extra_s = evaluation_s * length.evaluation_batches

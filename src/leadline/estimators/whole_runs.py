@@ -90,7 +90,8 @@ class RunTimes:
         """
         if new := sorted({run.workload for run in runs} - self.workloads):
             raise InvalidInput(
-                f"no run of {', '.join(new)} was learned from, and other workloads do not tell of it: run it once first"
+                f"no run of {', '.join(new)} is in the training data, and other workloads "
+                "cannot predict it: run it once first"
             )
         words = {name: dict(codes) for name, codes in self.words.items()}
         encoded = encode_runs(runs, self.ages, words)
@@ -145,7 +146,7 @@ def fit_run_times(runs: Sequence[WholeRun], elapsed_s: Sequence[float], *, seed:
     """
     times = np.asarray(elapsed_s, np.float64)
     if len(times) < LEAST:
-        raise InvalidInput(f"{len(times)} runs are too few to tell of others: give {LEAST} or more")
+        raise InvalidInput(f"{len(times)} runs are too few for a prediction: give {LEAST} or more")
     if not np.all(times > 0) or min(run.devices for run in runs) < 1:
         raise InvalidInput("a run has no devices or took no time: leave it out")
     ages, words = find_first_appearances(runs), dict[str, dict[str, int]]()

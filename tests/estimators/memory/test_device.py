@@ -130,7 +130,7 @@ def test_a_step_runs_in_its_least_memory_and_never_in_less_than_its_tensors(step
     peak = peak_memory(step, expandable=expandable)
     least = find_least_memory(step, peak, expandable=expandable)
     assert peak.allocated_bytes <= least <= peak.reserved_bytes
-    for _ in device._played(device._moves(step), CachingAllocator(expandable=expandable, limit_bytes=least)):
+    for _ in device._replay(device._allocation_moves(step), CachingAllocator(expandable=expandable, limit_bytes=least)):
         pass
 
 

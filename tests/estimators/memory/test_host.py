@@ -164,7 +164,7 @@ def test_the_host_holds_the_weights_first_and_what_a_loader_keeps_later():
 def test_parts_add_up_to_the_point():
     for device in (CPU, GPU):
         parts = host_parts(Workload(MODEL), job(10**9), device)
-        assert pytest.approx(host_memory(Workload(MODEL), job(10**9), device).point) == sum(parts.values())
+        assert sum(parts.values()) == pytest.approx(host_memory(Workload(MODEL), job(10**9), device).point)
 
 
 @pytest.mark.parametrize(("pinned", "size", "said"), [(None, 10**8, True), (True, 10**8, False), (None, 10, False)])

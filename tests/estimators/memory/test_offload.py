@@ -25,8 +25,8 @@ def estimate(step_s=0.5, parts=PARTS):
 def test_activations_that_go_to_the_host_and_back_take_what_the_bus_takes():
     kept = {one.description.split(" of ")[1].split(" on ")[0]: one for one in list_offloads(estimate(), DEVICE, WORK)}
     swapped = kept["activations"]
-    assert pytest.approx(30 * GIB - (1 - STAYS) * 20 * GIB) == swapped.memory_bytes.point
-    assert pytest.approx(2 * 20 * GIB / PCIE_BYTES_PER_S[4]) == swapped.step_s.point
+    assert swapped.memory_bytes.point == pytest.approx(30 * GIB - (1 - STAYS) * 20 * GIB)
+    assert swapped.step_s.point == pytest.approx(2 * 20 * GIB / PCIE_BYTES_PER_S[4])
     assert swapped.host_bytes == pytest.approx((1 - STAYS) * 20 * GIB)
 
 
@@ -44,7 +44,7 @@ def test_the_update_on_the_host_comes_on_top():
 def test_a_neighbour_s_memory_is_proposed_where_there_is_a_link():
     assert not any(one.gpus > 1 for one in list_offloads(estimate(), DEVICE, WORK))
     beside = next(one for one in list_offloads(estimate(), LINKED, WORK) if one.gpus == 2)
-    assert pytest.approx(0.5) == beside.step_s.point  # 40 GiB at 300 GB/s hide behind half a second
+    assert beside.step_s.point == pytest.approx(0.5)  # 40 GiB at 300 GB/s hide behind half a second
     assert "a GPU beside it (300 GB/s a direction)" in beside.description
 
 
@@ -52,7 +52,7 @@ def test_inference_keeps_its_weights_on_the_host():
     work = Workload(WORK.model, phase=Phase.INFERENCE)
     (kept,) = list_offloads(estimate(step_s=0.01), DEVICE, work)
     assert "weights" in kept.description
-    assert pytest.approx(2 * GIB / PCIE_BYTES_PER_S[4]) == kept.step_s.point
+    assert kept.step_s.point == pytest.approx(2 * GIB / PCIE_BYTES_PER_S[4])
 
 
 def test_nothing_is_proposed_of_what_is_not_held():

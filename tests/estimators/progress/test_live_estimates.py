@@ -158,7 +158,7 @@ def test_memory_that_grows_goes_on_growing(table):
 def test_growth_that_was_looked_at_twice_is_no_faster_than_it_was(table):
     half_done = LiveEstimate(Interval(200.0, 190.0, 210.0), done=0.5)
     told = live_memory(None, [(60.0, 6e8), (100.0, 1e9)], 50.0, half_done, table).total
-    assert pytest.approx(2e9) == told.point
+    assert told.point == pytest.approx(2e9)
 
 
 def test_before_a_step_was_seen_the_memory_is_that_of_the_estimate_or_unknown(table):

@@ -40,7 +40,7 @@ def test_an_epoch_that_was_not_seen_whole_is_an_assumption():
         Progress("test", (level("epoch", [], length=3), level("step", [1.0] * 6, length=9)), startup_s=0)
     )
     assert pytest.approx(scaled.elapsed_s.point) == 27
-    assert any("`epoch` was seen whole" in one for one in scaled.assumptions)
+    assert any("`epoch` completed" in one for one in scaled.assumptions)
 
 
 def test_a_loop_without_a_length_is_not_known_until_the_user_says_it():

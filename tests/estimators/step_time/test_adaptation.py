@@ -36,11 +36,11 @@ def runs_of(said, factor, noise=0.0, count=12):
 def test_a_factor_is_found_and_its_error_is_that_of_models_left_out():
     said = np.array([RooflineKernels(KNOWN).step_s(one) for one in graphs(12)])
     found = adapt_by_factor("specs", said, runs_of(said, 1.8))
-    assert pytest.approx(1.8, rel=0.02) == found.factor
-    assert pytest.approx(1 - 1 / 1.8, abs=0.01) == found.error_before
+    assert found.factor == pytest.approx(1.8, rel=0.02)
+    assert found.error_before == pytest.approx(1 - 1 / 1.8, abs=0.01)
     assert found.error < 0.03
     assert found.runs == 12
-    assert found.models is None
+    assert found.laws is None
 
 
 def test_a_factor_of_noisy_steps_has_the_spread_of_the_noise():
@@ -64,15 +64,15 @@ def test_the_law_learns_what_no_factor_can(laws):
     runs = MeasuredSteps(graphs(12), np.array(slow), [f"model {n % 6}" for n in range(12)])
     found = adapt_op_utilization(laws, NEW, runs, {"Known": KNOWN}.get)
     assert found.error < 0.08 < found.error_before
-    assert found.models is not None
-    assert {NEW.name} == {one.device for one in found.models.models}
-    own = OpUtilizationKernels(found.models, NEW, graphs(1)[0], devices={"Known": KNOWN}.get, spread=found.spread)
-    assert pytest.approx(slow[3], rel=0.1) == own.step_s(graphs(12)[3])
+    assert found.laws is not None
+    assert {NEW.name} == {one.device for one in found.laws.models}
+    own = OpUtilizationKernels(found.laws, NEW, graphs(1)[0], devices={"Known": KNOWN}.get, spread=found.spread)
+    assert own.step_s(graphs(12)[3]) == pytest.approx(slow[3], rel=0.1)
 
 
 def test_the_law_refuses_a_phase_it_has_not_learned(laws):
     runs = MeasuredSteps([OpGraph((conv(stage=Stage.BACKWARD),))] * 5, np.ones(5), list("abcde"))
-    with pytest.raises(InvalidInput, match="no training steps were learned"):
+    with pytest.raises(InvalidInput, match="no training steps were measured"):
         adapt_op_utilization(laws, NEW, runs, {"Known": KNOWN}.get)
 
 
@@ -80,8 +80,8 @@ def test_every_time_of_a_scaled_list_is_scaled_and_its_spread_is_told():
     plain = RooflineKernels(KNOWN)
     graph = graphs(1)[0]
     model = ScaledKernels(plain, 2.0, 0.05, ("own steps",))
-    assert pytest.approx(2 * plain.step_s(graph)) == model.step_s(graph)
-    assert pytest.approx([2 * one for one in plain.ops_s(graph.ops)]) == model.ops_s(graph.ops)
-    assert pytest.approx(2 * plain.launch_s(graph.ops[0])) == model.launch_s(graph.ops[0])
+    assert model.step_s(graph) == pytest.approx(2 * plain.step_s(graph))
+    assert model.ops_s(graph.ops) == pytest.approx([2 * one for one in plain.ops_s(graph.ops)])
+    assert model.launch_s(graph.ops[0]) == pytest.approx(2 * plain.launch_s(graph.ops[0]))
     assert (model.spread_of(graph), ScaledKernels(plain, 2.0).spread_of(graph)) == (0.05, 0.40)
     assert model.name == "maker's figures, adapted"

@@ -47,7 +47,7 @@ def test_streamed_bytes_are_recovered_on_a_device_that_was_never_seen(fitted):
 
 def test_the_launch_of_a_learned_device_is_told_from_its_kernels(fitted):
     factor = fitted.launches["small", 0] - fitted.launches["middle", 0]
-    assert pytest.approx(math.log(LAUNCH_S["small"] / LAUNCH_S["middle"]), abs=0.1) == factor
+    assert factor == pytest.approx(math.log(LAUNCH_S["small"] / LAUNCH_S["middle"]), abs=0.1)
 
 
 def test_a_sweep_tells_a_device_that_is_slower_than_its_figures(fitted):
@@ -111,7 +111,7 @@ def test_kernels_of_a_kind_that_was_not_learned_take_the_law_of_the_nearest_kind
 
 def test_a_model_of_streams_alone_refuses_a_product():
     streams = fit_kernels([one for one in timings_on(DEVICES[0]) if one.op.kind is OpKind.ELEMENTWISE])
-    with pytest.raises(InvalidInput, match="no kernels like product were learned"):
+    with pytest.raises(InvalidInput, match="no kernels like product were measured"):
         LearnedKernels(streams, DEVICES[0]).op_s(gemm(64, 64, 64))
 
 
@@ -122,7 +122,7 @@ def test_what_is_typical_slows_new_devices_and_leaves_known_ones(fitted):
     plain = replace(fitted, groups={number: replace(law, trusted=0.0) for number, law in fitted.groups.items()})
     moved = replace(fitted, groups=laws)
     before, after = (LearnedKernels(one, UNSEEN).op_s(LARGE[-1]) for one in (plain, moved))
-    assert pytest.approx(math.exp(0.1), rel=0.01) == after / before
+    assert after / before == pytest.approx(math.exp(0.1), rel=0.01)
     before, after = (LearnedKernels(one, DEVICES[0]).op_s(LARGE[-1]) for one in (fitted, moved))
     assert before == after
 
@@ -140,7 +140,7 @@ def test_what_lies_between_marks_tells_the_kernel_again_where_it_outlasts_its_ca
     kernel_s, launch_s = np.array([30e-6, 100e-6, 1e-3]), np.full(3, 25e-6)
     seen_s = combine_with_launch_s(kernel_s, launch_s, WAIT)
     assert (seen_s > kernel_s + WAIT * launch_s).all()
-    assert pytest.approx(kernel_s) == subtract_launch_s(seen_s, launch_s, WAIT)
+    assert subtract_launch_s(seen_s, launch_s, WAIT) == pytest.approx(kernel_s)
 
 
 def test_an_operator_whose_calls_take_longer_on_all_hosts_does_so_on_a_new_one():
@@ -154,14 +154,14 @@ def test_an_operator_whose_calls_take_longer_on_all_hosts_does_so_on_a_new_one()
     known = fit_kernels([one for device in DEVICES[:3] for one in on(device)], ("aten.add.Tensor", "aten.relu"))
     asked = tabulate_kernels([short(UNSEEN)[0], on(UNSEEN)[len(short(UNSEEN))]], known.names)
     add_s, relu_s = known.predict(asked.kernels, asked.boards, asked.device)[1]
-    assert pytest.approx(1.3, rel=0.05) == relu_s / add_s
+    assert relu_s / add_s == pytest.approx(1.3, rel=0.05)
 
 
 def test_the_launch_expected_of_a_new_host_is_the_one_that_is_least_off_in_percent():
     effects = {(str(i), 3): np.array([math.log(launch), launch, 0.0]) for i, launch in enumerate((1, 1.1, 2, 4))}
     launch, arithmetic, _ = FittedKernels({}, effects=effects).typical_effects(3)
-    assert pytest.approx(1.1) == math.exp(launch)
-    assert pytest.approx(1.55) == arithmetic
+    assert math.exp(launch) == pytest.approx(1.1)
+    assert arithmetic == pytest.approx(1.55)
 
 
 def norm(rows, columns):
@@ -182,9 +182,9 @@ def test_a_norm_reads_rows_again_that_the_last_cache_loses():
         asked = tabulate_kernels([KernelSample(norm(2**15, 4096), replace(UNSEEN, l2_bytes=l2_bytes), 1e-3)])
         return NORMALIZATION_MODEL.parts(asked.placed(), np.array(NORMALIZATION_MODEL.start), np.zeros((1, 3)))[0][0]
 
-    assert pytest.approx(1.5, abs=0.1) == kernel_s(2**20) / kernel_s(2**28)
+    assert kernel_s(2**20) / kernel_s(2**28) == pytest.approx(1.5, abs=0.1)
 
 
 def test_a_clock_that_the_catalog_lacks_follows_from_the_peak():
-    assert DeviceFeatures.for_device([replace(DEVICES[0], lanes_per_unit=64)]).clock_hz == pytest.approx(5e12 / (2 * 64 * 20))
-    assert DeviceFeatures.for_device([replace(DEVICES[0], boost_hz=1.4e9)]).clock_hz == 1.4e9
+    assert DeviceFeatures.of([replace(DEVICES[0], lanes_per_unit=64)]).clock_hz == pytest.approx(5e12 / (2 * 64 * 20))
+    assert DeviceFeatures.of([replace(DEVICES[0], boost_hz=1.4e9)]).clock_hz == 1.4e9

@@ -57,7 +57,7 @@ def test_half_precision_runs_at_the_peak_of_its_own(fitted):
 def test_many_ops_are_priced_like_each_by_itself(fitted):
     ops = [gemm(512, 512, 512), add(4096, 512), gemm(512, 512, 512), VIEW, gemm(64, 64, 64, b=16)]
     model = LearnedKernels(fitted, UNSEEN)
-    assert pytest.approx([model.op_s(op) for op in ops], rel=1e-12) == model.ops_s(ops)
+    assert model.ops_s(ops) == pytest.approx([model.op_s(op) for op in ops], rel=1e-12)
     assert model.op_s(VIEW) == 0.0
 
 
@@ -65,14 +65,14 @@ def test_many_configurations_are_priced_like_each_by_itself(fitted):
     graphs = [OpGraph((gemm(rows, 512, 512), add(rows, 512))) for rows in (64, 1024, 8192)]
     expected = [LearnedKernels(fitted, on).step_s(graph) for graph in graphs for on in DEVICES]
     tables = [tabulate_ops(graph.ops, {"aten.add.Tensor": 0}) for graph in graphs for _ in DEVICES]
-    assert pytest.approx(expected, rel=1e-12) == predict_steps_s(fitted, tables, list(DEVICES) * 3).tolist()
+    assert predict_steps_s(fitted, tables, list(DEVICES) * 3).tolist() == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_batch_between_two_is_made_of_their_sizes():
     two, eight, four = (tabulate_ops((gemm(b * 128, 512, 256), add(b * 128, 256))) for b in (2, 8, 4))
     made = two.interpolate(eight, 1 / 3)
     for name in ("m", "n", "k", "moved", "flops", "rows", "columns"):
-        assert pytest.approx(getattr(four, name)) == getattr(made, name)
+        assert getattr(made, name) == pytest.approx(getattr(four, name))
 
 
 def test_tables_of_two_graphs_do_not_mix():
@@ -82,7 +82,7 @@ def test_tables_of_two_graphs_do_not_mix():
 
 def test_a_step_of_views_takes_its_launches(fitted):
     model = LearnedKernels(fitted, UNSEEN)
-    assert pytest.approx(300 * model.launch_s(VIEW)) == model.step_s(OpGraph((replace(VIEW, count=300),)))
+    assert model.step_s(OpGraph((replace(VIEW, count=300),))) == pytest.approx(300 * model.launch_s(VIEW))
 
 
 def test_a_measured_launch_is_taken(fitted):
@@ -94,7 +94,7 @@ def test_a_graph_takes_the_sum_of_its_kernels_where_they_outlast_the_launches(fi
     model = LearnedKernels(fitted, UNSEEN)
     graph = OpGraph((replace(gemm(4096, 4096, 4096), count=3), add(8192, 8192)))
     expected = 3 * model.op_s(gemm(4096, 4096, 4096)) + model.op_s(add(8192, 8192))
-    assert pytest.approx(expected) == model.step_s(graph)
+    assert model.step_s(graph) == pytest.approx(expected)
 
 
 def test_steps_on_a_new_device_take_what_the_makers_other_devices_took(fitted):
@@ -102,9 +102,9 @@ def test_steps_on_a_new_device_take_what_the_makers_other_devices_took(fitted):
     graph = OpGraph((replace(gemm(4096, 4096, 4096), count=3),))
     for on, expected in ((UNSEEN, 1.1), (DEVICES[0], 1.0)):
         ratio = LearnedKernels(longer, on).step_s(graph) / LearnedKernels(fitted, on).step_s(graph)
-        assert pytest.approx(expected) == ratio
+        assert ratio == pytest.approx(expected)
         both = [predict_steps_s(one, [tabulate_ops(graph.ops)], [on])[0] for one in (longer, fitted)]
-        assert pytest.approx(expected) == both[0] / both[1]
+        assert both[0] / both[1] == pytest.approx(expected)
 
 
 def test_a_processor_is_sent_to_its_specifications(fitted):

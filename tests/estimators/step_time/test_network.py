@@ -44,13 +44,13 @@ def test_edges_go_past_views():
 def test_equal_ops_are_one_with_their_counts_and_all_their_edges():
     table, edges = connect_graphs([[add(100), add(200, (0,)), add(100, (1,), count=3), add(300, (2,))]])
     assert table.count.tolist() == [4.0, 1.0, 1.0]
-    assert {(0, 1), (1, 0), (0, 2)} == set(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
+    assert set(zip(edges.source.tolist(), edges.target.tolist(), strict=True)) == {(0, 1), (1, 0), (0, 2)}
 
 
 def test_a_merged_graph_keeps_the_edges_that_lead_back():
     """Equal layers that were merged read from ops that stand later."""
     _, edges = connect_graphs([[add(100, (1,), count=8), add(200, (0,), count=8)]])
-    assert {(1, 0), (0, 1)} == set(zip(edges.source.tolist(), edges.target.tolist(), strict=True))
+    assert set(zip(edges.source.tolist(), edges.target.tolist(), strict=True)) == {(1, 0), (0, 1)}
 
 
 def test_no_edge_joins_two_graphs():
@@ -75,8 +75,10 @@ def test_a_batch_has_the_shapes_that_the_network_reads():
 def test_a_faster_device_shortens_the_roofline_that_the_network_scales():
     table, edges = connect_graphs([[add(10_000_000)]])
     twice = Device("Twice", "nobody", DeviceKind.GPU, peak_flops_per_s=PEAKS, **{**FIGURES, "memory_bytes_per_s": 2e12})
-    slow, fast = (GraphBatch.from_basis(OpBasis.from_table(table, one), edges, one, SETTING_OF) for one in (DEVICE, twice))
-    assert pytest.approx(0.5, rel=0.02) == (fast.roofline_us / slow.roofline_us)[0]
+    slow, fast = (
+        GraphBatch.from_basis(OpBasis.from_table(table, one), edges, one, SETTING_OF) for one in (DEVICE, twice)
+    )
+    assert (fast.roofline_us / slow.roofline_us)[0] == pytest.approx(0.5, rel=0.02)
     assert (fast.setting != slow.setting).any()
 
 
@@ -85,12 +87,12 @@ def test_the_session_s_microseconds_become_seconds():
         return np.bincount(inputs["owner"], inputs["roofline_us"] * inputs["count"]).astype(np.float32)
 
     told = GraphNetwork(session).predict([[add(1_000_000, count=2)], [add(1_000_000)]], DEVICE, SETTING_OF)
-    assert pytest.approx(12e6 / 1e12, rel=0.15) == told[1]
-    assert pytest.approx(2.0) == told[0] / told[1]
+    assert told[1] == pytest.approx(12e6 / 1e12, rel=0.15)
+    assert told[0] / told[1] == pytest.approx(2.0)
 
 
 def test_an_unknown_layout_is_named():
-    with pytest.raises(InvalidInput, match="layout 'rowwise' is not one the network learned: give nchw or nhwc"):
+    with pytest.raises(InvalidInput, match="layout 'rowwise' is unknown to the network: give nchw or nhwc"):
         NetworkSetting("train", "rowwise", 240)
 
 

@@ -57,7 +57,7 @@ def test_a_step_of_ops_like_slow_ones_is_slow(slow_where_groups_are_few):
 def test_an_op_like_none_that_was_measured_keeps_to_the_law(slow_where_groups_are_few):
     law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
     basis = OpBasis.from_table(OpTable.from_graphs([[grouped(512, 4, pixels=7)]]), DEVICE)
-    assert pytest.approx(op_s(basis, OpUtilization.prior())[0], rel=0.02) == op_s(basis, law)[0]
+    assert op_s(basis, law)[0] == pytest.approx(op_s(basis, OpUtilization.prior())[0], rel=0.02)
 
 
 def test_departures_explain_what_the_fitted_law_leaves(slow_where_groups_are_few):
@@ -89,4 +89,4 @@ def test_steps_of_small_ops_alone_tell_nothing():
     found = fit_op_residuals(OpShares(table, entries, entries, np.array([0.001])), np.array([0.5]))
     assert len(found.weight) == 0
     assert isinstance(found, OpResiduals)
-    assert found.of(table).tolist() == [0.0]
+    assert found.predict(table).tolist() == [0.0]

@@ -52,7 +52,7 @@ def test_views_are_left_out_and_equal_ops_counted():
 
 def test_graphs_are_taken_in_the_order_asked():
     table = OpTable.from_graphs([[op(shape=(size, 2))] for size in (2, 4, 8)])
-    picked = table.taken([2, 0])
+    picked = table.select([2, 0])
     assert picked.graphs == 2
     assert table.sizes[[2, 0]].tolist() == picked.sizes.tolist()
 
@@ -68,7 +68,7 @@ def test_what_picks_another_kernel_is_marked():
 
 def test_counted_graphs_are_the_same_table():
     ops = [op(shape=(2, 2)), op(shape=(4, 4))]
-    counted = OpTable.counted(ops, [{0: 2.0, 1: 1.0}, {1: 5.0}])
+    counted = OpTable.from_counts(ops, [{0: 2.0, 1: 1.0}, {1: 5.0}])
     written = OpTable.from_graphs([[ops[0], ops[0], ops[1]], [op(shape=(4, 4), count=5)]])
     assert np.array_equal(counted.sizes, written.sizes)
     assert counted.count.tolist() == written.count.tolist()

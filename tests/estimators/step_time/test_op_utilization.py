@@ -84,7 +84,7 @@ def test_no_op_is_faster_than_the_floor_of_its_roofline():
 def test_many_small_kernels_wait_for_the_host():
     law = OpUtilization(OpUtilization.prior().f, launch_s=1e-5)
     small = OpBasis.from_table(OpTable.from_graphs([[add(8, 8)] * 1000]), DEVICE)
-    assert pytest.approx(1e-2, rel=0.05) == predict_graphs(small, law).step_s[0]
+    assert predict_graphs(small, law).step_s[0] == pytest.approx(1e-2, rel=0.05)
 
 
 def test_settings_share_a_law_and_differ_by_their_offset():
@@ -108,7 +108,7 @@ def test_laws_are_kept_as_arrays():
     given = {"a": observed(30, 0), "b": observed(30, 1)}
     laws = op_fitting.fit_settings(given, {"a": "group", "b": "group"})
     again = op_fitting.load_settings(op_fitting.dump_settings(laws))
-    assert {"a", "b", "group in common"} == set(again)
+    assert set(again) == {"a", "b", "group in common"}
     basis = observed(5, 9).basis
     was, now = (predict_graphs(basis, one["a"]).step_s for one in (laws, again))
     assert np.allclose(was, now, rtol=1e-4)
@@ -162,7 +162,7 @@ def test_what_is_beyond_the_roofline_shrinks_with_the_units_of_another_device():
     here, there = (OpBasis.from_table(table, units(count), learned_on=units(80)) for count in (80, 160))
     multiple = op_s(here, slow)[0] / here.roofline_s[0]
     assert multiple > 3
-    assert pytest.approx(1 + (multiple - 1) / 2) == op_s(there, slow)[0] / there.roofline_s[0]
+    assert op_s(there, slow)[0] / there.roofline_s[0] == pytest.approx(1 + (multiple - 1) / 2)
 
 
 def test_what_is_within_the_roofline_follows_the_roofline_alone():
@@ -175,7 +175,9 @@ def test_what_is_within_the_roofline_follows_the_roofline_alone():
 def test_a_device_whose_units_are_not_known_keeps_its_multiples():
     table = OpTable.from_graphs([[add(4096, 4096)]])
     law = OpUtilization.prior()
-    assert op_s(OpBasis.from_table(table, DEVICE), law) == op_s(OpBasis.from_table(table, DEVICE, learned_on=units(80)), law)
+    assert op_s(OpBasis.from_table(table, DEVICE), law) == op_s(
+        OpBasis.from_table(table, DEVICE, learned_on=units(80)), law
+    )
 
 
 def test_a_model_far_off_does_not_bend_a_class_that_it_alone_calls():

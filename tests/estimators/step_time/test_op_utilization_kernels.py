@@ -71,13 +71,17 @@ def laws():
 
 
 def under(weights, device, graph=GRAPH, learned_on=None):
-    return float(predict_graphs(OpBasis.from_table(OpTable.from_graphs([graph.ops]), device, learned_on=learned_on), weights).step_s[0])
+    return float(
+        predict_graphs(
+            OpBasis.from_table(OpTable.from_graphs([graph.ops]), device, learned_on=learned_on), weights
+        ).step_s[0]
+    )
 
 
 def test_a_known_device_has_the_law_of_its_newest_release(laws):
     model = OpUtilizationKernels(laws, KNOWN, GRAPH, devices=DEVICES.get)
     assert Tier.LEARNED is model.tier
-    assert pytest.approx(under(law(0.2), KNOWN)) == model.step_s(GRAPH)
+    assert model.step_s(GRAPH) == pytest.approx(under(law(0.2), KNOWN))
 
 
 def test_another_device_has_the_mean_of_the_known_ones_by_its_own_figures(laws):
@@ -93,7 +97,7 @@ def test_channels_last_have_a_law_of_their_own_and_fall_back_to_the_other(laws):
     assert not is_channels_last(GRAPH)
     for device in (KNOWN, OTHER):
         carried = under(law(-0.5), device, last, learned_on=None if device is KNOWN else KNOWN)
-        assert pytest.approx(carried) == OpUtilizationKernels(laws, device, last, devices=DEVICES.get).step_s(last)
+        assert OpUtilizationKernels(laws, device, last, devices=DEVICES.get).step_s(last) == pytest.approx(carried)
 
 
 def test_each_op_is_priced_in_its_place_and_views_take_nothing(laws):
@@ -117,7 +121,7 @@ def test_rows_of_the_table_are_told_for_each_op():
 def test_a_phase_that_was_not_learned_is_refused(laws):
     backward = OpGraph((*GRAPH.ops, conv(stage=Stage.BACKWARD)))
     assert backward.is_training
-    with pytest.raises(InvalidInput, match="no training steps were learned"):
+    with pytest.raises(InvalidInput, match="no training steps were measured"):
         OpUtilizationKernels(laws, KNOWN, backward, devices=DEVICES.get)
     assert laws.has_device(KNOWN, training=False)
     assert not laws.has_device(KNOWN, training=True)
@@ -134,13 +138,15 @@ def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws
 
 
 def test_a_graph_farther_from_the_learned_ones_is_less_sure(laws):
-    unsure = OpUtilizationModels({one: law(0.2, 4.0) for one in laws.models}, laws.typical_spreads, laws.learned_classes)
+    unsure = OpUtilizationModels(
+        {one: law(0.2, 4.0) for one in laws.models}, laws.typical_spreads, laws.learned_classes
+    )
     assert OpUtilizationKernels(laws, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) == 0.1
     assert OpUtilizationKernels(unsure, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) > 0.2
 
 
 def test_a_device_that_is_no_gpu_is_refused(laws):
-    with pytest.raises(InvalidInput, match="Known is a cpu, but steps were learned on GPUs"):
+    with pytest.raises(InvalidInput, match="Known is a cpu, but steps were measured on GPUs"):
         OpUtilizationKernels(laws, replace(KNOWN, kind=DeviceKind.CPU), GRAPH, devices=DEVICES.get)
 
 
@@ -151,13 +157,13 @@ def test_a_state_makes_the_same_laws_again(laws, tmp_path):
     assert list(laws.models) == list(again.models)
     for device in (KNOWN, OTHER, NEW):
         one, other = (OpUtilizationKernels(each, device, GRAPH, devices=DEVICES.get) for each in (laws, again))
-        assert pytest.approx(one.step_s(GRAPH), rel=1e-6) == other.step_s(GRAPH)
-        assert pytest.approx(one.spread_of(GRAPH), rel=1e-6) == other.spread_of(GRAPH)
+        assert other.step_s(GRAPH) == pytest.approx(one.step_s(GRAPH), rel=1e-6)
+        assert other.spread_of(GRAPH) == pytest.approx(one.spread_of(GRAPH), rel=1e-6)
 
 
 def test_a_class_is_seen_where_enough_graphs_spend_time_in_it():
     many = OpBasis.from_table(OpTable.from_graphs([(conv(16 * (n + 1)), add()) for n in range(5)]), KNOWN)
     found = find_learned_classes(many, OpUtilization.prior())
-    assert {"conv_dense", "add"} == {KERNEL_CLASSES[one] for one in np.flatnonzero(found)}
+    assert {KERNEL_CLASSES[one] for one in np.flatnonzero(found)} == {"conv_dense", "add"}
     few = OpBasis.from_table(OpTable.from_graphs([(conv(16 * (n + 1)), add()) for n in range(4)]), KNOWN)
     assert not find_learned_classes(few, OpUtilization.prior()).any()

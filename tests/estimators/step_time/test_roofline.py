@@ -42,7 +42,7 @@ def test_a_longer_inner_sum_never_costs_less(m, n, k):
 def test_a_large_product_reaches_the_published_share_of_the_peak():
     """Vidur's A100 layers above 2,048 tokens: 0.74 of the peak."""
     op = gemm(4096, 22016, 4096)
-    assert pytest.approx(0.74, abs=0.04) == op.flops / RooflineKernels(A100).op_s(op) / 312e12
+    assert op.flops / RooflineKernels(A100).op_s(op) / 312e12 == pytest.approx(0.74, abs=0.04)
 
 
 def test_a_small_product_reaches_far_less():
@@ -76,7 +76,7 @@ def test_repeated_layers_cost_as_often_as_they_are_repeated():
     model = RooflineKernels(A100)
     op = gemm(4096, 4096, 4096)
     many = Op(op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, dims=op.dims, count=7)
-    assert pytest.approx(model.step_s(OpGraph((op,) * 7))) == model.step_s(OpGraph((many,)))
+    assert model.step_s(OpGraph((many,))) == pytest.approx(model.step_s(OpGraph((op,) * 7)))
 
 
 def test_what_may_run_in_tf32_takes_the_best_that_the_device_has():

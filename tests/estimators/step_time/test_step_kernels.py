@@ -40,14 +40,14 @@ def test_a_step_stands_in_the_table_as_what_it_does_and_where():
     rows, ideal_s = step_features(OpTable.from_graphs([[product(1024), addition(1024)]]), [(0, device, SETTING)])
     flops, moved = 2.0 * 1024**3 + 1024**2, 12.0 * 1024**2
     expected_s = flops / device.peak_flops_per_s["float16"] + moved / device.memory_bytes_per_s + 2 * LAUNCH_S
-    assert pytest.approx([expected_s]) == ideal_s
+    assert ideal_s == pytest.approx([expected_s])
     assert {name: rows[0][name] for name in ("phase", "layout", "release", "launches")} == {
         "phase": "inference",
         "layout": "nchw",
         "release": "2.4",
         "launches": 2.0,
     }
-    assert (pytest.approx(0.5), pytest.approx(0.5)) == (rows[0]["share_gemm"], rows[0]["share_add"])
+    assert (rows[0]["share_gemm"], rows[0]["share_add"]) == (pytest.approx(0.5), pytest.approx(0.5))
     assert not any(name.startswith("share_conv") for name in rows[0])
 
 
@@ -72,7 +72,7 @@ def test_a_step_takes_what_was_learned_times_the_ideal_of_its_device(taught, nam
     device, graph = known(name), OpGraph((product(1000), addition(1000)))
     _, ideal_s = step_features(OpTable.from_graphs([graph.ops]), [(0, device, SETTING)])
     model = BlackBoxKernels(taught, device, SETTING)
-    assert pytest.approx(3 * ideal_s[0]) == model.step_s(graph)
+    assert model.step_s(graph) == pytest.approx(3 * ideal_s[0])
 
 
 def test_the_ops_of_a_step_share_it_and_each_call_counts(taught):
@@ -80,7 +80,7 @@ def test_the_ops_of_a_step_share_it_and_each_call_counts(taught):
     model = BlackBoxKernels(taught, known("RTX 4090"), SETTING)
     seconds = np.array(model.ops_s(ops))
     assert (seconds > 0).all()
-    assert pytest.approx(model.step_s(OpGraph(ops))) == 3 * seconds[0] + seconds[1]
+    assert 3 * seconds[0] + seconds[1] == pytest.approx(model.step_s(OpGraph(ops)))
 
 
 def test_a_processor_is_refused():

@@ -59,7 +59,7 @@ def test_larger_steps_than_any_learned_are_met_as_well(law):
 
 def test_half_the_time_on_all_steps_is_half_the_answer(law):
     half = fit_transformer_steps(grid(), [made_s(one) / 2 for one in grid()])
-    assert pytest.approx(0.5, abs=0.05) == half.predict([step()]).point[0] / law.predict([step()]).point[0]
+    assert half.predict([step()]).point[0] / law.predict([step()]).point[0] == pytest.approx(0.5, abs=0.05)
 
 
 @settings(max_examples=30, deadline=None)
@@ -73,12 +73,12 @@ def test_more_work_for_each_gpu_never_takes_less(power, batch, times, again):
 
 def test_recomputing_activations_repeats_the_forward_products():
     plain, again = step_terms([step()]), step_terms([step(checkpointing=True)])
-    assert pytest.approx(8 / 6) == again.products_s[0] / plain.products_s[0]
+    assert again.products_s[0] / plain.products_s[0] == pytest.approx(8 / 6)
 
 
 def test_attention_grows_with_the_square_of_the_sequence():
     short, long = (step_terms([step(sequence=s, microbatch=1)]).attention_s[0] for s in (32_768, 65_536))
-    assert pytest.approx(4, rel=0.02) == long / short
+    assert long / short == pytest.approx(4, rel=0.02)
 
 
 def test_attention_of_fused_kernels_gains_less_than_the_peak_on_the_next_generation():
@@ -92,7 +92,7 @@ def test_full_sharding_gathers_once_more_than_sharded_gradients():
         step_terms([step(gpus=64, nodes=8, reduced_bytes=2, sharding=one)]).transfer_s[0]
         for one in (Sharding.FULL, Sharding.GRADIENTS)
     )
-    assert pytest.approx(3 / 2) == full / gradients
+    assert full / gradients == pytest.approx(3 / 2)
 
 
 def test_one_gpu_exchanges_nothing():
@@ -115,7 +115,7 @@ def test_what_remains_has_no_say_far_from_the_learned_steps():
     rng = np.random.default_rng(0)
     noisy = fit_transformer_steps(grid(), [made_s(one) * float(np.exp(rng.normal(0, 0.1))) for one in grid()])
     far = step(16_384, 96, gpus=1024, nodes=128)
-    assert pytest.approx(made_s(far), rel=0.25) == noisy.predict([far]).point[0]
+    assert noisy.predict([far]).point[0] == pytest.approx(made_s(far), rel=0.25)
 
 
 @pytest.mark.parametrize(
@@ -134,21 +134,21 @@ def test_a_hundred_times_beyond_what_was_learned_is_doubted_far_more(law, far):
 
 
 def test_the_generation_alone_is_what_no_learned_step_can_test(law):
-    believed = law.believed([step(), step(device=H100)])
-    assert believed[0] == 0 < believed[1]
+    untested = law.untested_spread([step(), step(device=H100)])
+    assert untested[0] == 0 < untested[1]
 
 
 def test_the_parts_say_where_the_time_goes(law):
     parts = law.parts([step(sequence=512), step(sequence=32_768, microbatch=1)])
     share = parts["attention"] / parts["products"]
     assert share[0] < share[1]
-    assert {"products", "head", "attention", "activations", "logits", "exchange"} == set(parts)
+    assert set(parts) == {"products", "head", "attention", "activations", "logits", "exchange"}
 
 
 def test_the_state_makes_the_same_law(law):
     again = load_transformer_steps(law.dump())
     asked = [step(), step(device=H100, gpus=512, nodes=64, dtype="float8")]
-    for name in ("point", "spread", "beyond"):
+    for name in ("point", "spread", "extrapolation"):
         assert getattr(law.predict(asked), name).tolist() == getattr(again.predict(asked), name).tolist()
     assert len(COEFFICIENTS) == len(again.theta)
 

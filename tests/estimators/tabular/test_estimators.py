@@ -22,11 +22,7 @@ def fitted(history):
 
 @every
 def test_it_answers_alike_after_dump_and_load(name, fitted, history):
-    rows = [
-        *(sample.features for sample in history),
-        {"samples": 10**7, "device": "h100"},
-        {},
-    ]
+    rows = [*(sample.features for sample in history), {"samples": 10**7, "device": "h100"}, {}]
     before, after = fitted[name].predict(rows), load_estimator(fitted[name].dump()).predict(rows)
     assert before.point.tobytes() == after.point.tobytes()
     assert before.spread.tobytes() == after.spread.tobytes()
@@ -53,10 +49,7 @@ def test_an_empty_question_has_an_empty_answer(name, fitted, history):
 @every
 @pytest.mark.parametrize("count", range(6))
 def test_too_few_runs_are_answered_by_how_many_are_needed(name, count, history):
-    with pytest.raises(
-        InvalidInput,
-        match=rf"{name} needs at least \d+ finished runs .* there are {count}",
-    ):
+    with pytest.raises(InvalidInput, match=rf"{name} needs at least \d+ finished runs .* there are {count}"):
         ESTIMATORS[name].fit([*history[:count], *(replace(one, censored=True) for one in history[:9])])
 
 

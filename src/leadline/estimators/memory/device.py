@@ -72,8 +72,11 @@ def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
         live = _live_storages(events)
         stored = {event.storage for event in step.events if event.size_bytes > 0}
         place = len(ops)
-        events += [StorageEvent(place, taken_event.storage, -taken_event.size_bytes, taken_event.category) for name, taken_event in live.items()
-                   if name not in stored]  # fmt: skip
+        events += [
+            replace(allocation, op=place, size_bytes=-allocation.size_bytes)
+            for name, allocation in live.items()
+            if name not in stored
+        ]
         events += [
             replace(event, op=event.op + place)
             for event in step.events

@@ -72,7 +72,7 @@ def describe_pinning_assumption(job: TracedJob, parts: dict[str, float]) -> str:
     """Return a sentence if pinning is assumed and matters for at least 1 % of the bytes."""
     if job.loop.pinned is not None or parts.get(PINNED_PART, 0.0) < 0.01 * sum(parts.values()):
         return ""
-    return "batches are taken to be pinned for the GPU, as Hugging Face's Trainer does"
+    return "assuming pinned batches, the default of Hugging Face's Trainer"
 
 
 def power_of_two(size_bytes: int) -> int:

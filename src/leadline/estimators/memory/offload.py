@@ -55,7 +55,7 @@ def list_offloads(estimate: Estimate, device: Device, workload: Workload) -> lis
         options.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
         if device.link_bytes_per_s:
             link = device.link_bytes_per_s / 2  # the figure counts both directions
-            beside = f"on a GPU beside it ({_rate(link)} a direction)"
+            beside = f"on a neighbouring GPU ({_rate(link)} a direction)"
             swap_s = 2 * activations / link
             kept = _kept(estimate, StorageCategory.ACTIVATION, activations, beside, hidden_s=swap_s)
             options.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))

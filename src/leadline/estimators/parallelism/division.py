@@ -62,10 +62,10 @@ def describe_exchange_buffers(workload: Workload) -> str:
     if workload.parallelism.copies(workload.gpus) < 2:
         return ""
     return {
-        Sharding.NONE: "gradients are held once more in DDP's buckets: gradient_as_bucket_view=True saves that",
-        Sharding.OPTIMIZER: "a bucket of 5e8 gradients is held in backward, DeepSpeed's default",
-        Sharding.GRADIENTS: "a bucket of 5e8 gradients is held in backward, DeepSpeed's default",
-        Sharding.FULL: "two layers, and what no layer holds, are whole at a time: each layer wrapped, as FSDP does",
+        Sharding.NONE: "DDP's buckets hold a second copy of the gradients: gradient_as_bucket_view=True avoids it",
+        Sharding.OPTIMIZER: "backward holds a bucket of 5e8 gradients, DeepSpeed's default",
+        Sharding.GRADIENTS: "backward holds a bucket of 5e8 gradients, DeepSpeed's default",
+        Sharding.FULL: "assuming FSDP wraps each layer: two layers, the embedding and the head are whole at a time",
     }[workload.parallelism.sharding]
 
 
@@ -138,12 +138,12 @@ class DividedStep:
     @property
     def sentences(self) -> list[str]:
         """Sentences about exposed communication and what it rests on."""
-        text = f"{self.exposed_s / self.step_s:.0%} of the step is exchange between GPUs not hidden behind computing"
+        text = f"{self.exposed_s / self.step_s:.0%} of the step is communication that computing does not hide"
         if self.idle_s:
-            text += f", {self.idle_s / self.step_s:.0%} is waiting in the pipeline"
+            text += f", {self.idle_s / self.step_s:.0%} is pipeline bubble"
         if self.measured:
             return [text]
-        rate = f"the links were not measured: {self.slowest_bytes_per_s / 1e9:.3g} GB/s one way is taken of the slowest"
+        rate = f"unmeasured links: assuming {self.slowest_bytes_per_s / 1e9:.3g} GB/s one way on the slowest"
         return [text, *([self.assumed] if self.assumed else []), rate]
 
 
@@ -258,7 +258,7 @@ def _nodes(gpus: int, nodes: int, interconnect: str | None) -> tuple[int, str]:
         return nodes, ""
     nodes = -(-gpus // USUAL_NODE)
     network = interconnect or "a network of 100 Gb/s a node"
-    return nodes, f"{gpus} GPUs are taken to be {nodes} nodes on {network}: name a system with --on for its own"
+    return nodes, f"assuming {nodes} nodes for {gpus} GPUs on {network}: name a system with --on to use its own"
 
 
 def _rings(workload: Workload, device: Device, copies: int, nodes: int, interconnect: str | None) -> _Rings:

@@ -189,12 +189,7 @@ def live_elapsed(
 
 
 def remaining_by_progress(
-    progress: Progress | None,
-    at_s: float,
-    table: LiveTable,
-    *,
-    units: int | None = None,
-    looked_s: float | None = None,
+    progress: Progress | None, at_s: float, table: LiveTable, *, units: int | None = None, looked_s: float | None = None
 ) -> tuple[Evidence | None, str]:
     """Return the remaining seconds by the progress alone, or ``None`` and the reason.
 
@@ -283,7 +278,7 @@ def live_memory(
     peak = max((memory for _, memory in samples), default=0.0)
     shown = memory_evidence(samples, began_s, elapsed)
     if shown is None and before is None:
-        return LiveEstimate(None, unknown="no unit of work was seen yet, and no memory was estimated before")
+        return LiveEstimate(None, unknown="no unit of work finished yet, and there was no earlier memory estimate")
     prior = None if before is None else Evidence(math.log(before.point), _log_half_width(before) / NORMAL_90)
     if shown is None:
         combined, weight, low, high = prior or Evidence(0.0, 0.0), 0.0, -NORMAL_90, NORMAL_90

@@ -147,8 +147,7 @@ def _between_iterations_s(levels: list[LoopProgress]) -> tuple[list[float], tupl
         else:
             between_s.append(max(level.total_s / level.count - within.length * within.total_s / within.count, 0.0))
     assumptions = [
-        f"no iteration of `{name}` was seen whole: what it does besides (evaluation, checkpoints) is left out"
-        for name in unseen
+        f"no iteration of `{name}` completed: its other work (evaluation, checkpoints) is left out" for name in unseen
     ]
     return between_s, tuple(assumptions)
 
@@ -195,28 +194,28 @@ def _complete_forecast(
 
 
 def _list_assumptions(steady: SteadyTime, declared: int | None, levels: list[LoopProgress]) -> tuple[str, ...]:
-    ends = "the job has as many units as was said" if declared is not None else "no loop ends early"
+    ends = "the job has the declared number of units" if declared is not None else "no loop ends early"
     assumptions = [
-        f"{ends}, later units take as long as the {steady.count} seen, and nothing long follows the loop",
+        f"{ends}, later units take as long as the {steady.count} measured, and nothing long follows the loop",
         f"one run differs from another by {DRIFT:.0%} (standard deviation), its start-up by {STARTUP_DRIFT:.0%}",
     ]
     if steady.error_s is None:
-        assumptions.append(f"only {steady.count} units were seen: their spread is not known, and the range is a guess")
+        assumptions.append(f"only {steady.count} units were measured: their spread is unknown, the interval a guess")
     if 0 < levels[0].count < 2 and len(levels) > 1:
-        assumptions.append(f"one iteration of `{levels[0].name}` was seen whole: the others are taken to be like it")
+        assumptions.append(f"one iteration of `{levels[0].name}` completed: assuming the same for the others")
     return tuple(assumptions)
 
 
 def _no_progress_message(progress: Progress | None) -> str:
     if progress is None:
-        return "the job showed no steps: let it report them (LEADLINE_PROGRESS), or run it whole"
-    return "no loop that takes time was seen: let the job report its steps (LEADLINE_PROGRESS), or run it whole"
+        return "the job showed no steps: report them (LEADLINE_PROGRESS), or run the whole job"
+    return "no time-consuming loop was found: report steps (LEADLINE_PROGRESS), or run the whole job"
 
 
 def _unfinished_message(level: LoopProgress) -> str:
-    return f"not one iteration of `{level.name}` was finished: give the probe longer, such as --time 60s"
+    return f"no iteration of `{level.name}` finished: give the probe more time, such as --time 60s"
 
 
 def _unknown_length_message(levels: list[LoopProgress]) -> str:
     name = next(level.name for level in levels if level.length is None)
-    return f"how often `{name}` runs is not to be read from the script: say how many units there are, --steps-total N"
+    return f"the number of iterations of `{name}` is unknown: give the number of units with --steps-total N"

@@ -36,7 +36,7 @@ def require_gpu(device: Device, subject: str) -> None:
     """
     if device.kind is not DeviceKind.GPU:
         raise InvalidInput(
-            f"{device.name} is a {device.kind.value}, but {subject} learned on GPUs: price it by its specifications, or "
+            f"{device.name} is a {device.kind.value}, but {subject} learned on GPUs: use its specifications, or "
             "calibrate it"
         )
 

@@ -212,7 +212,7 @@ class FittedKernels:
             if number in self.groups:
                 return number
         raise InvalidInput(
-            f"no kernels like {KERNEL_GROUPS[group]} were learned: fit the model on timings that hold some"
+            f"no kernels like {KERNEL_GROUPS[group]} were measured: fit the model on samples that contain some"
         )
 
     def tree_corrections(self, group: int, placed: PlacedKernels, kernel_s: Array) -> tuple[Array, Whole]:

@@ -88,8 +88,8 @@ def tabulate_kernels(timings: Sequence[KernelSample], names: Sequence[str] = ())
     for sample in timings:
         if not (np.isfinite(sample.seconds) and sample.seconds > 0):
             raise InvalidInput(
-                f"{sample.op.name} on {sample.device.name} took {sample.seconds} s, but only finite times above zero can be "
-                "learnt from: leave it out"
+                f"{sample.op.name} on {sample.device.name} took {sample.seconds} s, but times must be finite and "
+                "positive: leave it out"
             )
     devices = {sample.device.name: sample.device for sample in timings}
     position = {name: i for i, name in enumerate(devices)}

@@ -127,7 +127,7 @@ def _dtype(op: Op, law: int) -> int:
     if name not in DTYPES:
         if op.kind is OpKind.GEMM and name.startswith(("int", "uint", "bool")):
             return DTYPES.index("float32")
-        raise InvalidInput(f"{op.name} computes in {name}, whose speed was learned on no device: cast it to float32")
+        raise InvalidInput(f"{op.name} computes in {name}, which no device has training data for: cast it to float32")
     return DTYPES.index(name)
 
 

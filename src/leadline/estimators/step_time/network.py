@@ -49,7 +49,7 @@ class NetworkSetting:
     def __post_init__(self) -> None:
         for name, value, choices in (("phase", self.phase, PHASES), ("layout", self.layout, LAYOUTS)):
             if value not in choices:
-                raise InvalidInput(f"{name} {value!r} is not one the network learned: give {' or '.join(choices)}")
+                raise InvalidInput(f"{name} {value!r} is unknown to the network: give {' or '.join(choices)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class OpUtilizationModels:
         newest = list({setting.device: setting for setting in sorted(measured or alike)}.values())
         if not newest:
             phase = "training" if training else "inference"
-            raise InvalidInput(f"no {phase} steps were learned: fit the laws on steps that hold some")
+            raise InvalidInput(f"no {phase} steps were measured: fit the model on steps that contain some")
         return newest
 
 

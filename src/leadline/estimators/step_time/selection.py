@@ -37,7 +37,7 @@ class StepGroup:
     def __str__(self) -> str:
         precision = "TF32" if self.precision == "TF32" else f"{self.precision} precision"
         if self.domain is Domain.OTHER:
-            return f"{self.phase} in {precision} of what is neither a vision nor a language model"
+            return f"{self.phase} in {precision} of models that are neither vision nor language"
         return f"{self.domain} {self.phase} in {precision}"
 
 
@@ -80,7 +80,7 @@ class AccuracyRecord:
             )
         if device.architecture not in self.architectures:
             measured, architecture = ", ".join(self.architectures), device.architecture or "such an architecture"
-            why = f"none of those steps ran on {architecture} (but on {measured}): the range is wider for it, by an assumption"
+            why = f"wider interval (assumed): those steps ran on {measured}, none on {architecture}"
             return math.hypot(self.spread, ANOTHER_ARCHITECTURE), (why,)
         return self.spread, ()
 
@@ -138,7 +138,7 @@ def rank_estimators(
 
 def describe_choice(chosen: AccuracyRecord, alternatives: Sequence[AccuracyRecord], *, by_user: bool = False) -> str:
     """Return the reason for choosing an estimator; ``by_user`` if the user chose it."""
-    where = "that it had learned from" if chosen.known else "that it had not seen"
+    where = "in its training data" if chosen.known else "outside its training data"
     where = "on swept devices of which it knew no steps" if chosen.swept else f"on devices {where}"
     by = f"{chosen.estimator}, as asked" if by_user else chosen.estimator
     text = (

@@ -50,7 +50,7 @@ def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
     """
     if len(np.unique(sweep.device)) != 1:
         raise InvalidInput(
-            f"a sweep is of one device, but these {len(sweep)} kernels come from several: take them apart"
+            f"a sweep is of one device, but these {len(sweep)} kernels come from several: split them by device"
         )
     device = sweep.boards.names[int(sweep.device[0])]
     effects, launches, near = dict(fitted.effects), dict(fitted.launches), dict(fitted.sweeps)

@@ -143,7 +143,7 @@ def fit_transformer_steps(steps: Sequence[TransformerStep], elapsed_s: Sequence[
 
     times = np.asarray(elapsed_s, np.float64)
     if len(times) < LEAST:
-        raise InvalidInput(f"{len(times)} measured steps are too few for a law of training steps: give {LEAST} or more")
+        raise InvalidInput(f"{len(times)} measured steps are too few for the training-step model: give {LEAST} or more")
     if not np.all(times > 0):
         raise InvalidInput(f"a step took {times.min():g} s: leave out what is not above zero")
     features, target = step_terms(steps), np.log(times)

@@ -182,7 +182,7 @@ def _of(step: TransformerStep) -> tuple[float, ...]:
     device = step.device
     counts = (step.gpus, step.layers, step.width, step.vocabulary, step.sequence, step.microbatch, step.microbatches)
     if min(counts) < 1 or not step.block_weights > 0:
-        raise InvalidInput(f"a step of sizes {counts} cannot be: give every size as 1 or more")
+        raise InvalidInput(f"a step of sizes {counts} is impossible: give every size as 1 or more")
     if not (device.memory_bytes_per_s and device.compute_units and device.boost_hz):
         raise InvalidInput(
             f"{device.name} lacks its memory bandwidth, multiprocessors or clock in the catalog, so the speed of a "
@@ -282,22 +282,20 @@ def _require_plan(workload: Workload, device: Device) -> None:
     """Refuse a job unlike the training data."""
     plan = workload.parallelism
     if workload.phase is not Phase.TRAINING:
-        raise InvalidInput("the law of training steps tells nothing of inference")
+        raise InvalidInput("the training-step model predicts nothing of inference")
     if workload.adapters is not None:
-        raise InvalidInput("the law of training steps was learned from steps in which all weights are trained")
+        raise InvalidInput("the training-step model covers only steps that train all weights")
     if workload.compiled:
-        raise InvalidInput(
-            "the law of training steps was learned from eager steps: a compiled one fuses what it counts"
-        )
+        raise InvalidInput("the training-step model covers only eager steps: a compiled one fuses the ops it counts")
     if plan.tensor * plan.pipeline > 1:
-        raise InvalidInput("the law of training steps saw no tensor or pipeline parallelism")
+        raise InvalidInput("the training-step model covers no tensor or pipeline parallelism")
     if workload.gpus > 1 and not plan.sharding.gathers:
         raise InvalidInput(
-            f"the law of training steps saw weights or gradients shared out, not sharding {plan.sharding.value}, whose "
-            "exchanges hide elsewhere"
+            f"the training-step model needs sharded weights or gradients, not sharding {plan.sharding.value}, which "
+            "overlaps its communication differently"
         )
     if device.kind is not DeviceKind.GPU or device.vendor.casefold() != "nvidia":
-        raise InvalidInput(f"the law of training steps carries over to NVIDIA GPUs alone, and {device.name} is none")
+        raise InvalidInput(f"the training-step model covers NVIDIA GPUs only, and {device.name} is none")
 
 
 def _precision(workload: Workload, job: TracedJob) -> Precision:
@@ -306,29 +304,25 @@ def _precision(workload: Workload, job: TracedJob) -> Precision:
         if precision.value == declared:
             return precision
     supported = ", ".join(precision.value for precision in DTYPES)
-    raise InvalidInput(
-        f"the law of training steps was learned in half precision ({supported}), not in {declared or 'fp32'}"
-    )
+    raise InvalidInput(f"the training-step model covers half precision only ({supported}), not in {declared or 'fp32'}")
 
 
 def _attention(forward: list[Op], accumulation: int) -> tuple[Op, int]:
     """Return one layer's attention and the number of layers; refuse unfused or mixed attention."""
     if not forward:
         raise InvalidInput(
-            "the law of training steps was learned with fused attention, and this graph has none: it is no "
+            "the training-step model needs fused attention, and this graph has none: it is no "
             "transformer, or writes its attention out op by op"
         )
     first = forward[0]
     if any(op.dims != first.dims for op in forward):
-        raise InvalidInput(
-            "the law of training steps knows layers that are all alike, and this model's attention differs"
-        )
+        raise InvalidInput("the training-step model needs identical layers, and this model's attention differs")
     sizes = first.dims
     full = 4.0 * sizes["b"] * sizes["h"] * sizes["q"] * sizes["kv"] * sizes["d"]
     share = first.flops / full
     if sizes["q"] != sizes["kv"] or abs(share - CAUSAL) > NEAR:
         raise InvalidInput(
-            "the law of training steps was learned from causal attention to all earlier tokens, and this model's "
+            "the training-step model needs causal attention to all earlier tokens, and this model's "
             f"computes {share:.0%} of all pairs: an encoder, a pair of both, or a sliding window"
         )
     count = sum(op.count for op in forward)
@@ -342,12 +336,12 @@ def _weights(graph: OpGraph, width: int, accumulation: int) -> tuple[float, int]
     products = [op for op in graph.ops if op.kind is OpKind.GEMM and op.stage is Stage.FORWARD and "n" in op.dims]
     weighing = [op for op in products if op.dims.get("b", 1) == 1]
     if not weighing or not width:
-        raise InvalidInput("this graph has no products with weights: the law of training steps does not know it")
+        raise InvalidInput("this graph has no products with weights: the training-step model does not cover it")
     head = weighing[-1].dims
     scored = sum(op.count for op in weighing if op.dims == head)
     if head["k"] != width or scored != accumulation or head["n"] <= width:
         raise InvalidInput(
-            "the law of training steps knows decoders that end in scores of a vocabulary, and this does not"
+            "the training-step model covers decoders that end in vocabulary scores, and this one does not"
         )
     vocabulary = head["n"]
     block = sum(op.dims["n"] * op.dims["k"] * op.count for op in weighing if op.dims != head) / accumulation
@@ -355,7 +349,7 @@ def _weights(graph: OpGraph, width: int, accumulation: int) -> tuple[float, int]
     unused = graph.parameters - products_hold
     if unused > vocabulary * width * (1 + NEAR) + DENSE * products_hold:
         raise InvalidInput(
-            f"{unused / graph.parameters:.0%} of the weights take part in no product of every token: the law of training "
-            "steps knows dense decoders, not mixtures of experts"
+            f"{unused / graph.parameters:.0%} of the weights take part in no product of every token: the "
+            "training-step model covers dense decoders, not mixtures of experts"
         )
     return block, vocabulary

@@ -19,14 +19,7 @@ from leadline.estimators.tabular.tables import robust_deviation
 SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
 # Powers that a feature may have in a product, each with what it is less likely than none, in logarithms. n log n is
 # about n^1.07 for the n of large jobs.
-OTHER_POWERS = (
-    (1.0, 1.0),
-    (-1.0, 1.0),
-    (0.5, 2.0),
-    (-0.5, 2.0),
-    (2.0, 2.5),
-    (-0.75, 2.5),
-)
+OTHER_POWERS = ((1.0, 1.0), (-1.0, 1.0), (0.5, 2.0), (-0.5, 2.0), (2.0, 2.5), (-0.75, 2.5))
 # The dictionary holds the simplest products, at most so many.
 MOST = 3000
 # No history is believed to be told better than to 1 %.
@@ -49,10 +42,7 @@ class AdditiveModel:
 
     def terms(self, u: Array) -> Array:
         """Return the logarithm of each term (n, terms)."""
-        return np.asarray(
-            self.theta[:, 0] + u @ self.theta[:, 1:].T + _gates(u, self.gate),
-            np.float64,
-        )
+        return np.asarray(self.theta[:, 0] + u @ self.theta[:, 1:].T + _gates(u, self.gate), np.float64)
 
     def halves(self, u: Array) -> tuple[Array, Array]:
         """Return the logarithms (n,) of the start-up and of the part that grows with scale."""
@@ -221,17 +211,11 @@ class TermSearch:
             return np.zeros(0)
         part = self.design[:, list(columns)]
         size = np.sqrt(np.sum(part**2, axis=0)) + 1e-300
-        return np.asarray(
-            nnls(part / size, self.target, maxiter=10 * part.shape[1] + 100)[0] / size,
-            np.float64,
-        )
+        return np.asarray(nnls(part / size, self.target, maxiter=10 * part.shape[1] + 100)[0] / size, np.float64)
 
     def off(self, columns: tuple[int, ...]) -> Array:
         """Return the residual of the target under a set."""
-        return np.asarray(
-            self.target - self.design[:, list(columns)] @ self.weights(columns),
-            np.float64,
-        )
+        return np.asarray(self.target - self.design[:, list(columns)] @ self.weights(columns), np.float64)
 
     def _with(self, base: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Return the base with one more column, for the most promising ones."""
@@ -265,10 +249,7 @@ def _within(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _judge(
-    problem: FormProblem,
-    dictionary: TermDictionary,
-    search: TermSearch,
-    columns: npt.NDArray[np.int64],
+    problem: FormProblem, dictionary: TermDictionary, search: TermSearch, columns: npt.NDArray[np.int64]
 ) -> FormFit:
     """Return a set of columns as a model, without columns of zero weight."""
     weights = search.weights(tuple(columns))
@@ -278,13 +259,5 @@ def _judge(
     level = float(off @ off) / max(len(off) - len(active), 1) + FLOOR**2
     roots, vectors = np.linalg.eigh(design.T @ design + 1e-9 * np.eye(len(active)))
     root = vectors * np.sqrt(level / np.maximum(roots, 1e-9))
-    law = AdditiveModel(
-        np.column_stack([np.log(values), dictionary.powers[active]]),
-        dictionary.gate[active],
-        root,
-    )
-    return FormFit(
-        law,
-        np.full(len(problem.logs), math.sqrt(level)),
-        search.met[tuple(columns.tolist())],
-    )
+    law = AdditiveModel(np.column_stack([np.log(values), dictionary.powers[active]]), dictionary.gate[active], root)
+    return FormFit(law, np.full(len(problem.logs), math.sqrt(level)), search.met[tuple(columns.tolist())])

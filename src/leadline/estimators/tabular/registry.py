@@ -78,7 +78,7 @@ class Ensemble:
             except InvalidInput as error:
                 why = why or str(error).replace(member.name, self.name, 1)
         if len(fitted) < LEAST_MEMBERS:
-            raise InvalidInput(why or f"{self.name} needs two estimators, and has {len(fitted)}")
+            raise InvalidInput(why or f"{self.name} needs two fitted estimators, but has {len(fitted)}")
         return FittedEnsemble(self.name, tuple(fitted))
 
     def load(self, state: State) -> FittedEnsemble:

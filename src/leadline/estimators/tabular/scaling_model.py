@@ -132,12 +132,7 @@ class FittedScalingModel:
         laws = {key: array for i, law in enumerate(self.laws) for key, array in nest(f"law{i}", law.dump()).items()}
         return {
             "estimator": np.array([self.name]),
-            "figures": np.array(
-                [
-                    self.error,
-                    *self.limits,
-                ]
-            ),
+            "figures": np.array([self.error, *self.limits]),
             "shares": self.shares,
             "crosses": self.crosses,
             **nest("encoding", self.encoding.dump()),
@@ -163,11 +158,7 @@ class ScalingModel:
     steady: bool = False
 
     def fit(
-        self,
-        samples: Sequence[Sample],
-        *,
-        scale_features: Sequence[str] = (),
-        seed: int = 0,
+        self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0
     ) -> FittedScalingModel:
         """Fit the law; censored samples count with what is expected above them.
 

@@ -47,8 +47,7 @@ def tabulate_samples(samples: Sequence[Sample], *, least: int, estimator: str) -
         if not (math.isfinite(sample.value) and sample.value > 0):
             of = f"run {sample.run_id}" if sample.run_id else "a run"
             raise InvalidInput(
-                f"the measured value of {of} is {sample.value}, but only finite values above zero can be learnt from: "
-                "leave it out"
+                f"the measured value of {of} is {sample.value}, but values must be finite and positive: leave it out"
             )
     measured = sum(not sample.censored for sample in samples)
     if measured < least:
