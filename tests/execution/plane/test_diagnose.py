@@ -141,7 +141,7 @@ def test_the_cause_is_found(name):
     assert all(sentence.strip() for sentence in found.evidence)
 
 
-def test_what_the_plane_or_its_user_took_back_is_told_apart():
+def test_withdrawals_by_plane_and_user_are_distinguished():
     row = said("CANCELLED", reason="CANCELLED by 1000")
     assert FailureCause.PLANE is diagnose(attempt(withdrawn=True), row, None).cause
     assert FailureCause.USER is diagnose(attempt(), row, None, cancelled=True).cause
@@ -176,7 +176,7 @@ def test_signs_are_found_wherever_they_stand(lines):
 
 
 @pytest.mark.parametrize(("withdrawn", "cause"), [(False, C.TRANSIENT), (True, C.PLANE)])
-def test_a_copy_that_was_never_let_begin_has_not_failed(withdrawn, cause):
+def test_a_copy_that_was_never_released_has_not_failed(withdrawn, cause):
     never = wrote("CANCELLED", EXIT_NEVER_BEGAN, reason="the plane's word did not come")
     found = diagnose(attempt(held=True, withdrawn=withdrawn), said("FAILED", exit_code=EXIT_NEVER_BEGAN), never)
     assert (S.CANCELLED, cause) == (found.state, found.cause)
