@@ -158,7 +158,7 @@ def test_without_gpus_an_allocator_that_names_no_device_means_the_host():
 
 def test_the_figures_stand_in_the_evidence():
     found = diagnose(attempt(), said("FAILED", signal=9), wrote("RUNNING", memory=7.5 * GIB))
-    assert "7.50 GiB were seen of 8.00 GiB asked for" in found.evidence
+    assert "7.50 GiB were used of the requested 8.00 GiB" in found.evidence
 
 
 @given(st.text(max_size=400), st.sampled_from(JobState), st.integers(0, 255), st.integers(0, 64))

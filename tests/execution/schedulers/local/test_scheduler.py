@@ -329,8 +329,8 @@ DIES = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import test_local_scheduler as t
-from leadline.execution.journal import Journal
+import test_scheduler as t
+from leadline.execution.schedulers.job_queue import QueueJournal
 
 def dying(change):
     def died(*given, **more):
@@ -339,7 +339,7 @@ def dying(change):
         os.kill(os.getpid(), 9)
     return died
 
-setattr(Journal, sys.argv[5], dying(getattr(Journal, sys.argv[5])))
+setattr(QueueJournal, sys.argv[5], dying(getattr(QueueJournal, sys.argv[5])))
 local = t.LocalScheduler(Path(sys.argv[2]), t.Slots((0, 1)))
 t.until(local, [local.submit(t.shell("one", "echo ran >> made", workdir=sys.argv[3]))])
 """
@@ -362,7 +362,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import test_local_scheduler as t
+import test_scheduler as t
 local = t.LocalScheduler(Path(sys.argv[2]), t.Slots((0, 1)))
 ids = [local.submit(t.shell(f"job{at}", f"echo {at} >> made; sleep 0.1", workdir=sys.argv[3])) for at in range(12)]
 t.until(local, ids)
