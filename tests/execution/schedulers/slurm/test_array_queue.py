@@ -26,9 +26,9 @@ ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=200 * MIB, walltime
 DIES = """
 import os, sys
 from pathlib import Path
-from leadline.execution.journal import Journal
+from leadline.execution.schedulers.job_queue import QueueJournal
 from leadline.execution.processes import run_process
-from leadline.execution.slurm.arrays import SlurmArrays
+from leadline.execution.schedulers.slurm.array_queue import SlurmArrayQueue
 
 def run(words, **options):
     if words[0] == "sbatch" and sys.argv[2] == "before":
@@ -39,8 +39,8 @@ def run(words, **options):
     return answer
 
 folder = Path(sys.argv[1])
-with Journal(folder / "journal.sqlite") as journal:
-    queue = SlurmArrays(journal, folder, run)
+with QueueJournal(folder / "journal.sqlite") as journal:
+    queue = SlurmArrayQueue(journal, folder, run)
     queue.resume()
     queue.start(journal.entries())
 """
