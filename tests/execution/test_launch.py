@@ -15,7 +15,7 @@ def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
 
 
-def test_a_run_carries_what_was_asked_and_what_was_measured(tmp_path):
+def test_a_run_contains_the_request_and_the_measurements(tmp_path):
     spec = JobSpec(
         "hello", (sys.executable, "-c", "open('made', 'w').write('x')"), ResourceSpec(), workdir=str(tmp_path)
     )

@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -21,10 +21,12 @@ def file_lock(path: Path, *, retry_after_s: Sequence[float] = RETRY_AFTER_S) -> 
         if not _try_lock(stream, retry_after_s):
             yield False
             return
-        stream.truncate(0)
         started = datetime.now().astimezone().strftime("%H:%M")
-        stream.write(f"process {os.getpid()} on {socket.gethostname()} since {started}")
-        stream.flush()
+        note = f"process {os.getpid()} on {socket.gethostname()} since {started}"
+        # The note only helps to find the holder: a full disk must not prevent the work.
+        with suppress(OSError):
+            stream.truncate(0)
+            os.write(stream.fileno(), note.encode())
         try:
             yield True
         finally:

@@ -27,8 +27,6 @@ class SchedulerContract(ABC):
     too_many_cores = 100_000
     patience_s = 60.0
     walltime_s = 120.0
-    accounts_s = 10.0
-    """Delay of the accounting."""
 
     @abstractmethod
     def again(self, scheduler: Scheduler) -> Scheduler:

@@ -315,7 +315,7 @@ def test_a_compiler_sees_nothing_of_the_hook(folder):
 
 
 @pytest.mark.parametrize("path", [*Path(hook.__file__).parent.rglob("*.py"), Path(leadline.progress.__file__)], ids=str)
-def test_what_runs_in_the_users_interpreter_is_written_for_python_3_9(path):
+def test_code_in_the_users_interpreter_is_valid_python_3_9(path):
     assert ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9)).body
 
 

@@ -184,22 +184,22 @@ def asked(name):
     return decide(TABLE[name][0]).resources
 
 
-def test_after_its_limit_the_next_comes_of_the_forecast_or_of_what_it_outlived():
+def test_after_a_timeout_the_next_limit_follows_the_forecast_or_the_time_survived():
     assert 6600 <= asked("its limit, with a forecast").walltime_s <= 7200
     assert asked("its limit").walltime_s == 4 * H
 
 
-def test_after_its_memory_the_next_comes_of_the_forecast_or_of_what_it_had():
+def test_after_out_of_memory_the_next_request_follows_the_forecast_or_the_last_request():
     assert 13 * GIB <= asked("memory, with a forecast").memory_bytes_per_node <= 14 * GIB
     assert asked("memory").memory_bytes_per_node == 16 * GIB
     assert asked("memory, nearly the node's").memory_bytes_per_node == 12 * GIB
 
 
-def test_a_job_that_resumes_asks_for_what_is_left():
+def test_a_resumed_job_requests_the_remaining_time():
     assert 2400 < asked("the node, resumes").walltime_s < 3600
 
 
-def test_what_is_left_to_spend_is_the_limit():
+def test_the_remaining_budget_limits_the_walltime():
     assert asked("its limit, what is left may do").walltime_s == 2 * H
 
 
@@ -226,13 +226,13 @@ def test_the_sizing_that_is_handed_in_chooses_the_limit():
     assert generous.resources.walltime_s > 1.5 * asked("its limit, with a forecast").walltime_s
 
 
-def test_the_evidence_tells_how_it_ended_and_what_was_spent():
+def test_the_evidence_shows_how_it_ended_and_what_was_spent():
     found = decide(situation("TIMEOUT", elapsed_s=H, spent_node_s=3600.0, evidence=("DUE TO TIME LIMIT",)))
     assert (found.evidence["ended"], found.evidence["spent_node_s"]) == ("DUE TO TIME LIMIT", 3600.0)
     assert Place("here", "short") == found.place
 
 
-def test_what_earlier_attempts_outlived_is_not_forgotten():
+def test_the_time_that_earlier_attempts_survived_counts():
     earlier = attempt(1, "TIMEOUT", walltime_s=9000.0)
     found = decide(situation("TIMEOUT", elapsed_s=H, others=(earlier,)))
     assert found.resources.walltime_s == 4 * 9000
@@ -240,7 +240,7 @@ def test_what_earlier_attempts_outlived_is_not_forgotten():
     assert elsewhere.resources.walltime_s == 4 * H
 
 
-def test_no_more_memory_is_asked_for_than_a_vague_forecast_is_good_for():
+def test_a_vague_forecast_bounds_the_requested_memory():
     vague = Interval(10.0 * GIB, 9.0 * GIB, 900.0 * GIB)
     decided = decide(situation("OUT_OF_MEMORY", cause=FailureCause.HOST_MEMORY, memory_bytes=vague, elapsed_s=60.0))
     assert Action.RESUBMIT is decided.action

@@ -96,7 +96,7 @@ def test_every_decision_has_a_reason_and_is_made_again_alike(given_situation):
 
 
 @given(situations())
-def test_what_lives_is_not_given_up_and_what_ended_is_not_changed(given_situation):
+def test_live_jobs_are_not_given_up_and_ended_jobs_not_changed(given_situation):
     action = decide(given_situation).action
     if given_situation.attempt.live:
         assert action not in (Action.GIVE_UP, Action.FINISH)
@@ -127,7 +127,7 @@ def test_a_limit_is_never_shortened_below_what_was_used_or_may_be_needed(given_s
 
 
 @given(situations(states=["TIMEOUT"]))
-def test_after_a_limit_the_same_is_never_asked_for_again(given_situation):
+def test_after_a_timeout_the_same_limit_is_never_requested_again(given_situation):
     found, policy = decide(given_situation), given_situation.job.policy
     if found.action is Action.RESUBMIT and not policy.resumes:
         assert found.resources.walltime_s > (given_situation.attempt.resources.walltime_s or 0)
@@ -135,7 +135,7 @@ def test_after_a_limit_the_same_is_never_asked_for_again(given_situation):
 
 
 @given(situations(states=["OUT_OF_MEMORY"]))
-def test_after_memory_ran_out_more_is_asked_for(given_situation):
+def test_after_out_of_memory_more_is_requested(given_situation):
     found = decide(given_situation)
     if found.action in (Action.RESUBMIT, Action.MOVE) and given_situation.cause is not FailureCause.GPU_MEMORY:
         asked = given_situation.attempt.resources.memory_bytes_per_node or 0
@@ -143,7 +143,7 @@ def test_after_memory_ran_out_more_is_asked_for(given_situation):
 
 
 @given(situations(), policies())
-def test_what_follows_is_within_the_bounds(given_situation, policy):
+def test_the_next_attempt_is_within_the_bounds(given_situation, policy):
     found, left = decide(given_situation), given_situation.job.policy
     if found.action not in (Action.RESUBMIT, Action.MOVE):
         return

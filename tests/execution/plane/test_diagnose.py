@@ -141,7 +141,7 @@ def test_the_cause_is_found(name):
     assert all(sentence.strip() for sentence in found.evidence)
 
 
-def test_what_the_plane_or_its_user_took_back_is_told_apart():
+def test_withdrawals_by_plane_and_user_are_distinguished():
     row = said("CANCELLED", reason="CANCELLED by 1000")
     assert FailureCause.PLANE is diagnose(attempt(withdrawn=True), row, None).cause
     assert FailureCause.USER is diagnose(attempt(), row, None, cancelled=True).cause
@@ -158,7 +158,7 @@ def test_without_gpus_an_allocator_that_names_no_device_means_the_host():
 
 def test_the_figures_stand_in_the_evidence():
     found = diagnose(attempt(), said("FAILED", signal=9), wrote("RUNNING", memory=7.5 * GIB))
-    assert "7.50 GiB were seen of 8.00 GiB asked for" in found.evidence
+    assert "7.50 GiB were used of the requested 8.00 GiB" in found.evidence
 
 
 @given(st.text(max_size=400), st.sampled_from(JobState), st.integers(0, 255), st.integers(0, 64))
@@ -176,7 +176,7 @@ def test_signs_are_found_wherever_they_stand(lines):
 
 
 @pytest.mark.parametrize(("withdrawn", "cause"), [(False, C.TRANSIENT), (True, C.PLANE)])
-def test_a_copy_that_was_never_let_begin_has_not_failed(withdrawn, cause):
+def test_a_copy_that_was_never_released_has_not_failed(withdrawn, cause):
     never = wrote("CANCELLED", EXIT_NEVER_BEGAN, reason="the plane's word did not come")
     found = diagnose(attempt(held=True, withdrawn=withdrawn), said("FAILED", exit_code=EXIT_NEVER_BEGAN), never)
     assert (S.CANCELLED, cause) == (found.state, found.cause)

@@ -122,7 +122,7 @@ def test_a_submission_that_may_still_arrive_is_not_repeated_at_once(world):
     assert world.here.submitted == []
 
 
-def test_a_job_that_nobody_names_has_not_ended(world):
+def test_an_unreported_job_has_not_ended(world):
     world.journal.add([job("a")])
     world.step()
     world.here.run(world.here.only())
@@ -136,7 +136,7 @@ def test_a_job_that_nobody_names_has_not_ended(world):
     assert world.job().state is JobState.FAILED
 
 
-def test_what_is_named_nowhere_for_an_hour_is_given_up_and_not_run_again(world):
+def test_a_job_missing_for_an_hour_is_given_up_and_not_run_again(world):
     world.journal.add([job("a")])
     world.step()
     world.here.no_accounting = True
@@ -148,7 +148,7 @@ def test_what_is_named_nowhere_for_an_hour_is_given_up_and_not_run_again(world):
     assert len(world.here.submitted) == 1
 
 
-def test_what_a_killed_controller_forgot_runs_again_and_its_id_is_not_taken_for_another_jobs(world):
+def test_a_forgotten_job_runs_again_and_its_reused_id_is_not_confused(world):
     world.journal.add([job("a")])
     world.step()
     world.here.forget(forgotten := world.here.only())
@@ -206,7 +206,7 @@ def test_not_even_a_new_process_waits_for_hours_after_a_clock_was_set_back(world
     assert len(world.here.submitted) == 2
 
 
-def test_a_scheduler_that_does_not_answer_is_asked_ever_more_rarely_and_told_of_once(world):
+def test_a_silent_scheduler_is_polled_less_and_less_and_reported_once(world):
     world.journal.add([job("a")])
     world.step()
     world.here.down = True
@@ -287,7 +287,7 @@ def test_a_job_cancelled_while_its_answer_was_lost_is_found_and_ended(world):
     assert world.job().state is JobState.CANCELLED
 
 
-def test_what_was_cancelled_before_it_began_and_is_forgotten_by_its_scheduler_is_settled(world):
+def test_a_cancelled_unstarted_job_that_its_scheduler_forgot_is_settled(world):
     world.journal.add([job("a")])
     world.step()
     del world.here.jobs[world.here.only()]
@@ -375,7 +375,7 @@ def test_of_two_copies_that_start_at_once_one_begins(tmp_path):
     assert [one["action"] for one in world.said(EventKind.DECISION)][:2] == ["begin", "withdraw"]
 
 
-def test_a_plane_that_is_killed_before_it_gives_the_word_gives_it_to_the_same_copy_later(tmp_path):
+def test_a_plane_killed_before_the_release_releases_the_same_copy_later(tmp_path):
     world = copied(tmp_path)
     world.there.run(world.there.only())
 
@@ -393,7 +393,7 @@ def test_a_plane_that_is_killed_before_it_gives_the_word_gives_it_to_the_same_co
     assert begun(world) == [world.job().attempts[1].key]
 
 
-def test_a_word_that_may_be_lost_is_given_again_and_only_there(tmp_path):
+def test_an_uncertain_release_is_repeated_at_the_same_system_only(tmp_path):
     world = copied(tmp_path)
     world.there.run(world.there.only())
     world.there.down, asked = False, []
@@ -413,7 +413,7 @@ def test_a_word_that_may_be_lost_is_given_again_and_only_there(tmp_path):
     assert world.here.released == set()
 
 
-def test_a_copy_whose_submission_may_be_on_its_way_is_taken_back_too(tmp_path):
+def test_a_copy_with_an_uncertain_submission_is_withdrawn_too(tmp_path):
     world = World(tmp_path / "journal.sqlite", copies=2)
     world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2))])
     world.there.lose_answers = "after"
@@ -467,7 +467,7 @@ def test_why_a_job_was_ended_is_its_schedulers_to_say(world):
     assert world.job().attempts[0].state is JobState.NODE_FAIL
 
 
-def test_where_no_accounting_answers_the_wrappers_word_holds_after_a_while(world):
+def test_without_accounting_the_wrappers_report_counts_after_a_while(world):
     world.journal.add([job("a")])
     world.step()
     world.here.no_accounting = True
@@ -476,7 +476,7 @@ def test_where_no_accounting_answers_the_wrappers_word_holds_after_a_while(world
     assert world.job().state is JobState.FAILED
 
 
-def test_segments_of_a_job_that_goes_on_from_its_checkpoint_are_no_tries(tmp_path):
+def test_segments_of_a_resumed_job_do_not_count_as_tries(tmp_path):
     def chain(situation):
         if situation.attempt.state is JobState.TIMEOUT and situation.checkpointed:
             return Decision(Action.RESUBMIT, "it goes on from its checkpoint")
@@ -497,7 +497,7 @@ def test_segments_of_a_job_that_goes_on_from_its_checkpoint_are_no_tries(tmp_pat
     assert [one.segment for one in world.job().attempts] == [True, True, True, False]
 
 
-def test_a_refusal_closes_the_job_with_the_schedulers_own_words(world):
+def test_a_refusal_closes_the_job_with_the_schedulers_message(world):
     world.journal.add([job("a")])
     world.here.refusal = RequestRefused("Invalid account")
     world.step(2)
@@ -769,7 +769,7 @@ def test_a_plan_that_wavers_at_every_look_is_not_written_down(world):
     assert all(one.details["changed"] == 0 for one in new if one.kind is EventKind.POLL)
 
 
-def test_what_could_not_be_written_of_the_news_is_written_at_the_next_step(world, monkeypatch):
+def test_unwritten_news_is_written_at_the_next_step(world, monkeypatch):
     news = [[NewEvent(EventKind.LEARNED, details={"why": "it is better"})]]
     world.plane._news = lambda: news.pop() if news else []
     with monkeypatch.context() as broken:

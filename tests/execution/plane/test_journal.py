@@ -25,7 +25,7 @@ def keys(found):
     return [one.key for one in found]
 
 
-def test_a_name_means_a_key_then_what_is_called_so_then_an_array_then_a_beginning_or_an_id(journal):
+def test_a_name_is_resolved_as_key_then_job_name_then_array_then_prefix_or_id(journal):
     array = [job(f"e{at}", "sweep", group="cafe01", index=at) for at in range(3)]
     journal.add([job("aa01"), job("aa02", "ab"), job("ab"), *array])
     journal.write(attempts=[Attempt("x", "aa02", 1, HERE, ResourceSpec(), scheduler_id="4711")])
@@ -51,7 +51,7 @@ def test_the_newest_event_of_each_job_is_found_for_more_of_them_than_one_query_t
     assert {2} == {one.details["steps"] for one in found.values()}
 
 
-def test_silences_are_told_with_their_ends_and_without_polls(journal):
+def test_outages_are_listed_with_their_ends_and_without_polls(journal):
     journal.add([job("a")])
     journal.write(
         events=[

@@ -10,7 +10,7 @@ def rhythm():
     return PollSchedule(ManualClock(), PollIntervals())
 
 
-def test_what_changes_is_looked_at_again_soon():
+def test_a_change_is_followed_by_an_early_poll():
     asked = rhythm()
     asked.answered(changed=True)
     assert asked.wait_s == 1.0
@@ -26,7 +26,7 @@ def test_where_nothing_changes_the_pauses_grow_up_to_the_last():
     assert (pauses[0], pauses[-1]) == (1.0, 30.0)
 
 
-def test_a_quick_answer_is_asked_for_more_often_than_a_slow_one():
+def test_a_fast_scheduler_is_polled_more_often_than_a_slow_one():
     quick, slow = rhythm(), rhythm()
     for _ in range(20):
         quick.answered(changed=False, took_s=0.01)

@@ -102,7 +102,7 @@ def test_a_job_that_could_start_at_two_systems_begins_at_one(folder, dies):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
-def test_both_copies_stand_at_their_gates_and_one_word_lets_one_begin(folder):
+def test_two_copies_wait_and_one_release_starts_one(folder):
     with closing(Systems(folder, copies=2)) as both:
         began = folder / "began"
         spec = JobSpec("j", ("sh", "-c", f"echo $LEADLINE_KEY >> {began}; sleep 1"), ASKED)

@@ -119,7 +119,7 @@ def test_a_copy_that_breaks_off_is_never_used_and_is_made_again(moving):
     assert (moving.target / "kept" / "step").read_text() == "7"
 
 
-def test_a_plane_that_is_killed_while_it_copies_begins_anew_and_submits_once(moving):
+def test_a_plane_killed_during_a_copy_starts_over_and_submits_once(moving):
     waits, sent = threading.Event(), []
 
     class Slow:
@@ -150,7 +150,7 @@ def test_a_plane_that_is_killed_while_it_copies_begins_anew_and_submits_once(mov
     assert len(moving.said(EventKind.STAGED)) == 1
 
 
-def test_what_is_written_down_as_brought_is_not_brought_again(moving):
+def test_a_copied_checkpoint_is_not_copied_again(moving):
     moving.leave()
     deadline_s = time.monotonic() + 20
     moving.there.lose_answers = "before"
@@ -163,7 +163,7 @@ def test_what_is_written_down_as_brought_is_not_brought_again(moving):
     assert len(moving.said(EventKind.STAGED)) == 1
 
 
-def test_where_there_is_no_checkpoint_the_job_goes_without(tmp_path):
+def test_a_job_without_a_checkpoint_moves_without_one(tmp_path):
     world = Moving(tmp_path, policy=Policy((HERE, THERE), resumes=True, checkpoint_folder="none"))
     world.leave()
     assert world.arrive()
@@ -171,7 +171,7 @@ def test_where_there_is_no_checkpoint_the_job_goes_without(tmp_path):
     world.journal.close()
 
 
-def test_what_staging_takes_is_known_only_from_copies_between_these_systems(moving):
+def test_copy_times_are_only_predicted_from_copies_between_the_same_systems(moving):
     def known():
         return estimate_staging_s(
             moving.job(),
@@ -194,7 +194,7 @@ def test_what_staging_takes_is_known_only_from_copies_between_these_systems(movi
     assert known().point == pytest.approx(2 * made.details["elapsed_s"], rel=1e-3)
 
 
-def test_how_large_a_checkpoint_is_is_asked_beside_the_plane(moving):
+def test_the_size_of_a_checkpoint_is_asked_in_the_background(moving):
     source = moving.job().attempts[0]
     assert moving.plane.stager.size_bytes(moving.job(), source) is None
     moving.leave()
@@ -206,7 +206,7 @@ def test_how_large_a_checkpoint_is_is_asked_beside_the_plane(moving):
 
 
 @pytest.mark.parametrize("name", ["/etc", "..", "a/../../b", ".", "", "a\0b"])
-def test_a_checkpoint_folder_lies_within_the_jobs(name):
+def test_a_checkpoint_folder_must_be_below_the_job_folder(name):
     with pytest.raises(InvalidInput, match="not a folder below the job's own"):
         check_folder_name(name)
 
@@ -226,7 +226,7 @@ def far(tmp_path_factory):
 
 @pytest.mark.parametrize("ends", ["from there", "to there", "from there to there"])
 @pytest.mark.parametrize("rsync", [True, False])
-def test_a_checkpoint_goes_over_ssh_whole_with_its_bytes_and_seconds(far, tmp_path, ends, rsync):
+def test_a_checkpoint_is_copied_over_ssh_with_bytes_and_seconds_reported(far, tmp_path, ends, rsync):
     if not rsync:
         far._rsync = False
     old, new = tmp_path / "old" / "kept a", tmp_path / "new" / "kept a"

@@ -44,7 +44,7 @@ def test_a_second_start_runs_nothing_and_ends_as_the_first(folder):
     assert (left(folder)["k1"].state, left(folder)["k1"].exit_code) == (JobState.FAILED, 3)
 
 
-def test_a_second_start_of_what_left_no_end_says_so_and_runs_nothing(folder):
+def test_a_second_start_without_a_recorded_end_reports_that_and_runs_nothing(folder):
     text = script(folder, "echo", "ran", in_place=True)
     assert bash(text) == (0, "ran\n", "")
     code, out, said = bash(text)
@@ -61,7 +61,7 @@ def test_setup_lines_that_end_at_the_first_failure_do_not_keep_the_end_from_bein
     assert left(folder)["k1"].exit_code == 3
 
 
-def test_a_command_that_is_told_to_end_may_do_so_in_its_own_way(folder):
+def test_a_terminated_command_can_end_in_its_own_way(folder):
     own = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(7))\nprint('on', flush=True)\ntime.sleep(60)"
     (folder / "job.sh").write_text(script(folder, sys.executable, "-c", own))
     with subprocess.Popen(
@@ -85,6 +85,6 @@ def test_an_end_is_read_whole_or_not_at_all(text):
 
 @pytest.mark.parametrize("name", [end_name("k1"), "k1.json"])
 @pytest.mark.parametrize("text", ["", "{", "0 1"])
-def test_what_is_damaged_says_nothing(folder, name, text):
+def test_damaged_files_are_ignored(folder, name, text):
     (folder / "runs" / name).write_text(text)
     assert left(folder) == {}

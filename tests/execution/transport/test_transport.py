@@ -79,7 +79,7 @@ def echoed(transport, words):
 
 @settings(max_examples=300, deadline=None)
 @given(words=WORDS)
-def test_a_shell_makes_the_same_words_of_what_was_quoted(words):
+def test_a_shell_restores_the_quoted_words(words):
     done = subprocess.run(
         ["sh", "-c", f"for word in {shell_line(words)}; do printf '%s\\0' \"$word\"; done"],
         capture_output=True,
@@ -90,18 +90,18 @@ def test_a_shell_makes_the_same_words_of_what_was_quoted(words):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words=WORDS.filter(lambda words: not any("\r" in word for word in words)))
-def test_words_arrive_over_ssh_as_they_are(ssh, words):
+def test_arguments_arrive_unchanged_over_ssh(ssh, words):
     assert words == echoed(ssh, words)
 
 
-def test_odd_words_are_no_commands(transport, tmp_path, monkeypatch):
+def test_invalid_commands_are_refused(transport, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert echoed(transport, ODD) == ODD
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("word", ["a\0b", "\ud800"])
-def test_what_no_program_can_be_given_is_refused(word, transport):
+def test_arguments_that_no_program_can_get_are_refused(word, transport):
     with pytest.raises(InvalidInput, match=r"(change|remove) it"):
         transport.run(["true", word], timeout_s=5)
     with pytest.raises(InvalidInput):
@@ -114,7 +114,7 @@ def test_a_command_has_its_input_its_variables_its_output_and_its_exit_code(tran
     assert CompletedProcess(0, "", "") == transport.run(["cat"], timeout_s=10)
 
 
-def test_what_takes_too_long_and_what_is_not_there_are_said(transport):
+def test_timeouts_and_missing_programs_are_reported(transport):
     began = time.monotonic()
     assert transport.run(["sleep", "30"], timeout_s=0.5).timed_out
     assert time.monotonic() - began < 10
@@ -174,7 +174,7 @@ def test_the_connection_is_shared_and_opened_once(ssh, server):
     assert accepted == (server.folder / "sshd.log").read_text().count("Accepted publickey") > 0
 
 
-def test_a_cut_connection_is_told_from_a_command_that_failed_and_not_fought_for(tmp_path, sockets):
+def test_a_lost_connection_differs_from_a_failed_command(tmp_path, sockets):
     if reason := why_no_sshd():
         pytest.skip(reason)
     now = [0.0]
@@ -221,7 +221,7 @@ def test_a_refused_login_is_the_users_to_make(tmp_path, sockets):
 
 
 @pytest.mark.parametrize("host", ["-oProxyCommand=x", "a b", "a;b", "", "$(x)"])
-def test_a_host_is_no_option_and_no_command(host):
+def test_a_host_cannot_be_an_option_or_a_command(host):
     with pytest.raises(InvalidInput, match="cannot be a host"):
         SshTransport(host)
 
@@ -233,6 +233,6 @@ def test_a_pipe_has_the_exit_code_of_the_one_that_failed():
     assert run_pipe(["sleep", "30"], ["cat"], timeout_s=0.2).timed_out
 
 
-def test_a_process_reads_what_it_is_given():
+def test_a_process_reads_its_stdin():
     assert run_process(["cat"], stdin="ü\n").stdout == "ü\n"
     assert run_process(["true"], stdin="x" * 1_000_000).returncode == 0

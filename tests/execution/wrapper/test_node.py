@@ -18,7 +18,7 @@ def write(root, files):
         path.write_text(text)
 
 
-def test_a_node_says_its_processor_cache_memory_and_gpus(tmp_path):
+def test_a_node_reports_its_processor_cache_memory_and_gpus(tmp_path):
     cpu = "sys/devices/system/cpu"
     write(tmp_path, {
         "proc/cpuinfo": INTEL,
@@ -48,5 +48,5 @@ def test_the_rate_is_the_highest_that_is_known_and_not_the_one_of_the_moment(tmp
     assert describe_node(tmp_path)["node_hz"] == "2200000000"
 
 
-def test_what_a_node_does_not_say_is_absent(tmp_path):
+def test_unknown_node_properties_are_absent(tmp_path):
     assert {"node_cores"} == set(describe_node(tmp_path))

@@ -53,7 +53,7 @@ def test_a_shell_job_that_echoes_its_steps_is_measured_without_an_import(measure
     assert "timed by the job" in outcome.measured["unit_s"].method
 
 
-def test_a_job_that_says_nothing_has_no_figures_of_progress(measure):
+def test_a_silent_job_has_no_progress_figures(measure):
     _, outcome = measure("true")
     assert outcome.progress is None
     assert not {"startup_s", "unit_s", "units"} & set(outcome.measured)
@@ -82,7 +82,7 @@ def test_the_helper_writes_and_does_nothing_outside_and_needs_only_its_own_file(
     assert outcome.progress.remarks == ()
 
 
-def test_steps_that_begin_anew_in_each_epoch_are_counted_on(file):
+def test_steps_that_restart_in_each_epoch_are_accumulated(file):
     for epoch in range(3):
         write(file, *(f"epoch={epoch} step={step} t={100 * epoch + 10 * step + 10}" for step in range(10)))
     progress = file.progress()

@@ -17,6 +17,6 @@ def test_sampling_starts_fast_and_backs_off():
     assert sampler.next_interval_s(3600.0) == 1.0
 
 
-def test_a_dear_sample_is_taken_less_often():
+def test_an_expensive_sample_is_taken_less_often():
     sampler = TreeSampler(run_process, _cost_s=0.05)
     assert sampler.next_interval_s(3600.0) == 5.0

@@ -61,13 +61,13 @@ def test_memory_is_the_sum_over_the_tree_and_not_the_largest_process(measure):
     assert outcome.measured["processes"].value == 5
 
 
-def test_cpu_time_counts_what_the_children_burnt(measure):
+def test_cpu_time_includes_the_children(measure):
     burn = "import time; end = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
     _, outcome = measure("sh", "-c", f"{shlex.join([sys.executable, '-c', burn])}; true")
     assert 0.4 <= outcome.measured["cpu_s"].value < 5
 
 
-def test_a_job_beyond_its_walltime_is_a_timeout(measure):
+def test_a_job_over_its_walltime_times_out(measure):
     ended, outcome = measure("sleep", "60", options=["--walltime-s", "0.5"])
     assert outcome.state is JobState.TIMEOUT
     assert outcome.state.censored
@@ -86,7 +86,7 @@ def test_a_job_that_ignores_the_end_is_killed_with_all_its_processes(measure):
         os.kill(int(ended.stdout), 0)
 
 
-def test_a_job_beyond_its_memory_is_out_of_memory(measure):
+def test_a_job_above_its_memory_limit_is_out_of_memory(measure):
     _, outcome = measure(sys.executable, "-c", HOLD, "200", options=["--memory-bytes", str(100 * MIB)])
     assert outcome.state is JobState.OUT_OF_MEMORY
     assert outcome.measured["host_memory_bytes"].value > 100 * MIB
@@ -116,7 +116,7 @@ print('ready', flush=True); time.sleep(60)
 """
 
 
-def test_a_cancelled_job_is_told_and_is_no_measurement(tmp_path, monkeypatch):
+def test_a_cancelled_job_is_reported_and_not_measured(tmp_path, monkeypatch):
     with _started(tmp_path, monkeypatch, "import time; print('ready', flush=True); time.sleep(60)") as process:
         process.terminate()
         assert process.wait(30) == 128 + signal.SIGTERM
@@ -187,7 +187,7 @@ def _copy(tmp_path, *options):
     return subprocess.Popen([*WRAPPER, *words, "--", "touch", str(tmp_path / "made")], env=env)
 
 
-def test_a_copy_that_is_never_let_begin_does_not(tmp_path):
+def test_a_copy_that_is_never_released_never_begins(tmp_path):
     with _copy(tmp_path, "--word-within-s", "0.3") as process:
         assert process.wait(30) == 125
     ended = read_outcome(tmp_path / "a.json")
@@ -196,7 +196,7 @@ def test_a_copy_that_is_never_let_begin_does_not(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_copy_begins_when_it_is_let_and_a_warning_before_that_is_not_its_own(tmp_path):
+def test_a_copy_begins_when_released_and_ignores_earlier_warnings(tmp_path):
     with _copy(tmp_path) as process:
         time.sleep(2)
         process.send_signal(signal.SIGUSR1)
@@ -209,14 +209,14 @@ def test_a_copy_begins_when_it_is_let_and_a_warning_before_that_is_not_its_own(t
     assert read_outcome(tmp_path / "a.json").state is JobState.COMPLETED
 
 
-def test_what_was_over_of_a_limit_before_the_command_began_counts(measure):
+def test_time_before_the_command_began_counts_toward_the_limit(measure):
     options = ["--walltime-s", "100", "--since-s", "99"]
     _, outcome = measure("sleep", "60", options=options)
     assert outcome.state is JobState.TIMEOUT
     assert outcome.measured["elapsed_s"].value < 20
 
 
-def test_a_warning_reaches_whoever_listens_below_a_shell_that_does_not(measure, tmp_path):
+def test_a_warning_reaches_a_handler_below_a_shell_without_one(measure, tmp_path):
     code = "import signal, time; signal.signal(signal.SIGUSR2, lambda *_: open('saved', 'w')); time.sleep(9)"
     options = ["--walltime-s", "3", "--warning", "USR2", "--warning-s", "1", "--workdir", str(tmp_path)]
     _, outcome = measure("sh", "-c", f"{shlex.join([sys.executable, '-c', code])} & wait; true", options=options)
@@ -224,7 +224,7 @@ def test_a_warning_reaches_whoever_listens_below_a_shell_that_does_not(measure, 
     assert (tmp_path / "saved").exists()
 
 
-def test_a_job_that_ignores_being_told_to_end_is_killed_when_that_was_asked_for(tmp_path, monkeypatch):
+def test_a_job_that_ignores_sigterm_is_killed_if_requested(tmp_path, monkeypatch):
     stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
     with _started(tmp_path, monkeypatch, stubborn, "--kill-after-s", "0.5") as process:
         process.terminate()

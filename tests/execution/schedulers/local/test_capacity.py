@@ -22,18 +22,18 @@ def test_jobs_start_in_their_order_when_what_runs_has_ended():
     ]
 
 
-def test_a_small_job_goes_first_where_it_ends_in_time():
+def test_a_small_job_starts_first_if_it_ends_in_time():
     free = Capacity(1, 0, 0, math.inf)
     assert backfill_starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1, 10)]) == [10.0, 0.0]
     assert backfill_starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1, 11)]) == [10.0, 15.0]
     assert backfill_starts_s(free, [stay(1, 10)], [stay(2, 5), stay(1)]) == [10.0, 15.0]
 
 
-def test_a_long_job_goes_first_where_there_is_room_for_both():
+def test_a_long_job_starts_early_if_both_fit():
     assert backfill_starts_s(Capacity(1, 0, 0, math.inf), [stay(2, 10)], [stay(2, 5), stay(1)]) == [10.0, 0.0]
 
 
-def test_behind_a_job_whose_start_is_not_known_nobody_goes_first():
+def test_no_job_overtakes_one_with_an_unknown_start():
     assert [math.inf, math.inf] == backfill_starts_s(Capacity(1, 0, 0, math.inf), [stay(1)], [stay(2, 5), stay(1, 1)])
 
 
@@ -49,7 +49,7 @@ STAYS = st.lists(st.builds(stay, st.integers(1, 4), st.integers(1, 12).map(float
 
 
 @given(STAYS, STAYS)
-def test_there_is_always_room_and_nobody_is_delayed_by_who_came_later(running, waiting):
+def test_capacity_is_never_exceeded_and_no_job_is_delayed_by_a_later_one(running, waiting):
     running = [one for at, one in enumerate(running) if sum(other.capacity.cores for other in running[: at + 1]) <= 4]
     free = Capacity(4 - sum(one.capacity.cores for one in running), 0, math.inf, math.inf)
     starts = backfill_starts_s(free, running, waiting)

@@ -106,16 +106,16 @@ def test_a_key_is_taken_once_however_often_it_is_handed_over(local, tmp_path):
     until(local, [number])
     assert (tmp_path / "made").read_text() == "ran\n"
     local.submit(replace(submission, key="two-3"))
-    with pytest.raises(RequestRefused, match=r"job two-3 was submitted before"):
+    with pytest.raises(RequestRefused, match=r"job two-3 was already submitted"):
         local.submit(replace(submission, key="two", indices=(3,)))
 
 
-def test_what_this_machine_can_never_run_is_refused(local):
-    with pytest.raises(RequestRefused, match="it asks for 3 cores, and 2 may be used"):
+def test_a_job_too_large_for_this_machine_is_refused(local):
+    with pytest.raises(RequestRefused, match="it requests 3 cores, but 2 may be used"):
         local.submit(shell("big", "true", cores_per_task=3))
     with pytest.raises(InvalidInput, match="there is no command"):
         local.submit(job("empty"))
-    with pytest.raises(RequestRefused, match="job 77, and there is none"):
+    with pytest.raises(RequestRefused, match="depends on job 77"):
         local.submit(shell("late", "true", after=("77",)))
     assert local.find(["big", "empty", "late"]) == {}
 
@@ -132,7 +132,7 @@ def test_slots_are_shared_out_and_a_job_that_names_no_cores_has_one(local, tmp_p
     assert third.started_s >= min(first.ended_s, second.ended_s)
 
 
-def test_a_later_job_goes_first_only_if_it_delays_none(local):
+def test_a_later_job_starts_first_only_if_it_delays_none(local):
     holder = local.submit(shell("holder", "sleep 3", cores_per_task=1, walltime_s=60))
     until(local, [holder], running)
     wide = local.submit(shell("wide", "true", cores_per_task=2, walltime_s=60))
@@ -193,14 +193,14 @@ def test_a_checkpoint_is_written_before_the_limit_and_again_before_a_later_one(l
     assert (tmp_path / "saved").read_text() == "xx"
 
 
-def test_memory_is_held_to_what_was_asked_for(local):
+def test_memory_is_limited_to_the_request(local):
     code = "block = bytearray(400 << 20); import time; time.sleep(60)"
     status = ended(local, job("eats", sys.executable, "-c", code, memory_bytes_per_node=200 * MIB))
     assert JobState.OUT_OF_MEMORY is status.state
     assert "requested 200 MiB" in status.reason
 
 
-def test_what_waits_is_cancelled_at_once_and_what_runs_is_told(local):
+def test_waiting_jobs_are_cancelled_at_once_and_running_ones_terminated(local):
     runs = local.submit(shell("runs", "sleep 60", cores_per_task=2))
     until(local, [runs], running)
     waits = local.submit(shell("waits", "true"))
@@ -278,7 +278,7 @@ def test_two_that_drive_in_turn_start_nothing_twice_and_not_more_than_there_is_r
 
 def test_a_folder_that_cannot_be_used_is_a_scheduler_that_cannot_be_reached(tmp_path):
     (tmp_path / "jobs.sqlite").write_text("not a database, whatever its name says: long enough to be looked at")
-    with pytest.raises(SchedulerUnreachable, match="is damaged or no journal"):
+    with pytest.raises(SchedulerUnreachable, match="is damaged or not a journal"):
         LocalScheduler(tmp_path, Slots((0,)))
 
 
@@ -329,8 +329,8 @@ DIES = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import test_local_scheduler as t
-from leadline.execution.journal import Journal
+import test_scheduler as t
+from leadline.execution.schedulers.job_queue import QueueJournal
 
 def dying(change):
     def died(*given, **more):
@@ -339,7 +339,7 @@ def dying(change):
         os.kill(os.getpid(), 9)
     return died
 
-setattr(Journal, sys.argv[5], dying(getattr(Journal, sys.argv[5])))
+setattr(QueueJournal, sys.argv[5], dying(getattr(QueueJournal, sys.argv[5])))
 local = t.LocalScheduler(Path(sys.argv[2]), t.Slots((0, 1)))
 t.until(local, [local.submit(t.shell("one", "echo ran >> made", workdir=sys.argv[3]))])
 """
@@ -362,7 +362,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import test_local_scheduler as t
+import test_scheduler as t
 local = t.LocalScheduler(Path(sys.argv[2]), t.Slots((0, 1)))
 ids = [local.submit(t.shell(f"job{at}", f"echo {at} >> made; sleep 0.1", workdir=sys.argv[3])) for at in range(12)]
 t.until(local, ids)

@@ -33,7 +33,7 @@ def epoch(text):
     return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
 
 
-def test_values_that_qstat_wrapped_are_joined_and_what_they_hold_is_no_attribute():
+def test_wrapped_qstat_values_are_joined_and_not_parsed_as_attributes():
     jobs = read_qstat_text(said("torque-wrapped.txt"))
     assert list(jobs) == ["9.head01.hpc.example.org", "48[].head01.hpc.example.org_1", "50.head01.hpc.example.org"]
     first = jobs["9.head01.hpc.example.org"]
@@ -44,7 +44,7 @@ def test_values_that_qstat_wrapped_are_joined_and_what_they_hold_is_no_attribute
     assert tuple(job_key(job) for job in jobs.values()) == ("5f0c2ab91d44", "77aa01", "")
 
 
-def test_a_job_that_torque_completed_says_all_of_itself():
+def test_a_job_completed_by_torque_is_fully_described():
     status = job_status(read_qstat_text(said("torque-wrapped.txt"))["9.head01.hpc.example.org"])
     assert (status.state, status.exit_code, status.signal) == (JobState.COMPLETED, 0, None)
     assert (status.node, status.nodes) == ("node07,node08", 2)
@@ -54,7 +54,7 @@ def test_a_job_that_torque_completed_says_all_of_itself():
     assert epoch("2018-05-29 09:38:01") == status.ended_s
 
 
-def test_an_element_that_was_deleted_is_cancelled_and_says_why():
+def test_a_deleted_element_is_cancelled_with_a_reason():
     jobs = read_qstat_text(said("torque-wrapped.txt"))
     status = job_status(jobs["48[].head01.hpc.example.org_1"])
     assert (status.state, status.signal) == (JobState.CANCELLED, 15)
@@ -62,7 +62,7 @@ def test_an_element_that_was_deleted_is_cancelled_and_says_why():
     assert JobState.PENDING is job_status(jobs["50.head01.hpc.example.org"]).state
 
 
-def test_json_with_a_line_end_in_a_value_is_read_and_elements_are_told_apart():
+def test_json_with_line_ends_is_parsed_and_elements_are_separated():
     jobs = read_qstat_json(said("pro-history.json"))
     assert jobs["4732778.pbs01"]["resource_list.walltime"] == "48:00:00"
     states = {number: job_status(job).state for number, job in jobs.items() if number != "4732779[].pbs01"}
@@ -78,7 +78,7 @@ def test_json_with_a_line_end_in_a_value_is_read_and_elements_are_told_apart():
     assert job_status(jobs["4732778.pbs01"]).memory_bytes == 1622428 * 1024
 
 
-def test_what_is_no_json_is_left_to_the_text():
+def test_invalid_json_falls_back_to_text():
     assert read_qstat_json('{"Jobs": {"1.s": {"Variable_List": {"A": "say "hi""}}}}') is None
     assert read_qstat_json('{"timestamp": 1, "pbs_version": "22"}') == {}
 
@@ -109,7 +109,7 @@ def test_slurms_imitation_indents_by_tabs_and_does_not_say_how_a_job_ended():
         ("-3", {}, JobState.NODE_FAIL, None),
     ],
 )
-def test_how_a_job_ended_is_told_by_its_exit_status_and_what_stands_beside_it(code, beside, state, signal):
+def test_the_end_of_a_job_follows_from_its_exit_status_and_comment(code, beside, state, signal):
     status = job_status({"job_state": "F", "exit_status": code, **beside})
     assert (state, signal) == (status.state, status.signal)
 
@@ -123,7 +123,7 @@ def test_every_letter_is_a_state_and_an_unknown_one_is_kept(letters, state):
     assert "'Z'" in job_status({"job_state": "Z"}).reason
 
 
-def test_ids_are_found_among_what_else_a_site_prints():
+def test_ids_are_found_among_other_output_of_a_site():
     assert read_job_id("Welcome to the centre\n12.pbs01\n") == "12.pbs01"
     assert read_job_id("12[].pbs01\n") == "12[].pbs01"
     assert read_job_id("7\n") == "7"

@@ -99,7 +99,7 @@ def test_an_attempt_that_is_submitted_twice_runs_once(pbs, tmp_path):
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
-def test_what_pbs_refuses_is_said(pbs):
+def test_a_refusal_of_pbs_is_reported(pbs):
     with pytest.raises(RequestRefused, match="PBS refused job 'job k8'"):
         pbs.submit(replace(job("k8", "true"), spec=replace(job("k8", "true").spec, partition="nowhere")))
     assert pbs.find(["k8"]) == {}
@@ -132,7 +132,7 @@ def over(**answers):
     return PbsScheduler("centre", PurePosixPath("/scratch"), played), played
 
 
-def test_pbs_professional_is_asked_for_json_and_history_and_elements_of_whole_arrays():
+def test_pbs_professional_is_queried_as_json_with_history_and_array_elements():
     scheduler, played = over(qstat=CompletedProcess(0, (SAID / "pro-history.json").read_text(), ""))
     found = scheduler.query(["4732778.pbs01", "4732779[].pbs01_1", "4732779[].pbs01_0"])
     assert played.asked == [["qstat", "-x", "-t", "-f", "-F", "json", "4732778.pbs01", "4732779[].pbs01"]]
@@ -142,7 +142,7 @@ def test_pbs_professional_is_asked_for_json_and_history_and_elements_of_whole_ar
     assert scheduler.find(["77aa", "4f2a90", "none"]) == {"77aa": "4732779[].pbs01", "4f2a90": "4732778.pbs01"}
 
 
-def test_json_that_cannot_be_read_is_asked_for_as_text():
+def test_unreadable_json_is_replaced_by_text_output():
     text = "Job Id: 9.pbs01\n    job_state = F\n    Exit_status = 0\n"
     scheduler, played = over(
         qstat=[CompletedProcess(0, '{"Jobs": {"9.pbs01": {"A": "say "hi""}}}', ""), CompletedProcess(0, text, "")]
@@ -151,7 +151,7 @@ def test_json_that_cannot_be_read_is_asked_for_as_text():
     assert played.asked[1] == ["qstat", "-x", "-f", "9.pbs01"]
 
 
-def test_a_job_that_qstat_does_not_know_is_absent_beside_those_that_it_knows():
+def test_a_job_unknown_to_qstat_is_absent_from_the_answer():
     said = "qstat: Unknown Job Id 8.pbs01\n"
     scheduler, _ = over(qstat=CompletedProcess(153, '{"Jobs": {"9.pbs01": {"job_state": "R"}}}', said))
     assert list(scheduler.query(["8.pbs01", "9.pbs01"])) == ["9.pbs01"]
@@ -173,7 +173,7 @@ def test_from_a_server_that_does_not_answer_nothing_is_concluded(answer):
             ask(["9.pbs01"])
 
 
-def test_a_submission_that_may_have_been_taken_is_told_from_one_that_was_not():
+def test_an_uncertain_submission_differs_from_a_refused_one():
     for answer in (
         CompletedProcess(-9, "", "", timed_out=True),
         CompletedProcess(0, "thank you\n", ""),
@@ -201,7 +201,7 @@ def test_jobs_that_ended_are_passed_over_when_they_are_cancelled_and_others_are_
         over(qdel=CompletedProcess(159, "", "qdel: Unauthorized Request  9.pbs01\n"))[0].cancel(["9.pbs01"])
 
 
-def test_a_limit_is_asked_for_in_pbs_own_words():
+def test_a_limit_is_written_in_the_format_of_pbs():
     scheduler, played = over(qalter=CompletedProcess(0, "", ""))
     scheduler.change_walltime("9.pbs01", 7200)
     assert played.asked == [["qalter", "-l", "walltime=02:00:00", "9.pbs01"]]

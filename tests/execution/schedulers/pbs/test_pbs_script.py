@@ -47,19 +47,19 @@ def option(words, name):
     return words[words.index(name) + 1]
 
 
-def test_pbs_professional_is_asked_for_chunks():
+def test_pbs_professional_gets_chunk_requests():
     words = qsub_options(submission(), PbsFlavour.PRO, OUT)
     assert option(words, "-l") == "select=2:ncpus=32:mpiprocs=4:ngpus=1:mem=65536mb,walltime=25:01:01"
     assert words[:2] == ["-N", "train-mnist.k1"]
     assert ["-q", "gpu", "-A", "physics", "-r", "n", "-j", "oe", "-o", str(OUT)] == words[4:]
 
 
-def test_torque_is_asked_for_nodes_and_for_the_memory_of_all_of_them():
+def test_torque_gets_node_requests_and_the_memory_of_the_whole_job():
     words = qsub_options(submission(), PbsFlavour.TORQUE, OUT)
     assert option(words, "-l") == "nodes=2:ppn=32:gpus=1,mem=131072mb,walltime=25:01:01"
 
 
-def test_what_is_not_asked_for_is_not_written():
+def test_unrequested_options_are_not_written():
     plain = submission(JobSpec("x", ("true",), ResourceSpec()))
     assert option(qsub_options(plain, PbsFlavour.PRO, OUT), "-l") == "select=1:ncpus=1:mpiprocs=1"
     assert option(qsub_options(plain, PbsFlavour.TORQUE, OUT), "-l") == "nodes=1:ppn=1"
@@ -74,7 +74,7 @@ def test_pbs_professional_takes_one_range_of_indices_and_torque_a_list():
         qsub_options(array(0, 1, 100), PbsFlavour.PRO, OUT)
 
 
-def test_jobs_are_waited_for_in_each_flavours_words():
+def test_dependencies_are_written_in_each_dialect():
     after = submission(after=("3.srv", "4[].srv"), after_kind=DependencyKind.ANY)
     assert option(qsub_options(after, PbsFlavour.PRO, OUT), "-W") == "depend=afterany:3.srv:4[].srv"
     assert option(qsub_options(after, PbsFlavour.TORQUE, OUT), "-W") == "depend=afteranyarray:4[].srv,afterany:3.srv"
@@ -91,7 +91,7 @@ def test_a_value_that_a_shell_might_take_for_more_is_refused(value):
 
 
 @given(st.text(max_size=200))
-def test_any_name_becomes_one_that_pbs_takes_and_keeps_the_key(name):
+def test_any_name_becomes_valid_for_pbs_and_keeps_the_key(name):
     made = job_name(name, "5f0c2ab91d44")
     assert made[0].isalpha()
     assert made.endswith(".5f0c2ab91d44")
@@ -117,7 +117,7 @@ def run(tmp_path, made, **variables):
 AWKWARD = "a b'c\"d$HOME`e`\\\n*"
 
 
-def test_the_script_runs_the_command_measured_with_its_words_and_variables(tmp_path):
+def test_the_script_runs_the_measured_command_with_arguments_and_variables(tmp_path):
     code = "import os, sys; print(sys.argv[1], os.environ['MINE'], os.getcwd()); sys.exit(3)"
     (tmp_path / "work here").mkdir()
     spec = JobSpec("x", (sys.executable, "-c", code, AWKWARD), ResourceSpec(), workdir=str(tmp_path / "work here"),
@@ -135,7 +135,7 @@ def test_a_job_without_a_folder_of_its_own_works_where_it_was_submitted(tmp_path
     assert f"{tmp_path}/submitted from\n" == (tmp_path / "runs" / "k1.log").read_text()
 
 
-def test_an_element_knows_its_index_and_one_that_nobody_wants_ends_at_once(tmp_path):
+def test_an_element_gets_its_index_and_an_unwanted_one_exits_at_once(tmp_path):
     made = array(2, 4, spec=JobSpec("x", ("sh", "-c", "echo $LEADLINE_INDEX"), ResourceSpec()))
     assert [run(tmp_path, made, PBS_ARRAY_INDEX="2"), run(tmp_path, made, PBS_ARRAYID="4"),
                          run(tmp_path, made, PBS_ARRAY_INDEX="3")] == [0, 0, 0]  # fmt: skip
@@ -161,6 +161,6 @@ def test_a_command_that_pbs_starts_again_has_run_already(tmp_path, measured):
     assert (tmp_path / "runs" / "k1.log").read_text().splitlines().count("ran") == 1
 
 
-def test_a_checkpoint_comes_from_the_wrapper_for_pbs_sends_none():
+def test_the_wrapper_sends_the_checkpoint_signal_under_pbs():
     made = submission(checkpoint_signal="USR1", checkpoint_s=90.0)
     assert "--warning USR1 --warning-s 90.0" in job_script(made, PurePosixPath("/scratch"), python="python3")

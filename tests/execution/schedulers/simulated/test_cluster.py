@@ -85,7 +85,7 @@ def test_equal_jobs_start_in_the_order_in_which_they_came(jobs):
 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(workloads().map(lambda jobs: (jobs, 1)), workloads(nodes=3).map(lambda jobs: (jobs, 3))))
-def test_whoever_is_backfilled_the_first_in_the_queue_starts_no_later_than_promised(case):
+def test_backfilling_never_delays_the_first_job_past_its_reservation(case):
     jobs, nodes = case
     promised, started = run_by_hand(jobs, pool(nodes=nodes))
 
@@ -96,7 +96,7 @@ def test_whoever_is_backfilled_the_first_in_the_queue_starts_no_later_than_promi
 
 @settings(deadline=None)
 @given(workloads(nodes=3))
-def test_whoever_takes_less_time_delays_the_first_in_the_queue_no_more_than_others(jobs):
+def test_jobs_with_reduced_time_do_not_delay_the_first_job(jobs):
     promised, started = run_by_hand(jobs, pool(nodes=3), least=True)
 
     assert all(started[key] <= min(at_s) for key, at_s in promised.items())
@@ -150,7 +150,7 @@ def test_a_short_job_slips_in_before_a_wide_one_and_a_long_one_does_not():
     assert started == {0: 0, 1: 100, 2: 2, 3: 110}
 
 
-def test_a_long_job_may_run_on_what_the_promise_leaves_over():
+def test_a_long_job_may_run_on_what_the_reservation_leaves():
     jobs = [job(0, 0, 6, 100, 100), job(1, 1, 7, 10, 10), job(2, 2, 1, 500, 500)]
     started = {one.job: one.started_s for one in replay(jobs, pool(), Given())}
 
@@ -183,7 +183,7 @@ def test_the_forecast_is_when_the_job_starts_if_all_take_their_time():
     assert {"1"} == set(queue.waiting)
 
 
-def test_who_outruns_what_was_expected_still_holds_its_cores():
+def test_a_job_that_outruns_its_expected_time_keeps_its_cores():
     queue = EasyQueue(pool())
     queue.submit("first", NodeRequest(1, 8), 10)
     queue.start(0)
@@ -195,7 +195,7 @@ def test_who_outruns_what_was_expected_still_holds_its_cores():
     assert queue.reservations[""].at_s == 30
 
 
-def test_what_can_never_run_is_refused():
+def test_an_impossible_job_is_refused():
     queue = EasyQueue(pool(nodes=2))
     queue.submit("first", NodeRequest(2, 8), 1)
 

@@ -31,7 +31,7 @@ class Watching(Given):
 
 
 @given(workloads(kills=True))
-def test_nobody_is_told_of_a_run_before_it_ended(jobs):
+def test_no_policy_sees_a_run_before_its_end(jobs):
     watching = Watching()
     replay(jobs, pool(), watching)
 
@@ -40,7 +40,7 @@ def test_nobody_is_told_of_a_run_before_it_ended(jobs):
     assert all(one.started_s is None and one.ended_s is None and one.state is JobState.PENDING for one in asked)
 
 
-def test_a_killed_job_is_told_of_as_cut_off_and_comes_again_at_once():
+def test_a_killed_job_is_reported_as_killed_and_resubmitted_at_once():
     watching = Watching()
     attempts = replay([job(0, 5, 2, 30, 20)], pool(), watching)
 
@@ -85,7 +85,7 @@ class Hinting(Given):
         return min(ran_s + 10, limit_s)
 
 
-def test_what_is_expected_lets_others_in_without_killing_who_outruns_it():
+def test_expected_times_allow_backfill_without_killing_longer_jobs():
     jobs = [job(0, 0, 6, 90, 100), job(1, 1, 8, 10, 10), job(2, 2, 2, 30, 60)]
     started = {one.job: (one.started_s, one.killed) for one in replay(jobs, pool(), Hinting())}
 
@@ -104,7 +104,7 @@ class Stubborn(Given):
         return LimitRequest(1.0, 1.0)
 
 
-def test_whoever_never_asks_for_enough_is_told_so():
+def test_a_policy_that_never_requests_enough_is_an_error():
     with pytest.raises(InvalidInput, match="request more after a kill"):
         replay([job(0, 0, 1, 10, 10)], pool(), Stubborn())
 

@@ -101,7 +101,7 @@ def test_a_clock_that_is_set_back_makes_nothing_happen_twice(scheduler, clock):
     assert JobState.COMPLETED is state(scheduler, two)
 
 
-def test_what_is_refused_is_not_there(scheduler, failures):
+def test_a_refused_job_is_not_stored(scheduler, failures):
     failures.refuses = "the account is empty"
     with pytest.raises(RequestRefused, match="account is empty"):
         scheduler.submit(job("one"))
@@ -112,7 +112,7 @@ def test_what_is_refused_is_not_there(scheduler, failures):
         scheduler.submit(job("long", walltime_s=4000.0))
 
 
-def test_a_site_that_hangs_takes_nothing_and_says_nothing(scheduler, failures):
+def test_a_hanging_site_accepts_and_reports_nothing(scheduler, failures):
     one = scheduler.submit(job("one"))
     failures.hangs = True
     with pytest.raises(SubmissionUncertain, match="look up key two"):
@@ -142,7 +142,7 @@ def test_a_lost_answer_leaves_one_job_that_is_found_by_its_key(scheduler, failur
     assert len(scheduler.site.jobs) == 2
 
 
-def test_a_job_that_needs_more_memory_than_it_asked_for_is_ended_halfway(scheduler, does, clock):
+def test_a_job_that_needs_more_memory_than_requested_is_killed_halfway(scheduler, does, clock):
     does["plain"] = JobBehaviour(100, memory_bytes=2 * GIB)
     does["hidden"] = replace(does["plain"], hides_oom=True)
     ids = [scheduler.submit(job(key, memory_bytes_per_node=GIB)) for key in ("plain", "hidden")]
@@ -183,7 +183,7 @@ def test_a_node_that_fails_takes_its_jobs_with_it_and_runs_none_until_it_is_repa
     assert JobState.COMPLETED is state(scheduler, both)
 
 
-def test_a_preempted_job_says_so(scheduler):
+def test_a_preempted_job_is_reported_as_preempted(scheduler):
     one = scheduler.submit(job("one"))
     scheduler.site.end(scheduler.site.of([one]), JobState.PREEMPTED, "a better one came")
 

@@ -26,9 +26,9 @@ ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=200 * MIB, walltime
 DIES = """
 import os, sys
 from pathlib import Path
-from leadline.execution.journal import Journal
+from leadline.execution.schedulers.job_queue import QueueJournal
 from leadline.execution.processes import run_process
-from leadline.execution.slurm.arrays import SlurmArrays
+from leadline.execution.schedulers.slurm.array_queue import SlurmArrayQueue
 
 def run(words, **options):
     if words[0] == "sbatch" and sys.argv[2] == "before":
@@ -39,8 +39,8 @@ def run(words, **options):
     return answer
 
 folder = Path(sys.argv[1])
-with Journal(folder / "journal.sqlite") as journal:
-    queue = SlurmArrays(journal, folder, run)
+with QueueJournal(folder / "journal.sqlite") as journal:
+    queue = SlurmArrayQueue(journal, folder, run)
     queue.resume()
     queue.start(journal.entries())
 """
@@ -97,7 +97,7 @@ def test_each_shape_is_one_array_and_every_element_is_measured(queue, journal, t
     assert len(arrays(tmp_path)) == 2
 
 
-def test_failures_and_limits_end_a_job_as_what_they_are(queue, journal, tmp_path):
+def test_failures_and_limits_give_the_matching_state(queue, journal, tmp_path):
     code = (
         "import os, sys, time; n = sys.argv[1]\n"
         "if n == '0': sys.exit('no data')\n"
@@ -119,7 +119,7 @@ def test_failures_and_limits_end_a_job_as_what_they_are(queue, journal, tmp_path
     assert JobState.OUT_OF_MEMORY is too_big.state
 
 
-def test_no_more_elements_run_at_once_than_asked_for(journal, tmp_path):
+def test_the_number_of_running_elements_is_limited(journal, tmp_path):
     queue = SlurmArrayQueue(journal, tmp_path, run_process, max_running=1, intervals=QUICK)
     queue.resume()
     code = "import sys, time; open('log', 'a').write('(' ); time.sleep(0.3); open('log', 'a').write(')')"
@@ -145,7 +145,7 @@ def test_an_array_is_submitted_once_though_its_submission_is_killed(moment, arra
     assert len(arrays(tmp_path)) == 1
 
 
-def test_the_end_cancels_what_runs_and_what_waits_and_puts_it_back(journal, tmp_path):
+def test_the_end_cancels_and_requeues_running_and_waiting_jobs(journal, tmp_path):
     queue = SlurmArrayQueue(journal, tmp_path, run_process, max_running=1, intervals=QUICK)
     queue.resume()
     journal.add(jobs(tmp_path, 3, pause=60.0))
@@ -183,7 +183,7 @@ def test_without_accounting_a_lost_element_is_tried_again_and_fails_in_the_end(j
     assert ended["job0"].attempt == 3
 
 
-def test_what_slurm_refuses_is_said_and_can_be_tried_again(queue, journal, tmp_path):
+def test_a_refusal_of_slurm_is_reported_and_can_be_retried(queue, journal, tmp_path):
     journal.add((key, replace(spec, partition="nowhere"), note) for key, spec, note in jobs(tmp_path, 1))
     with pytest.raises(LeadlineError, match=r"Slurm refused the array \(.*[Ii]nvalid partition.*its script is"):
         queue.start(journal.entries())

@@ -40,7 +40,7 @@ def array(spec=SPEC, partition=None, **changes):
     return array_script(spec, partition, **{**options, **changes})
 
 
-def test_an_array_asks_once_for_what_each_of_its_elements_needs():
+def test_an_array_requests_once_what_each_element_needs():
     script = array()
     assert "#SBATCH --job-name=fft-abc\n#SBATCH --comment=leadline:abc\n" in script
     assert "#SBATCH --cpus-per-task=4\n#SBATCH --mem=1024M\n#SBATCH --time=00:02:00\n" in script
@@ -52,7 +52,7 @@ def test_an_array_asks_once_for_what_each_of_its_elements_needs():
     assert "#SBATCH --array=0-11\n" in array(most=None)
 
 
-def test_a_path_with_a_space_is_quoted_and_a_percent_sign_is_no_pattern():
+def test_spaces_in_paths_are_quoted_and_percent_signs_escaped():
     assert "#SBATCH --output='/my c/50%%/abc.out'\n" in array(lookup=PurePosixPath("/my c/50%/abc.json"))
 
 
@@ -62,7 +62,7 @@ def test_the_rules_of_the_partition_hold_for_arrays_too():
         array(partition=partition)
 
 
-def test_jobs_of_one_shape_share_an_array_that_is_no_longer_than_slurm_takes():
+def test_jobs_of_one_shape_share_an_array_within_slurms_limit():
     other = JobSpec("fft", ("python", "other.py"), ResourceSpec(cores_per_task=8))
     many = [*((f"a{n}", SPEC) for n in range(MAX_ARRAY_SIZE + 1)), ("b", other)]
     assert [len(keys) for _, keys in group_by_shape(many)] == [MAX_ARRAY_SIZE, 1, 1]

@@ -29,7 +29,7 @@ def _ended_as(scheduler, job, key):
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm())
-def test_a_job_that_a_killed_controller_forgot_is_told_from_the_one_that_has_its_id_now(tmp_path, monkeypatch):
+def test_a_forgotten_job_is_not_confused_with_one_that_reuses_its_id(tmp_path, monkeypatch):
     (tmp_path / "slurm").mkdir()
     with slurm_cluster(tmp_path / "slurm", ClusterPlan(name="forgets", nodes=1, cores=1)) as forgets:
         for name, value in forgets.environment.items():

@@ -110,7 +110,7 @@ def test_the_queue_is_read_with_reasons_that_hold_anything():
     assert {"3"} == set(read_queue(QUEUE, ["3"]))
 
 
-def test_what_is_said_under_an_id_is_known_for_another_jobs():
+def test_a_status_under_a_reused_id_is_recognized():
     found = read_queue(QUEUE, ["1", "2_3", "3"])
     assert all(found[one].bears("k") for one in ("1", "2_3", "3"))
     assert not found["1"].bears("other")
@@ -131,7 +131,7 @@ def test_a_hundred_thousand_jobs_are_read_in_two_seconds():
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=300))
-def test_what_nobody_expects_is_no_error(text):
+def test_unexpected_progress_lines_are_no_error(text):
     for listing in (text, f"1|{text}", f"1|{'|'.join(text)}"):
         read_queue(listing, ["1"])
         read_accounting(listing, ["1", "1_2"])
@@ -142,7 +142,7 @@ def test_what_nobody_expects_is_no_error(text):
             read(text)
 
 
-def test_out_of_memory_is_told_by_the_steps_though_the_job_is_said_to_have_failed():
+def test_the_steps_show_out_of_memory_although_the_job_is_failed():
     found = read_accounting(SACCT_22, ["1", "2", "3", "15"])
     assert (found["1"].state, found["1"].exit_code) == (JobState.OUT_OF_MEMORY, 0)
     assert "step 1.0 ran out of memory" in found["1"].evidence
@@ -172,7 +172,7 @@ def test_the_last_incarnation_of_a_requeued_job_holds_without_the_steps_of_the_e
     )
 
 
-def test_nodes_that_fail_and_jobs_that_are_preempted_are_told_apart():
+def test_node_failures_and_preemptions_are_distinguished():
     found = read_accounting(SACCT_22, ["13", "14", "16", "99"])
     assert (found["13"].state, found["14"].state) == (JobState.NODE_FAIL, JobState.PREEMPTED)
     assert (found["13"].walltime_s, found["14"].walltime_s) == (None, None)
@@ -208,7 +208,7 @@ def test_a_newer_slurm_is_read_too():
     assert found["2"].reason == "LAUNCH_FAILED"
 
 
-def test_the_controller_tells_of_one_job():
+def test_the_controller_reports_one_job():
     (status,) = read_controller(CONTROLLER, ["10_2"]).values()
     assert (status.state, status.exit_code, status.walltime_s, status.elapsed_s) == (
         JobState.OUT_OF_MEMORY,
@@ -226,7 +226,7 @@ def test_the_controller_tells_of_one_job():
     assert read_controller("slurm_load_jobs error: Invalid job id specified", ["10_2"]) == {}
 
 
-def test_the_controller_tells_of_an_arrays_elements():
+def test_the_controller_reports_array_elements():
     lines = [
         f"JobId={9 + at} ArrayJobId=9 ArrayTaskId={at} JobName=a JobState={said} ExitCode=0:0"
         for at, said in enumerate(["COMPLETED", "RUNNING", "COMPLETED"])

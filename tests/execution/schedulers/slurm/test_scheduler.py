@@ -131,7 +131,7 @@ def ended(scheduler, job):
     raise AssertionError(f"the accounting does not know that {job} ended")
 
 
-def test_a_job_runs_measured_and_is_told_of_from_submission_to_its_end(scheduler, cluster, tmp_path):
+def test_a_job_runs_measured_and_is_reported_from_submission_to_end(scheduler, cluster, tmp_path):
     sent = python(
         "import os, sys; print(os.environ['A'], sys.argv[1:])",
         "$x 'y'",
@@ -168,7 +168,7 @@ def test_an_array_is_one_submission_of_elements_with_keys_of_their_own(scheduler
     assert {sent.key: job} == scheduler.find([sent.key])
 
 
-def test_what_completed_at_once_needs_no_accounting_and_what_failed_does(transport, scheduler):
+def test_a_quickly_completed_job_needs_no_accounting_but_a_failed_one_does(transport, scheduler):
     jobs = {one: scheduler.submit(submission(one, indices=(2, 3), measured=False)) for one in ("true", "false")}
     ends = {one: [f"{job}_2", f"{job}_3"] for one, job in jobs.items()}
     for one in ends["false"]:
@@ -192,7 +192,7 @@ def test_an_attempt_that_was_submitted_twice_runs_once(scheduler, tmp_path):
     assert {sent.key: first} == scheduler.find([sent.key])
 
 
-def test_the_queue_tells_what_waits_what_runs_and_why(scheduler):
+def test_the_queue_reports_waiting_and_running_jobs_with_reasons(scheduler):
     runs = scheduler.submit(submission("sleep", 60))
     waits = scheduler.submit(submission("sleep", 60, after=(runs,), after_kind=DependencyKind.ANY))
     array = scheduler.submit(submission("sleep", 60, indices=(0, 1, 7), after=(runs,)))
@@ -210,14 +210,14 @@ def test_the_queue_tells_what_waits_what_runs_and_why(scheduler):
     assert scheduler.query([runs, waits]) == {}
 
 
-def test_what_can_never_start_is_cancelled_by_slurm(scheduler):
+def test_slurm_cancels_a_job_that_can_never_start(scheduler):
     fails = scheduler.submit(submission("false"))
     follows = scheduler.submit(submission("true", after=(fails,)))
     assert (ended(scheduler, fails).state, ended(scheduler, fails).exit_code) == (JobState.FAILED, 1)
     assert JobState.CANCELLED is ended(scheduler, follows).state
 
 
-def test_memory_is_told_by_the_step_that_ran_out_of_it(scheduler, cluster):
+def test_the_step_that_ran_out_of_memory_shows_it(scheduler, cluster):
     if not cluster.layout.cgroups:
         pytest.skip("there are no control groups that this user may write")
     eats = "x = bytearray(b'x') * (400 << 20); import time; time.sleep(5)"
@@ -265,7 +265,7 @@ def test_a_limit_is_shortened_and_the_warning_before_it_reaches_the_command(sche
         ({"resources": replace(ASKED, memory_bytes_per_node=2**50)}, "node configuration is not available"),
     ],
 )
-def test_what_slurm_refuses_is_said_in_its_words_and_nothing_is_left(changes, why, scheduler):
+def test_a_refusal_of_slurm_is_quoted_and_leaves_nothing_behind(changes, why, scheduler):
     sent = submission("true", **changes)
     with pytest.raises(RequestRefused, match=f"refused the job .*{why}"):
         scheduler.submit(sent)
@@ -337,7 +337,7 @@ def test_a_folder_that_slurm_would_read_as_a_pattern_is_refused(folder):
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm())
-def test_without_accounting_the_controller_tells_and_without_it_nothing_is_concluded(tmp_path, monkeypatch):
+def test_without_accounting_the_controller_counts_and_silence_proves_nothing(tmp_path, monkeypatch):
     (tmp_path / "slurm").mkdir()
     plan = ClusterPlan(name="bare", nodes=1, accounting=False, cgroups=False)
     with slurm_cluster(tmp_path / "slurm", plan) as bare:
@@ -377,7 +377,7 @@ def test_without_accounting_the_controller_tells_and_without_it_nothing_is_concl
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm())
-def test_a_job_that_gives_way_and_one_whose_node_dies_are_told_apart_and_neither_is_requeued(tmp_path, monkeypatch):
+def test_preemption_and_node_failure_are_distinguished_and_not_requeued(tmp_path, monkeypatch):
     (tmp_path / "slurm").mkdir()
     plan = ClusterPlan(name="faulty", nodes=1, cores=2, preemptible="REQUEUE")
     with slurm_cluster(tmp_path / "slurm", plan) as faulty:
@@ -400,7 +400,7 @@ def test_a_job_that_gives_way_and_one_whose_node_dies_are_told_apart_and_neither
         assert JobState.NODE_FAIL is ended(scheduler, other).state
 
 
-def test_where_a_user_may_not_ask_for_all_times_less_is_asked_for():
+def test_a_limited_query_range_is_respected():
     class Bounded(LocalTransport):
         def run(self, argv, **_):
             if argv[0] != "sacct":

@@ -123,7 +123,7 @@ def test_a_short_job_is_not_warned_before_its_end():
     assert "--signal=B:USR1@300" in render_script(job(walltime=48.0 * HOUR_S), PITZER)
 
 
-def test_where_memory_by_node_is_rejected_it_is_asked_for_by_core():
+def test_memory_is_requested_per_core_where_sites_reject_it_per_node():
     by_core = replace(PITZER, rules=SubmitRules(rejects=("--mem",)))
     assert "#SBATCH --mem-per-cpu=4096M\n" in render_script(job(memory=32 * GIB, cores=8), by_core)
 
@@ -141,7 +141,7 @@ def test_where_memory_by_node_is_rejected_it_is_asked_for_by_core():
         ({"environment": {"A-B": "1"}}, "'A-B' cannot be an environment variable"),
     ],
 )
-def test_what_the_scheduler_would_refuse_is_refused_first(asked, reason):
+def test_requests_that_the_scheduler_would_refuse_are_refused_first(asked, reason):
     with pytest.raises(InvalidInput, match=re.escape(reason)):
         render_script(job(**asked), PITZER)
 
@@ -158,7 +158,7 @@ def test_any_words_reach_the_command_as_they_were_typed(words):
     assert [word.encode() for word in words] == ended.stdout.split(b"\0")[:-1]
 
 
-def test_a_shorter_limit_that_may_be_given_is_asked_for_where_it_is_shorter():
+def test_a_minimum_walltime_is_requested_if_it_is_shorter():
     asked = ResourceSpec(cores_per_task=1, walltime_s=8 * HOUR_S, least_walltime_s=2 * HOUR_S)
     spec = JobSpec("train", ("true",), asked)
     assert "#SBATCH --time-min=02:00:00\n" in render_script(spec)

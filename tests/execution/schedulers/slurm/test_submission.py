@@ -72,7 +72,7 @@ def test_an_unmeasured_command_runs_once_and_a_second_start_ends_as_the_first(tm
     assert [(one.returncode, one.stdout) for one in answers] == [(3, "ran\n"), (3, "")]
 
 
-def test_a_command_that_is_warned_stands_in_the_shells_place():
+def test_a_warned_command_replaces_the_shell():
     warned = replace(ONE, checkpoint_signal="USR1", measured=False)
     assert batch_script(warned, None, FOLDER, None).endswith("\nexec true\n")
     spread = replace(warned, spec=replace(SPEC, resources=replace(SPEC.resources, tasks_per_node=2)))
@@ -141,7 +141,7 @@ def test_a_measured_command_is_run_by_the_wrapper_where_that_is_found_without_a_
 
 @settings(max_examples=100, deadline=None)
 @given(words=st.lists(TEXTS, max_size=4), value=TEXTS)
-def test_the_script_hands_words_and_variables_on_as_they_are(words, value):
+def test_the_script_passes_arguments_and_variables_unchanged(words, value):
     spec = replace(SPEC, command=("printf", "%s\\0", "", *words), environment={"A": value}, setup=("export B=set",))
     assert [b"", *(os.fsencode(word) for word in words), b""] == shell(spec)
     shown = shell(replace(spec, command=("env", "-0")))
@@ -151,7 +151,7 @@ def test_the_script_hands_words_and_variables_on_as_they_are(words, value):
 @pytest.mark.parametrize(
     "changes", [{"command": ()}, {"command": ("a\0b",)}, {"environment": {"a b": "1"}}, {"environment": {"A": "\0"}}]
 )
-def test_what_cannot_stand_in_a_script_is_refused(changes):
+def test_values_that_cannot_stand_in_a_script_are_refused(changes):
     with pytest.raises(InvalidInput):
         batch_script(replace(ONE, spec=replace(SPEC, **changes)), None, FOLDER, None)
 
@@ -172,7 +172,7 @@ FAILED = "sbatch: error: Batch job submission failed: "
      (FAILED + "Resource temporarily unavailable", SchedulerBusy),
      ("sbatch: error: If munged is up, restart with --num-threads=10", SchedulerUnreachable)],
 )  # fmt: skip
-def test_what_a_failure_of_sbatch_means(message, error):
+def test_failures_of_sbatch_raise_the_matching_error(message, error):
     means(CompletedProcess(1, "", message), error)
 
 
@@ -188,7 +188,7 @@ def test_what_a_failure_of_sbatch_means(message, error):
         (CompletedProcess(127, "", "sh: 1: sbatch: not found"), SchedulerUnreachable),
     ],
 )
-def test_what_no_answer_of_sbatch_means(answer, error):
+def test_missing_answers_of_sbatch_raise_the_matching_error(answer, error):
     means(answer, error)
 
 
@@ -217,7 +217,7 @@ def test_a_connection_that_breaks_while_sbatch_runs_leaves_it_unsure():
         SlurmCommands(LocalTransport(break_off)).submit(["sbatch"], "")
 
 
-def test_words_that_sbatch_warns_with_are_not_its_id():
+def test_warnings_of_sbatch_are_not_taken_for_an_id():
     assert (
         SlurmCommands(Answers(CompletedProcess(0, "77;cluster\n", "sbatch: note 12\n"))).submit(["sbatch"], "") == "77"
     )

@@ -53,8 +53,10 @@ class LocalScheduler:
     wrapper vanishes, it ends as NODE_FAIL.
     """
 
+    abreast = 1
+
     def __init__(self, folder: Path, slots: Slots, *, name: str = "local") -> None:
-        self._name = name
+        self.name = name
         self.folder = folder.absolute()
         with _reachable():
             self._journal = LocalSubmissions(self.folder / "jobs.sqlite")
@@ -68,16 +70,6 @@ class LocalScheduler:
         """Close the journal; the jobs continue."""
         self._queue.close()
         self._journal.close()
-
-    @property
-    def name(self) -> str:
-        """The system's name."""
-        return self._name
-
-    @property
-    def abreast(self) -> int:
-        """Submissions that may run at once."""
-        return 1
 
     def submit(self, submission: Submission) -> str:
         """Store the jobs, which the next query starts; a known key is not stored twice.

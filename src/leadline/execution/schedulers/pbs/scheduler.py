@@ -61,6 +61,8 @@ class PbsScheduler:
     sends it. Torque forgets a job minutes after its end.
     """
 
+    abreast = 4
+
     def __init__(
         self,
         name: str,
@@ -70,21 +72,11 @@ class PbsScheduler:
         flavour: PbsFlavour = PbsFlavour.PRO,
         python: str = "python3",
     ) -> None:
-        self._name = name
+        self.name = name
         self.folder = folder
         self.transport = transport
         self.flavour = flavour
         self.python = python
-
-    @property
-    def name(self) -> str:
-        """The system's name."""
-        return self._name
-
-    @property
-    def abreast(self) -> int:
-        """Submissions that may run at once."""
-        return 4
 
     def submit(self, submission: Submission) -> str:
         """Write the script and pass it to qsub.
@@ -239,7 +231,7 @@ class PbsScheduler:
     def _unreachable(self, answer: CompletedProcess) -> SchedulerUnreachable:
         why = "no answer in time" if answer.timed_out else _text(answer) or f"exit code {answer.returncode}"
         return SchedulerUnreachable(
-            f"PBS of {self._name} cannot be reached on {self.transport.where} ({why}): submitted jobs continue"
+            f"PBS of {self.name} cannot be reached on {self.transport.where} ({why}): submitted jobs continue"
         )
 
 

@@ -42,22 +42,14 @@ class InjectedFailures:
 class SimulatedScheduler:
     """An adapter of a simulated site (implements ``Scheduler``); several may share one site."""
 
+    abreast = 1
+
     def __init__(
         self, site: SimulatedSite, failures: InjectedFailures | None = None, *, name: str = "simulated"
     ) -> None:
         self.site = site
         self.failures = failures or InjectedFailures()
-        self._name = name
-
-    @property
-    def name(self) -> str:
-        """The system's name."""
-        return self._name
-
-    @property
-    def abreast(self) -> int:
-        """Submissions that may run at once."""
-        return 1
+        self.name = name
 
     def submit(self, submission: Submission) -> str:
         """Submit and return the id; a known key is not submitted twice.

@@ -84,6 +84,8 @@ class SlurmScheduler:
         InvalidInput: the folder is not usable.
     """
 
+    abreast = 4
+
     def __init__(
         self,
         name: str,
@@ -99,7 +101,7 @@ class SlurmScheduler:
             raise InvalidInput(
                 f"{str(folder)!r} cannot hold jobs: use an absolute path without control characters, \\ and $"
             )
-        self._name = name
+        self.name = name
         self.transport = transport
         self.folder = folder
         self.python = python
@@ -107,16 +109,6 @@ class SlurmScheduler:
         self._commands = SlurmCommands(transport, timeout_s)
         self._place: tuple[str, ClusterPython | None] | None = None
         self._cancelled: set[str] = set()
-
-    @property
-    def name(self) -> str:
-        """The system's name."""
-        return self._name
-
-    @property
-    def abreast(self) -> int:
-        """Submissions that may run at once."""
-        return 4
 
     def submit(self, submission: Submission) -> str:
         """Run sbatch once for a job or an array and return its id."""
