@@ -118,7 +118,10 @@ def test_steps_that_contradict_each_other_are_not_learned_from(config, tmp_path)
     rows = [f"{config},{batch},512,bf16,{10.0 ** (batch % 3 - 1)}" for batch in range(1, 9)]
     path = tmp_path / "steps.csv"
     path.write_text("\n".join(["workload,batch,seq,precision,step_s", *rows]) + "\n")
-    with pytest.raises(InvalidInput, match=r"does not improve the estimates: on left-out models, the maker's figures has an error of \d+%"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"does not improve the estimates: on left-out models, the maker's figures has an error of \d+%",
+    ):
         adapt(path, toolbox(), device=DEVICE)
 
 

@@ -32,7 +32,10 @@ def told(tmp_path, monkeypatch):
 def test_sharded_training_is_answered_by_the_law_of_whole_steps(told):
     found = told()
     assert (found.estimator, found.basis.tier) == ("white-box, law of decoders' steps", Tier.LEARNED)
-    assert "estimated with the law of decoders' steps: errors of 2 to 4 % on held-out steps of 216 runs" in found.basis.reasons[0]
+    assert (
+        "estimated with the law of decoders' steps: errors of 2 to 4 % on held-out steps of 216 runs"
+        in found.basis.reasons[0]
+    )
     assert found.step_s.high / found.step_s.low < 1.6
     assert found.gpu_memory_bytes is not None
     assert sum(found.basis.breakdown_s.values()) > 0

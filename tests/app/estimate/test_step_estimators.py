@@ -98,7 +98,9 @@ def test_a_choice_that_learned_of_no_such_kernels_refuses(choice, vision):
 @pytest.mark.parametrize("choice", [EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
 def test_what_was_learned_on_gpus_is_refused_for_a_processor(choice, bert):
     processor = Device("Some processor", "AMD", DeviceKind.CPU, memory_bytes_per_s=1e11)
-    with pytest.raises(InvalidInput, match=f"Some processor is a cpu, but the {choice.value} estimator was trained on GPUs"):
+    with pytest.raises(
+        InvalidInput, match=f"Some processor is a cpu, but the {choice.value} estimator was trained on GPUs"
+    ):
         select_kernels(processor, bert, choice)
 
 

@@ -45,7 +45,7 @@ def own_folder(monkeypatch, tmp_path):
 def prepared():
     return prepare_submission(
         COMMAND, [PLACE], JobRequest(account="A", gpus=1, cores=4), PlaneOptions(), toolbox()
-    ).wanted
+    ).submission
 
 
 def keep(told, count=30):

@@ -93,7 +93,7 @@ def test_more_processes_than_a_node_has_gpus_are_refused_by_the_script(script):
 def test_a_command_that_cannot_be_predicted_leaves_the_rest_to_the_site():
     answer = filled(JobRequest(), "Pitzer:gpu")
     assert (answer.request.cores, answer.request.memory_bytes, answer.request.walltime_s) == (None, None, None)
-    assert "left to the site, as nothing could be predicted: './job' is no Python command" in answer.notes[-1]
+    assert "unset resources are left to the site: './job' is not a Python command" in answer.notes[-1]
 
 
 def test_a_script_brings_the_cores_the_memory_and_the_time_that_are_predicted(script):

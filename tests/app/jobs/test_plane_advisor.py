@@ -159,13 +159,13 @@ class Foretells:
     def __init__(self, here, there):
         self.here, self.there = here, there
 
-    def of(self, spec, place):  # noqa: ARG002 - the port's
+    def predicted(self, spec, place):  # noqa: ARG002 - the port's
         return self.there
 
     def remaining(self, attempt, spec, now_s):  # noqa: ARG002 - the port's
         return self.here
 
-    def let_go(self, attempt):
+    def forget(self, attempt):
         """Nothing is kept."""
 
 

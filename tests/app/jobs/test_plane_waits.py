@@ -59,31 +59,31 @@ def waits(office, clock, heard):
 
 def told(waits, clock, place=BUSY):
     """Let the answer to what was asked come, and ask again."""
-    waits.of(spec(place), place)
+    waits.predicted(spec(place), place)
     clock.sleep(COLLECT_S)
-    waits.of(spec(place), place)
+    waits.predicted(spec(place), place)
     waits.settle(10)
-    return waits.of(spec(place), place)
+    return waits.predicted(spec(place), place)
 
 
 def test_a_wait_is_not_known_until_it_was_foretold_and_nobody_waits_for_that(waits, office, clock):
     office.open.clear()
-    assert waits.of(spec(BUSY), BUSY) is None
+    assert waits.predicted(spec(BUSY), BUSY) is None
     clock.sleep(COLLECT_S)
-    assert waits.of(spec(BUSY), BUSY) is None, "an answer came though the office is shut"
+    assert waits.predicted(spec(BUSY), BUSY) is None, "an answer came though the office is shut"
     office.open.set()
     waits.settle(10)
-    assert WAIT.wait_s == waits.of(spec(BUSY), BUSY)
+    assert WAIT.wait_s == waits.predicted(spec(BUSY), BUSY)
 
 
 def test_questions_of_half_a_minute_are_asked_together_and_the_system_only_twice_an_hour(waits, office, clock):
-    waits.of(spec(BUSY), BUSY)
-    waits.of(spec(IDLE), IDLE)
+    waits.predicted(spec(BUSY), BUSY)
+    waits.predicted(spec(IDLE), IDLE)
     told(waits, clock)
     assert [tuple(one.partition for one in each.jobs) for each in office.asked] == [("busy", "idle")]
-    waits.of(spec(BUSY, 2.0), BUSY)
+    waits.predicted(spec(BUSY, 2.0), BUSY)
     clock.sleep(REPEAT_S - 1.0)
-    waits.of(spec(BUSY, 2.0), BUSY)
+    waits.predicted(spec(BUSY, 2.0), BUSY)
     waits.settle(10)
     assert len(office.asked) == 1
     clock.sleep(1.0)
@@ -99,7 +99,7 @@ def test_an_old_answer_says_nothing_of_a_job_that_is_submitted_now(waits, office
     assert told(waits, clock) is not None
     office.fails = "no accounting"
     clock.sleep(VALID_S + 1.0)
-    assert waits.of(spec(BUSY), BUSY) is None
+    assert waits.predicted(spec(BUSY), BUSY) is None
     assert told(waits, clock) is None
     clock.sleep(REPEAT_S)
     told(waits, clock)

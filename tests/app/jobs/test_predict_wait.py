@@ -52,7 +52,7 @@ def test_why_nothing_is_known_is_told(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = predict_wait(WaitQuestion("slurm", (spec("short"),)), Catalog(), NoAccounting())
     assert (found.learned, found.planned_s) == ((None,), (None,))
-    assert "accounting storage is disabled" in found.why
+    assert "accounting storage is disabled" in found.reason
 
 
 def test_a_process_that_fails_is_one_sentence(monkeypatch):
@@ -81,7 +81,7 @@ def test_on_a_real_slurm_waits_are_learned_and_where_nothing_ran_its_plan_is_tol
     slurm.wait(lambda: not slurm.run(["squeue", "-h", "-p", "short"]).stdout.strip(), "the jobs ran", most_s=120)
     time.sleep(3)
     found = predict_waits_in_process(WaitQuestion("slurm", (spec("short"), spec("long"))))
-    assert found.why == ""
+    assert found.reason == ""
     assert found.learned[0].wait_s.high < 600
     assert found.learned[0].wait_s.level == 0.9
     assert (found.planned_s[0], found.learned[1]) == (None, None)

@@ -85,7 +85,12 @@ def test_the_command_prints_one_document_and_the_jobs_own_words_go_to_stderr():
 def test_the_command_shows_what_was_seen_and_scaled_and_how_to_ask_for_it():
     words = [sys.executable, "-P", "-m", "leadline", "probe", "--steps", "30", "--", *write(LOOP.format(epochs=1000))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    for part in ("Seen (the script's loops)", "for epoch in range(1000)", "90% range", "leadline submit --time 00:"):
+    for part in (
+        "Observed (the script's loops)",
+        "for epoch in range(1000)",
+        "90% range",
+        "leadline submit --time 00:",
+    ):
         assert part in done.stdout
     assert "files that the command wrote" in done.stderr
 

@@ -25,7 +25,7 @@ def test_a_short_run_is_told_in_a_sentence_and_in_numbers(tmp_path):
     ("change", "says"),
     [
         ({"minutes": -1}, "--minutes -1 is no time to measure in: give for example 20"),
-        ({"point_s": 0}, "--point-limit 0 is no time to measure in"),
+        ({"point_s": 0}, "--point-limit is 0, but it must be above 0"),
         ({"python": "/nowhere/python"}, "/nowhere/python cannot be started"),
     ],
 )

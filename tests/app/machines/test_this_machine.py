@@ -16,7 +16,7 @@ def silent(kind, number, total):
 def test_this_machine_is_measured_saved_and_read_back(tmp_path):
     device = calibrate(device_type="cpu", budget_s=10, progress=silent, folder=tmp_path)
     (file,) = tmp_path.iterdir()
-    assert device == from_json(file.read_text(encoding="utf-8"), Device, what=str(file))
+    assert device == from_json(file.read_text(encoding="utf-8"), Device, label=str(file))
     expected = {"addmm", "mm", "bmm", "convolution", "convolution_backward", "attention", "lstm", "add"}
     timed = {timing.kind for timing in device.calibration.timings}
     assert len(expected & timed) >= 6, expected - timed  # on a busy machine so short a sweep does not come to all
@@ -28,7 +28,7 @@ def test_this_machine_is_measured_saved_and_read_back(tmp_path):
 
 
 def test_a_budget_too_small_is_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(InvalidInput, match="--budget 1 is too short"):
+    with pytest.raises(InvalidInput, match="--budget is 1, but it must be at least 10 seconds"):
         calibrate(device_type="cpu", budget_s=1, progress=silent, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -112,12 +112,12 @@ def test_the_command_line_wins_over_the_file(tmp_path, config):
             {"precision": "bf16"},
             "--precision has no effect here: a script is traced as it is",
         ),
-        (["python", "train.py"], {"input": ["8x8"]}, "--input changes nothing here"),
+        (["python", "train.py"], {"input": ["8x8"]}, "--input has no effect here"),
         (["config.json"], {"input": ["8x8"]}, "a config.json takes --batch and --seq"),
         (["net.py:build"], {"seq": 8}, "give the shape of a function's inputs"),
         (["net.onnx"], {"optimizer": "sgd"}, "an ONNX file has no backward"),
-        (["python", "train.py"], {"tensor_parallel": 2}, "--tensor-parallel changes nothing here"),
-        (["net.onnx"], {"sharding": "full"}, "--sharding changes nothing here"),
+        (["python", "train.py"], {"tensor_parallel": 2}, "--tensor-parallel has no effect here"),
+        (["net.onnx"], {"sharding": "full"}, "--sharding has no effect here"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(tmp_path, monkeypatch, config, subject, options, says):
@@ -149,7 +149,7 @@ def test_parameters_fill_the_command(tmp_path):
         ('model = "config.json"\nbacth = 4\n', "line 2: there is no key 'bacth': did you mean 'batch'"),
         ('command = "python a.py {seed}"\n', "seed"),
         ("batch = 4\n", "model"),
-        ('model = "a.json"\ncommand = "b"\n', "only one"),
+        ('model = "a.json"\ncommand = "b"\n', "and not both"),
         ('command = ""\n', "empty"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_broken_file_is_answered_with_the_place_and_the_reason(tmp_path, confi
         ({"phase": "trainig"}, "training"),
         ({"precision": "fp17"}, "fp16"),
         ({"optimizer": "adamz"}, "adam"),
-        ({"epochs": 1.0, "steps": 5}, "one of them"),
+        ({"epochs": 1.0, "steps": 5}, "leave one out"),
         ({"bytes_per_sample": "many"}, "many"),
         ({"sharding": "zero9"}, "--sharding takes none, optimizer, gradients, full"),
         ({"tensor_parallel": 0}, "--tensor-parallel is 0"),
@@ -197,7 +197,7 @@ def test_an_option_out_of_range_is_named(config, options, says):
         (["absent.py:build"], "does not exist"),
         (["absent.toml"], "does not exist"),
         (["train.py"], "-- python train.py"),
-        (["resnet50"], "no workload"),
+        (["resnet50"], "is not a workload"),
     ],
 )
 def test_a_subject_that_is_nothing_is_answered_with_what_to_write(tmp_path, monkeypatch, subject, says):

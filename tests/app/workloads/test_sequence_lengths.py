@@ -69,7 +69,7 @@ def test_the_longest_alone_is_taken_for_every_batch(config):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"seq": 900, "seq_max": 800}, "less than --seq 900"),
+        ({"seq": 900, "seq_max": 800}, "must be at least --seq"),
         ({"seq_max": 800, "generate": 3, "phase": "inference"}, "prompts of one length"),
         ({"lengths": "nowhere.txt"}, "nowhere.txt"),
         ({"seq_max": 0}, "at least 1"),

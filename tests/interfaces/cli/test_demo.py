@@ -42,7 +42,7 @@ def job(tmp_path):
     config.write_text(json.dumps({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}))
     work = read_workload([str(config)], WorkloadOptions(steps=100, precision="fp16"))
     answers = {site: recommend(work, toolbox(), Constraints(), on=[site]) for site in DEMO_SYSTEMS}
-    return DemoJob("digits_cnn", None, answers, from_json(to_json(RUN), Run, what="the stored run"))
+    return DemoJob("digits_cnn", None, answers, from_json(to_json(RUN), Run, label="the stored run"))
 
 
 @pytest.mark.parametrize(

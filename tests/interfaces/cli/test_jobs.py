@@ -23,8 +23,11 @@ def test_a_job_that_runs_shows_how_far_it_is_and_until_when(written, capsys):
     job = written.job("b1c2d3e4f5a6")
     attempt = written.attempt(job, state=JobState.RUNNING)
     written.tells(EventKind.PROGRESS, {"steps": 430, "total": 1000}, attempt)
-    written.tells(EventKind.DECISION, {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
-                  attempt)  # fmt: skip
+    written.tells(
+        EventKind.DECISION,
+        {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
+        attempt,
+    )
     assert main(["jobs"]) == 0
     head, row = lines(capsys)
     assert head.split() == ["job", "name", "where", "state", "done", "time", "took"]
@@ -126,10 +129,19 @@ def test_no_name_breaks_the_table(written, capsys):
 @pytest.mark.parametrize("width", [80, 60])
 def test_rows_fit_a_narrow_terminal(width):
     one = JobStatus(
-        "b1c2d3e4f5a6", "a-name-that-goes-on-and-on-and-on", "Some-System:some-partition", JobState.OUT_OF_MEMORY,
-        "why " * 40, "2026-11-22T10:00:00+00:00", attempts=3, attempts_most=4, closed=True, elapsed_s=86400.0,
-        walltime_s=90000.0, spent=JobUsage(3600.0, 12.0, "USD"),
-    )  # fmt: skip
+        "b1c2d3e4f5a6",
+        "a-name-that-goes-on-and-on-and-on",
+        "Some-System:some-partition",
+        JobState.OUT_OF_MEMORY,
+        "why " * 40,
+        "2026-11-22T10:00:00+00:00",
+        attempts=3,
+        attempts_most=4,
+        closed=True,
+        elapsed_s=86400.0,
+        walltime_s=90000.0,
+        spent=JobUsage(3600.0, 12.0, "USD"),
+    )
     table = jobs_table([one], width)
     assert all(cell_len(line) <= max(width, 77) for line in table.plain.splitlines())
     assert all(cell_len(line) <= width for line in table.plain.splitlines()[2:])

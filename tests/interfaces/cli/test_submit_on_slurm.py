@@ -26,7 +26,7 @@ def test_a_job_goes_to_slurm_and_its_story_is_told(capsys, tmp_path):
     words = ["--on", "slurm", "--time", "5m", "--name", 'a "b"\nc', "-y", "--workdir", str(tmp_path)]
     assert main(["submit", *words, "--", sys.executable, "-c", "print('from Slurm'); open('done', 'w')"]) == 0
     printed = capsys.readouterr()
-    (job,) = find_jobs(everything=True)
+    (job,) = find_jobs(all_jobs=True)
     number = job.attempts[0].scheduler_id
     assert number.isdecimal()
     assert f"next: leadline watch {job.key}" in printed.err

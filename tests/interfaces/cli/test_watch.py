@@ -25,7 +25,7 @@ for at in range({n}):
 
 def submit(*command, words=()):
     assert main(["submit", "--on", "local", "--detach", "-y", *words, "--", *command]) == 0
-    return find_jobs()[0] if find_jobs() else find_jobs(everything=True)[0]
+    return find_jobs()[0] if find_jobs() else find_jobs(all_jobs=True)[0]
 
 
 def started(*words):
@@ -133,7 +133,7 @@ def test_interrupting_the_view_leaves_the_job_running(capsys):
     _, said = view.communicate(timeout=30)
     assert view.returncode == 130
     assert "the job continues, but the plane is not running" in said
-    assert JobState.RUNNING is find_jobs([job.key])[0].standing
+    assert JobState.RUNNING is find_jobs([job.key])[0].current_state
     main(["cancel", "--all", "-y"])
 
 
