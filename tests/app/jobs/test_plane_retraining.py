@@ -79,14 +79,14 @@ def news(learning):
     return [one.details["why"] for one in (*first, *learning.news())]
 
 
-def test_nothing_is_learned_of_fewer_runs_than_a_few_nor_of_what_failed(learning, school):
+def test_few_runs_and_failed_runs_trigger_no_retraining(learning, school):
     learning.count_runs(runs(MIN_NEW_RUNS - 1))
     learning.count_runs(runs(MIN_NEW_RUNS, state=JobState.FAILED))
     assert news(learning) == []
     assert school.asked == []
 
 
-def test_applications_with_new_runs_are_learned_from_and_what_was_found_out_is_told(learning, school, heard):
+def test_applications_with_new_runs_are_retrained_and_the_results_reported(learning, school, heard):
     school.answer = RetrainingReport((KEPT, BETTER))
     learning.count_runs([*runs(), *runs(name="infer"), *runs(1, name="once")])
     assert [BETTER.sentence] == news(learning)
@@ -106,7 +106,7 @@ def test_between_two_lessons_ten_minutes_pass(learning, school, clock):
     assert len(school.asked) == 2
 
 
-def test_a_failure_is_told_once_and_learning_goes_on(learning, school, clock):
+def test_a_failure_is_reported_once_and_retraining_goes_on(learning, school, clock):
     school.answer = ZeroDivisionError("division by zero")
     for _ in range(2):
         learning.count_runs(runs())
@@ -144,7 +144,7 @@ def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_
     assert tuple(told[0].details[name] for name in ("error_before", "error_after", "replaced")) == (0.5, 0.1, True)
 
 
-def test_learning_in_a_process_of_its_own_corrects_what_predicts_an_application(tmp_path, monkeypatch):
+def test_retraining_in_a_process_corrects_an_application(tmp_path, monkeypatch):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     told = Estimate(Target("node"), "roofline", Basis(Tier.SPECS), Interval(100.0, 50.0, 200.0))
@@ -159,11 +159,13 @@ def test_learning_in_a_process_of_its_own_corrects_what_predicts_an_application(
     )
     taught = retrain_in_process(("train", "infer"))
     assert taught.failures == ()
-    assert [(one.application, one.quantity, one.replaced) for one in taught.results] == [("train", "elapsed_s", True)]
+    assert [(result.application, result.quantity, result.replaced) for result in taught.results] == [
+        ("train", "elapsed_s", True)
+    ]
     assert pytest.approx(correct_estimate(told, "train")[0].elapsed_s.point, rel=0.05) == 250.0
 
 
-def test_the_last_lessons_stand_in_the_planes_status(tmp_path, monkeypatch, capsys):
+def test_the_planes_status_shows_the_last_retrainings(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
     with open_journal() as journal:
         journal.write(events=[NewEvent(EventKind.LEARNED, details=event_details(BETTER))])

@@ -56,7 +56,7 @@ def test_a_place_that_cannot_be_is_refused(places, says):
         parse_places(places, toolbox().catalog)
 
 
-def test_a_place_without_a_way_to_it_is_refused_with_what_to_write(monkeypatch):
+def test_an_unreachable_target_is_refused_with_the_fix(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     catalog = toolbox().catalog
     with pytest.raises(SchedulerUnreachable, match=r"no sbatch, .*reach\.toml.*--dry-run prints the script"):
@@ -105,7 +105,7 @@ def test_terms_that_cannot_be_are_refused_by_name(terms, says):
         build_policy(LOCAL, terms)
 
 
-def test_what_is_handed_over_has_the_folder_at_hand_and_the_scripts_have_not(tmp_path):
+def test_a_submission_has_the_current_folder_but_its_scripts_do_not(tmp_path):
     terms = PlaneOptions(array="0-9:3", after_any=("ab12",))
     prepared = prepare_submission(["./job"], ["slurm:batch", "local"], JobRequest(cores=2), terms, toolbox())
     submission = prepared.submission
@@ -124,7 +124,7 @@ def test_what_is_handed_over_has_the_folder_at_hand_and_the_scripts_have_not(tmp
     assert "cd --" not in script
 
 
-def test_a_site_that_would_refuse_the_job_is_heard_before_anything_is_handed_over():
+def test_a_site_that_would_refuse_the_job_stops_the_submission():
     with pytest.raises(InvalidInput, match="cannot be had in partition"):
         prepare_submission(
             ["./job"],
@@ -144,7 +144,7 @@ def test_a_system_over_ssh_is_left_its_own_folder():
     assert "#SBATCH --partition=b" in prepared.scripts[0][2]
 
 
-def test_copies_are_refused_where_nothing_could_hold_them_back():
+def test_replicas_need_the_measuring_wrapper():
     places = (Place("local"), Place("slurm"))
     with pytest.raises(InvalidInput, match="--copies needs the measuring wrapper"):
         build_policy(places, PlaneOptions(copies=2, measured=False))

@@ -52,7 +52,7 @@ def swept_gpu(name, memory_gib):
     [("Tesla T4", "T4", 14.6), ("NVIDIA A100-SXM4-40GB", "A100 SXM4 40GB", 39.4), ("NVIDIA L40S", "L40S", 44.4),
      ("AMD Instinct MI300X", "MI300X", 191.5)],
 )  # fmt: skip
-def test_a_measured_gpu_that_the_catalog_has_keeps_its_name_and_its_maker_s_figures(driver, name, memory_gib):
+def test_a_measured_gpu_of_the_catalog_keeps_its_name_and_specs(driver, name, memory_gib):
     known, measured = TomlCatalog(None).device(name), swept_gpu(driver, memory_gib)
     device = with_catalog_specs(measured)
     assert (name, known.peak_flops_per_s, known.memory_bytes_per_s) == (

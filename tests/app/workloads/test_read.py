@@ -24,7 +24,7 @@ def test_a_command_is_kept_word_by_word():
     assert workload.name == "train"
 
 
-def test_a_launcher_says_how_many_gpus_unless_the_user_does(tmp_path):
+def test_the_launcher_sets_the_gpus_unless_the_user_does(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
     words = ["torchrun", "--nnodes=2", "--nproc_per_node=4", str(script)]
@@ -34,7 +34,7 @@ def test_a_launcher_says_how_many_gpus_unless_the_user_does(tmp_path):
     assert read_workload(["./not-python", "x"]).gpus == 1
 
 
-def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_path, config):
+def test_config_function_and_onnx_file_are_recognized_by_their_form(tmp_path, config):
     script, net = tmp_path / "net.py", tmp_path / "net.onnx"
     script.write_text("def build(): ...")
     net.write_bytes(b"")
@@ -44,7 +44,7 @@ def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_p
     assert ModelKind.ONNX is read_workload([str(net)]).model.kind
 
 
-def test_a_module_of_xla_is_told_by_its_ending_and_a_dump_by_its_first_word(tmp_path):
+def test_an_hlo_module_is_recognized_by_its_suffix_and_a_dump_by_its_first_word(tmp_path):
     for name in ("step.mlir", "step.stablehlo", "step.hlo", "module_0001.jit_step.after_optimizations.txt"):
         (tmp_path / name).write_text("HloModule jit_step\n")
         assert ModelKind.HLO is read_workload([str(tmp_path / name)]).model.kind
@@ -73,7 +73,7 @@ def test_a_function_is_of_the_framework_that_it_uses(tmp_path, code, kind):
     assert kind is read_workload([f"{script}:build"]).model.kind
 
 
-def test_what_is_written_in_a_module_cannot_be_changed_by_an_option(tmp_path):
+def test_options_cannot_change_a_lowered_module(tmp_path):
     (tmp_path / "step.mlir").write_text("")
     (tmp_path / "net.py").write_text("import jax\ndef build(): ...")
     with pytest.raises(InvalidInput, match="--batch has no effect here: a lowered module has fixed sizes"):
@@ -120,7 +120,7 @@ def test_the_command_line_wins_over_the_file(tmp_path, config):
         (["net.onnx"], {"sharding": "full"}, "--sharding has no effect here"),
     ],
 )
-def test_an_option_that_would_change_nothing_is_refused(tmp_path, monkeypatch, config, subject, options, says):
+def test_an_option_without_effect_is_refused(tmp_path, monkeypatch, config, subject, options, says):
     (tmp_path / "net.py").write_text("def build(): ...")
     (tmp_path / "net.onnx").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
@@ -153,7 +153,7 @@ def test_parameters_fill_the_command(tmp_path):
         ('command = ""\n', "empty"),
     ],
 )
-def test_a_broken_file_is_answered_with_the_place_and_the_reason(tmp_path, config, text, says):
+def test_a_broken_file_is_reported_with_line_and_reason(tmp_path, config, text, says):
     job = tmp_path / "job.toml"
     job.write_text(text)
     with pytest.raises(InvalidInput, match=r".*") as caught:
@@ -200,7 +200,7 @@ def test_an_option_out_of_range_is_named(config, options, says):
         (["resnet50"], "is not a workload"),
     ],
 )
-def test_a_subject_that_is_nothing_is_answered_with_what_to_write(tmp_path, monkeypatch, subject, says):
+def test_an_invalid_subject_is_refused_with_an_example(tmp_path, monkeypatch, subject, says):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match=says):
         read_workload(subject)
