@@ -60,7 +60,7 @@ def test_own_steps_move_the_estimate_of_that_device_and_no_other(config, table):
     assert other == told_s(config, 5, "H100 SXM5 80GB")
 
 
-def test_what_was_learned_is_kept_in_one_file_and_forgotten_whole(config, table):
+def test_an_adaptation_is_one_file_that_forget_deletes(config, table):
     before = told_s(config, 5)
     answer = adapt(table, toolbox(), device=DEVICE)
     assert (
@@ -75,12 +75,12 @@ def test_what_was_learned_is_kept_in_one_file_and_forgotten_whole(config, table)
         forget_device(DEVICE, toolbox())
 
 
-def test_nothing_is_kept_where_that_is_asked(config, table):
+def test_no_save_writes_nothing(config, table):
     assert adapt(table, toolbox(), device=DEVICE, keep=False).path is None
     assert not (table.parent / "data").exists()
 
 
-def test_a_broken_file_is_told_with_the_fix(config, table):
+def test_a_broken_file_is_reported_with_the_fix(config, table):
     path = adapt(table, toolbox(), device=DEVICE).path
     Path(path).write_bytes(Path(path).read_bytes()[:100])
     found = told_s(config, 5)
@@ -118,7 +118,10 @@ def test_steps_that_contradict_each_other_are_not_learned_from(config, tmp_path)
     rows = [f"{config},{batch},512,bf16,{10.0 ** (batch % 3 - 1)}" for batch in range(1, 9)]
     path = tmp_path / "steps.csv"
     path.write_text("\n".join(["workload,batch,seq,precision,step_s", *rows]) + "\n")
-    with pytest.raises(InvalidInput, match=r"does not improve the estimates: on left-out models, the maker's figures has an error of \d+%"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"does not improve the estimates: on left-out models, the maker's figures has an error of \d+%",
+    ):
         adapt(path, toolbox(), device=DEVICE)
 
 
@@ -149,6 +152,6 @@ def test_points_of_a_measured_file_are_traced_and_learned(config, tmp_path):
     seen = []
     answer = adapt(path, toolbox(), progress=lambda where, number, count: seen.append((where, number, count)))
     assert answer.device == "RTX 3090"
-    assert True in {one.channels_last for one in answer.records}
+    assert True in {record.channels_last for record in answer.records}
     assert seen[0] == ("the point resnet-mini-32/inference/amp-fp16/b64 of rtx.jsonl", 1, 10)
-    assert all(one.error < one.before for one in answer.records)
+    assert all(record.error < record.before for record in answer.records)

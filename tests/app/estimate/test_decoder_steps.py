@@ -29,10 +29,13 @@ def told(tmp_path, monkeypatch):
     return ask
 
 
-def test_sharded_training_is_answered_by_the_law_of_whole_steps(told):
+def test_sharded_training_uses_the_whole_step_model(told):
     found = told()
     assert (found.estimator, found.basis.tier) == ("white-box, law of decoders' steps", Tier.LEARNED)
-    assert "estimated with the law of decoders' steps: errors of 2 to 4 % on held-out steps of 216 runs" in found.basis.reasons[0]
+    assert (
+        "estimated with the law of decoders' steps: errors of 2 to 4 % on held-out steps of 216 runs"
+        in found.basis.reasons[0]
+    )
     assert found.step_s.high / found.step_s.low < 1.6
     assert found.gpu_memory_bytes is not None
     assert sum(found.basis.breakdown_s.values()) > 0
@@ -51,13 +54,13 @@ def test_more_steps_of_the_same_take_as_much_longer(told):
      {"device": "MI300X"}],
     ids=["experts", "two layers", "single precision", "inference", "another maker"],
 )  # fmt: skip
-def test_what_the_law_does_not_know_is_priced_by_kernels(told, change):
+def test_steps_outside_the_whole_step_model_use_kernels(told, change):
     found = told(**change)
     assert "law of decoders" not in found.estimator
     assert found.step_s is not None or found.unknown
 
 
-def test_another_maker_has_an_assumed_range(told):
+def test_another_vendor_has_an_assumed_interval(told):
     found = told(device="MI300X", gpus=1, sharding=None)
-    assert any("none of those steps ran on a device of amd" in one for one in found.basis.reasons)
+    assert any("none of those steps ran on a device of amd" in reason for reason in found.basis.reasons)
     assert found.step_s.high / found.step_s.low > 3

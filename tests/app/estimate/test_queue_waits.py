@@ -36,26 +36,57 @@ def accounting(count=300, *, now_s=0.0):
         submitted = now_s + 300.0 * number
         partition = draw.choice(["busy", "idle"])
         started = submitted + (draw.uniform(3600, 7200) if partition == "busy" else draw.uniform(0, 5))
-        jobs.append(AccountedJob(str(number), submitted, started, started + 1800.0, user="ada", partition=partition,
-                                 cores=4, walltime_s=3600.0))  # fmt: skip
+        jobs.append(
+            AccountedJob(
+                str(number),
+                submitted,
+                started,
+                started + 1800.0,
+                user="ada",
+                partition=partition,
+                cores=4,
+                walltime_s=3600.0,
+            )
+        )
     return accounting_at(jobs, now_s + 300.0 * count)
 
 
 def as_text(jobs):
     return "".join(
         DELIMITER.join(
-            (one.id, *("Unknown" if at_s is None else f"{at_s:.0f}"
-                       for at_s in (one.submitted_s, one.submitted_s, one.started_s, one.ended_s)),
-         one.state.value, one.user, "", one.partition, "", "1", str(one.cores), "", "60", "a\nname")
-        ) + "\n" for one in jobs
-    )  # fmt: skip
+            (
+                job.id,
+                *(
+                    "Unknown" if at_s is None else f"{at_s:.0f}"
+                    for at_s in (job.submitted_s, job.submitted_s, job.started_s, job.ended_s)
+                ),
+                job.state.value,
+                job.user,
+                "",
+                job.partition,
+                "",
+                "1",
+                str(job.cores),
+                "",
+                "60",
+                "a\nname",
+            )
+        )
+        + "\n"
+        for job in jobs
+    )
 
 
 def candidate(partition):
     node = NodeType("node", cores=4)
     estimate = Estimate(Target("CPU"), "test", Basis(Tier.SPECS), elapsed_s=Interval(600.0, 500.0, 700.0))
-    return PlacementCandidate(PITZER, Partition(partition, node), Device("CPU", "x", DeviceKind.CPU, memory_bytes=GIB), estimate,
-                     ResourceSpec(cores_per_task=4, walltime_s=3600.0))  # fmt: skip
+    return PlacementCandidate(
+        PITZER,
+        Partition(partition, node),
+        Device("CPU", "x", DeviceKind.CPU, memory_bytes=GIB),
+        estimate,
+        ResourceSpec(cores_per_task=4, walltime_s=3600.0),
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -75,17 +106,22 @@ def test_requests_wait_as_jobs_of_their_partition_did(tmp_path):
     assert notes == ("waits at Pitzer are those of its queue at 1970-01-02 00:55 UTC",)
 
 
-def test_nothing_is_said_of_a_partition_or_a_system_without_accounting():
+def test_waits_are_unknown_without_accounting():
     queue = learn_queue("Pitzer", accounting())
     other = candidate("idle")
-    elsewhere = PlacementCandidate(System("Expanse", "SDSC", "hpc", "production", "slurm"), other.partition, other.device,
-                          other.estimate, other.request)  # fmt: skip
+    elsewhere = PlacementCandidate(
+        System("Expanse", "SDSC", "hpc", "production", "slurm"),
+        other.partition,
+        other.device,
+        other.estimate,
+        other.request,
+    )
     timed, notes = add_waits([candidate("unheard"), elsewhere], {"Pitzer": queue})
     assert [one.wait for one in timed] == [None, None]
     assert notes == ("waits in unheard of Pitzer are unknown: the accounting has no started job there",)
 
 
-def test_what_was_learned_serves_for_a_day_and_is_learned_again_after_it():
+def test_a_wait_model_is_cached_for_a_day():
     first = learn_queue("Pitzer", accounting())
     again = learn_queue("Pitzer", [*accounting(), *accounting(3, now_s=100_000.0)])
     assert first.learned.learned_until_s == again.learned.learned_until_s
@@ -93,7 +129,7 @@ def test_what_was_learned_serves_for_a_day_and_is_learned_again_after_it():
     assert later.learned.learned_until_s > first.learned.learned_until_s + VALID_S / 2
 
 
-def test_a_damaged_file_of_what_was_learned_is_learned_again(tmp_path):
+def test_a_damaged_cache_is_fitted_again(tmp_path):
     learn_queue("Pitzer", accounting())
     (kept,) = (tmp_path / "data" / "waits").iterdir()
     kept.write_bytes(kept.read_bytes()[:100])
@@ -107,15 +143,14 @@ def test_an_accounting_is_read_from_standard_input(monkeypatch):
 
 @pytest.mark.parametrize(
     ("shown", "why"),
-    [("Pitzer=", "has no file name"), ("Pitzer=/nowhere", "/nowhere cannot be read"),
-     ("Nowhere=x", "Nowhere")],
-)  # fmt: skip
-def test_what_cannot_be_read_is_refused(shown, why):
+    [("Pitzer=", "has no file name"), ("Pitzer=/nowhere", "/nowhere cannot be read"), ("Nowhere=x", "Nowhere")],
+)
+def test_unreadable_accounting_is_refused(shown, why):
     with pytest.raises((InvalidInput, UnknownName), match=why):
         read_queues([shown], Catalog())
 
 
-def test_the_sacct_of_this_machine_is_asked_for_everybodys_jobs_in_epoch_seconds():
+def test_sacct_of_this_machine_lists_jobs_of_all_users_in_epoch_seconds():
     asked = []
 
     def runner(argv, *, env=None, cwd=None, timeout_s=None):
@@ -128,15 +163,21 @@ def test_the_sacct_of_this_machine_is_asked_for_everybodys_jobs_in_epoch_seconds
 
 @pytest.mark.parametrize(
     ("answer", "says"),
-    [(CompletedProcess(1, "", "first\nslurm_persist_conn_open: refused\n"), r"\(slurm_persist_conn_open: refused\): on"),
-     (CompletedProcess(-15, "", "", timed_out=True), "no answer within 300 s"), (CompletedProcess(7, "", ""), "exit code 7")],
-)  # fmt: skip
-def test_an_accounting_that_does_not_answer_is_said_to_be_out_of_reach(answer, says):
+    [
+        (
+            CompletedProcess(1, "", "first\nslurm_persist_conn_open: refused\n"),
+            r"\(slurm_persist_conn_open: refused\): on",
+        ),
+        (CompletedProcess(-15, "", "", timed_out=True), "no answer within 300 s"),
+        (CompletedProcess(7, "", ""), "exit code 7"),
+    ],
+)
+def test_a_failing_sacct_is_reported_as_unreachable(answer, says):
     with pytest.raises(SchedulerUnreachable, match=says):
         read_queues(["Pitzer"], Catalog(), lambda *_, **__: answer)
 
 
-def test_where_there_is_no_sacct_a_file_is_asked_for(monkeypatch):
+def test_without_sacct_the_error_proposes_a_file(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InvalidInput, match=r"needs sacct, which is not on this machine: .* --waits Pitzer=FILE"):
         read_queues(["Pitzer"], Catalog())

@@ -63,12 +63,12 @@ FROM_ALL = (EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX)
 
 
 @pytest.mark.parametrize("choice", EstimatorChoice)
-def test_the_user_s_choice_is_taken_and_told_with_what_was_found_of_it(choice, vision):
+def test_the_users_choice_is_used_and_reported_with_its_error(choice, vision):
     if choice is EstimatorChoice.NETWORK and not find_spec("onnxruntime"):
         pytest.skip("onnxruntime is not installed")
     model = select_kernels(known("RTX 4090"), vision, choice)
     assert NAMES[choice] == model.name
-    assert model.reasons[0].startswith(f"estimated with the {NAMES[choice]}, your choice; ")
+    assert f"the {NAMES[choice]}, " in model.reasons[0]
     assert "% off on 1,290 steps of vision inference in half precision" in model.reasons[0] or (
         choice in FROM_ALL and "% off on 9,149 steps" in model.reasons[0]
     )
@@ -80,7 +80,7 @@ def test_the_user_s_choice_is_taken_and_told_with_what_was_found_of_it(choice, v
     assert 0 < priced_s <= step_s * (1 + 1e-6)
 
 
-def test_a_choice_that_nothing_judges_says_that_its_range_is_an_assumption(vision):
+def test_a_choice_without_measurements_has_an_assumed_interval(vision):
     whole = TracedJob(OpGraph(tuple(replace(op, kind=OpKind.GEMM, dims={}) for op in vision.step.ops)))
     model = select_kernels(known("RTX 4090"), whole, EstimatorChoice.SPECS)
     assert "your choice; the interval is an assumption" in model.reasons[0]
@@ -96,13 +96,15 @@ def test_a_choice_that_learned_of_no_such_kernels_refuses(choice, vision):
 
 
 @pytest.mark.parametrize("choice", [EstimatorChoice.OP_UTILIZATION, EstimatorChoice.NETWORK, EstimatorChoice.BLACK_BOX])
-def test_what_was_learned_on_gpus_is_refused_for_a_processor(choice, bert):
+def test_estimators_trained_on_gpus_are_refused_for_a_cpu(choice, bert):
     processor = Device("Some processor", "AMD", DeviceKind.CPU, memory_bytes_per_s=1e11)
-    with pytest.raises(InvalidInput, match=f"Some processor is a cpu, but the {choice.value} estimator was trained on GPUs"):
+    with pytest.raises(
+        InvalidInput, match=f"Some processor is a cpu, but the {choice.value} estimator was trained on GPUs"
+    ):
         select_kernels(processor, bert, choice)
 
 
-def test_a_calibrated_gpu_is_priced_by_its_own_sweep(bert):
+def test_a_calibrated_gpu_uses_its_own_sweep(bert):
     before = select_kernels(known("T4"), bert)
     device = calibrated(known("T4"), 2e12)
     model = select_kernels(device, bert)
@@ -111,11 +113,11 @@ def test_a_calibrated_gpu_is_priced_by_its_own_sweep(bert):
     assert "on swept devices of which it knew no steps" in model.reasons[0]
 
 
-def test_a_calibrated_gpu_whose_steps_the_law_knows_is_priced_by_the_law_all_the_same(vision):
+def test_op_utilization_is_preferred_to_a_sweep_where_it_has_training_data(vision):
     assert select_kernels(calibrated(known("RTX 3090"), 2e13), vision).name == "op law"
 
 
-def test_where_no_steps_judge_a_sweep_it_is_believed_more_than_the_maker(bert):
+def test_a_sweep_without_measured_steps_is_preferred_to_vendor_specs(bert):
     device = calibrated(known("T4"), 2e12)
     plain = TracedJob(OpGraph(tuple(op for op in bert.step.ops if op.kind is OpKind.GEMM)))
     model = select_kernels(device, plain)

@@ -45,8 +45,8 @@ def test_a_sweep_is_fitted_in_once_and_read_from_its_file_by_the_next_process(fi
     assert first is kernel_models.swept_kernels(device)
     again = kernel_models._fit_sweep(device)  # as a process would that remembers nothing
     assert fits == ["T4"]
-    assert first.near.keys() == again.near.keys()
-    assert {"T4"} == {name for name, _ in again.near}
+    assert first.sweeps.keys() == again.sweeps.keys()
+    assert {"T4"} == {name for name, _ in again.sweeps}
     assert [one.name for one in (tmp_path / "swept").iterdir()] == ["t4.npz"]
 
 

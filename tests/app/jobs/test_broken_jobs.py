@@ -30,7 +30,7 @@ def job(key, *places, hours=30.0, state=JobState.PENDING, waits=True, **more):
 
 
 def broken(*jobs, at_hand=True):
-    return [(one.job, one.attempt) for one in find_broken_jobs(CHANGE, jobs, at_hand=at_hand)]
+    return [(job.job, job.attempt) for job in find_broken_jobs(CHANGE, jobs, at_hand=at_hand)]
 
 
 def test_jobs_that_wait_beyond_the_new_limit_or_in_a_partition_that_is_gone_are_broken():
@@ -42,7 +42,7 @@ def test_jobs_that_wait_beyond_the_new_limit_or_in_a_partition_that_is_gone_are_
     [job("a", BATCH, state=JobState.RUNNING), job("a", OTHER), job("a", BATCH, cancelled=True),
      job("a", BATCH, state=JobState.CANCELLED), replace(job("a", BATCH), state=JobState.FAILED)],
 )  # fmt: skip
-def test_what_runs_or_is_over_or_waits_elsewhere_is_not(fine):
+def test_running_finished_and_unrelated_jobs_are_not_broken(fine):
     assert broken(fine) == []
 
 
@@ -65,7 +65,7 @@ def test_jobs_of_the_slurm_at_hand_are_its_jobs_whatever_it_is_called():
     assert broken(job("a", Place("slurm", "batch")), at_hand=False) == []
 
 
-def test_they_are_announced_once_and_their_story_tells_it(monkeypatch, tmp_path):
+def test_broken_jobs_are_announced_once_and_logged(monkeypatch, tmp_path):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
     assert announce_broken_jobs(CHANGE) == (), "there is no journal"
     waiting = job("a", BATCH)
@@ -74,7 +74,7 @@ def test_they_are_announced_once_and_their_story_tells_it(monkeypatch, tmp_path)
         journal.write(attempts=waiting.attempts)
     (dry,) = announce_broken_jobs(CHANGE, write=False)
     assert dry.sentence == f"job a: train {WHY_SHORT}; run leadline cancel a, and submit it with another request"
-    assert [one.kind for one in job_events("a")[1]] == [EventKind.HANDED_OVER]
+    assert [event.kind for event in job_events("a")[1]] == [EventKind.HANDED_OVER]
     assert (dry,) == announce_broken_jobs(CHANGE)
     assert describe_event(job_events("a")[1][-1])[0] == f"reef changed: train {WHY_SHORT}"
     assert announce_broken_jobs(compare_systems(AFTER, AFTER)) == ()

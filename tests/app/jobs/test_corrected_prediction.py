@@ -45,7 +45,7 @@ def own_folder(monkeypatch, tmp_path):
 def prepared():
     return prepare_submission(
         COMMAND, [PLACE], JobRequest(account="A", gpus=1, cores=4), PlaneOptions(), toolbox()
-    ).wanted
+    ).submission
 
 
 def keep(told, count=30):
@@ -60,7 +60,7 @@ def keep(told, count=30):
     SqliteHistory(history_path()).add_all(map(run, range(count)))
 
 
-def test_a_job_asks_for_what_its_earlier_runs_took_and_its_run_says_how_it_was_corrected():
+def test_earlier_runs_correct_the_request_and_the_run_records_the_factor():
     first = prepared()
     assert first.tags == {}
     keep(first.predicted)
@@ -77,7 +77,7 @@ def test_a_job_asks_for_what_its_earlier_runs_took_and_its_run_says_how_it_was_c
     assert second.tags == {name: value for name, value in history.get("a-1").tags.items() if name in second.tags}
 
 
-def test_a_job_of_another_name_is_not_corrected_and_a_damaged_correction_is_told():
+def test_other_jobs_are_not_corrected_and_a_damaged_correction_is_reported():
     keep(predict_job(PLACE, COMMAND, toolbox(), gpus=1).estimate)
     retrain(folder=data_dir())
     assert predict_job(PLACE, COMMAND, toolbox(), gpus=1, name="another").tags == {}

@@ -42,7 +42,7 @@ def filled(request, place, *command):
     return infer_request(request, command or ("./job",), place, toolbox())
 
 
-def test_a_gpu_partition_gives_one_gpu_where_nothing_says_how_many():
+def test_a_gpu_partition_gives_one_gpu_by_default():
     answer = filled(SAID, "Pitzer:gpu")
     assert (answer.request.gpus, answer.request.nodes) == (1, 1)
     assert (answer.notes) == (
@@ -57,20 +57,20 @@ def test_a_partition_of_whole_nodes_gives_all_its_gpus():
 
 
 @pytest.mark.parametrize("place", ["Pitzer:cpu", "slurm:batch"])
-def test_no_gpu_is_asked_for_where_none_is_known_to_be(place):
+def test_no_gpu_is_requested_on_a_partition_without_gpus(place):
     answer = filled(SAID, place)
     assert not answer.request.gpus
     assert answer.notes == ()
 
 
-def test_what_the_user_asks_for_stays_even_none():
+def test_the_users_own_request_stays_even_zero_gpus():
     assert filled(replace(SAID, gpus=0), "Pitzer:gpu").request.gpus == 0
     two = filled(replace(SAID, gpus=4), "Pitzer:gpu")
     assert (two.request.gpus, two.request.nodes) == (4, 2)
     assert two.notes == ()
 
 
-def test_a_workload_file_says_the_gpus(tmp_path):
+def test_a_workload_file_sets_the_gpus(tmp_path):
     (tmp_path / "job.toml").write_text('command = "./job --x"\ngpus = 2\n')
     answer = filled(SAID, "Pitzer:gpu", "job.toml")
     assert (answer.request.gpus, answer.request.nodes) == (2, 1)
@@ -93,7 +93,7 @@ def test_more_processes_than_a_node_has_gpus_are_refused_by_the_script(script):
 def test_a_command_that_cannot_be_predicted_leaves_the_rest_to_the_site():
     answer = filled(JobRequest(), "Pitzer:gpu")
     assert (answer.request.cores, answer.request.memory_bytes, answer.request.walltime_s) == (None, None, None)
-    assert "left to the site, as nothing could be predicted: './job' is no Python command" in answer.notes[-1]
+    assert "unset resources are left to the site: './job' is not a Python command" in answer.notes[-1]
 
 
 def test_a_script_brings_the_cores_the_memory_and_the_time_that_are_predicted(script):
@@ -112,7 +112,7 @@ def test_a_place_that_does_not_exist_is_named():
         filled(SAID, "Pizter:gpu")
 
 
-def test_a_job_too_large_for_the_device_is_said_to_be(script, tmp_path):
+def test_a_job_too_large_for_the_device_is_reported(script, tmp_path):
     pytest.importorskip("torch")
     (tmp_path / script).write_text(TRAIN.replace("(64, 10)", "(64, 100_000_000)"))
     notes = filled(JobRequest(), "Pitzer:gpu", sys.executable, script).notes
@@ -120,7 +120,7 @@ def test_a_job_too_large_for_the_device_is_said_to_be(script, tmp_path):
     assert "leadline recommend shows where it fits" in notes[-1]
 
 
-def test_a_limit_below_the_one_asked_for_may_be_given_where_so_much_is_enough(script):
+def test_a_shorter_limit_is_allowed_if_it_is_expected_to_be_enough(script):
     answer = filled(JobRequest(walltime_s=8 * 3600.0), "Pitzer:gpu", sys.executable, script)
     assert answer.request.walltime_s == 8 * 3600.0
     assert answer.request.least_walltime_s < answer.request.walltime_s

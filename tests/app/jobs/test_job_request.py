@@ -70,7 +70,11 @@ def test_a_workload_file_brings_its_command_and_its_gpus(tmp_path):
 
 @pytest.mark.parametrize(
     ("request_", "reason"),
-    [(JobRequest(nodes=0), "--nodes 0"), (JobRequest(gpus=-1), "--gpus -1"), (JobRequest(walltime_s=0.0), "--time 0")],
+    [
+        (JobRequest(nodes=0), "--nodes is 0"),
+        (JobRequest(gpus=-1), "--gpus is -1"),
+        (JobRequest(walltime_s=0.0), "--time is 0"),
+    ],
 )
 def test_a_request_out_of_range_is_refused(request_, reason):
     with pytest.raises(InvalidInput, match=f"{reason}, but it must be at least"):
@@ -87,7 +91,7 @@ def test_the_script_follows_the_rules_of_the_system_named():
 
 
 def test_a_place_without_slurm_or_without_partition_is_refused():
-    with pytest.raises(InvalidInput, match="EC2 has no Slurm"):
+    with pytest.raises(InvalidInput, match="EC2 does not use Slurm"):
         render_batch_script(build_job_spec(["x"], "EC2:gpu", JobRequest()), OneSystem())
     with pytest.raises(InvalidInput, match="write Pitzer:PARTITION, one of gpu"):
         render_batch_script(build_job_spec(["x"], "Pitzer", JobRequest()), OneSystem())

@@ -77,7 +77,7 @@ def elsewhere(here=lambda: LocalMemory(64 * GIB, 24 * GIB)):
     return AlternativeFinder(Catalog(), here, lambda spec, place: WAIT)  # noqa: ARG005 - the port's
 
 
-def test_places_that_would_take_the_job_are_told_with_wait_time_and_price():
+def test_targets_that_accept_the_job_are_listed_with_wait_and_price():
     (found,) = elsewhere().alternatives(situation([SHORT, LONG]))
     assert (found.place, found.resources, found.wait_s, found.elapsed_s) == (LONG, ASKED, WAIT, TAKES)
     assert (pytest.approx(found.cost), found.currency) == (0.04, "USD")
@@ -94,7 +94,7 @@ def test_a_place_that_would_refuse_the_job_is_none(place, asked):
     assert elsewhere().alternatives(here) == ()
 
 
-def test_a_limit_is_lowered_to_what_is_allowed_where_the_job_needs_no_more_or_goes_on_by_itself():
+def test_a_limit_is_lowered_to_the_allowed_one_if_it_is_enough_or_the_job_resumes():
     long = replace(ASKED, walltime_s=20.0 * HOUR_S)
     lowered = replace(ASKED, walltime_s=4.0 * HOUR_S)
     assert lowered == alternative_request(situation([LONG, SHORT], asked=long), 4.0 * HOUR_S, None)
@@ -106,7 +106,7 @@ def test_a_limit_is_lowered_to_what_is_allowed_where_the_job_needs_no_more_or_go
     )
 
 
-def test_other_nodes_take_another_time_which_is_known_only_where_it_was_predicted():
+def test_the_time_on_other_nodes_is_known_only_if_predicted():
     known = Estimate(Target("x", "atoll", "cpu"), "roofline", Basis(Tier.SPECS), elapsed_s=Interval(9.0, 8.0, 10.0))
     at = Place("atoll", "cpu")
     (found,) = elsewhere().alternatives(situation([SHORT, at]))
@@ -115,7 +115,7 @@ def test_other_nodes_take_another_time_which_is_known_only_where_it_was_predicte
     assert Interval(9.0, 8.0, 10.0) == found.elapsed_s
 
 
-def test_nodes_of_one_type_of_a_system_are_the_same_though_their_processor_is_not_known():
+def test_nodes_of_one_type_are_alike_even_with_an_unknown_processor():
     unknown, again = NodeType("n", cores=64), NodeType("n", cores=64, memory_bytes=GIB)
     assert have_same_hardware(unknown, again, at_home=True)
     assert not have_same_hardware(unknown, again)
@@ -159,18 +159,18 @@ class Foretells:
     def __init__(self, here, there):
         self.here, self.there = here, there
 
-    def of(self, spec, place):  # noqa: ARG002 - the port's
+    def predicted(self, spec, place):  # noqa: ARG002 - the port's
         return self.there
 
     def remaining(self, attempt, spec, now_s):  # noqa: ARG002 - the port's
         return self.here
 
-    def let_go(self, attempt):
+    def forget(self, attempt):
         """Nothing is kept."""
 
 
 @pytest.mark.parametrize(("here_s", "action"), [(40_000.0, Action.MOVE), (900.0, Action.SHRINK)])
-def test_a_waiting_job_moves_to_where_it_ends_sooner_by_what_the_advisor_knows(tmp_path, here_s, action):
+def test_a_waiting_job_moves_to_the_target_where_it_ends_sooner(tmp_path, here_s, action):
     waits = Foretells(Interval(here_s, 0.8 * here_s, 1.2 * here_s), WAIT)
     advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), waits=waits)
     known = Estimate(Target("x", "reef", "short"), "roofline", Basis(Tier.SPECS), elapsed_s=TAKES)
@@ -188,7 +188,7 @@ def test_a_waiting_job_moves_to_where_it_ends_sooner_by_what_the_advisor_knows(t
      (("reef", "short"), AT_HOME, False), (("reef", "short"), Place("reef"), True), ((None, None), HERE, True),
      ((None, None), SHORT, False), (("reef", "short"), HERE, False)],
 )  # fmt: skip
-def test_what_was_predicted_for_other_nodes_says_nothing_of_a_job_here(tmp_path, target, place, holds):
+def test_a_prediction_for_other_nodes_is_not_used(tmp_path, target, place, holds):
     advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table())
     known = Estimate(Target("x", *target), "roofline", Basis(Tier.SPECS), elapsed_s=TAKES)
     one = situation([place], predicted=known)
@@ -196,7 +196,7 @@ def test_what_was_predicted_for_other_nodes_says_nothing_of_a_job_here(tmp_path,
     assert (TAKES if holds else None) == expected.total_s
 
 
-def test_what_a_gpu_and_a_node_have_here_and_at_a_place_is_expected_of_an_attempt(tmp_path):
+def test_the_expectation_has_the_memory_of_the_gpu_and_the_node(tmp_path):
     advisor = PlaneAdvisor(
         Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), lambda: LocalMemory(64 * GIB, 24 * GIB)
     )
@@ -208,7 +208,7 @@ def test_what_a_gpu_and_a_node_have_here_and_at_a_place_is_expected_of_an_attemp
     assert figures == [(64 * GIB, 24 * GIB), (256 * GIB, 40 * GIB)]
 
 
-def test_the_smallest_gpu_of_this_machine_counts_and_none_where_there_is_no_driver():
+def test_the_smallest_gpu_of_this_machine_counts_and_none_without_a_driver():
     def driver(argv, **_):
         assert argv[0] == "nvidia-smi"
         return CompletedProcess(0, "24576\n81559\n", "")

@@ -48,8 +48,9 @@ class School:
 
 
 def runs(count=MIN_NEW_RUNS, name="train", state=JobState.COMPLETED):
-    return [Run(str(one), JobSpec(name, ("true",), ResourceSpec()), state, "2026-01-05T10:00:00Z")
-            for one in range(count)]  # fmt: skip
+    return [
+        Run(str(one), JobSpec(name, ("true",), ResourceSpec()), state, "2026-01-05T10:00:00Z") for one in range(count)
+    ]
 
 
 @pytest.fixture
@@ -75,28 +76,28 @@ def learning(school, clock, heard):
 def news(learning):
     first = learning.news()
     learning.settle(10)
-    return [one.said["why"] for one in (*first, *learning.news())]
+    return [one.details["why"] for one in (*first, *learning.news())]
 
 
-def test_nothing_is_learned_of_fewer_runs_than_a_few_nor_of_what_failed(learning, school):
-    learning.take_in(runs(MIN_NEW_RUNS - 1))
-    learning.take_in(runs(MIN_NEW_RUNS, state=JobState.FAILED))
+def test_few_runs_and_failed_runs_trigger_no_retraining(learning, school):
+    learning.count_runs(runs(MIN_NEW_RUNS - 1))
+    learning.count_runs(runs(MIN_NEW_RUNS, state=JobState.FAILED))
     assert news(learning) == []
     assert school.asked == []
 
 
-def test_applications_with_new_runs_are_learned_from_and_what_was_found_out_is_told(learning, school, heard):
+def test_applications_with_new_runs_are_retrained_and_the_results_reported(learning, school, heard):
     school.answer = RetrainingReport((KEPT, BETTER))
-    learning.take_in([*runs(), *runs(name="infer"), *runs(1, name="once")])
+    learning.count_runs([*runs(), *runs(name="infer"), *runs(1, name="once")])
     assert [BETTER.sentence] == news(learning)
     assert [BETTER.sentence] == heard
     assert school.asked == [("train", "infer")]
 
 
 def test_between_two_lessons_ten_minutes_pass(learning, school, clock):
-    learning.take_in(runs())
+    learning.count_runs(runs())
     news(learning)
-    learning.take_in(runs())
+    learning.count_runs(runs())
     clock.sleep(REPEAT_S - 1.0)
     news(learning)
     assert len(school.asked) == 1
@@ -105,15 +106,15 @@ def test_between_two_lessons_ten_minutes_pass(learning, school, clock):
     assert len(school.asked) == 2
 
 
-def test_a_failure_is_told_once_and_learning_goes_on(learning, school, clock):
+def test_a_failure_is_reported_once_and_retraining_goes_on(learning, school, clock):
     school.answer = ZeroDivisionError("division by zero")
     for _ in range(2):
-        learning.take_in(runs())
+        learning.count_runs(runs())
         told = news(learning)
         clock.sleep(REPEAT_S)
         assert told == (["retraining failed: division by zero"] if len(school.asked) == 1 else [])
     school.answer = RetrainingReport((BETTER,))
-    learning.take_in(runs())
+    learning.count_runs(runs())
     assert [BETTER.sentence] == news(learning)
 
 
@@ -121,9 +122,16 @@ def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_
     school.answer = RetrainingReport((BETTER,), ("could not retrain infer: no numpy",))
     school.open.clear()
     with PlaneJournal(tmp_path / "journal.sqlite", clock) as journal:
-        plane = Plane(journal, {}.__getitem__, FakeAdvisor(), diagnose=diagnose_by_state, decide=retry_node_failures, clock=clock,
-                      news=learning.news)  # fmt: skip
-        learning.take_in(runs())
+        plane = Plane(
+            journal,
+            {}.__getitem__,
+            FakeAdvisor(),
+            diagnose=diagnose_by_state,
+            decide=retry_node_failures,
+            clock=clock,
+            news=learning.news,
+        )
+        learning.count_runs(runs())
         plane.step()
         plane.step()
         assert journal.events(kinds=[EventKind.LEARNED]) == ()
@@ -132,35 +140,41 @@ def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_
         plane.step()
         plane.step()
         told = journal.events(kinds=[EventKind.LEARNED])
-    assert [BETTER.sentence, "could not retrain infer: no numpy"] == [one.said["why"] for one in told]
-    assert tuple(told[0].said[name] for name in ("error_before", "error_after", "replaced")) == (0.5, 0.1, True)
+    assert [BETTER.sentence, "could not retrain infer: no numpy"] == [one.details["why"] for one in told]
+    assert tuple(told[0].details[name] for name in ("error_before", "error_after", "replaced")) == (0.5, 0.1, True)
 
 
-def test_learning_in_a_process_of_its_own_corrects_what_predicts_an_application(tmp_path, monkeypatch):
+def test_retraining_in_a_process_corrects_an_application(tmp_path, monkeypatch):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     told = Estimate(Target("node"), "roofline", Basis(Tier.SPECS), Interval(100.0, 50.0, 200.0))
     SqliteHistory(tmp_path / "history.sqlite").add_all(
-        replace(one, predicted=told, started_at=f"2026-01-{at + 1:02}T10:00:00Z",
-                measured={"elapsed_s": Measurement(250.0 + at % 5, "s", "test")})
+        replace(
+            one,
+            predicted=told,
+            started_at=f"2026-01-{at + 1:02}T10:00:00Z",
+            measured={"elapsed_s": Measurement(250.0 + at % 5, "s", "test")},
+        )
         for at, one in enumerate(runs(30))
-    )  # fmt: skip
+    )
     taught = retrain_in_process(("train", "infer"))
     assert taught.failures == ()
-    assert [(one.application, one.quantity, one.replaced) for one in taught.lessons] == [("train", "elapsed_s", True)]
+    assert [(result.application, result.quantity, result.replaced) for result in taught.results] == [
+        ("train", "elapsed_s", True)
+    ]
     assert pytest.approx(correct_estimate(told, "train")[0].elapsed_s.point, rel=0.05) == 250.0
 
 
-def test_the_last_lessons_stand_in_the_planes_status(tmp_path, monkeypatch, capsys):
+def test_the_planes_status_shows_the_last_retrainings(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
     with open_journal() as journal:
-        journal.write(notes=[NewEvent(EventKind.LEARNED, said=event_details(BETTER))])
+        journal.write(events=[NewEvent(EventKind.LEARNED, details=event_details(BETTER))])
         journal.write(
-            notes=[NewEvent(EventKind.LEARNED, said={"why": "nothing could be learned: no numpy", "failed": True})]
+            events=[NewEvent(EventKind.LEARNED, details={"why": "retraining failed: no numpy", "failed": True})]
         )
     assert main(["plane", "status"]) == 0
     out = capsys.readouterr().out
-    assert f"learned: {BETTER.sentence}" in out
-    assert "  nothing could be learned: no numpy" in out
+    assert f"retrained: {BETTER.sentence}" in out
+    assert "  retraining failed: no numpy" in out
     assert main(["plane", "status", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["learned"][0]["said"]["error_after"] == 0.1

@@ -29,7 +29,7 @@ class Office:
         self.asked.append(asked)
         if self.fails:
             raise LeadlineError(self.fails)
-        learned = tuple(WAIT if one.partition == "busy" else None for one in asked.jobs)
+        learned = tuple(WAIT if job.partition == "busy" else None for job in asked.jobs)
         return WaitForecast(learned, tuple(None if one else 60.0 for one in learned))
 
 
@@ -59,31 +59,31 @@ def waits(office, clock, heard):
 
 def told(waits, clock, place=BUSY):
     """Let the answer to what was asked come, and ask again."""
-    waits.of(spec(place), place)
+    waits.predicted(spec(place), place)
     clock.sleep(COLLECT_S)
-    waits.of(spec(place), place)
+    waits.predicted(spec(place), place)
     waits.settle(10)
-    return waits.of(spec(place), place)
+    return waits.predicted(spec(place), place)
 
 
-def test_a_wait_is_not_known_until_it_was_foretold_and_nobody_waits_for_that(waits, office, clock):
+def test_a_wait_is_unknown_until_it_is_predicted_in_the_background(waits, office, clock):
     office.open.clear()
-    assert waits.of(spec(BUSY), BUSY) is None
+    assert waits.predicted(spec(BUSY), BUSY) is None
     clock.sleep(COLLECT_S)
-    assert waits.of(spec(BUSY), BUSY) is None, "an answer came though the office is shut"
+    assert waits.predicted(spec(BUSY), BUSY) is None, "an answer came though the office is shut"
     office.open.set()
     waits.settle(10)
-    assert WAIT.wait_s == waits.of(spec(BUSY), BUSY)
+    assert WAIT.wait_s == waits.predicted(spec(BUSY), BUSY)
 
 
-def test_questions_of_half_a_minute_are_asked_together_and_the_system_only_twice_an_hour(waits, office, clock):
-    waits.of(spec(BUSY), BUSY)
-    waits.of(spec(IDLE), IDLE)
+def test_questions_are_collected_for_half_a_minute_and_repeated_twice_an_hour(waits, office, clock):
+    waits.predicted(spec(BUSY), BUSY)
+    waits.predicted(spec(IDLE), IDLE)
     told(waits, clock)
-    assert [tuple(one.partition for one in each.jobs) for each in office.asked] == [("busy", "idle")]
-    waits.of(spec(BUSY, 2.0), BUSY)
+    assert [tuple(job.partition for job in each.jobs) for each in office.asked] == [("busy", "idle")]
+    waits.predicted(spec(BUSY, 2.0), BUSY)
     clock.sleep(REPEAT_S - 1.0)
-    waits.of(spec(BUSY, 2.0), BUSY)
+    waits.predicted(spec(BUSY, 2.0), BUSY)
     waits.settle(10)
     assert len(office.asked) == 1
     clock.sleep(1.0)
@@ -91,15 +91,15 @@ def test_questions_of_half_a_minute_are_asked_together_and_the_system_only_twice
     assert len(office.asked) == 2
 
 
-def test_what_only_the_scheduler_plans_is_mostly_sooner(waits, clock):
+def test_a_wait_planned_by_the_scheduler_is_an_upper_estimate(waits, clock):
     assert Interval(PLANNED_WAIT_SHARE * 60.0, 0.0, 60.0) == told(waits, clock, IDLE)
 
 
-def test_an_old_answer_says_nothing_of_a_job_that_is_submitted_now(waits, office, clock, heard):
+def test_an_old_answer_is_not_used_for_a_new_job(waits, office, clock, heard):
     assert told(waits, clock) is not None
     office.fails = "no accounting"
     clock.sleep(VALID_S + 1.0)
-    assert waits.of(spec(BUSY), BUSY) is None
+    assert waits.predicted(spec(BUSY), BUSY) is None
     assert told(waits, clock) is None
     clock.sleep(REPEAT_S)
     told(waits, clock)
@@ -109,7 +109,7 @@ def test_an_old_answer_says_nothing_of_a_job_that_is_submitted_now(waits, office
     assert told(waits, clock) is not None
 
 
-def test_an_attempt_waits_for_what_is_left_of_the_waits_that_were_foretold_of_it(waits, clock):
+def test_the_remaining_wait_is_conditional_on_the_time_waited(waits, clock):
     attempt = Attempt("a", "j", 1, BUSY, spec(BUSY).resources, submitted_at=iso_utc(clock.now_s()))
     assert waits.remaining(attempt, spec(BUSY), clock.now_s()) is None
     told(waits, clock)
@@ -122,7 +122,7 @@ def test_an_attempt_waits_for_what_is_left_of_the_waits_that_were_foretold_of_it
     assert waits.remaining(attempt, spec(BUSY), clock.now_s()) is None, "it waits longer than was foretold"
 
 
-def test_of_this_machine_and_of_a_partition_that_is_not_named_nothing_is_asked(waits, office, clock):
+def test_no_question_about_this_machine_or_without_a_partition(waits, office, clock):
     for place in (Place("local"), Place("reef")):
         assert told(waits, clock, place) is None
     assert office.asked == []

@@ -48,14 +48,14 @@ def test_a_partition_is_called_as_its_scheduler_calls_it():
     assert queue_name(spec("any"), Catalog()) == "any"
 
 
-def test_why_nothing_is_known_is_told(monkeypatch, tmp_path):
+def test_the_forecast_has_the_reason_for_an_unknown_wait(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     found = predict_wait(WaitQuestion("slurm", (spec("short"),)), Catalog(), NoAccounting())
     assert (found.learned, found.planned_s) == ((None,), (None,))
-    assert "accounting storage is disabled" in found.why
+    assert "accounting storage is disabled" in found.reason
 
 
-def test_a_process_that_fails_is_one_sentence(monkeypatch):
+def test_a_failing_process_is_reported_in_one_sentence(monkeypatch):
     monkeypatch.setenv("LEADLINE_DATA_DIR", "/proc/nowhere")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setattr("leadline.app.jobs.plane_waits.MODULE", "leadline.app.no_such_module")
@@ -69,7 +69,7 @@ def has_started(slurm):
 
 
 @pytest.mark.slow
-def test_on_a_real_slurm_waits_are_learned_and_where_nothing_ran_its_plan_is_told(slurm, tmp_path):
+def test_waits_on_a_real_slurm_come_from_its_accounting_or_its_plan(slurm, tmp_path):
     for folder in (tmp_path, *list(tmp_path.parents)[:3]):
         if folder.stat().st_uid == os.getuid():
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
@@ -81,7 +81,7 @@ def test_on_a_real_slurm_waits_are_learned_and_where_nothing_ran_its_plan_is_tol
     slurm.wait(lambda: not slurm.run(["squeue", "-h", "-p", "short"]).stdout.strip(), "the jobs ran", most_s=120)
     time.sleep(3)
     found = predict_waits_in_process(WaitQuestion("slurm", (spec("short"), spec("long"))))
-    assert found.why == ""
+    assert found.reason == ""
     assert found.learned[0].wait_s.high < 600
     assert found.learned[0].wait_s.level == 0.9
     assert (found.planned_s[0], found.learned[1]) == (None, None)

@@ -45,7 +45,7 @@ def test_a_job_that_ends_by_itself_is_measured_and_not_scaled():
     assert "the job finished" in found.remarks[-1]
 
 
-def test_a_job_in_another_language_is_scaled_by_what_it_reports():
+def test_a_job_in_another_language_is_extrapolated_from_its_reports():
     loop = 'i=0; while :; do i=$((i+1)); sleep 0.05; echo "step=$i total_steps=2000" >> "$LEADLINE_PROGRESS"; done'
     found = probe(("sh", "-c", loop), ProbeLimits(units=20))
     assert JobState.CANCELLED is found.state
@@ -53,14 +53,14 @@ def test_a_job_in_another_language_is_scaled_by_what_it_reports():
     assert 100 <= found.forecast.elapsed_s.point < 300
 
 
-def test_a_loop_without_an_end_is_not_known_until_its_steps_are_said():
+def test_an_endless_loop_needs_steps_total():
     command = write("import time\nwhile True:\n    time.sleep(0.005)\n")
     assert "--steps-total" in probe(command, ProbeLimits(units=30)).forecast.unknown["elapsed_s"]
     said = probe(command, ProbeLimits(units=30), units_total=10_000)
     assert 50 <= said.forecast.elapsed_s.point < 150
 
 
-def test_a_job_that_shows_nothing_says_what_to_do():
+def test_a_job_without_visible_steps_gets_a_hint():
     found = probe(("sleep", "30"), ProbeLimits(limit_s=0.5))
     assert "LEADLINE_PROGRESS" in found.forecast.unknown["elapsed_s"]
 
@@ -71,7 +71,7 @@ def test_a_limit_that_is_not_above_zero_is_refused(limits):
         probe(("true",), limits)
 
 
-def test_the_command_prints_one_document_and_the_jobs_own_words_go_to_stderr():
+def test_the_command_prints_one_document_and_the_jobs_output_goes_to_stderr():
     command = write("print('hello')\n" + LOOP.format(epochs=1000))
     words = [sys.executable, "-P", "-m", "leadline", "probe", "--steps", "30", "--json", "--", *command]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -82,10 +82,15 @@ def test_the_command_prints_one_document_and_the_jobs_own_words_go_to_stderr():
     assert "hello" in done.stderr
 
 
-def test_the_command_shows_what_was_seen_and_scaled_and_how_to_ask_for_it():
+def test_the_command_shows_observations_forecast_and_the_next_command():
     words = [sys.executable, "-P", "-m", "leadline", "probe", "--steps", "30", "--", *write(LOOP.format(epochs=1000))]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    for part in ("Seen (the script's loops)", "for epoch in range(1000)", "90% range", "leadline submit --time 00:"):
+    for part in (
+        "Observed (the script's loops)",
+        "for epoch in range(1000)",
+        "90% range",
+        "leadline submit --time 00:",
+    ):
         assert part in done.stdout
     assert "files that the command wrote" in done.stderr
 
@@ -95,6 +100,6 @@ def test_a_command_that_fails_ends_the_probe_with_its_reason(capfd):
     assert "the command failed (exit code 1)" in capfd.readouterr().err
 
 
-def test_without_a_command_the_probe_says_how_to_give_one(capfd):
+def test_a_probe_without_a_command_is_refused_with_an_example(capfd):
     assert main(["probe"]) == 2
     assert "put it after --" in capfd.readouterr().err

@@ -56,7 +56,7 @@ def test_a_place_that_cannot_be_is_refused(places, says):
         parse_places(places, toolbox().catalog)
 
 
-def test_a_place_without_a_way_to_it_is_refused_with_what_to_write(monkeypatch):
+def test_an_unreachable_target_is_refused_with_the_fix(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     catalog = toolbox().catalog
     with pytest.raises(SchedulerUnreachable, match=r"no sbatch, .*reach\.toml.*--dry-run prints the script"):
@@ -105,18 +105,26 @@ def test_terms_that_cannot_be_are_refused_by_name(terms, says):
         build_policy(LOCAL, terms)
 
 
-def test_what_is_handed_over_has_the_folder_at_hand_and_the_scripts_have_not(tmp_path):
+def test_a_submission_has_the_current_folder_but_its_scripts_do_not(tmp_path):
     terms = PlaneOptions(array="0-9:3", after_any=("ab12",))
     prepared = prepare_submission(["./job"], ["slurm:batch", "local"], JobRequest(cores=2), terms, toolbox())
-    wanted = prepared.wanted
-    assert (wanted.indices, wanted.after, wanted.after_kind) == ((0, 3, 6, 9), ("ab12",), DependencyKind.ANY)
-    assert (str(tmp_path), "slurm", "batch") == (wanted.spec.workdir, wanted.spec.system, wanted.spec.partition)
+    submission = prepared.submission
+    assert (submission.indices, submission.after, submission.after_kind) == (
+        (0, 3, 6, 9),
+        ("ab12",),
+        DependencyKind.ANY,
+    )
+    assert (str(tmp_path), "slurm", "batch") == (
+        submission.spec.workdir,
+        submission.spec.system,
+        submission.spec.partition,
+    )
     ((place, _, script),) = prepared.scripts
     assert str(place) == "slurm:batch"
     assert "cd --" not in script
 
 
-def test_a_site_that_would_refuse_the_job_is_heard_before_anything_is_handed_over():
+def test_a_site_that_would_refuse_the_job_stops_the_submission():
     with pytest.raises(InvalidInput, match="cannot be had in partition"):
         prepare_submission(
             ["./job"],
@@ -132,13 +140,13 @@ def test_a_site_that_would_refuse_the_job_is_heard_before_anything_is_handed_ove
 def test_a_system_over_ssh_is_left_its_own_folder():
     reach('[systems.MyLab]\nhost = "lab"\nfolder = "/scratch/me"\nscheduler = "slurm"\n')
     prepared = prepare_submission(["./job"], ["MyLab:b"], JobRequest(), PlaneOptions(), toolbox())
-    assert prepared.wanted.spec.workdir is None
+    assert prepared.submission.spec.workdir is None
     assert "#SBATCH --partition=b" in prepared.scripts[0][2]
 
 
-def test_copies_are_refused_where_nothing_could_hold_them_back():
+def test_replicas_need_the_measuring_wrapper():
     places = (Place("local"), Place("slurm"))
-    with pytest.raises(InvalidInput, match="--copies 2 needs the measuring wrapper"):
+    with pytest.raises(InvalidInput, match="--copies needs the measuring wrapper"):
         build_policy(places, PlaneOptions(copies=2, measured=False))
     wanted = JobSubmission(JobSpec("x", ("true",), ResourceSpec()), Policy(places, copies=2, measured=False))
     with pytest.raises(InvalidInput, match="replicas of a job need the measuring wrapper"):

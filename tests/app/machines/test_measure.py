@@ -7,7 +7,7 @@ from leadline.core.errors import InvalidInput
 
 
 @pytest.mark.slow
-def test_a_short_run_is_told_in_a_sentence_and_in_numbers(tmp_path):
+def test_a_short_run_is_summarized_in_a_sentence_and_in_numbers(tmp_path):
     pytest.importorskip("torch")
     path = tmp_path / "rows.jsonl"
     seen = []
@@ -25,11 +25,11 @@ def test_a_short_run_is_told_in_a_sentence_and_in_numbers(tmp_path):
     ("change", "says"),
     [
         ({"minutes": -1}, "--minutes -1 is no time to measure in: give for example 20"),
-        ({"point_s": 0}, "--point-limit 0 is no time to measure in"),
+        ({"point_s": 0}, "--point-limit is 0, but it must be above 0"),
         ({"python": "/nowhere/python"}, "/nowhere/python cannot be started"),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_leaves_no_file(change, says, tmp_path):
+def test_an_impossible_request_is_refused_and_writes_no_file(change, says, tmp_path):
     if "python" not in change:
         pytest.importorskip("torch")
     with pytest.raises(InvalidInput, match=says):

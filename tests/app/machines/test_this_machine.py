@@ -16,7 +16,7 @@ def silent(kind, number, total):
 def test_this_machine_is_measured_saved_and_read_back(tmp_path):
     device = calibrate(device_type="cpu", budget_s=10, progress=silent, folder=tmp_path)
     (file,) = tmp_path.iterdir()
-    assert device == from_json(file.read_text(encoding="utf-8"), Device, what=str(file))
+    assert device == from_json(file.read_text(encoding="utf-8"), Device, label=str(file))
     expected = {"addmm", "mm", "bmm", "convolution", "convolution_backward", "attention", "lstm", "add"}
     timed = {timing.kind for timing in device.calibration.timings}
     assert len(expected & timed) >= 6, expected - timed  # on a busy machine so short a sweep does not come to all
@@ -28,7 +28,7 @@ def test_this_machine_is_measured_saved_and_read_back(tmp_path):
 
 
 def test_a_budget_too_small_is_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(InvalidInput, match="--budget 1 is too short"):
+    with pytest.raises(InvalidInput, match="--budget is 1, but it must be at least 10 seconds"):
         calibrate(device_type="cpu", budget_s=1, progress=silent, folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -52,7 +52,7 @@ def swept_gpu(name, memory_gib):
     [("Tesla T4", "T4", 14.6), ("NVIDIA A100-SXM4-40GB", "A100 SXM4 40GB", 39.4), ("NVIDIA L40S", "L40S", 44.4),
      ("AMD Instinct MI300X", "MI300X", 191.5)],
 )  # fmt: skip
-def test_a_measured_gpu_that_the_catalog_has_keeps_its_name_and_its_maker_s_figures(driver, name, memory_gib):
+def test_a_measured_gpu_of_the_catalog_keeps_its_name_and_specs(driver, name, memory_gib):
     known, measured = TomlCatalog(None).device(name), swept_gpu(driver, memory_gib)
     device = with_catalog_specs(measured)
     assert (name, known.peak_flops_per_s, known.memory_bytes_per_s) == (

@@ -44,7 +44,7 @@ def test_the_figures_are_those_of_a_step_and_of_the_loop_around_it():
     }  # fmt: skip
 
 
-def test_what_the_loop_does_not_say_is_absent():
+def test_unknown_loop_sizes_are_absent():
     assert "graph_steps" not in graph_features(TracedJob(STEP))
 
 
@@ -73,7 +73,7 @@ def test_figures_that_were_cut_short_are_made_again(folder):
     assert len(source.asked) == 2
 
 
-def test_what_cannot_be_traced_is_named_and_leaves_nothing(folder):
+def test_an_untraceable_command_is_named_and_not_cached(folder):
     commands = [TraceableCommand(("python", "train.py", str(number)), str(folder)) for number in range(4)]
     with pytest.raises(InvalidInput, match=r"cannot trace python train\.py 0: it trains nothing"):
         trace_features(commands, Source(Untraceable("it trains nothing")), jobs=1)

@@ -73,7 +73,7 @@ def table_1(seconds, **limits):
 
 
 def by_cores(options, figure):
-    return {one.parameters["cores"]: figure(one) for one in options}
+    return {option.parameters["cores"]: figure(option) for option in options}
 
 
 def test_table_1s_measured_runs_cost_what_it_says():
@@ -88,15 +88,15 @@ def test_table_1s_predictions_cost_what_it_says():
 
 def test_under_table_1s_limit_of_120_s_the_cheapest_that_qualifies_is_chosen():
     answer = table_1(PREDICTED_S, deadline_s=120)
-    assert [one.parameters["cores"] for one in answer.options] == [10, 28]
-    assert [one.kind for one in answer.rejections] == ["deadline"]
+    assert [option.parameters["cores"] for option in answer.options] == [10, 28]
+    assert [rejection.kind for rejection in answer.rejections] == ["deadline"]
     assert pytest.approx(103 / 3600 * (10 * 0.003 + 0.09)) == answer.options[0].estimate.cost.point
 
 
 def test_under_table_1s_limit_of_a_cent_the_fastest_is_chosen():
     answer = table_1(PREDICTED_S, budget=0.01)
-    assert [one.parameters["cores"] for one in answer.options] == [28, 10]
-    assert [one.kind for one in answer.rejections] == ["budget"]
+    assert [option.parameters["cores"] for option in answer.options] == [28, 10]
+    assert [rejection.kind for rejection in answer.rejections] == ["budget"]
     assert answer.options[0].estimate.elapsed_s.point == 95.0
 
 
@@ -137,8 +137,8 @@ def test_a_node_of_a_known_processor_is_marked_for_what_else_no_run_had():
 
 def test_hardware_that_was_measured_comes_before_what_was_not():
     options = recommend(MadeModel(per_core), *SET, "cores=4", on=("Pitzer:cpu-exp", "Pitzer:cpu")).options
-    assert [one.partition for one in options] == ["cpu", "cpu-exp"]
-    assert all(one.on_front for one in options[:1])
+    assert [option.partition for option in options] == ["cpu", "cpu-exp"]
+    assert all(option.on_front for option in options[:1])
 
 
 def test_a_model_whose_runs_do_not_say_their_hardware_is_sure_of_none():
@@ -154,13 +154,13 @@ def test_a_model_whose_runs_do_not_say_their_hardware_is_sure_of_none():
 )  # fmt: skip
 def test_a_place_that_cannot_give_what_the_job_uses_is_rejected_with_the_reason(given, place, kind):
     answer = recommend(MadeModel(per_core), *SET, *given, on=(place,))
-    assert [kind] == [one.kind for one in answer.rejections]
+    assert [kind] == [rejection.kind for rejection in answer.rejections]
     assert answer.options == ()
 
 
 def test_memory_that_is_fixed_below_what_is_predicted_is_rejected():
     answer = recommend(MadeModel(per_core, memory=8e9), *SET, "cores=4", "memory=4G")
-    assert [one.kind for one in answer.rejections] == ["memory-asked"]
+    assert [rejection.kind for rejection in answer.rejections] == ["memory-asked"]
     assert "of memory would make Pitzer:cpu fit" in answer.smallest_change
 
 
@@ -228,7 +228,7 @@ def test_a_model_without_a_time_cannot_recommend():
 
 def test_an_estimate_needs_no_place_where_all_runs_had_the_same_hardware():
     answer = estimate_with_model(ModelQuestion("net.npz", (*SET, "cores=4")), MadeModel(per_core), toolbox())
-    assert tuple(one.elapsed_s.point for one in answer.estimates) == (9000.0,)
+    assert tuple(estimate.elapsed_s.point for estimate in answer.estimates) == (9000.0,)
     assert answer.estimates[0].target.device == XEON
     assert "--on" in answer.estimates[0].unknown["cost"]
 
@@ -246,7 +246,7 @@ def test_an_estimate_of_a_model_of_several_kinds_of_hardware_asks_for_the_place(
 def test_an_estimate_is_made_of_each_value_to_try_and_says_which_a_place_cannot_take():
     question = ModelQuestion("net.npz", SET, ("cores=4,64",))
     answer = estimate_with_model(question, MadeModel(per_core), toolbox(), on=("Pitzer:cpu",))
-    assert [one["cores"] for one in answer.parameters] == [4]
+    assert [parameter["cores"] for parameter in answer.parameters] == [4]
     assert answer.left_out == ("Pitzer:cpu has 40 cores a node, and the job uses 64 on one node",)
 
 

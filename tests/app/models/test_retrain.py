@@ -88,7 +88,7 @@ def test_a_model_is_replaced_and_the_older_one_kept_beside(home):
     assert [one.name for one in path.parent.glob("*.npz")] == ["net.npz"]
 
 
-def test_what_was_learned_is_not_learned_again(home):
+def test_a_rejected_refit_is_not_repeated(home):
     retrain(folder=home)
     kept = (home / "models" / "net.npz").read_bytes()
     (lesson,) = retrain(folder=home)
@@ -146,7 +146,7 @@ def test_predictions_that_were_corrected_are_counted_without_it(tmp_path, quick)
     )
 
 
-def test_a_damaged_memory_of_what_was_tried_says_what_to_do(tmp_path, quick):
+def test_a_damaged_file_of_rejected_refits_is_reported_with_the_fix(tmp_path, quick):
     (tmp_path / "learned.json").write_text("{")
     with pytest.raises(InvalidInput, match="delete it"):
         retrain(folder=tmp_path)

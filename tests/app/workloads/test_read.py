@@ -24,7 +24,7 @@ def test_a_command_is_kept_word_by_word():
     assert workload.name == "train"
 
 
-def test_a_launcher_says_how_many_gpus_unless_the_user_does(tmp_path):
+def test_the_launcher_sets_the_gpus_unless_the_user_does(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
     words = ["torchrun", "--nnodes=2", "--nproc_per_node=4", str(script)]
@@ -34,7 +34,7 @@ def test_a_launcher_says_how_many_gpus_unless_the_user_does(tmp_path):
     assert read_workload(["./not-python", "x"]).gpus == 1
 
 
-def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_path, config):
+def test_config_function_and_onnx_file_are_recognized_by_their_form(tmp_path, config):
     script, net = tmp_path / "net.py", tmp_path / "net.onnx"
     script.write_text("def build(): ...")
     net.write_bytes(b"")
@@ -44,7 +44,7 @@ def test_a_config_a_function_and_an_onnx_file_are_told_apart_by_their_form(tmp_p
     assert ModelKind.ONNX is read_workload([str(net)]).model.kind
 
 
-def test_a_module_of_xla_is_told_by_its_ending_and_a_dump_by_its_first_word(tmp_path):
+def test_an_hlo_module_is_recognized_by_its_suffix_and_a_dump_by_its_first_word(tmp_path):
     for name in ("step.mlir", "step.stablehlo", "step.hlo", "module_0001.jit_step.after_optimizations.txt"):
         (tmp_path / name).write_text("HloModule jit_step\n")
         assert ModelKind.HLO is read_workload([str(tmp_path / name)]).model.kind
@@ -73,7 +73,7 @@ def test_a_function_is_of_the_framework_that_it_uses(tmp_path, code, kind):
     assert kind is read_workload([f"{script}:build"]).model.kind
 
 
-def test_what_is_written_in_a_module_cannot_be_changed_by_an_option(tmp_path):
+def test_options_cannot_change_a_lowered_module(tmp_path):
     (tmp_path / "step.mlir").write_text("")
     (tmp_path / "net.py").write_text("import jax\ndef build(): ...")
     with pytest.raises(InvalidInput, match="--batch has no effect here: a lowered module has fixed sizes"):
@@ -112,15 +112,15 @@ def test_the_command_line_wins_over_the_file(tmp_path, config):
             {"precision": "bf16"},
             "--precision has no effect here: a script is traced as it is",
         ),
-        (["python", "train.py"], {"input": ["8x8"]}, "--input changes nothing here"),
+        (["python", "train.py"], {"input": ["8x8"]}, "--input has no effect here"),
         (["config.json"], {"input": ["8x8"]}, "a config.json takes --batch and --seq"),
         (["net.py:build"], {"seq": 8}, "give the shape of a function's inputs"),
         (["net.onnx"], {"optimizer": "sgd"}, "an ONNX file has no backward"),
-        (["python", "train.py"], {"tensor_parallel": 2}, "--tensor-parallel changes nothing here"),
-        (["net.onnx"], {"sharding": "full"}, "--sharding changes nothing here"),
+        (["python", "train.py"], {"tensor_parallel": 2}, "--tensor-parallel has no effect here"),
+        (["net.onnx"], {"sharding": "full"}, "--sharding has no effect here"),
     ],
 )
-def test_an_option_that_would_change_nothing_is_refused(tmp_path, monkeypatch, config, subject, options, says):
+def test_an_option_without_effect_is_refused(tmp_path, monkeypatch, config, subject, options, says):
     (tmp_path / "net.py").write_text("def build(): ...")
     (tmp_path / "net.onnx").write_bytes(b"")
     monkeypatch.chdir(tmp_path)
@@ -149,11 +149,11 @@ def test_parameters_fill_the_command(tmp_path):
         ('model = "config.json"\nbacth = 4\n', "line 2: there is no key 'bacth': did you mean 'batch'"),
         ('command = "python a.py {seed}"\n', "seed"),
         ("batch = 4\n", "model"),
-        ('model = "a.json"\ncommand = "b"\n', "only one"),
+        ('model = "a.json"\ncommand = "b"\n', "and not both"),
         ('command = ""\n', "empty"),
     ],
 )
-def test_a_broken_file_is_answered_with_the_place_and_the_reason(tmp_path, config, text, says):
+def test_a_broken_file_is_reported_with_line_and_reason(tmp_path, config, text, says):
     job = tmp_path / "job.toml"
     job.write_text(text)
     with pytest.raises(InvalidInput, match=r".*") as caught:
@@ -173,7 +173,7 @@ def test_a_broken_file_is_answered_with_the_place_and_the_reason(tmp_path, confi
         ({"phase": "trainig"}, "training"),
         ({"precision": "fp17"}, "fp16"),
         ({"optimizer": "adamz"}, "adam"),
-        ({"epochs": 1.0, "steps": 5}, "one of them"),
+        ({"epochs": 1.0, "steps": 5}, "leave one out"),
         ({"bytes_per_sample": "many"}, "many"),
         ({"sharding": "zero9"}, "--sharding takes none, optimizer, gradients, full"),
         ({"tensor_parallel": 0}, "--tensor-parallel is 0"),
@@ -197,10 +197,10 @@ def test_an_option_out_of_range_is_named(config, options, says):
         (["absent.py:build"], "does not exist"),
         (["absent.toml"], "does not exist"),
         (["train.py"], "-- python train.py"),
-        (["resnet50"], "no workload"),
+        (["resnet50"], "is not a workload"),
     ],
 )
-def test_a_subject_that_is_nothing_is_answered_with_what_to_write(tmp_path, monkeypatch, subject, says):
+def test_an_invalid_subject_is_refused_with_an_example(tmp_path, monkeypatch, subject, says):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidInput, match=says):
         read_workload(subject)

@@ -40,7 +40,7 @@ def test_many_lengths_are_few_quantiles_that_keep_the_longest():
     assert pytest.approx(50_000, rel=0.01) == found.padded_mean(1)
 
 
-def test_a_file_of_lengths_says_how_long_batches_are_and_the_limit_cuts_them(config, tmp_path):
+def test_a_file_of_lengths_sets_the_batch_lengths_up_to_the_limit(config, tmp_path):
     (tmp_path / "lengths.txt").write_text("100\n300\n\n900\n")
     whole, cut = (
         read_workload([config], WorkloadOptions(lengths=str(tmp_path / "lengths.txt"), seq_max=most))
@@ -69,13 +69,13 @@ def test_the_longest_alone_is_taken_for_every_batch(config):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"seq": 900, "seq_max": 800}, "less than --seq 900"),
+        ({"seq": 900, "seq_max": 800}, "must be at least --seq"),
         ({"seq_max": 800, "generate": 3, "phase": "inference"}, "prompts of one length"),
         ({"lengths": "nowhere.txt"}, "nowhere.txt"),
         ({"seq_max": 0}, "at least 1"),
     ],
 )
-def test_lengths_that_make_no_sense_are_refused(config, options, said):
+def test_invalid_lengths_are_refused(config, options, said):
     with pytest.raises(InvalidInput, match=said):
         read_workload([config], WorkloadOptions(**options))
 
@@ -88,7 +88,7 @@ def test_a_file_without_lengths_is_refused(tmp_path, text):
         read_lengths(path)
 
 
-def test_a_script_is_told_that_its_own_batches_are_looked_at(tmp_path):
+def test_lengths_are_refused_for_a_script(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("")
     with pytest.raises(InvalidInput, match="batches of a script"):

@@ -50,7 +50,7 @@ class Written:
 
     def wrote(self, attempt, kind=None, said=None):
         notes = [NewEvent(kind, attempt.job, attempt.key, said)] if kind else []
-        self.journal.write(attempts=[attempt], notes=notes)
+        self.journal.write(attempts=[attempt], events=notes)
         self.clock.sleep(60.0)
         return attempt
 
@@ -61,11 +61,11 @@ class Written:
 
     def closes(self, job, state, why=""):
         note = NewEvent(EventKind.SETTLED, job.key, "", {"state": state.value, "why": why})
-        self.journal.write(jobs=[replace(job, state=state, reason=why, recorded=True)], notes=[note])
+        self.journal.write(jobs=[replace(job, state=state, reason=why, recorded=True)], events=[note])
 
     def tells(self, kind, said, attempt=None):
         of = (attempt.job, attempt.key) if attempt else ("", "")
-        self.journal.write(notes=[NewEvent(kind, *of, said)])
+        self.journal.write(events=[NewEvent(kind, *of, said)])
         self.clock.sleep(60.0)
 
 

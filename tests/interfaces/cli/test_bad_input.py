@@ -44,7 +44,7 @@ def refused(capsys, words, code=2):
     ("name", "content", "says"),
     [
         ("job.toml", b"batch = [\n1,\n", "job.toml is not valid TOML: Invalid value (at line 2"),
-        ("job.toml", b"", 'job.toml must name either model = "…" or command = "…"'),
+        ("job.toml", b"", 'job.toml must have either model = "…" or command = "…"'),
         ("job.toml", b'model = "config.json"\nbacth = 4\n', "line 2: there is no key 'bacth': did you mean 'batch'"),
         ("job.toml", b'model = "config.json"\nbatch = "four"\n', "line 2: batch is 'four', but it must be a whole"),
         ("job.toml", b'model = "config.json"\nbatch = 1e30\n', "line 2: batch is 1e+30, but it must be a whole number"),
@@ -60,8 +60,8 @@ def refused(capsys, words, code=2):
         ("model.json", None, "model.json is a folder: name a file in it"),
         ("folder", None, "folder is a folder without a config.json"),
         ("model.py:build", b"", "unknown function of model.py 'build': it defines nothing"),
-        ("model.py:build", b"def build(:\n", "model.py:1 is not Python that can be run"),
-        ("model.py:build", b"\x00", "model.py is not Python that can be run"),
+        ("model.py:build", b"def build(:\n", "model.py:1 is not valid Python"),
+        ("model.py:build", b"\x00", "model.py is not valid Python"),
         ("model.py:build", None, "model.py is a folder"),
     ],
 )  # fmt: skip
@@ -80,7 +80,7 @@ def test_a_file_that_will_not_do_is_named_with_its_reason(capsys, folder, name, 
         (["net.py:build"], "needs an input shape"),
         (["net.py:build", "--input", "4xten"], "--input '4xten' is not a shape"),
         (["net.py:build", "--input", "0x10"], "has a dimension of 0"),
-        (["net.py:build", "--input", f"{10**30}x10"], "has a dimension of 1e+30: no tensor is that large"),
+        (["net.py:build", "--input", f"{10**30}x10"], "has a dimension of 1e+30: check its digits"),
         (["config.json", "--batch", "0"], "--batch is 0, but it must be at least 1"),
         (["config.json", "--batch", str(10**30)], "--batch is 1e+30, but it can be at most 1,000,000,000"),
         (["config.json", "--epochs", "-1"], "--epochs is -1, but it must be above 0"),
@@ -130,17 +130,17 @@ def test_a_batch_that_is_not_the_scripts_own_is_refused_with_where_to_say_it(cap
         "    model(x.cuda()).sum().backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
     )
     words = ["estimate", "--batch", "32", "--on", "A100", "--", sys.executable, "train.py"]
-    assert "--batch is 32, but the script's own is 16: give the script's option" in refused(capsys, words)
+    assert "--batch is 32, but the script's own is 16: set it in the script's options" in refused(capsys, words)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--on", "A100"], "A100 is no system, so there is nothing to ask for"),
+        (["--on", "A100"], "A100 is not a system"),
         (["--budget", "5", "--currency", "usd"], "unknown currency 'usd': did you mean 'USD'"),
         (["--budget", "-5"], "--budget is -5, but it must be 0 or more"),
         (["--deadline", "soon"], "'soon' is not a duration"),
-        (["--risk", "1"], "--risk is 1, but it must lie between 0 and 1"),
+        (["--risk", "1"], "--risk is 1, but it must be between 0 and 1"),
         (["--kill", "-1"], "--kill is -1, but it must be 0 or more"),
         (["--waste", "nan"], "--waste is nan, but it must be 0 or more"),
     ],

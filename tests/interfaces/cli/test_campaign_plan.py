@@ -54,7 +54,7 @@ def test_the_runs_stand_in_a_table_with_their_forecast_and_nothing_is_started(fi
     assert not (tmp_path / "data").exists()
 
 
-def test_another_design_budget_and_seed_may_be_asked_for(file, capsys):
+def test_options_override_design_budget_and_seed(file, capsys):
     text = shown(capsys, file, "--design", "grid", "--budget", "3m", "--seed", "4")
     assert "grid design, budget 3m 00s of run time" in text
     assert "runs left out: over budget" in text
@@ -66,11 +66,11 @@ def test_another_design_budget_and_seed_may_be_asked_for(file, capsys):
     assert shown(capsys, file, "--design", "random", "--all").count("\nSD ") == 60
 
 
-def test_where_nothing_is_known_work_is_relative_and_the_page_says_how_to_know_more(file, capsys, tmp_path):
+def test_without_a_forecast_work_is_relative_and_the_output_has_a_hint(file, capsys, tmp_path):
     (tmp_path / "classifier.toml").write_text(CAMPAIGN.replace('first_run = "2s"\n', ""))
     text = shown(capsys, file)
     assert "1.0 ×" in text
-    assert "not known" in text
+    assert "unknown" in text
     assert 'first_run = "2s"' in text
     assert "then 60 more configurations, as the budget allows" in shown(capsys, file, "--design", "random")
 

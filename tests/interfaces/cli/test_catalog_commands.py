@@ -103,7 +103,7 @@ def test_a_file_is_validated_before_it_is_used(own_site, capsys, change, code, s
     assert says in printed.out + printed.err
 
 
-def test_findings_are_one_document_too(own_site, capsys):
+def test_findings_are_one_json_document(own_site, capsys):
     own_site.write_text(SITE.replace("gpu_hour = 1.5", "gpu_hour = 0"))
     printed = run(capsys, "systems", "validate", str(own_site), "--json", code=2)
     document = json.loads(printed.out)
@@ -136,7 +136,7 @@ def test_a_device_is_shown_with_every_known_figure_and_its_source(capsys):
     assert document["name"] in [one["name"] for one in listed["devices"]]
 
 
-def test_the_check_names_what_a_large_model_does_not_fit_and_why(capsys, tmp_path):
+def test_check_gives_the_reason_for_a_large_model(capsys, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     printed = run(capsys, "systems", "check", str(tmp_path / "config.json"), "--precision", "fp16", "--on",
                   "Pitzer").out  # fmt: skip
@@ -156,7 +156,7 @@ def test_the_check_names_what_a_large_model_does_not_fit_and_why(capsys, tmp_pat
         (("systems", "check", "gone.json"), "gone.json does not exist"),
     ],
 )
-def test_what_is_not_there_is_named_with_near_ones(capsys, words, says):
+def test_an_unknown_name_is_refused_with_close_ones(capsys, words, says):
     printed = run(capsys, *words, code=2)
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert says in printed.err

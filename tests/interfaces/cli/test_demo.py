@@ -42,7 +42,7 @@ def job(tmp_path):
     config.write_text(json.dumps({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}))
     work = read_workload([str(config)], WorkloadOptions(steps=100, precision="fp16"))
     answers = {site: recommend(work, toolbox(), Constraints(), on=[site]) for site in DEMO_SYSTEMS}
-    return DemoJob("digits_cnn", None, answers, from_json(to_json(RUN), Run, what="the stored run"))
+    return DemoJob("digits_cnn", None, answers, from_json(to_json(RUN), Run, label="the stored run"))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def job(tmp_path):
         (["mine.py"], "'mine.py' is too much"),
     ],
 )
-def test_what_the_demo_cannot_do_is_said_before_anything_runs(words, says, capsys, tmp_path):
+def test_the_demo_refuses_invalid_options_before_running(words, says, capsys, tmp_path):
     assert main(["demo", *words]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -71,7 +71,7 @@ def test_the_comparison_shows_each_quantity_that_is_known_on_both_sides(job, cap
     assert memory.endswith("-20%")
 
 
-def test_the_recommendations_name_what_to_ask_for_on_each_site(job, capsys):
+def test_recommendations_show_a_request_for_each_site(job, capsys):
     demo._recommended(job)
     printed = capsys.readouterr().out
     assert "digits_cnn: requests on other systems" in printed
@@ -80,7 +80,7 @@ def test_the_recommendations_name_what_to_ask_for_on_each_site(job, capsys):
     assert all("00:05:00" in row or "would make" in row or "nothing fits" in row for row in rows)
 
 
-def test_a_site_where_nothing_fits_says_so(job, capsys, tmp_path):
+def test_a_site_where_nothing_fits_is_reported(job, capsys, tmp_path):
     config = tmp_path / "config.json"
     work = read_workload([str(config)], WorkloadOptions(steps=10**9, precision="fp16"))
     nothing = recommend(work, toolbox(), Constraints(deadline_s=60.0), on=["Pitzer"])

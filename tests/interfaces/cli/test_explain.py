@@ -40,7 +40,7 @@ def told(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_the_story_says_what_happened_and_why_with_units(story, capsys):
+def test_the_event_log_has_events_and_reasons_with_units(story, capsys):
     text = told(capsys, "b1c2")
     for sentence in (
         "b1c2d3e4f5a6  train  RUNNING",
@@ -62,7 +62,7 @@ def test_the_story_says_what_happened_and_why_with_units(story, capsys):
         assert sentence in text, sentence
 
 
-def test_polls_and_what_concerns_others_are_not_in_it(story, capsys):
+def test_polls_and_events_of_other_jobs_are_left_out(story, capsys):
     text = told(capsys, "b1c2", "--all")
     assert "live" not in text
     assert "Elsewhere" not in text
@@ -83,7 +83,7 @@ def test_lines_fit_eighty_columns(story, capsys, monkeypatch):
     assert max(map(len, told(capsys, "b1c2").splitlines())) <= 80
 
 
-def test_an_array_is_asked_which_of_its_elements(written, capsys):
+def test_an_array_needs_the_choice_of_an_element(written, capsys):
     for at in range(3):
         job = written.job(f"e{at:011}", group="3f2a91b4c0de", index=at)
         written.closes(job, JobState.FAILED if at == 2 else JobState.COMPLETED, "exit code 1" if at == 2 else "")
@@ -102,7 +102,7 @@ def test_a_name_that_fits_none_or_several_is_one_sentence(written, capsys):
         assert printed.err.count("\n") == 1
 
 
-def test_a_figure_that_nobody_named_is_still_written_with_its_unit():
+def test_a_detail_without_a_label_still_has_its_unit():
     said = {
         "backlog_s": 90.0,
         "scratch_bytes": 2.0**20,

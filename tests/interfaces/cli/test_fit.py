@@ -28,7 +28,7 @@ def asked(capsys, *words):
     return code, json.loads(captured.out), captured.err
 
 
-def test_a_job_that_fits_says_by_how_much_and_the_largest_batch(capsys, config):
+def test_a_job_that_fits_shows_the_margin_and_the_largest_batch(capsys, config):
     code, document, _ = asked(capsys, config, "--batch", "4", "--seq", "1024", "--on", "A100 SXM4 80GB")
     assert (code, document["schema"], document["fits"]) == (0, "leadline.fit/1", True)
     assert document["checks"][0]["needed_bytes"] < document["checks"][0]["there_bytes"] == 80 * 2**30
@@ -46,7 +46,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(capsys, config):
     assert asked(capsys, config, "--batch", str(most + 1), *words)[0] == 3
 
 
-def test_what_does_not_fit_ends_with_code_3_and_changes_that_really_fit(capsys, config):
+def test_a_job_that_does_not_fit_exits_with_3_and_lists_changes_that_fit(capsys, config):
     words = (config, "--batch", "32", "--seq", "2048", "--on", "L4")
     code, document, said = asked(capsys, *words)
     assert code == 3
@@ -66,7 +66,7 @@ def test_what_does_not_fit_ends_with_code_3_and_changes_that_really_fit(capsys, 
 
 def test_changes_that_ask_nothing_but_time_come_first_and_the_quickest_of_them(capsys, config):
     changes = asked(capsys, config, "--batch", "32", "--seq", "2048", "--on", "L4")[1]["changes"]
-    fitting = [one for one in changes if one["check"]["needed_bytes"] <= one["check"]["there_bytes"]]
+    fitting = [change for change in changes if change["check"]["needed_bytes"] <= change["check"]["there_bytes"]]
     order = [("nothing", "hardware", "results").index(one["asks"]) for one in fitting]
     assert sorted(order) == order
     free = [one["slower"] for one in fitting if one["asks"] == "nothing"]
@@ -75,7 +75,7 @@ def test_changes_that_ask_nothing_but_time_come_first_and_the_quickest_of_them(c
 
 def test_a_larger_device_is_named_as_on_takes_it(capsys, config):
     changes = asked(capsys, config, "--batch", "32", "--seq", "2048", "--on", "L4")[1]["changes"]
-    larger = next(one for one in changes if one["options"][:1] == ["--on"])
+    larger = next(change for change in changes if change["options"][:1] == ["--on"])
     device = shlex.split(" ".join(larger["options"]))
     code, document, _ = asked(capsys, config, "--batch", "32", "--seq", "2048", *device, "--no-changes")
     assert code == 0
@@ -99,7 +99,7 @@ def test_a_node_s_memory_is_checked_beside_its_gpu(capsys, config):
     assert document["checks"][1]["there_bytes"] > 300 * 2**30
 
 
-def test_the_text_draws_what_is_held(capsys, config):
+def test_the_text_draws_the_parts_of_memory(capsys, config):
     assert main(["fit", config, "--batch", "32", "--seq", "2048", "--on", "L4"]) == 3
     shown = capsys.readouterr().out
     assert shown.startswith("L4: does not fit\n")
@@ -112,7 +112,7 @@ def test_the_text_draws_what_is_held(capsys, config):
     ("words", "says"),
     [
         ((), "no target given: name a device or a system with --on"),
-        (("--on", "T4", "--risk", "0"), "--risk is 0, but it must lie between 0 and 1"),
+        (("--on", "T4", "--risk", "0"), "--risk is 0, but it must be between 0 and 1"),
         (("--on", "Nowhere"), "unknown system or device 'Nowhere'"),
     ],
 )
@@ -123,7 +123,7 @@ def test_bad_input_ends_in_one_sentence(capsys, config, words, says):
     assert said.count("\n") == 1
 
 
-def test_a_device_without_a_memory_figure_is_told_apart_from_one_that_suffices(capsys, config, tmp_path):
+def test_unknown_device_memory_differs_from_enough_memory(capsys, config, tmp_path):
     folder = tmp_path / "data" / "catalog" / "devices"
     folder.mkdir(parents=True)
     (folder / "mine.toml").write_text(
@@ -138,11 +138,11 @@ def test_a_device_without_a_memory_figure_is_told_apart_from_one_that_suffices(c
     assert code == 0
     assert document["fits"] is None
     assert document["checks"][0]["risk"] is None
-    assert "the memory of Mystery is not in the catalog" in document["notes"][0]
+    assert "the catalog has no memory size of Mystery" in document["notes"][0]
     assert document["largest_batch"] is None
 
 
-def test_the_timeline_is_drawn_in_the_terminal_by_what_is_held(capsys, config):
+def test_the_timeline_is_plotted_by_category_in_the_terminal(capsys, config):
     words = ["fit", config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes", "--timeline"]
     assert main(words) == 0
     shown = capsys.readouterr().out
@@ -180,20 +180,22 @@ def test_the_timeline_is_drawn_into_a_file(capsys, config, tmp_path, ending):
 
 def test_a_picture_of_another_kind_is_refused_before_anything_is_estimated(capsys, config, tmp_path):
     assert main(["fit", config, "--on", "L4", "--plot", str(tmp_path / "memory.gif")]) == 2
-    assert "only .svg and .png files can be drawn" in capsys.readouterr().err
+    assert "it must end in .svg or .png" in capsys.readouterr().err
     assert not (tmp_path / "memory.gif").exists()
 
 
-def test_the_document_holds_the_moments_where_they_were_asked_for(capsys, config):
+def test_the_document_has_the_timeline_on_request(capsys, config):
     words = (config, "--batch", "4", "--seq", "1024", "--on", "L4", "--no-changes")
     assert asked(capsys, *words)[1]["moments"] == []
     moments = asked(capsys, *words, "--timeline")[1]["moments"]
     assert 100 < len(moments) <= 200
-    assert {"forward", "backward", "optimizer"} == {one["stage"] for one in moments}
-    assert max(sum(one["held_bytes"].values()) for one in moments) <= max(one["reserved_bytes"] for one in moments)
+    assert {"forward", "backward", "optimizer"} == {moment["stage"] for moment in moments}
+    assert max(sum(moment["held_bytes"].values()) for moment in moments) <= max(
+        moment["reserved_bytes"] for moment in moments
+    )
 
 
-def test_what_a_trace_had_to_assume_is_said(capsys, tmp_path, monkeypatch):
+def test_assumptions_of_a_trace_are_reported(capsys, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
     (tmp_path / "model.py").write_text(
@@ -206,7 +208,7 @@ def test_what_a_trace_had_to_assume_is_said(capsys, tmp_path, monkeypatch):
     assert "depends on the data: all was assumed" in document["notes"][0]
 
 
-def test_a_paged_cache_says_how_many_sequences_fit(capsys, config):
+def test_a_paged_cache_shows_how_many_sequences_fit(capsys, config):
     """12 layers of 16 heads of 64 keys and values in two bytes: 48 KiB a token, 1,536 tokens in whole blocks."""
     words = (
         config,
@@ -236,7 +238,7 @@ def test_a_paged_cache_needs_tokens_to_be_generated(capsys, config):
     assert "--generate" in capsys.readouterr().err
 
 
-def test_why_no_time_is_known_is_said_once_here_and_in_an_estimate(capsys, config):
+def test_the_reason_for_an_unknown_time_is_shown_once(capsys, config):
     main(["fit", config, "--batch", "1", "--seq", "128", "--on", "V100 SXM2 16GB", "--no-changes"])
     assert capsys.readouterr().out.count("no bfloat16 peak in the catalog") == 1
     main(["estimate", config, "--batch", "1", "--seq", "128", "--on", "V100 SXM2 16GB"])

@@ -47,7 +47,7 @@ def remember(folder, words=("train.py",), **parameters):
         ))  # fmt: skip
 
 
-def test_white_box_figures_are_learned_from_and_traced_for_what_is_asked(folder, capsys):
+def test_graph_features_are_used_for_training_and_for_questions(folder, capsys):
     remember(folder)
     model = folder / "net.npz"
     assert main(["train", "net", "--graphs", "--to", str(model), "--json"]) == 0

@@ -55,9 +55,9 @@ def test_a_run_is_shown_by_the_beginning_of_its_id(capsys):
     assert "cgroup peak, every 100 ms at most" in memory
 
 
-def test_a_run_that_was_cut_off_says_why_and_has_no_error(capsys):
+def test_a_run_that_was_cut_off_has_a_reason_and_no_error(capsys):
     printed = run(capsys, "show", "abd456").out
-    assert "because: the limit" in printed
+    assert "reason: the limit" in printed
     assert "≥ 1m 40s" in printed
     assert "%" not in printed
     assert printed.rstrip().endswith("The run was cut off: measurements are lower bounds.")
@@ -74,13 +74,13 @@ def test_one_run_is_one_document_with_its_comparison(capsys):
 
 def test_the_list_has_the_newest_first_and_may_be_cut(capsys):
     assert [line.split()[0] for line in run(capsys, "list").out.splitlines()[1:]] == ["abd456", "abc123"]
-    assert [one["id"] for one in json.loads(run(capsys, "list", "--limit", "1", "--json").out)["runs"]] == ["abd456"]
+    assert [load["id"] for load in json.loads(run(capsys, "list", "--limit", "1", "--json").out)["runs"]] == ["abd456"]
 
 
 def test_the_export_has_a_line_a_run_under_one_header(capsys):
     rows = list(csv.DictReader(io.StringIO(run(capsys, "export").out)))
     assert [row["id"] for row in rows] == ["abd456", "abc123"]
-    assert [one["id"] for one in json.loads(run(capsys, "export", "--format", "json").out)["runs"]] == [
+    assert [load["id"] for load in json.loads(run(capsys, "export", "--format", "json").out)["runs"]] == [
         "abd456",
         "abc123",
     ]
@@ -91,12 +91,12 @@ def test_the_export_has_a_line_a_run_under_one_header(capsys):
     [
         (("show", "ab"), 2, "unknown run 'ab'"),
         (("show", "zzz"), 2, "unknown run 'zzz'"),
-        (("list", "--limit", "0"), 2, "--limit is '0', but it must be at least 1"),
+        (("list", "--limit", "0"), 2, "invalid value for '--limit'"),
         (("export", "--format", "xml"), 2, "--format is 'xml', but it must be csv or json"),
-        (("shwo",), 2, "did you mean 'show'"),
+        (("shwo",), 2, "Did you mean 'show'"),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_sentence(capsys, words, code, says):
+def test_an_unknown_run_is_refused_in_one_sentence(capsys, words, code, says):
     printed = run(capsys, *words, code=code)
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert says in printed.err

@@ -23,8 +23,11 @@ def test_a_job_that_runs_shows_how_far_it_is_and_until_when(written, capsys):
     job = written.job("b1c2d3e4f5a6")
     attempt = written.attempt(job, state=JobState.RUNNING)
     written.tells(EventKind.PROGRESS, {"steps": 430, "total": 1000}, attempt)
-    written.tells(EventKind.DECISION, {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
-                  attempt)  # fmt: skip
+    written.tells(
+        EventKind.DECISION,
+        {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
+        attempt,
+    )
     assert main(["jobs"]) == 0
     head, row = lines(capsys)
     assert head.split() == ["job", "name", "where", "state", "done", "time", "took"]
@@ -54,7 +57,7 @@ def test_progress_and_forecast_of_an_earlier_attempt_are_not_those_of_this_one(w
     assert "attempt 2 of at most 4" in row
 
 
-def test_why_a_job_waits_stands_there_in_the_words_of_its_scheduler(written, capsys):
+def test_the_reason_of_a_wait_is_in_the_schedulers_words(written, capsys):
     written.attempt(written.job("aa0000000001"), reason="QOSMaxJobsPerUserLimit, Reserved for maintenance")
     written.job("aa0000000002", after=("aa0000000001",))
     written.job("aa0000000003")
@@ -66,7 +69,7 @@ def test_why_a_job_waits_stands_there_in_the_words_of_its_scheduler(written, cap
     assert "aa0000000001  train" in first  # so many letters tell them apart
 
 
-def test_an_array_is_one_row_with_its_elements_counted_and_each_has_its_own_if_wanted(written, capsys):
+def test_an_array_is_one_row_or_one_row_per_element(written, capsys):
     jobs = [written.job(f"e{at:011}", group="3f2a91b4c0de", index=at) for at in range(3)]
     done = written.ends(written.attempt(jobs[0], state=JobState.RUNNING), JobState.COMPLETED)
     written.closes(jobs[0], done.state)
@@ -79,10 +82,10 @@ def test_an_array_is_one_row_with_its_elements_counted_and_each_has_its_own_if_w
     main(["jobs", "--each"])
     assert {"3f2a91_0", "3f2a91_1", "3f2a91_2"} == {row.split()[0] for row in lines(capsys)[1:]}
     main(["jobs", "3f2a91_1", "--json"])
-    assert [one["index"] for one in json.loads(capsys.readouterr().out)["jobs"]] == [1]
+    assert [load["index"] for load in json.loads(capsys.readouterr().out)["jobs"]] == [1]
 
 
-def test_those_that_ended_are_listed_when_asked_for_with_how_they_ended(written, capsys):
+def test_finished_jobs_are_listed_on_request_with_their_end(written, capsys):
     job = written.job("aa0000000001", name="solver")
     written.closes(
         job, written.ends(written.attempt(job, state=JobState.RUNNING), JobState.FAILED).state, "exit code 3"
@@ -96,7 +99,7 @@ def test_those_that_ended_are_listed_when_asked_for_with_how_they_ended(written,
         assert lines(capsys)[1].endswith("exit code 3"), words
 
 
-def test_a_system_that_does_not_answer_is_told_until_it_answers_again(written, capsys):
+def test_an_unreachable_system_is_reported_until_it_answers(written, capsys):
     written.attempt(written.job("aa0000000001"))
     written.tells(EventKind.FAULT, {"system": "Pitzer", "why": "squeue: no answer"})
     main(["jobs"])
@@ -106,7 +109,7 @@ def test_a_system_that_does_not_answer_is_told_until_it_answers_again(written, c
     assert capsys.readouterr().err == ""
 
 
-def test_without_any_job_it_says_how_one_is_handed_over(capsys):
+def test_without_jobs_the_command_shows_how_to_submit_one(capsys):
     assert main(["jobs", "--all"]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -126,21 +129,30 @@ def test_no_name_breaks_the_table(written, capsys):
 @pytest.mark.parametrize("width", [80, 60])
 def test_rows_fit_a_narrow_terminal(width):
     one = JobStatus(
-        "b1c2d3e4f5a6", "a-name-that-goes-on-and-on-and-on", "Some-System:some-partition", JobState.OUT_OF_MEMORY,
-        "why " * 40, "2026-11-22T10:00:00+00:00", attempts=3, attempts_most=4, closed=True, elapsed_s=86400.0,
-        walltime_s=90000.0, spent=JobUsage(3600.0, 12.0, "USD"),
-    )  # fmt: skip
+        "b1c2d3e4f5a6",
+        "a-name-that-goes-on-and-on-and-on",
+        "Some-System:some-partition",
+        JobState.OUT_OF_MEMORY,
+        "why " * 40,
+        "2026-11-22T10:00:00+00:00",
+        attempts=3,
+        attempts_most=4,
+        closed=True,
+        elapsed_s=86400.0,
+        walltime_s=90000.0,
+        spent=JobUsage(3600.0, 12.0, "USD"),
+    )
     table = jobs_table([one], width)
     assert all(cell_len(line) <= max(width, 77) for line in table.plain.splitlines())
     assert all(cell_len(line) <= width for line in table.plain.splitlines()[2:])
 
 
-def test_keys_are_as_short_as_tells_them_apart():
+def test_keys_are_shortened_to_unique_prefixes():
     assert shorten_keys(["aaaaaa1", "aaaaaa2"]) == {"aaaaaa1": "aaaaaa1", "aaaaaa2": "aaaaaa2"}
     assert shorten_keys(["bbbbbb1", "bbbbbb1"]) == {"bbbbbb1": "bbbbbb"}
 
 
-def test_times_and_what_was_spent_are_written_as_people_do():
+def test_times_and_costs_are_formatted_for_people():
     now = datetime.fromisoformat("2026-11-22T12:00:00").astimezone()
     assert format_clock_time("2026-11-22T14:05:00", now) == "14:05"
     assert format_clock_time("2026-11-24T14:05:00", now) == "24 Nov 14:05"

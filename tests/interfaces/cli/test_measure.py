@@ -31,7 +31,7 @@ def test_the_kit_is_written_and_runs_without_leadline(tmp_path, capsys):
     pytest.importorskip("torch")
     kit = tmp_path / "kit.pyz"
     assert main(["measure", "--kit", str(kit)]) == 0
-    assert "where torch is: python kit.pyz --out rows.jsonl --minutes 20" in capsys.readouterr().out
+    assert "on a machine with torch: python kit.pyz --out rows.jsonl --minutes 20" in capsys.readouterr().out
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-I", str(kit), "--help"], env=bare, capture_output=True, text=True, check=False
@@ -45,14 +45,14 @@ def test_the_kit_is_written_and_runs_without_leadline(tmp_path, capsys):
     [
         ([], "name either --out FILE to measure, or --kit FILE.pyz to write the kit"),
         (["--out", "rows.jsonl", "--kit", "kit.pyz"], "name either --out FILE"),
-        (["--out", "rows.jsonl", "--minutes", "soon"], "--minutes is 'soon', but it must be a number"),
+        (["--out", "rows.jsonl", "--minutes", "soon"], "invalid value for '--minutes'"),
         (["--out", "rows.jsonl", "--minutes", "0"], "--minutes 0 is no time to measure in"),
         (["--out", "none/rows.jsonl"], "is not there: make it, or give --out a file in another"),
         (["--out", "thesis.txt"], "thesis.txt is no file of measurements: give --out another file"),
         (["--out", "rows.jsonl", "--device", "tpu"], "--device tpu is not known: give auto, cpu or cuda"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_sentence(words, says, tmp_path, monkeypatch, capsys):
+def test_an_impossible_measurement_is_refused_in_one_sentence(words, says, tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "thesis.txt").write_text("unsaved elsewhere")

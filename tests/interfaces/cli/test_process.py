@@ -57,10 +57,10 @@ def test_a_full_disk_is_a_failure_that_is_named(words, environment):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*LEADLINE, *words], env=environment, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
-    assert done.stderr == b"leadline: the output cannot be written: No space left on device\n"
+    assert done.stderr == b"leadline: cannot write the output: No space left on device\n"
 
 
-def test_a_fault_of_our_own_is_one_sentence_and_shows_its_place_when_asked(environment):
+def test_an_internal_error_is_one_sentence_and_a_traceback_on_request(environment):
     program = (
         "import sys; from leadline.interfaces.cli import main\n"
         "def broken(words): raise KeyError('missing')\n"
@@ -107,7 +107,7 @@ def test_an_interrupt_while_a_script_is_traced_ends_everything_it_started(enviro
         """The trace's own process is there, and has had the time to run the script, which never rests."""
         if not workers:
             workers.extend(one for one in psutil.process_iter() if str(tmp_path) in " ".join(_words(one)[2:]))
-            workers[:] = [one for one in workers if "bootstrap.py" in " ".join(_words(one))]
+            workers[:] = [worker for worker in workers if "bootstrap.py" in " ".join(_words(worker))]
         return workers and workers[0].cpu_times().user > 4.0
 
     code, said = interrupted(["estimate", "--", sys.executable, str(script)], environment, once=started)

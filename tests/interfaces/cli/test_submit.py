@@ -93,7 +93,7 @@ def test_bad_input_is_one_sentence_and_nothing_written(words, code, reason, caps
     assert not (tmp_path / "data").exists()
 
 
-def test_a_cluster_that_is_not_here_is_refused_with_the_way_out(monkeypatch, tmp_path, capsys):
+def test_an_unreachable_cluster_is_refused_with_the_fix(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", "/nonexistent")
     assert main(["submit", "--on", "slurm:gpu", "-y", "--", "true"]) == 4
     said = capsys.readouterr().err
@@ -102,7 +102,7 @@ def test_a_cluster_that_is_not_here_is_refused_with_the_way_out(monkeypatch, tmp
     assert not (tmp_path / "data").exists()
 
 
-def test_a_dry_run_of_several_places_prints_a_script_of_each_and_says_what_the_plane_would_do(capsys, tmp_path):
+def test_a_dry_run_prints_a_script_per_target_and_the_policy(capsys, tmp_path):
     words = [
         "--on",
         "slurm:short",
@@ -128,7 +128,7 @@ def test_a_dry_run_of_several_places_prints_a_script_of_each_and_says_what_the_p
     assert not (tmp_path / "data").exists()
 
 
-def test_what_is_handed_over_is_printed_and_is_one_document(capsys):
+def test_a_submission_is_printed_as_text_or_one_document(capsys):
     assert main(["submit", "--on", "local", "--detach", "-y", "--json", "--", "true"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "leadline.submitted/1"

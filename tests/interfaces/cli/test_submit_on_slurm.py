@@ -22,11 +22,11 @@ def nodes_see_it(tmp_path):
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH | stat.S_IROTH)
 
 
-def test_a_job_goes_to_slurm_and_its_story_is_told(capsys, tmp_path):
+def test_a_job_runs_on_slurm_and_has_an_event_log(capsys, tmp_path):
     words = ["--on", "slurm", "--time", "5m", "--name", 'a "b"\nc', "-y", "--workdir", str(tmp_path)]
     assert main(["submit", *words, "--", sys.executable, "-c", "print('from Slurm'); open('done', 'w')"]) == 0
     printed = capsys.readouterr()
-    (job,) = find_jobs(everything=True)
+    (job,) = find_jobs(all_jobs=True)
     number = job.attempts[0].scheduler_id
     assert number.isdecimal()
     assert f"next: leadline watch {job.key}" in printed.err
@@ -41,7 +41,7 @@ def test_a_job_goes_to_slurm_and_its_story_is_told(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["jobs"][0]["state"] == "COMPLETED"
 
 
-def test_an_array_on_slurm_is_one_row_and_is_taken_back_whole(capsys, tmp_path):
+def test_an_array_on_slurm_is_one_row_and_is_cancelled_whole(capsys, tmp_path):
     words = ["--on", "slurm", "--time", "5m", "--array", "1-3", "-y", "--workdir", str(tmp_path)]
     assert main(["submit", *words, "--", "sleep", "300"]) == 0
     row = capsys.readouterr().out.splitlines()[1]
@@ -49,4 +49,4 @@ def test_an_array_on_slurm_is_one_row_and_is_taken_back_whole(capsys, tmp_path):
     group = find_jobs()[0].group
     assert main(["cancel", group[:8], "-y"]) == 0
     assert "3 of 3 jobs ended: CANCELLED" in capsys.readouterr().err
-    assert {JobState.CANCELLED} == {one.state for one in find_jobs([group])}
+    assert {JobState.CANCELLED} == {job.state for job in find_jobs([group])}

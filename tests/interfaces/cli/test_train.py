@@ -56,7 +56,7 @@ def test_a_table_becomes_a_model_a_card_and_plots(table, tmp_path, capsys):
     assert sum(line.startswith("* ") for line in printed.splitlines()) == 1
     assert "scaling_law on SD" in printed
     assert "boosting on SD" in printed
-    assert "chosen by mape: " in printed
+    assert "chosen by policy mape: " in printed
     assert f"model  {to}" in printed
     assert {"net.npz", "net.md"} == {one.name for one in to.parent.iterdir()}
     names = {f"runs-elapsed_s-{kind}.{form}" for kind in ("predicted", "error") for form in ("png", "svg")}
@@ -100,7 +100,7 @@ def test_a_campaign_of_the_history_is_trained_by_its_name_and_kept_with_the_user
         (["{table}", "--without", "depth"], "has no column 'depth' to leave out"),
     ],
 )
-def test_what_cannot_be_trained_is_one_sentence(words, why, table, capsys):
+def test_impossible_training_is_refused_in_one_sentence(words, why, table, capsys):
     remember()
     remember("fft")
     assert main(["train", *(word.format(table=table) for word in words)]) == 2
@@ -110,12 +110,12 @@ def test_what_cannot_be_trained_is_one_sentence(words, why, table, capsys):
     assert len(printed.err.splitlines()) == 1
 
 
-def test_without_models_a_list_says_what_makes_one(capsys):
+def test_without_models_the_list_shows_how_to_train_one(capsys):
     assert main(["model", "list"]) == 0
     assert "train one with leadline train CAMPAIGN" in capsys.readouterr().err
 
 
-def test_an_empty_history_says_what_makes_runs(capsys):
+def test_an_empty_history_shows_how_to_add_runs(capsys):
     assert main(["train"]) == 2
     assert "there are no runs to learn from" in capsys.readouterr().err
 

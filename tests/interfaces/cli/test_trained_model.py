@@ -51,7 +51,7 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
-def test_one_configuration_is_estimated_with_its_interval_and_what_it_rests_on(capsys, model):
+def test_one_configuration_is_estimated_with_its_interval_and_basis(capsys, model):
     code, out, _ = run(capsys, "estimate", model, *ASK, "--set", "cores=4", "--json")
     document = json.loads(out)
     assert code == 0
@@ -63,14 +63,14 @@ def test_one_configuration_is_estimated_with_its_interval_and_what_it_rests_on(c
     assert {"steps": 4000, "kind": "b", "cores": 4}.items() <= document["parameters"].items()
 
 
-def test_several_configurations_are_a_table_with_what_varies(capsys, model):
+def test_several_configurations_are_a_table_of_varying_parameters(capsys, model):
     code, out, _ = run(capsys, "estimate", model, *ASK, "--vary", "cores=1,2", "--on", "Pitzer:cpu")
     assert code == 0
     assert "solver: steps 4000, kind b" in out
     assert [word for word in out.split() if word in ("cores", "Pitzer:cpu")] == ["cores", "Pitzer:cpu", "Pitzer:cpu"]
 
 
-def test_a_model_is_asked_by_its_option_or_by_its_file_alike(capsys, model):
+def test_a_model_is_named_by_option_or_as_the_workload(capsys, model):
     words = (*ASK, "--on", "Pitzer:cpu", "--json")
     named, alone = (run(capsys, "recommend", *how, *words) for how in (("--model", model), (model,)))
     assert named[0] == 0
@@ -81,7 +81,7 @@ def test_the_recommendation_is_a_configuration_with_its_request_its_reason_and_i
     code, out, _ = run(capsys, "recommend", model, *ASK, "--on", "Pitzer", "--deadline", "1h")
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("Ask for Pitzer:")
+    assert lines[0].startswith("Request Pitzer:")
     assert lines[1] == "Why: the cheapest in USD within the deadline."
     assert "decides the walltime" in lines[2]
     assert any(line.startswith("Run: solve --steps 4000 --kind b --threads ") for line in lines)
@@ -90,7 +90,7 @@ def test_the_recommendation_is_a_configuration_with_its_request_its_reason_and_i
 def test_hardware_that_no_run_had_is_marked(capsys, model):
     code, out, _ = run(capsys, "recommend", model, *ASK, "--on", "Expanse")
     assert code == 0
-    assert "Beware: no run had its processor (AMD EPYC 7742), but Intel(R) Xeon(R) Gold 6148" in out
+    assert "Note: no run had its processor (AMD EPYC 7742), but Intel(R) Xeon(R) Gold 6148" in out
     assert "? no run had this hardware: wider interval" in out
 
 
@@ -99,7 +99,7 @@ def test_hardware_that_no_run_had_is_marked(capsys, model):
     ("words", "says"),
     [
         (["--set", "steps=10"], "the model needs kind"),
-        ([*ASK, "--batch", "3"], "--batch describes a workload"),
+        ([*ASK, "--batch", "3"], "--batch is for workloads"),
         ([*ASK, "--set", "step=3"], "did you mean 'steps'"),
     ],
 )
@@ -114,8 +114,8 @@ def test_a_question_that_cannot_be_answered_is_one_sentence(capsys, model, verb,
     ("words", "says"),
     [
         (["--model", "none.npz"], "none.npz cannot be read"),
-        (["config.json", "--set", "a=1"], "--set asks a trained model, and none is named"),
-        (["--model", "a.npz", "config.json"], "are both named"),
+        (["config.json", "--set", "a=1"], "--set needs a trained model"),
+        (["--model", "a.npz", "config.json"], "exclude each other"),
     ],
 )
 def test_a_model_that_is_not_there_or_not_alone_is_one_sentence(capsys, words, says):
@@ -124,7 +124,7 @@ def test_a_model_that_is_not_there_or_not_alone_is_one_sentence(capsys, words, s
     assert says in err
 
 
-def test_when_nothing_fits_the_reasons_and_the_smallest_change_are_said(capsys, model):
+def test_when_nothing_fits_the_reasons_and_the_smallest_change_are_shown(capsys, model):
     code, _, err = run(capsys, "recommend", model, *ASK, "--on", "Pitzer:cpu", "--vary", "cores=4", "--deadline", "1s")
     assert code == 3
     assert "rejected Pitzer:cpu" in err

@@ -48,10 +48,10 @@ def run(capsys, *arguments):
 
 
 def by_partition(options):
-    return {one["partition"]: one for one in options}
+    return {option["partition"]: option for option in options}
 
 
-def test_waits_are_told_beside_the_time_where_the_accounting_knows_them(capsys, config, sacct):
+def test_waits_are_shown_next_to_the_time_if_the_accounting_has_them(capsys, config, sacct):
     words = ("recommend", config, "--steps", "1000", "--on", "Pitzer", "--waits", f"pitzer={sacct}", "--json")
     code, out, _ = run(capsys, *words)
     found = by_partition(json.loads(out)["options"])
@@ -81,13 +81,13 @@ def test_a_deadline_counts_the_wait(capsys, config, sacct):
     code, out, err = run(capsys, *words, "--waits", f"Pitzer={sacct}", "--all")
     assert {"cpu", "cpu-exp"} == set(by_partition(json.loads(without)["options"]))
     assert code == 0
-    assert "Ask for Pitzer:cpu-exp" in out
+    assert "Request Pitzer:cpu-exp" in out
     assert "rejected Pitzer:cpu (" in err
     assert "deadline: waits and runs for up to" in err
     assert "waits at Pitzer are those of its queue at 2023-11-14" in err
 
 
-def test_the_table_shows_waits_only_where_they_were_asked_for(capsys, config, sacct):
+def test_the_table_shows_waits_only_on_request(capsys, config, sacct):
     words = ("recommend", config, "--steps", "1000", "--on", "Pitzer")
     _, out, _ = run(capsys, *words)
     assert "result after" not in out

@@ -25,7 +25,7 @@ for at in range({n}):
 
 def submit(*command, words=()):
     assert main(["submit", "--on", "local", "--detach", "-y", *words, "--", *command]) == 0
-    return find_jobs()[0] if find_jobs() else find_jobs(everything=True)[0]
+    return find_jobs()[0] if find_jobs() else find_jobs(all_jobs=True)[0]
 
 
 def started(*words):
@@ -41,7 +41,7 @@ def until(holds, timeout_s=30.0):
         time.sleep(0.1)
 
 
-def test_a_job_is_handed_over_watched_to_its_end_and_remembered(capsys):
+def test_a_job_is_submitted_watched_and_added_to_the_history(capsys):
     job = submit(sys.executable, "-c", WORK.format(n=10), words=["--name", "steps", "--time", "5m"])
     capsys.readouterr()
     assert main(["watch"]) == 0
@@ -80,7 +80,7 @@ def test_each_change_is_one_document_on_a_line(capsys):
     assert all(one["schema"] in ("leadline.job/1", "leadline.jobs/1") for one in seen)
 
 
-def test_cancel_ends_a_running_job_at_once_where_nobody_runs_the_plane(capsys):
+def test_cancel_ends_a_running_job_without_a_running_plane(capsys):
     job = submit("sleep", "300")
     assert main(["cancel", job.key]) == 2
     assert "add -y" in capsys.readouterr().err
@@ -93,12 +93,12 @@ def test_cancel_ends_a_running_job_at_once_where_nobody_runs_the_plane(capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["a", "--all"]])
-def test_what_is_to_be_cancelled_must_be_said_and_once(words, capsys):
+def test_cancel_needs_names_or_all_but_not_both(words, capsys):
     assert main(["cancel", *words]) == 2
     assert "name the jobs to cancel, or use --all" in capsys.readouterr().err
 
 
-def test_the_plane_is_run_by_one_process_which_says_who_it_is_and_ends_when_told(capsys):
+def test_only_one_process_runs_the_plane_and_sigterm_ends_it(capsys):
     job = submit("sleep", "300")
     plane = started("plane")
     until(lambda: main(["plane", "status"]) == 0 and f"process {plane.pid} on" in capsys.readouterr().out)
@@ -110,7 +110,7 @@ def test_the_plane_is_run_by_one_process_which_says_who_it_is_and_ends_when_told
     plane.send_signal(signal.SIGTERM)
     _, said = plane.communicate(timeout=30)
     assert plane.returncode == 0
-    assert "the plane ended; no job at work" in said
+    assert "the plane ended; no jobs active" in said
     main(["plane", "status"])
     assert "nobody" in capsys.readouterr().out
 
@@ -133,11 +133,11 @@ def test_interrupting_the_view_leaves_the_job_running(capsys):
     _, said = view.communicate(timeout=30)
     assert view.returncode == 130
     assert "the job continues, but the plane is not running" in said
-    assert JobState.RUNNING is find_jobs([job.key])[0].standing
+    assert JobState.RUNNING is find_jobs([job.key])[0].current_state
     main(["cancel", "--all", "-y"])
 
 
-def test_one_look_ends_whoever_runs_the_plane(capsys):
+def test_once_exits_even_if_another_process_runs_the_plane(capsys):
     submit("sleep", "300")
     capsys.readouterr()
     with file_lock(plane_dir() / "lock") as mine:
@@ -147,15 +147,15 @@ def test_one_look_ends_whoever_runs_the_plane(capsys):
     main(["cancel", "--all", "-y"])
 
 
-def test_without_a_job_at_work_there_is_nothing_to_watch(capsys):
+def test_without_active_jobs_there_is_nothing_to_watch(capsys):
     assert main(["watch"]) == 0
     assert "no active jobs" in capsys.readouterr().err
 
 
-def test_an_array_and_what_follows_it_run_in_order(tmp_path, capsys):
+def test_an_array_and_its_dependent_job_run_in_order(tmp_path, capsys):
     code = f"import os; open({str(tmp_path)!r} + '/' + os.environ['SLURM_ARRAY_TASK_ID'], 'w')"
     submit(sys.executable, "-c", code, words=["--array", "1,5-7:2", "--name", "sweep"])
-    group = next(one.group for one in find_jobs(["sweep"]))
+    group = next(job.group for job in find_jobs(["sweep"]))
     submit("ls", str(tmp_path / "5"), words=["--after", group[:8], "--name", "then"])
     assert main(["watch", "sweep", "then"]) == 0
     assert {"1", "5", "7"} <= {one.name for one in tmp_path.iterdir()}

@@ -123,6 +123,7 @@ def end_running_jobs(journal: QueueJournal, folder: Path, *, poll_interval: Arra
     """End the jobs of a journal whose runner has died; return their number."""
     running_entries = [entry for entry in journal.entries() if entry.state is JobState.RUNNING]
     queue: JobQueue
+    # Only entries of this machine have a host; those of Slurm have job IDs.
     if any(entry.host is None for entry in running_entries):
         queue = SlurmArrayQueue(journal, folder, run_process, intervals=poll_interval or ArrayPollIntervals())
         queue.resume()
@@ -170,5 +171,6 @@ def _slots(limits: CampaignLimits) -> Slots:
         cores=whole.cores[: limits.cores],
         gpus=whole.gpus[: limits.gpus],
         memory_bytes=whole.memory_bytes if limits.memory_bytes is None else limits.memory_bytes,
+        # Without limits, each run may use the whole machine: then only one at a time.
         max_jobs=limits.slots or (None if limited else 1),
     )

@@ -302,7 +302,8 @@ def _best(device: Device, traced: Sequence[_TracedStep]) -> AdaptedEstimator:
         try:
             refitted = adapt_op_utilization(shipped_op_utilization(), device, _runs(traced), shipped_device)
         except InvalidInput:
-            return candidates[0]  # the model does not cover such graphs
+            # The model does not cover such graphs.
+            return candidates[0]
         candidates.append(replace(refitted, error_before=candidates[0].error_before))
     return min(candidates, key=lambda adapted: adapted.error)
 

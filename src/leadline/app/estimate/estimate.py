@@ -117,6 +117,7 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
     """
     places = resolve_targets(tools.catalog, on, workload.gpus)
     tracer = Tracer(tools, workload)
+    # An uncalibrated CPU reuses the graph of a GPU, so GPUs must be traced first.
     accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)
     estimates = estimate_targets(accelerators_first, tracer)
     return EstimateAnswer(
@@ -137,6 +138,7 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
         node = place.partition.node if place.partition else None
         key = (
             place.device.name,
+            # The device of a CPU node has the cores of all its sockets, so its name is not a key.
             place.device.compute_units,
             place.target.gpus,
             place.target.nodes,

@@ -231,6 +231,7 @@ def _checks(estimate: Estimate, place: ResolvedTarget, risk: float) -> Iterator[
         capacity: float | None = (node.usable_memory_bytes or node.memory_bytes) if node else None
         if place.device.kind is DeviceKind.CPU:
             capacity = capacity or place.device.memory_bytes
+        # Each GPU of a node has a process of its own, and each process its own host memory.
         processes = max(1, -(-place.target.gpus // place.target.nodes))
         host = estimate.host_memory_bytes.scaled(processes)
         if capacity is not None or place.device.kind is DeviceKind.CPU:

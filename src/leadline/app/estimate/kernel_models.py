@@ -174,7 +174,8 @@ def _swept(request: _KernelRequest) -> KernelModel:
 
 def _fitted_kernels(kind: type[LearnedKernels], fitted: FittedKernels, request: _KernelRequest) -> KernelModel:
     model = kind(fitted, request.device, spread=request.spread, reasons=request.reasons, tables=_kernel_tables())
-    model.step_s(request.graph)  # raises here if the device lacks the graph's dtype
+    # Raises now, and not at the first estimate, if the device lacks the graph's dtype.
+    model.step_s(request.graph)
     return model
 
 
@@ -190,7 +191,8 @@ def _black_box(request: _KernelRequest) -> KernelModel:
 
 def _setting(request: _KernelRequest) -> StepSetting:
     """Return the step setting of the newest release with training data."""
-    _op_utilization(request)  # raises for kernels without training data
+    # Raises for kernels without training data.
+    _op_utilization(request)
     return max(
         shipped_op_utilization().settings_for(request.device, request.graph), key=lambda setting: setting.release
     )

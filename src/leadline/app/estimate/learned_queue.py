@@ -37,6 +37,7 @@ def learn_queue(system: str, jobs: Sequence[AccountedJob]) -> LearnedQueue:
         InvalidInput: too few jobs started.
     """
     moments = [(job.submitted_s, job.started_s, job.ended_s) for job in jobs]
+    # One second later, so that no job of the accounting is submitted at the same moment.
     now_s = max(at_s for moment in moments for at_s in moment if at_s is not None) + 1.0
     path = settings.waits_dir() / f"{system.lower().replace('/', '-')}.npz"
     learned = _load_cached(path, now_s)

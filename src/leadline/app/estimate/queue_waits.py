@@ -113,6 +113,7 @@ def _started_partitions(queue: SystemQueue) -> set[str]:
 def _user(queue: SystemQueue) -> str:
     """Return the user's name in the accounting; empty if it has no job of theirs."""
     try:
+        # A container may run without an entry in the password file.
         name = getpass.getuser()
     except (OSError, KeyError):
         return ""

@@ -98,7 +98,8 @@ def _whole_step(
             shipped_step_model(), job, workload, device, nodes=nodes, interconnect=interconnect
         )
     except InvalidInput:
-        return None  # another architecture, precision or vendor: kernels are estimated one by one
+        # Another architecture, precision or vendor: the kernels are estimated one by one.
+        return None
     if prediction.beyond > MAX_EXTRAPOLATION:
         return None
     card = shipped_step_model_card()

@@ -64,6 +64,7 @@ def run_in_process(module: str, question: object, *, timeout_s: float, runner: P
     Raises:
         LeadlineError: it failed (with the last line of its stderr), or timed out.
     """
+    # -P keeps the working directory off sys.path: a file there may have the name of a module.
     words = [sys.executable, "-P", "-m", module]
     done = runner(words, stdin=to_json(question, indent=0), timeout_s=timeout_s)
     if done.timed_out:

@@ -53,6 +53,7 @@ def find_broken_jobs(change: SystemChange, jobs: Sequence[Job], *, at_hand: bool
     broken = []
     for job in jobs:
         reasons = [_broken(change, job, *reason, at_hand=at_hand) for reason in _waiting(job)]
+        # A job without an attempt that fits at one of its targets is not broken.
         waits_elsewhere = not job.attempts and job.plan is None and None in reasons
         broken += [] if waits_elsewhere else [reason for reason in reasons if reason is not None]
     return tuple(broken)

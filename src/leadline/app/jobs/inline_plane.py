@@ -114,6 +114,7 @@ def step_until(done: Callable[[], bool], timeout_s: float, report: Callable[[str
                 return True
             if time.monotonic() >= deadline_s:
                 return False
+            # A step that is due at once reports 0 s: without a minimum this loop would spin.
             time.sleep(max(wait_s, 0.05))
 
 

@@ -150,6 +150,7 @@ def build_job_spec(subject: Sequence[str], place: str, request: JobRequest) -> J
     """
     _check_request(request)
     command, name, gpus = _command_of(subject)
+    # 0 GPUs is a valid request, so None is the only missing value.
     gpus = request.gpus if request.gpus is not None else gpus
     system, _, partition = place.partition(":")
     local = system.casefold() == LOCAL

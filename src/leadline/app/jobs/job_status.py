@@ -133,6 +133,7 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
             journal.latest_events(EventKind.PROGRESS, keys),
             journal.latest_events(EventKind.DECISION, keys),
         )
+    # One instance for all jobs: the elements of an array share their partitions.
     prices = AttemptPrices(user_catalog())
     return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
 

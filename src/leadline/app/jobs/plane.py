@@ -92,5 +92,6 @@ def hold_plane(
         plane = Plane(
             journal, admitted, advisor, diagnose=diagnose, decide=decide, intervals=poll_interval, news=learning.news
         )
+        # The plane needs the advisor, and this function the stager of the plane: it can only be set afterwards.
         advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
         yield plane

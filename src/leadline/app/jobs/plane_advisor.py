@@ -340,6 +340,7 @@ class PlaneAdvisor:
         samples = self.memory_seen.setdefault(attempt.key, [])
         if outcome is not None:
             at, memory = outcome.measured.get("elapsed_s"), outcome.measured.get("host_memory_bytes")
+            # Reports may arrive late or twice: keep only later ones.
             if at is not None and memory is not None and (not samples or samples[-1][0] < at.value):
                 samples.append((at.value, memory.value))
         began_s = outcome.progress.startup_s if outcome and outcome.progress else None
@@ -362,6 +363,7 @@ def _run_of(ended: EndedAttempt) -> Run:
         attempt.state, attempt.started_at or "", attempt.node or "", spec.command, ended_at=attempt.ended_at,
         exit_code=attempt.exit_code, reason=attempt.reason,
     )  # fmt: skip
+    # The scheduler may have forgotten the job; then the wrapper knows how it ended.
     why = outcome.state if attempt.state is JobState.UNKNOWN else attempt.state
     run = measured_run(spec, attempt.key, replace(outcome, state=why))
     return replace(run, predicted=job.predicted, parameters=job.parameters, tags={**run.tags, **job.tags})

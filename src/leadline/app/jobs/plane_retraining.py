@@ -61,6 +61,7 @@ class BackgroundRetraining:
         notes = self._fetched() if self._background.busy else []
         names = tuple(name for name, count in self._new_runs.items() if count >= MIN_NEW_RUNS)
         if names and not self._background.busy and self.clock.monotonic_s() >= self._due_s:
+            # The next one is due from the start of this one, whether it succeeds or not.
             self._due_s = self.clock.monotonic_s() + REPEAT_S
             for name in names:
                 del self._new_runs[name]

@@ -133,6 +133,7 @@ class BackgroundWaits:
             self._fetch()
         question = (place, spec.resources)
         answer = self._answers.get(question)
+        # A stale answer is still returned; the question is only asked again.
         stale = answer is None or self.clock.now_s() - answer.at_s > REPEAT_S
         if stale and (question in self._open_questions or len(self._open_questions) < MAX_QUESTIONS):
             self._open_questions.setdefault(question, (spec, self.clock.monotonic_s()))

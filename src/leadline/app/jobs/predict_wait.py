@@ -111,6 +111,7 @@ def _planned(system: str, jobs: Sequence[JobSpec | None], catalog: Catalog) -> l
         for at in indices:
             job = jobs[at]
             if job is not None:
+                # The setup lines do not affect the start time.
                 start_s = scheduler.forecast_start_s(Submission("forecast", replace(job, setup=())))
                 waits[at] = None if start_s is None else max(0.0, start_s - time.time())
     return waits
@@ -118,6 +119,7 @@ def _planned(system: str, jobs: Sequence[JobSpec | None], catalog: Catalog) -> l
 
 def main() -> int:
     """Answer the question on stdin, at low priority."""
+    # The prediction must not slow down the jobs that run on this machine.
     os.nice(NICENESS)
     try:
         question = from_json(sys.stdin.read(), WaitQuestion, label="the question")

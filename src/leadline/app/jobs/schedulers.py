@@ -38,6 +38,7 @@ def build_scheduler(system: str, catalog: Catalog, folder: Path) -> Scheduler:
     kind = scheduler_kind(system, remote, catalog)
     transport: Transport = LocalTransport() if remote.host is None else SshTransport(remote.host)
     job_folder = _folder(system, remote, folder)
+    # Jobs on this machine's cluster use this interpreter; on a remote system only PATH is known.
     python = remote.python or (sys.executable if remote.host is None else "python3")
     if remote.host is None:
         _check_at_hand(system, kind)

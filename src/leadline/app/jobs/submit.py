@@ -90,6 +90,7 @@ def prepare_submission(
     request = inferred.request
     clusters = [place for place in places if place.system != LOCAL]
     scripts = tuple(script for cluster in clusters for script in _script(subject, cluster, request, tools.catalog))
+    # The scripts above keep no working directory: the site's default holds for a script that the user submits.
     request = replace(request, workdir=request.workdir or _workdir(places))
     spec = replace(build_job_spec(subject, str(places[0]), request), watched=policy.measured)
     kind = DependencyKind.ANY if terms.after_any else DependencyKind.OK

@@ -266,6 +266,7 @@ def _described_systems(text: str, name: str) -> set[str]:
 
 
 def _file_text(system: System, file: Path, today: date) -> str:
+    # The digest shows the next probe whether the user has edited the file.
     body = format_site([system], site=system.site, name=system.name)
     heading = [
         f"{MARK} on {today.isoformat()}; the next probe rewrites it and keeps this as {file.name}.bak.",

@@ -352,6 +352,7 @@ class CandidateBuilder:
         if not self.model.command:
             return ()
         place = case.node.partition.name if self._names_place else ""
+        # A configuration is one dict for all nodes: its id is a key that needs no hashing of its values.
         key = (place, case.share.nodes, id(case.values))
         if key not in self._commands:
             values = case.values

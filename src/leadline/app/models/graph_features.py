@@ -80,9 +80,11 @@ def _cached_features(command: TraceableCommand, source: GraphSource) -> Mapping[
     path = settings.data_dir() / "traces" / f"{_cache_key(command)}.json"
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, float])
-    except (OSError, msgspec.DecodeError):  # not traced yet, or the file was cut short: it is made again
+    except (OSError, msgspec.DecodeError):
+        # Not cached yet, or the file was cut short.
         features = _trace(command, source)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Several threads and processes may trace the same command at once.
     part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
     part.write_bytes(msgspec.json.encode(features))
     part.replace(path)

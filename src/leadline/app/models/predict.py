@@ -68,6 +68,7 @@ def recommend_with_model(
         rejections += [
             Rejection(*place, refusal.reason, refusal.kind) for refusal in refusals[: None if fitting else 1]
         ]
+    # Tens of thousands of candidates are created here.
     with _without_garbage_collection():
         predictor = BatchPredictor(model)
         numbers = [predictor.add(case.row) for case in placed]

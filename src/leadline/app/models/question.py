@@ -147,6 +147,7 @@ def _value(option: str, name: str, text: str, feature: Feature | None) -> Value:
 
 def _number(name: str, text: str, feature: Feature | None) -> float | None:
     try:
+        # float() accepts 1_000, which is more likely a typing error here.
         return float(text.replace("_", "x"))
     except ValueError:
         unit = feature.unit if feature is not None else ""

@@ -221,6 +221,7 @@ def _replace(path: Path, read: bytes, better: "ApplicationModel") -> str:
     better = replace(better, card=replace(better.card, refits=refits))
     try:
         write_atomically(older, read)
+        # Another training may have replaced the model in the meantime.
         if path.read_bytes() != read:
             raise LeadlineError(f"{path} changed during retraining: nothing was replaced; retrain again")
         save_model(better, path)
@@ -358,6 +359,7 @@ def retrain_applications(applications: tuple[str, ...]) -> RetrainingReport:
 
 def main() -> int:
     """Retrain the applications named on stdin, at low priority."""
+    # Fitting must not slow down the jobs that run on this machine.
     os.nice(NICENESS)
     try:
         applications = from_json(sys.stdin.read(), tuple[str, ...], label="the question")

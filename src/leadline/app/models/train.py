@@ -261,6 +261,7 @@ def _runs_of(runs: Sequence[Run], name: str) -> list[Run]:
 
 def find_device(catalog: Catalog, name: str) -> Device | None:
     """Return the device of a driver's name (``NVIDIA A100-SXM4-40GB``), or ``None``."""
+    # nvidia-smi prefixes the brand, the catalog does not.
     for alias in (name, name.removeprefix("NVIDIA "), name.removeprefix("Tesla ")):
         try:
             return catalog.device(alias)

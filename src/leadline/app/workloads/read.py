@@ -88,6 +88,7 @@ def _from_file(path: Path, options: WorkloadOptions) -> Workload:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
     content = from_toml(text, _WorkloadFile, label=str(path))
     if content.lengths is not None:
+        # A path in a workload file counts from the folder of that file.
         content = msgspec.structs.replace(content, lengths=str(path.parent / content.lengths))
     merged = msgspec.structs.replace(content, **_set_options(options))
     if merged.name is None:
@@ -267,7 +268,8 @@ def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
     """Return how many processes a command's launcher starts, and on how many nodes; (1, 1) without a launcher."""
     try:
         parsed = parse_command(tuple(command))
-    except LeadlineError:  # no Python, or a script that is not here: it may well run elsewhere, and says nothing here
+    except LeadlineError:
+        # Not a Python command, or a script on another machine: then its launcher is unknown.
         return 1, 1
     return parsed.local_processes * parsed.nodes, parsed.nodes
 

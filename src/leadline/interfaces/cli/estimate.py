@@ -12,7 +12,6 @@ from leadline.app.estimate.estimate import EstimateAnswer
 from leadline.app.estimate.estimate import estimate as estimate_verb
 from leadline.app.models.predict import ModelAnswer, estimate_with_model
 from leadline.app.models.question import ModelQuestion
-from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, EstimatorChoice, Interval
 from leadline.core.runs import Value
@@ -31,6 +30,7 @@ from leadline.interfaces.cli.output import (
     varying_names,
 )
 from leadline.interfaces.cli.workload_options import On, takes_workload
+from leadline.interfaces.documents import estimate_document, model_estimate_document
 
 app = CommandApp()
 
@@ -69,7 +69,7 @@ def estimate(
         return
     answer = estimate_verb(work, toolbox(estimator), on=on or ())
     if json:
-        print_json(_document(answer))
+        print_json(estimate_document(answer))
     else:
         _show(answer, named=bool(on), everything=everything)
 
@@ -77,12 +77,7 @@ def estimate(
 def _show_model(answer: ModelAnswer, *, json: bool) -> None:
     """Show the predictions of a trained model: one configuration as a flat document, several as a list."""
     if json:
-        common = {"application": answer.application, "notes": answer.notes, "left_out": answer.left_out}
-        each = [
-            {**to_document(estimate, "leadline.estimate/1"), **common, "parameters": parameters}
-            for estimate, parameters in zip(answer.estimates, answer.parameters, strict=True)
-        ]
-        print_json(each[0] if len(each) == 1 else {"schema": "leadline.estimates/1", **common, "estimates": each})
+        print_json(model_estimate_document(answer))
         return
     console, first = out(), answer.estimates[0]
     varied = varying_names(answer.parameters)
@@ -101,21 +96,6 @@ def _show_model(answer: ModelAnswer, *, json: bool) -> None:
         console.print(f"  · {reason}", style="dim", markup=False, soft_wrap=True)
     for note in (*answer.notes, *(f"left out: {sentence}" for sentence in answer.left_out)):
         err().print(f"note: {note}", markup=False, soft_wrap=True)
-
-
-def _document(answer: EstimateAnswer) -> dict[str, object]:
-    """Return a single estimate as a flat document, else the list of all."""
-    if len(answer.estimates) == 1:
-        return {
-            **to_document(answer.estimates[0], "leadline.estimate/1"),
-            **{
-                name: value
-                for name, value in to_document(answer, "").items()
-                if name in ("workload", "graph", "assumed")
-            },
-            "trace_notes": list(answer.notes),
-        }
-    return to_document(answer, "leadline.estimates/1")
 
 
 def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:

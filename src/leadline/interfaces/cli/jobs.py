@@ -76,6 +76,7 @@ def wrap_text(start: str, text: str, width: int, style: str) -> list[Text]:
 
 def plain_text(text: str, limit: int = MOST_NAME) -> str:
     """Return text on one line without control characters, cut to ``most`` characters."""
+    # Names and reasons come from users and schedulers: a control character could rewrite the terminal.
     kept = "".join(" " if unicodedata.category(character).startswith(("C", "Z")) else character for character in text)
     line = " ".join(kept.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -49,6 +49,7 @@ def main(arguments: list[str]) -> int:
 
     Codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.
     """
+    # "leadline help submit" is what git and cargo users type.
     if len(arguments) > 1 and arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -75,7 +76,8 @@ def run() -> None:
     except KeyboardInterrupt:
         code = _print_error("interrupted", 130)
     except BrokenPipeError:
-        code = 0  # whoever read the output has what they wanted
+        # The reader, such as head, has what it needs.
+        code = 0
     except OSError as error:
         message = "cannot write the output" if error.filename is None else f"cannot use {error.filename}"
         code = _print_error(f"{message}: {error.strerror or error}", 1)

@@ -97,7 +97,8 @@ def run_command(app: typer.Typer, name: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         result = INTERRUPTED
     except OSError:
-        raise  # of a stream, which the start of the process answers
+        # A closed stream: main.run reports it.
+        raise
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

@@ -70,7 +70,13 @@ def _status(*, json: bool) -> None:
         state.value: sum(job.current_state is state for job in jobs) for state in (JobState.RUNNING, JobState.PENDING)
     }
     if json:
-        print_json({"schema": SCHEMA, "run_by": runner, "jobs": counts, "learned": events, "folder": str(plane_dir())})
+        # "said" is the key of version 1 of this document.
+        learned = [
+            {"number": event.number, "at": event.at, "kind": event.kind, "job": event.job, "attempt": event.attempt,
+             "said": event.details}
+            for event in events
+        ]  # fmt: skip
+        print_json({"schema": SCHEMA, "run_by": runner, "jobs": counts, "learned": learned, "folder": str(plane_dir())})
         return
     summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no active jobs"
     console = out()

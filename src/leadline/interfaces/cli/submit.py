@@ -108,6 +108,7 @@ def submit_to_plane(
         console.print(Text(_describe_submission(prepared)), soft_wrap=True)
         typer.confirm("Submit it?", default=True, abort=True, err=True)
     jobs = submit_jobs(prepared.submission)
+    # The first and the last element stand for a whole array, which may have thousands.
     watched = [jobs[0].key, jobs[-1].key]
     with console.status("submitting"):
         step_until(
@@ -327,6 +328,7 @@ def submit(
         checkpoint_folder,
     )  # fmt: skip
     places = on or [LOCAL]
+    # The foreground run needs no plane: the job is done when the command returns.
     run_here = [place.casefold() for place in places] == [LOCAL] and not detach
     if run_here and terms.needs_plane and not dry_run:
         raise InvalidInput("these options need the plane: add --detach, or name a cluster")

@@ -97,6 +97,7 @@ def _follow(
         last_event, looked_s, statuses = -1, 0.0, job_statuses(keys)
         while True:
             wait_s = inline_plane.step()
+            # Reading the status of all jobs is slow; the number of the last event is one cheap query.
             if (newest := newest_event_number()) != last_event or time.monotonic() - looked_s >= LOOK_S:
                 last_event, looked_s, statuses = newest, time.monotonic(), job_statuses(keys)
             if live is None:

@@ -102,6 +102,7 @@ def takes_workload(command: Callable[..., None]) -> Callable[..., None]:
         question = _question(subject, set_options, **model_options) if models else None
         command(question or read_workload(subject, WorkloadOptions(**set_options)), **values)
 
+    # Typer reads the options from the signature and from the annotations.
     typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     typed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return typed

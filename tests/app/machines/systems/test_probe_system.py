@@ -57,7 +57,7 @@ def test_a_probed_system_is_in_the_catalog_at_once(probe, tmp_path):
     found = probe()
     assert (found.system, "reef") == (TomlCatalog(tmp_path).system("REEF"), found.system.name)
     assert (str(tmp_path / "sites" / "reef.toml"), None) == (found.file, found.kept)
-    assert [one.name for one in found.system.partitions] == ["batch", "batch-free", "gpu", "gpu-free"]
+    assert [partition.name for partition in found.system.partitions] == ["batch", "batch-free", "gpu", "gpu-free"]
     assert (found.change.before, found.change.changes) == (None, ())
 
 
@@ -74,11 +74,11 @@ def test_it_gets_the_name_that_the_user_gives_it(probe, tmp_path):
     assert str(tmp_path / "sites" / "Our-Reef-2.toml") == found.file
 
 
-def test_a_cluster_that_is_known_already_takes_its_place(probe, tmp_path):
+def test_a_probed_cluster_replaces_the_shipped_entry(probe, tmp_path):
     found = probe(**{"scontrol show config": outputs.config("20.11.8", cluster="pitzer")})
     catalog = TomlCatalog(tmp_path)
     assert found.system == catalog.system("osc-pitzer")
-    assert [one.name for one in catalog.systems() if one.name.casefold() == "pitzer"] == ["Pitzer"]
+    assert [system.name for system in catalog.systems() if system.name.casefold() == "pitzer"] == ["Pitzer"]
     assert any("Pitzer replaces the shipped entry of OSC" in note for note in found.notes)
 
 
@@ -94,7 +94,7 @@ def test_a_dry_run_writes_nothing(probe, tmp_path):
     assert "[[systems]]" in found.text
 
 
-def test_a_second_probe_says_what_changed_and_keeps_the_older_file(probe, tmp_path):
+def test_a_second_probe_reports_changes_and_keeps_the_previous_file(probe, tmp_path):
     first = (tmp_path / "sites" / "reef.toml", probe())[0].read_text()
     shorter = outputs.V20_11_PARTITIONS.replace("MaxTime=2-00:00:00", "MaxTime=12:00:00")
     found = probe(**{"scontrol -a -o show partition": shorter})
@@ -113,7 +113,7 @@ def test_a_probe_that_finds_nothing_new_keeps_no_copy(probe, tmp_path):
     assert [one.name for one in (tmp_path / "sites").iterdir()] == ["reef.toml"]
 
 
-def test_what_the_user_added_outlives_every_probe(probe, tmp_path):
+def test_additions_survive_every_probe(probe, tmp_path):
     probe()
     (tmp_path / "additions").mkdir()
     own = '[[systems]]\nname = "reef"\n[systems.nodes.48c-186g]\nprocessor = "AMD EPYC 7763"\n'
@@ -122,10 +122,10 @@ def test_what_the_user_added_outlives_every_probe(probe, tmp_path):
     found = probe(**{f"scontrol -a -o show {key}": said.replace("=batch", "=main") for key, said in asked.items()})
     assert found.system.partition("main").node.processor == "AMD EPYC 7763"
     assert own == (tmp_path / "additions" / "reef.toml").read_text()
-    assert [one.sentence for one in found.change.changes] == ["partition batch is gone", "partition main is new"]
+    assert [change.sentence for change in found.change.changes] == ["partition batch is gone", "partition main is new"]
 
 
-def test_additions_to_what_is_gone_are_told(probe, tmp_path):
+def test_additions_to_missing_entries_are_reported(probe, tmp_path):
     (tmp_path / "additions").mkdir()
     own = '[[systems]]\nname = "reef"\npartitions = [{ name = "old", note = "x" }]\n[systems.nodes.gone]\ncores = 1\n'
     (tmp_path / "additions" / "reef.toml").write_text(own)
@@ -179,7 +179,7 @@ def test_a_system_that_the_user_wrote_by_hand_is_not_touched(probe, tmp_path, na
 # What does not answer
 
 
-def test_without_slurm_it_says_where_to_go(probe):
+def test_without_slurm_the_error_names_the_login_node(probe):
     missing = InvalidInput("'scontrol' cannot be started: there is no such program")
     with pytest.raises(SchedulerUnreachable, match="no Slurm on this machine") as raised:
         probe(**{"scontrol show config": missing})
@@ -190,7 +190,7 @@ def test_without_slurm_it_says_where_to_go(probe):
     "command", ["scontrol show config", "scontrol -a -o show partition", "scontrol -a -o show node"]
 )
 @pytest.mark.parametrize("answer", [DOWN, CompletedProcess(-15, "", "", timed_out=True)], ids=["down", "hangs"])
-def test_a_controller_that_does_not_answer_is_one_sentence(probe, tmp_path, command, answer):
+def test_an_unreachable_controller_is_reported_in_one_sentence(probe, tmp_path, command, answer):
     with pytest.raises(SchedulerUnreachable) as raised:
         probe(**{command: answer})
     said = "Unable to contact slurm controller" if answer is DOWN else f"no answer within {COMMAND_S:.0f} s"
@@ -199,14 +199,14 @@ def test_a_controller_that_does_not_answer_is_one_sentence(probe, tmp_path, comm
     assert not (tmp_path / "sites").exists()
 
 
-def test_what_scontrol_may_not_show_sinfo_may(probe):
+def test_sinfo_replaces_a_forbidden_scontrol(probe):
     listing = "batch|2-00:00:00|1-infinite|2|48|190000|(null)|cascade|c[001-002]\n"
     found = probe(**{"scontrol -a -o show node": DENIED, "sinfo": listing})
     assert found.system.partition("batch").node.cores == 48
     assert any("scontrol show node failed (Access/permission denied)" in note for note in found.notes)
 
 
-def test_a_cluster_that_shows_its_partitions_to_nobody_is_said(probe):
+def test_hidden_partitions_are_reported(probe):
     denied = {"scontrol -a -o show partition": DENIED, "scontrol -a -o show node": DENIED, "sinfo": DENIED}
     with pytest.raises(LeadlineError, match="PrivateData") as raised:
         probe(**denied)
@@ -229,15 +229,15 @@ def test_a_cluster_that_shows_its_partitions_to_nobody_is_said(probe):
         (InvalidInput("there is no such program"), "sacctmgr is not installed"),
     ],
 )
-def test_a_refusing_accounting_leaves_its_limits_unknown_and_the_rest_known(probe, answer, said):
+def test_a_failing_accounting_leaves_only_its_limits_unknown(probe, answer, said):
     found = probe(sacctmgr=answer, **{"sacctmgr -n -P show qos": answer, "sacctmgr -n -P show assoc": answer})
-    assert [one.name for one in found.system.partitions] == ["batch", "gpu"]
+    assert [partition.name for partition in found.system.partitions] == ["batch", "gpu"]
     assert any(said in note for note in found.notes)
     assert any("limits of your accounts are not known" in note for note in found.notes)
     assert found.system.scheduling.accounting_answered is False
 
 
-def test_a_cluster_without_accounting_is_not_asked_for_it(tmp_path):
+def test_a_cluster_without_accounting_is_not_queried_for_it(tmp_path):
     run = Answering(
         **{"scontrol show config": outputs.config("20.11.8", accounting="accounting_storage/none", enforce="none")}
     )
@@ -246,20 +246,20 @@ def test_a_cluster_without_accounting_is_not_asked_for_it(tmp_path):
     assert any("keeps no accounting" in note for note in found.notes)
 
 
-def test_gpus_of_the_machine_at_hand_are_told_by_its_driver(probe):
+def test_gpus_of_this_machine_come_from_its_driver(probe):
     found = probe(**{"nvidia-smi": "NVIDIA A100-SXM4-40GB\nNVIDIA A100-SXM4-40GB\n"})
     assert found.here.gpus == ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB")
     assert probe(**{"nvidia-smi": CompletedProcess(9, "", "no driver")}).here.gpus == ()
 
 
-def test_a_place_whose_gpus_are_not_known_says_so_when_it_is_asked_about(probe, tmp_path):
+def test_a_partition_with_unknown_gpus_is_refused_with_the_reason(probe, tmp_path):
     lab = {"partition": outputs.V22_05_PARTITIONS, "node": outputs.V22_05_NODES}
     probe(**{f"scontrol -a -o show {what}": listing for what, listing in lab.items()})
     with pytest.raises(InvalidInput, match="its GPU model is unknown"):
         resolve_targets(TomlCatalog(tmp_path), ["reef:gpu"], 1)
 
 
-def test_the_file_says_who_wrote_it_and_where_additions_belong(probe, tmp_path):
+def test_the_file_names_its_author_and_the_file_for_additions(probe, tmp_path):
     probe()
     first, second, *_ = (tmp_path / "sites" / "reef.toml").read_text().splitlines()
     assert first.startswith("# Written by leadline systems probe on 2026-03-02")

@@ -56,7 +56,7 @@ def as_nobody(argv, **options):
 
 def test_the_cluster_is_read_as_it_is_configured(probe, here):
     found = probe()
-    assert [one.name for one in found.system.partitions] == NAMES
+    assert [partition.name for partition in found.system.partitions] == NAMES
     cpu, *_, gpu = found.system.partitions
     assert (cpu.node.count, cpu.node.cores, cpu.node.memory_bytes, cpu.node.device) == (1, 4, 64000 * MIB, None)
     assert (gpu.node.count, gpu.node.device, gpu.node.gpus) == (1, "L40S", 2)
@@ -68,10 +68,12 @@ def test_the_cluster_is_read_as_it_is_configured(probe, here):
         setting.version[:5], setting.rejects_beyond_limits, setting.max_array_size, setting.sampling_interval_s,
     ) == ("22.05", True, 1001, 1.0)  # fmt: skip
     assert not [note for note in found.notes if "doubtful" in note], "Slurm's own billing of each partition is ours"
-    assert [found.system] == [one for one in TomlCatalog(here / "data" / "catalog").systems() if one.name == "test"]
+    assert [found.system] == [
+        system for system in TomlCatalog(here / "data" / "catalog").systems() if system.name == "test"
+    ]
 
 
-def test_the_command_line_shows_and_recommends_what_was_probed(here, capsys):
+def test_the_command_line_shows_and_recommends_a_probed_system(here, capsys):
     shown = run(capsys, "systems", "probe")
     assert "2 × L40S" in shown.out
     assert f"written to {here}/data/catalog/sites/test.toml" in shown.err
@@ -85,7 +87,7 @@ def test_the_command_line_shows_and_recommends_what_was_probed(here, capsys):
     assert option["estimate"]["currency"] == "test billing units"
 
 
-def test_a_changed_cluster_is_told_in_sentences_and_as_one_document(gpu_cluster, here, capsys):
+def test_changes_of_a_cluster_are_reported_as_text_and_as_json(gpu_cluster, here, capsys):
     run(capsys, "systems", "probe")
     gpu_cluster.say("scontrol", "update", "PartitionName=gpu", "MaxTime=30", "TRESBillingWeights=CPU=2.0,GRES/gpu=15.0")
     gpu_cluster.say("scontrol", "create", "PartitionName=new", "Nodes=ALL", "MaxTime=10")
@@ -120,12 +122,12 @@ def test_a_lowered_limit_names_the_queued_jobs_that_it_breaks(gpu_cluster, probe
             ("other", "short", HOUR_S),
         )
     ]
-    assert [one.sentence for one in find_unrunnable_jobs(change, queued)] == [
+    assert [job.sentence for job in find_unrunnable_jobs(change, queued)] == [
         "long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s"
     ]
 
 
-def test_waiting_jobs_of_the_plane_that_a_change_broke_are_named_and_their_story_tells_it(gpu_cluster, here, capsys):
+def test_jobs_that_a_change_broke_are_named_and_logged(gpu_cluster, here, capsys):
     run(capsys, "systems", "probe")
     place, asked = Place("test", "gpu"), ResourceSpec(gpus_per_node=1, walltime_s=float(HOUR_S))
     waiting = Attempt("w-1", "w", 1, place, asked, scheduler_id="1000")
@@ -195,7 +197,7 @@ def test_a_user_whom_the_cluster_hides_its_nodes_from_gets_what_is_left(gpu_clus
         found = probe(as_nobody)
     finally:
         gpu_cluster.configure(lambda text: text.replace("PrivateData=nodes\n", ""))
-    assert [one.name for one in found.system.partitions] == ["short", "long", "gpu"]
+    assert [partition.name for partition in found.system.partitions] == ["short", "long", "gpu"]
     gpu = found.system.partition("gpu")
     assert (gpu.limits.max_walltime_s, gpu.node.cores) == (2 * HOUR_S, None)
     assert any("show node is refused" in note for note in found.notes)
@@ -217,7 +219,7 @@ def test_a_partition_of_other_groups_is_restricted(gpu_cluster, probe):
         gpu_cluster.say("scontrol", "update", "PartitionName=gpu", "AllowGroups=ALL")
 
 
-def test_a_controller_that_is_down_is_one_sentence_and_leaves_the_file(gpu_cluster, here, capsys):
+def test_a_controller_that_is_down_is_reported_and_keeps_the_file(gpu_cluster, here, capsys):
     run(capsys, "systems", "probe")
     file = here / "data" / "catalog" / "sites" / "test.toml"
     written = file.read_text()
@@ -227,7 +229,7 @@ def test_a_controller_that_is_down_is_one_sentence_and_leaves_the_file(gpu_clust
     assert (1, written) == (said.count("\n"), file.read_text())
 
 
-def test_a_machine_without_slurm_says_so(here, capsys, monkeypatch):
+def test_a_machine_without_slurm_is_reported(here, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(here))
     said = run(capsys, "systems", "probe", code=4).err
     assert said.startswith("leadline systems: there is no Slurm here")
@@ -236,7 +238,7 @@ def test_a_machine_without_slurm_says_so(here, capsys, monkeypatch):
 def test_an_accounting_that_is_down_leaves_its_limits_unknown(gpu_cluster, probe):
     with gpu_cluster.without("slurmdbd"):
         found = probe()
-    assert [one.name for one in found.system.partitions] == NAMES
+    assert [partition.name for partition in found.system.partitions] == NAMES
     assert any("QOS unknown: sacctmgr failed" in note for note in found.notes)
     assert found.system.scheduling.accounting_answered is False
     again = probe()
