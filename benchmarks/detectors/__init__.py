@@ -1,1 +1,1 @@
-"""Peaks of GPU memory that the makers of segmenters and detectors measured in training, beside what is predicted."""
+"""Published peaks of GPU memory of segmenters and detectors in training, compared with predictions."""

@@ -1,4 +1,4 @@
-"""What simpler methods say of the same rows, each family told from all others."""
+"""Predictions of simpler methods for the same rows, each family from all others."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ WEIGHTS, NEAREST, BOOSTING = "weights × constant", "nearest neighbour", "plain 
 
 
 def baseline_peaks(rows: Sequence[PublishedPeak], graphs: Sequence[DetectorGraph]) -> dict[str, Array]:
-    """Return what each method says of each row in bytes, after seeing the rows of all other families."""
+    """Return each method's prediction of each row in bytes, from the rows of all other families."""
     memory = np.array([row.memory_bytes for row in rows])
     families = np.array([row.family for row in rows])
     weights = np.array([float(graph.parameter_bytes) for graph in graphs])
@@ -25,16 +25,16 @@ def baseline_peaks(rows: Sequence[PublishedPeak], graphs: Sequence[DetectorGraph
         NEAREST: lambda learn, ask: nearest_row(table[learn], memory[learn], table[ask]),
         BOOSTING: lambda learn, ask: boosted_rows(table[learn], memory[learn], table[ask]),
     }
-    found = {name: np.zeros(len(rows)) for name in methods}
+    predictions = {name: np.zeros(len(rows)) for name in methods}
     for family in np.unique(families):
-        ask, learn = (np.flatnonzero(mine) for mine in (families == family, families != family))
+        ask, learn = np.flatnonzero(families == family), np.flatnonzero(families != family)
         for name, method in methods.items():
-            found[name][ask] = method(learn, ask)
-    return found
+            predictions[name][ask] = method(learn, ask)
+    return predictions
 
 
 def _features(row: PublishedPeak, graph: DetectorGraph) -> list[float]:
-    """Return what a table says of a run: size of the batch, weights, what is learned, depth of the backbone."""
+    """Return the features of a run: size of the batch, weights, depth of the backbone, package, masks."""
     pixels = graph.images * graph.height * graph.width
     depth = parse_number(row.cells.get("Backbone", "")) or 0.0
     return [

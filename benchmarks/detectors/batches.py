@@ -1,10 +1,9 @@
-"""How large the largest batch of a configuration is, as its own steps of loading say.
+"""The size of a configuration's largest batch, from its own data pipeline.
 
-Images on a GPU are ``samples_per_gpu``. Segmenters crop, so that every batch is as large (mmsegmentation's
+``samples_per_gpu`` is the number of images on a GPU. Segmenters crop, so all batches have one size (mmsegmentation's
 ``configs/_base_/datasets``: 2 of 512 × 1024 or 769 × 769 for Cityscapes, 4 of 512 × 512 for ADE20K and VOC). Detectors
-resize to fit a rectangle and pad to 32 (mmdetection's ``coco_detection.py``: 1333 × 800, 2 on a GPU), and images of one
-orientation go together: over a whole training the largest batch is one of 800 × 1344, and what the tables tell is the
-most that was held.
+resize to fit a rectangle and pad to 32 (mmdetection's ``coco_detection.py``: 1333 × 800, 2 on a GPU). They group images
+of one orientation, so the largest batch of a training run is 800 × 1344. The tables give the peak of the whole run.
 """
 
 from typing import Any
@@ -13,7 +12,7 @@ Step = Any  # a dict, or mmcv's own kind of one
 
 
 def batch_of(config: Step, package: str) -> tuple[int, int, int]:
-    """Return images on a GPU, and height and width of the largest batch of a configuration in pixels."""
+    """Return the images on a GPU, and height and width of a configuration's largest batch in pixels."""
     height = width = 0
     for step in _steps(config["data"]["train"]):
         height, width = _after(step, height, width, package)
@@ -21,7 +20,7 @@ def batch_of(config: Step, package: str) -> tuple[int, int, int]:
 
 
 def _after(step: Step, height: int, width: int, package: str) -> tuple[int, int]:
-    """Return the largest size that images have after one step of loading."""
+    """Return the largest image size after one step of the data pipeline."""
     kind, padded = step["type"], step.get("size_divisor")
     if kind == "Resize" and package == "mmdet" and step.get("img_scale") is not None:
         return _resized(step)
@@ -37,7 +36,7 @@ def _after(step: Step, height: int, width: int, package: str) -> tuple[int, int]
 
 
 def _resized(step: Step) -> tuple[int, int]:
-    """Return height and width of the largest image that lies across, after a step of resizing."""
+    """Return height and width of the largest landscape image after a resize step."""
     scales = _listed(step["img_scale"])
     if not step.get("keep_ratio", True):
         return max((scale[1], scale[0]) for scale in scales)
@@ -49,7 +48,7 @@ def _listed(scales: Any) -> list[Any]:  # noqa: ANN401 - one scale, or a list of
 
 
 def _steps(data: Step) -> list[Step]:
-    """Return the steps of loading within whatever repeats or joins data sets."""
+    """Return the pipeline's steps, through wrappers that repeat or join data sets."""
     if isinstance(data, list | tuple):
         return _steps(data[0])
     inner = data.get("dataset", data.get("datasets"))
@@ -57,9 +56,10 @@ def _steps(data: Step) -> list[Step]:
 
 
 def _all(tree: Any, name: str) -> list[Any]:  # noqa: ANN401
-    """Return whatever bears a name anywhere in a tree."""
+    """Return all values of a key anywhere in a tree."""
     if isinstance(tree, dict):
-        return ([tree[name]] if name in tree else []) + [one for value in tree.values() for one in _all(value, name)]
+        values = [tree[name]] if name in tree else []
+        return values + [value for child in tree.values() for value in _all(child, name)]
     if isinstance(tree, list | tuple):
-        return [one for value in tree for one in _all(value, name)]
+        return [value for child in tree for value in _all(child, name)]
     return []

@@ -1,9 +1,8 @@
-"""Stand-ins for mmcv's compiled ops: they compute nothing, and take the memory that the compiled ones take.
+"""Stand-ins for mmcv's compiled ops: they compute nothing, but allocate the memory that the compiled ops allocate.
 
-mmcv's own Python around them decides what is kept for the backward pass, and mostly makes the results too; what the
-C++ beside it takes in addition is taken here (``mmcv/ops/csrc/pytorch``: ``deform_conv.cpp``, ``nms.cpp``,
-``modulated_deform_conv.cpp``). Non-maximum suppression drops nothing, so that as many proposals remain as the
-configuration lets pass.
+mmcv's own Python decides what the backward pass keeps, and mostly allocates the results. The stand-ins add what the
+C++ code allocates (``mmcv/ops/csrc/pytorch``: ``deform_conv.cpp``, ``nms.cpp``, ``modulated_deform_conv.cpp``).
+Non-maximum suppression drops nothing, so as many proposals remain as the configuration allows.
 """
 
 import sys
@@ -14,25 +13,29 @@ from typing import Any
 import torch
 
 NMS_BLOCK = 64
-"""Boxes that one 64-bit word of the suppression mask stands for."""
+"""Boxes in one 64-bit word of the suppression mask."""
 
 
 def install() -> None:
-    """Make ``mmcv._ext`` a module that has every op that is asked for."""
+    """Make ``mmcv._ext`` a module with every op."""
     module = types.ModuleType("mmcv._ext")
-    known: dict[str, Callable[..., Any]] = {
+    ops: dict[str, Callable[..., Any]] = {
         "nms": _nms, "softnms": _soft_nms,
         "deform_conv_forward": _deformed, "deform_conv_backward_input": _deformed_input,
         "deform_conv_backward_parameters": _deformed_weight,
         "modulated_deform_conv_forward": _modulated, "modulated_deform_conv_backward": _modulated_backward,
     }  # fmt: skip
-    module.__dict__.update(known)
+    module.__dict__.update(ops)
     module.__dict__["__getattr__"] = _any_op
     sys.modules["mmcv._ext"] = module
 
 
 def _any_op(name: str) -> Callable[..., None]:
-    """Return an op that leaves alone what it is given; Python's own names are not there."""
+    """Return an op that changes nothing.
+
+    Raises:
+        AttributeError: The name is one of Python's own.
+    """
     if name.startswith("__"):
         raise AttributeError(name)
     return _nothing
@@ -43,7 +46,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _nms(boxes: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """Return all boxes, after taking the sorted boxes and the mask of the comparison of all with all."""
+    """Return all boxes, after allocating the sorted boxes and the mask that compares all pairs."""
     count = boxes.shape[0]
     order = torch.arange(count, device=boxes.device)
     kept = boxes.index_select(0, order)
@@ -85,11 +88,11 @@ def _deformed_weight(
 
 
 def _modulated(
-    source: Any, weight: Any, bias: Any, ones: Any, offset: Any, mask: Any, output: Any, *_: Any, **__: Any
+    source: Any, weight: Any, bias: Any, unit: Any, offset: Any, mask: Any, output: Any, *_: Any, **__: Any
 ) -> None:
     _columns(source, output, weight, 1)
 
 
-def _modulated_backward(source: Any, weight: Any, *rest: Any, **_: Any) -> None:
+def _modulated_backward(source: Any, weight: Any, *gradients: Any, **_: Any) -> None:
     """Take columns of one image; the gradient of the result is the thirteenth argument."""
-    _columns(source, rest[10], weight, 1)
+    _columns(source, gradients[10], weight, 1)

@@ -1,9 +1,9 @@
-"""Which configuration a row of a makers' table is, by the index of models that later releases carry beside it.
+"""The configuration of each row of a published table, from the index of models in later releases.
 
-The tables of 2021 link their configurations, but the links are not in the data. Both packages' wheels have an index
-(``*.yml`` beside the configurations) with the accuracies and the memory of each model: a row is the one configuration
-of its family that has all its accuracies, and of several the one with its memory. Where the index has them otherwise,
-it is the one whose name is made of the row's words.
+The tables of 2021 link their configurations, but the links are not in the data. The wheels of both packages have an
+index (``*.yml`` files) with the accuracies and the memory of each model. A row matches the configuration of its family
+with all its accuracies; of several, the one with its memory. If none matches, it is the one whose name consists of the
+row's words.
 """
 
 import re
@@ -17,7 +17,7 @@ from benchmarks.detectors.published import PublishedPeak, parse_number
 ACCURACY = re.compile(r"^(?!TTA)(.*\bAP\b.*|AR.*|mIoU|Dice)$")
 SCHEDULE = re.compile(r"\d+(x|e|k|ki)|\d+x\d+|coco|mstrain")
 ALIKE = {"dcn": ("dcn", "dcnv2")}
-"""Family of the tables → the folders that its configurations are in since."""
+"""Family of the tables → folders of its configurations in later releases."""
 
 ZOO = (
     ("Faster R-CNN", "COCO-Detection/faster_rcnn_{backbone}_{schedule}.yaml"),
@@ -26,7 +26,7 @@ ZOO = (
     ("COCO Person Keypoint", "COCO-Keypoints/keypoint_rcnn_{backbone}_{schedule}.yaml"),
     ("LVIS", "LVISv0.5-InstanceSegmentation/mask_rcnn_{backbone}_{schedule}.yaml"),
 )
-"""How the sections of detectron2's table begin, and where their configurations are in its zoo."""
+"""Beginning of a section of detectron2's table, and the path of its configurations in the zoo."""
 OTHERS = {
     "RPN R50-C4": "COCO-Detection/rpn_R_50_C4_{schedule}.yaml",
     "RPN R50-FPN": "COCO-Detection/rpn_R_50_FPN_{schedule}.yaml",
@@ -50,7 +50,7 @@ OTHERS = {
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """One model of an index: its ``file`` below the folder of the package, and the figures it is told with."""
+    """One model of an index; ``file`` is relative to the folder of the package."""
 
     package: str
     family: str
@@ -61,15 +61,15 @@ class ListedModel:
 
 
 def listed_models(folder: Path, package: str) -> Iterator[ListedModel]:
-    """Yield the models that the index of a package lists, and the configurations of families that have no index.
+    """Yield the models in a package's index, and the configurations of families without an index.
 
     ``folder`` holds the package's ``configs``.
     """
     import yaml  # noqa: PLC0415 - needed to make the packed file alone
 
     for path in sorted((folder / "configs").glob("*/*.yml")):
-        told = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        for model in told if isinstance(told, list) else told.get("Models", ()):
+        index = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        for model in index if isinstance(index, list) else index.get("Models", ()):
             yield listed_model(model, package, path.parent.name)
     for path in sorted((folder / "configs").glob("[a-z]*/*.py")):
         if not list(path.parent.glob("*.yml")):
@@ -80,46 +80,48 @@ def listed_models(folder: Path, package: str) -> Iterator[ListedModel]:
 def listed_model(model: dict[str, Any], package: str, family: str) -> ListedModel:
     """Return one entry of an index."""
     results = model.get("Results") or ()
-    figures = {parse_number(value) for one in results for value in (one.get("Metrics") or {}).values()}
+    metrics = {parse_number(value) for result in results for value in (result.get("Metrics") or {}).values()}
     memory = parse_number((model.get("Metadata") or {}).get("Training Memory (GB)", ""))
-    known = frozenset(round(one, 2) for one in figures if one is not None)
-    return ListedModel(package, family, model["Name"], model["Config"], known, memory)
+    accuracies = frozenset(round(metric, 2) for metric in metrics if metric is not None)
+    return ListedModel(package, family, model["Name"], model["Config"], accuracies, memory)
 
 
 def matching_model(row: PublishedPeak, models: Sequence[ListedModel]) -> ListedModel | None:
-    """Return the configuration of a row; ``None`` if there is none, or no telling which of several."""
+    """Return the configuration of a row; None if there is none or several match."""
     folders = ALIKE.get(row.family, (row.family,))
-    own = [one for one in models if one.package == row.package and one.family in folders]
-    told = {parse_number(text) for name, text in row.cells.items() if ACCURACY.match(name)} - {None}
-    found = [one for one in own if told and {round(figure, 2) for figure in told if figure} <= one.accuracies]
-    if len(found) > 1:
-        found = [one for one in found if one.memory_gb == parse_number(row.cells.get("Mem (GB)", ""))] or found
-    return _only(found or [one for one in own if _is_named(one, row)])
+    family = [model for model in models if model.package == row.package and model.family in folders]
+    metrics = {parse_number(text) for name, text in row.cells.items() if ACCURACY.match(name)} - {None}
+    accuracies = {round(metric, 2) for metric in metrics if metric}
+    matches = [model for model in family if metrics and accuracies <= model.accuracies]
+    if len(matches) > 1:
+        memory = parse_number(row.cells.get("Mem (GB)", ""))
+        matches = [model for model in matches if model.memory_gb == memory] or matches
+    return _only(matches or [model for model in family if _is_named(model, row)])
 
 
 def zoo_name(row: PublishedPeak) -> str | None:
-    """Return the name in detectron2's zoo of a row of its table; ``None`` if there is none."""
-    section, name, schedule = (row.cells[one] for one in ("Section", "Backbone", "Lr schd"))
+    """Return the name in detectron2's zoo of a row of its table; None if there is none."""
+    section, name, schedule = (row.cells[heading] for heading in ("Section", "Backbone", "Lr schd"))
     backbone = re.sub(r"^([RX])(\d+)", r"\1_\2", name).replace("-", "_").replace("X_101_", "X_101_32x8d_")
     for begin, pattern in ZOO:
         if section.startswith(begin):
             return pattern.format(backbone=backbone, schedule=schedule)
-    other = OTHERS.get(name)
-    return other.format(schedule=schedule) if other else None
+    unlisted = OTHERS.get(name)
+    return unlisted.format(schedule=schedule) if unlisted else None
 
 
-def _only(found: list[ListedModel]) -> ListedModel | None:
-    """Return the first of some that differ in nothing but how long they train."""
-    names = {tuple(part for part in one.name.split("_") if not SCHEDULE.fullmatch(part)) for one in found}
-    return found[0] if len(names) == 1 else None
+def _only(models: list[ListedModel]) -> ListedModel | None:
+    """Return the first model if all differ in nothing but their schedule."""
+    names = {tuple(part for part in model.name.split("_") if not SCHEDULE.fullmatch(part)) for model in models}
+    return models[0] if len(names) == 1 else None
 
 
-def _is_named(one: ListedModel, row: PublishedPeak) -> bool:
-    """Tell whether a name is made of the words of the row: backbone, style and schedule, and of the family's own."""
-    words = set(one.name.lower().split("_"))
+def _is_named(model: ListedModel, row: PublishedPeak) -> bool:
+    """Return whether a name consists of the row's backbone, style and schedule, and of common words."""
+    words = set(model.name.lower().split("_"))
     cells = row.cells
     backbone = set(re.sub(r"([a-z])-(\d)", r"\1\2", cells.get("Backbone", "-").lower()).replace("-", " ").split())
     style = {"caffe"} if cells.get("Style") == "caffe" else set()
-    wanted = backbone | style | {cells.get("Lr schd", "-")}
-    plain = {*re.split(r"[_-]", row.family), "mask", "rcnn", "mstrain", "coco", "fpn", "lvis", "v1", "sample1e-3"}
-    return wanted <= words and words - wanted <= plain
+    required = backbone | style | {cells.get("Lr schd", "-")}
+    common = {*re.split(r"[_-]", row.family), "mask", "rcnn", "mstrain", "coco", "fpn", "lvis", "v1", "sample1e-3"}
+    return required <= words and words - required <= common

@@ -71,25 +71,25 @@ class PackedDetectors(msgspec.Struct, array_like=True, frozen=True):
 
     def graph(self, number: int) -> OpGraph:
         """Return a step as the memory model reads it."""
-        one = self.graphs[number]
+        graph = self.graphs[number]
         return OpGraph(
-            tuple(self.ops[place].op() for place in one.ops),
-            tuple(self._events(one)),
-            parameters=one.parameters,
-            parameter_bytes=one.parameter_bytes,
-            trained_bytes=one.trained_bytes,
+            tuple(self.ops[place].op() for place in graph.ops),
+            tuple(self._events(graph)),
+            parameters=graph.parameters,
+            parameter_bytes=graph.parameter_bytes,
+            trained_bytes=graph.trained_bytes,
             source="torch",
         )
 
-    def _events(self, one: DetectorGraph) -> Iterator[StorageEvent]:
+    def _events(self, graph: DetectorGraph) -> Iterator[StorageEvent]:
         live: list[tuple[int, int, StorageCategory]] = []
-        op = left = 0
-        waiting = iter(one.before)
-        left = next(waiting, len(one.events))
-        for name, event in enumerate(one.events):
-            while left == 0:
-                op, left = op + 1, next(waiting, len(one.events))
-            left -= 1
+        op = remaining = 0
+        waiting = iter(graph.before)
+        remaining = next(waiting, len(graph.events))
+        for name, event in enumerate(graph.events):
+            while remaining == 0:
+                op, remaining = op + 1, next(waiting, len(graph.events))
+            remaining -= 1
             if event > 0:
                 size, category = self.pieces[event - 1]
                 live.append((name, size, StorageCategory(category)))
@@ -135,9 +135,9 @@ class DetectorPacker:
                 live.append(storage)
                 coded.append(self._pieces.setdefault((size, category), len(self._pieces)) + 1)
             elif storage in live:
-                found = len(live) - live.index(storage)
-                live.pop(-found)
-                coded.append(-found)
+                age = len(live) - live.index(storage)
+                live.pop(-age)
+                coded.append(-age)
             else:
                 continue
             if last < len(before):
@@ -153,7 +153,7 @@ def _kept(step: dict[str, Any]) -> Iterator[tuple[int, DetectorOp]]:
         begun += count
     sizes = {place: (name, dims) for place, name, dims, *_ in step["convolutions"]}
     for first, end, stage in stages:
-        for place in sorted({first, *(one for one in sizes if first <= one < end)}):
+        for place in sorted({first, *(place for place in sizes if first <= place < end)}):
             name, dims = sizes.get(place, ("", {}))
             op = DetectorOp(name, stage, tuple((key, size) for key, size in sorted(dims.items()) if key != "gradients"))
             if scratch_bytes(op.op(), V100):

@@ -1,15 +1,15 @@
-"""What PyTorch 1.3 to 1.5, with which the tables were measured, holds in memory and a release of today does not.
+"""Memory that PyTorch 1.3 to 1.5, which ran the published jobs, held and a current release frees.
 
-By the releases' own sources (``tools/autograd/derivatives.yaml`` and the kernels):
+From the releases' own sources (``tools/autograd/derivatives.yaml`` and the kernels):
 
-- ``zero_grad`` filled gradients with zeros until 2.0, where it gives them back now;
-- the derivatives of softmax and log-softmax kept their input beside their result until 1.11 (the product that softmax
-  takes before its backward kernel is written out here, as an op of its own);
-- ReLU kept its input unless it was in place, where its result is kept now; hardtanh in place (ReLU6) kept its result,
-  where a copy of its input is kept now;
-- group norm was batch norm over groups, and a product that kept the normed values.
+- ``zero_grad`` filled gradients with zeros until 2.0; it frees them now.
+- The derivatives of softmax and log-softmax kept their input and their result until 1.11. The product that softmax
+  computes before its backward kernel is written out here, as an op of its own.
+- ReLU kept its input unless it was in place; now it keeps its result.
+- Hardtanh in place (ReLU6) kept its result; now it keeps a copy of its input.
+- Group norm was batch norm over groups, and a product that kept the normalized values.
 
-And numpy, torch and Pillow had names that packages of 2021 call them by.
+numpy, torch and Pillow also get back names that packages of 2021 import.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from torch.nn import functional
 
 
 class _Softmax(torch.autograd.Function):  # type: ignore[misc]
-    """Softmax, or its logarithm, which keeps input and result."""
+    """Softmax or its logarithm; keeps input and result."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, dim: int, logarithm: bool) -> torch.Tensor:
@@ -35,13 +35,13 @@ class _Softmax(torch.autograd.Function):  # type: ignore[misc]
         if ctx.logarithm:
             return torch._log_softmax_backward_data(gradient, result, ctx.dim, values.dtype), None, None
         product = gradient * result
-        found = torch._softmax_backward_data(gradient, result, ctx.dim, values.dtype)
+        input_gradient = torch._softmax_backward_data(gradient, result, ctx.dim, values.dtype)
         del product
-        return found, None, None
+        return input_gradient, None, None
 
 
 class _Relu(torch.autograd.Function):  # type: ignore[misc]
-    """ReLU, which keeps its input."""
+    """ReLU that keeps its input."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,7 @@ class _Relu(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _HardtanhInPlace(torch.autograd.Function):  # type: ignore[misc]
-    """Hardtanh in place, which keeps its result."""
+    """Hardtanh in place that keeps its result."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, low: float, high: float) -> torch.Tensor:
@@ -72,10 +72,10 @@ class _HardtanhInPlace(torch.autograd.Function):  # type: ignore[misc]
 
 
 def install() -> None:
-    """Let this process hold what those releases held."""
+    """Make this process hold what those releases held."""
     name_older_things()
-    own = torch.optim.Optimizer.zero_grad
-    torch.optim.Optimizer.zero_grad = lambda self, *_, **__: own(self, set_to_none=False)
+    zero_grad = torch.optim.Optimizer.zero_grad
+    torch.optim.Optimizer.zero_grad = lambda self, *_, **__: zero_grad(self, set_to_none=False)
     everywhere = {
         "softmax": _keeping(logarithm=False), "log_softmax": _keeping(logarithm=True), "relu": _relu,
     }  # fmt: skip
@@ -112,13 +112,13 @@ def _keeping(*, logarithm: bool) -> Any:
 def _group_norm(
     values: torch.Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5,
 ) -> torch.Tensor:  # fmt: skip
-    """Return what batch norm over groups as channels gives, scaled in an op of its own that keeps it."""
+    """Return batch norm over groups as channels, scaled by a separate op that keeps its input."""
     joined = values.contiguous().view(1, values.shape[0] * groups, -1)
-    found = functional.batch_norm(joined, None, None, None, None, True, 0.0, eps).view(values.shape)  # noqa: FBT003
+    normalized = functional.batch_norm(joined, None, None, None, None, True, 0.0, eps).view(values.shape)  # noqa: FBT003
     if weight is None or bias is None:
-        return found
+        return normalized
     shape = (1, -1, *(1 for _ in values.shape[2:]))
-    return torch.addcmul(bias.view(shape), found, weight.view(shape))
+    return torch.addcmul(bias.view(shape), normalized, weight.view(shape))
 
 
 def _relu(values: torch.Tensor, inplace: bool = False) -> torch.Tensor:

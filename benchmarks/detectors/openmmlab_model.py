@@ -1,7 +1,7 @@
-"""Builds the segmenter or detector of a configuration of OpenMMLab that the environment names, as one training step.
+"""Build one training step of the OpenMMLab configuration that the environment names.
 
-``LEADLINE_MODEL`` is ``PACKAGE:FILE``. A module takes the images and returns the loss that the package itself would
-differentiate; labels are made beside it on the device, as a loader would have given them.
+``LEADLINE_MODEL`` is ``PACKAGE:FILE``. The module takes images and returns the package's own loss; it makes the labels
+itself, on the device, as a loader would.
 """
 
 import os
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 OBJECTS = 93
-"""Objects in the fullest image of COCO's training set (issue 499 of YOLOX speaks of more than 90)."""
+"""Most objects in an image of COCO's training set (issue 499 of YOLOX mentions more than 90)."""
 
 
 class OpenMMLabStep(torch.nn.Module):  # type: ignore[misc]
@@ -26,7 +26,7 @@ class OpenMMLabStep(torch.nn.Module):  # type: ignore[misc]
         self.batch: Any = None
 
     def forward(self, images: torch.Tensor) -> Any:
-        """Return an object with the ``loss`` of the images; the batch is held until the next, as a runner does."""
+        """Return an object with the ``loss`` of the images; keep the batch until the next, as a runner does."""
         labels = _segmenter_labels(images) if self.package == "mmseg" else _detector_labels(self, images)
         self.batch = (images, labels)
         losses = self.model(img=images, img_metas=_about(images), return_loss=True, **labels)
@@ -35,7 +35,7 @@ class OpenMMLabStep(torch.nn.Module):  # type: ignore[misc]
 
 
 def build() -> torch.nn.Module:
-    """Return the model of the configuration, without the weights that it would fetch."""
+    """Return the model of the configuration, without pretrained weights."""
     package, _, file = os.environ["LEADLINE_MODEL"].partition(":")
     from mmcv import Config
 
@@ -43,21 +43,21 @@ def build() -> torch.nn.Module:
     without_weights(config.model)
     _as_first_named(config.model)
     if package == "mmdet":
-        _something_is_there()
-        _images_are_few()
-    return OpenMMLabStep(_builder(package)(config), package, given(config.data.train))
+        _make_any_true()
+        _limit_refined_images()
+    return OpenMMLabStep(_builder(package)(config), package, collected_keys(config.data.train))
 
 
-def given(data: Any) -> set[str]:
-    """Return what a loader gives beside the images: the keys that its last step collects."""
+def collected_keys(data: Any) -> set[str]:
+    """Return the keys that the last step of the data pipeline collects, images included."""
     if isinstance(data, dict):
         keys = set(data.get("keys", ())) if data.get("type") == "Collect" else set()
-        return keys.union(*map(given, data.values()))
-    return set().union(*map(given, data)) if isinstance(data, list | tuple) else set()
+        return keys.union(*map(collected_keys, data.values()))
+    return set().union(*map(collected_keys, data)) if isinstance(data, list | tuple) else set()
 
 
 def without_weights(config: Any) -> None:
-    """Take every name of a file of weights out of a configuration."""
+    """Remove every reference to pretrained weights from a configuration."""
     if isinstance(config, dict):
         for name in list(config):
             if name == "pretrained":
@@ -67,55 +67,55 @@ def without_weights(config: Any) -> None:
             else:
                 without_weights(config[name])
     elif isinstance(config, list | tuple):
-        for one in config:
-            without_weights(one)
+        for child in config:
+            without_weights(child)
 
 
 def _as_first_named(config: Any) -> None:
-    """Name settings of later releases' configurations as mmdetection 2.11 does: the loss of HTC's semantic branch."""
+    """Rename settings of later releases to those of mmdetection 2.11: the loss of HTC's semantic branch."""
     if isinstance(config, dict):
         loss = config.pop("loss_seg", None)
         if loss is not None:
             config["ignore_label"], config["loss_weight"] = loss["ignore_index"], loss["loss_weight"]
-    for one in config.values() if isinstance(config, dict) else config if isinstance(config, list | tuple) else ():
-        _as_first_named(one)
+    for child in config.values() if isinstance(config, dict) else config if isinstance(config, list | tuple) else ():
+        _as_first_named(child)
 
 
-def _something_is_there() -> None:
-    """Let ``any`` be true: there are anchors inside the image, and boxes with a weight, or losses would be left out.
+def _make_any_true() -> None:
+    """Make ``any`` true, except for ``isnan``.
 
-    But nothing is NaN.
+    Anchors are inside the image and boxes have weights; otherwise losses would be left out.
     """
     torch.isnan = _marked(torch.isnan, "_nowhere", of="_")
     for place in (torch, torch.Tensor):
         place.any = _marked(place.any, "_truth", of="_nowhere")
 
 
-def _images_are_few() -> None:
-    """Let boxes that a cascade refines be of as many images as there are, which it asserts."""
+def _limit_refined_images() -> None:
+    """Make a cascade's refined boxes belong to as many images as the batch has, which it asserts."""
     from mmdet.models.roi_heads.bbox_heads.bbox_head import BBoxHead
 
-    own, distinct = BBoxHead.refine_bboxes, torch.Tensor.unique
+    refine_bboxes, distinct = BBoxHead.refine_bboxes, torch.Tensor.unique
 
     def refine(head: Any, rois: Any, labels: Any, changes: Any, are_objects: Any, about: Any) -> Any:
         torch.Tensor.unique = lambda values, *_, **__: values[: len(about)]
         try:
-            return own(head, rois, labels, changes, are_objects, about)
+            return refine_bboxes(head, rois, labels, changes, are_objects, about)
         finally:
             torch.Tensor.unique = distinct
 
     BBoxHead.refine_bboxes = refine
 
 
-def _marked(own: Any, mark: str, *, of: str) -> Any:
-    """Return the op whose results bear a mark, but for those of tensors that bear another."""
+def _marked(op: Any, mark: str, *, of: str) -> Any:
+    """Return the op with marked results, unless its tensor has the mark ``of``."""
 
-    def asked(tensor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        found = own(tensor, *args, **kwargs)
-        found.__dict__[mark] = of not in tensor.__dict__
-        return found
+    def marked(tensor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result = op(tensor, *args, **kwargs)
+        result.__dict__[mark] = of not in tensor.__dict__
+        return result
 
-    return asked
+    return marked
 
 
 def _builder(package: str) -> Any:
@@ -133,7 +133,7 @@ def _builder(package: str) -> Any:
 
 
 def _about(images: torch.Tensor) -> list[dict[str, Any]]:
-    """Return what a loader says of each image; one of 1333 × 800 is padded to 1344 columns."""
+    """Return a loader's metadata of each image; one of 1333 × 800 is padded to 1344 columns."""
     height, width = images.shape[-2:]
     shape = (height, min(width, 1333), 3) if width == 1344 else (height, width, 3)
     return [
@@ -152,9 +152,9 @@ def _segmenter_labels(images: torch.Tensor) -> dict[str, Any]:
 
 
 def _detector_labels(step: OpenMMLabStep, images: torch.Tensor) -> dict[str, Any]:
-    """Return as many boxes and classes as the fullest image has, and bitmaps on the host where masks are learned."""
+    """Return boxes and classes of the image with most objects, and bitmaps on the host if masks are trained."""
     batch, _, height, width = images.shape
-    found: dict[str, Any] = {
+    labels: dict[str, Any] = {
         "gt_bboxes": [torch.zeros((OBJECTS, 4), device=images.device) for _ in range(batch)],
         "gt_labels": [torch.zeros((OBJECTS,), dtype=torch.int64, device=images.device) for _ in range(batch)],
     }
@@ -162,9 +162,9 @@ def _detector_labels(step: OpenMMLabStep, images: torch.Tensor) -> dict[str, Any
         from mmdet.core import BitmapMasks
 
         bitmaps = np.zeros((OBJECTS, height, width), dtype=np.uint8)
-        found["gt_masks"] = [BitmapMasks(bitmaps, height, width) for _ in range(batch)]
+        labels["gt_masks"] = [BitmapMasks(bitmaps, height, width) for _ in range(batch)]
     if "gt_semantic_seg" in step.keys:
-        found["gt_semantic_seg"] = torch.zeros(
+        labels["gt_semantic_seg"] = torch.zeros(
             (batch, 1, height // 8, width // 8), dtype=torch.int64, device=images.device
         )
-    return {key: value for key, value in found.items() if key in step.keys}
+    return {key: value for key, value in labels.items() if key in step.keys}

@@ -1,4 +1,4 @@
-"""The measured runs: rows of the makers' tables of models, with what tells a row from all others."""
+"""The published runs: rows of the tables of models, each with a key of its own."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ UNLIKE = ("Config", "Download", "download")
 
 @dataclass(frozen=True, slots=True)
 class PublishedPeak:
-    """One row: ``memory_bytes`` is the most that any of its GPUs held, ``cells`` are the row's texts by heading."""
+    """One row: ``memory_bytes`` is the peak over its GPUs, ``cells`` are the row's texts by heading."""
 
     key: str
     package: str
@@ -31,50 +31,50 @@ class PublishedPeak:
 
 
 def published_peaks(data: Path) -> tuple[list[PublishedPeak], Counter[str]]:
-    """Return the rows of the three packages that tell their memory, and how many others there are, by why.
+    """Return the usable rows of the three packages, and the number of left-out rows by reason.
 
     The tables' gigabytes are 2³⁰ bytes: the logs divide ``max_memory_allocated`` by 2²⁰, the tables by 1024.
 
     Raises:
-        InvalidInput: the folder lacks the table, or the table a column.
+        InvalidInput: The folder lacks the table, or the table a column.
     """
     columns = read_table(data, TABLE, COLUMNS)
-    found: list[PublishedPeak] = []
-    others: Counter[str] = Counter()
+    peaks: list[PublishedPeak] = []
+    left_out: Counter[str] = Counter()
     table = zip(*(columns[name].tolist() for name in COLUMNS), strict=True)
     for project, path, family, section, memory, cells in table:
         package = PACKAGES.get(re.split(r"[^a-z]", project)[0])
-        told = parse_number(memory)
+        memory_gib = parse_number(memory)
         if project.startswith("mmdetection3d") or package is None:
-            others["points and videos (mmdetection3d, mmaction2): ops of their own kind"] += 1
-        elif told is None:
-            others["the row tells no memory"] += 1
+            left_out["points and videos (mmdetection3d, mmaction2): ops of their own kind"] += 1
+        elif memory_gib is None:
+            left_out["no memory in the row"] += 1
         else:
             row = {name: str(text) for name, text in json.loads(cells).items() if name not in UNLIKE}
-            found.append(PublishedPeak(key_of(path, section, row), package, family, told * GIB, row))
-    found += _zoo(data, others)
-    return found, others
+            peaks.append(PublishedPeak(key_of(path, section, row), package, family, memory_gib * GIB, row))
+    peaks += _zoo(data, left_out)
+    return peaks, left_out
 
 
-def _zoo(data: Path, others: Counter[str]) -> Iterator[PublishedPeak]:
+def _zoo(data: Path, left_out: Counter[str]) -> Iterator[PublishedPeak]:
     """Yield the rows of detectron2's own table, whose sections are its families."""
     columns = read_table(data, ZOO, ZOO_COLUMNS)
-    for section, name, schedule, memory in zip(*(columns[one].tolist() for one in ZOO_COLUMNS), strict=True):
-        told = parse_number(memory)
-        if told is None:
-            others["the row tells no memory"] += 1
+    for section, name, schedule, memory in zip(*(columns[name].tolist() for name in ZOO_COLUMNS), strict=True):
+        memory_gib = parse_number(memory)
+        if memory_gib is None:
+            left_out["no memory in the row"] += 1
             continue
         row = {"Section": section, "Backbone": name, "Lr schd": schedule, "Mem (GB)": memory}
-        yield PublishedPeak(key_of(ZOO, section, row), "detectron2", f"detectron2 {section}", told * GIB, row)
+        yield PublishedPeak(key_of(ZOO, section, row), "detectron2", f"detectron2 {section}", memory_gib * GIB, row)
 
 
 def key_of(path: str, section: str, cells: dict[str, str]) -> str:
     """Return what names a row by all it says, links left out."""
-    told = json.dumps([path, section, sorted(cells.items())], ensure_ascii=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    identity = json.dumps([path, section, sorted(cells.items())], ensure_ascii=True)
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
 def parse_number(text: str) -> float | None:
     """Return the first number in a cell, or ``None``."""
-    told = re.search(r"\d+\.?\d*", str(text))
-    return float(told.group()) if told else None
+    match = re.search(r"\d+\.?\d*", str(text))
+    return float(match.group()) if match else None

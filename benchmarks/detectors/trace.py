@@ -1,15 +1,15 @@
-"""Trace one training step of each model of the measured table, and pack their memory into the file the bench reads.
+"""Trace one training step of each model of the published tables, and pack their memory into one file.
 
-Run as ``python -m benchmarks.detectors.trace DATA CONFIGS WORKDIR`` where torch 2.13, mmcv 1.3.0 (made with
-``MMCV_WITH_OPS=0``), mmsegmentation 0.11.0 and mmdetection 2.11.0 are. CONFIGS has the folders ``mmseg`` and
-``mmdet``, each with the ``configs`` that the wheels of mmsegmentation 0.30.0 and mmdetection 2.28.2 carry in
-``.mim``. detectron2 0.6 is in the registry as pb1-detectron2, its compiled part left out. It takes about half an hour
-on one core, and goes on where it was stopped.
+Run ``python -m benchmarks.detectors.trace DATA CONFIGS WORKDIR`` with torch 2.13, mmcv 1.3.0 (built with
+``MMCV_WITH_OPS=0``), mmsegmentation 0.11.0 and mmdetection 2.11.0. CONFIGS has the folders ``mmseg`` and ``mmdet``,
+each with the ``configs`` in ``.mim`` of the wheels mmsegmentation 0.30.0 and mmdetection 2.28.2. detectron2 0.6 is
+published as pb1-detectron2; its compiled part is not needed. A run takes about half an hour on one core and resumes
+where it was stopped.
 
-The models are the packages' own, run by Leadline's tracer as any model function is. What their compiled ops take is in
-``compiled_ops.py``, what the PyTorch of that time held in ``older_torch.py``. Where a detector selects by its data, the
-trace selects all there is, and the configuration's own limits cut it: 2000 candidates a level and 1000 proposals an
-image, of which 512 are sampled. Where nothing cuts it or tensors are sparse (FreeAnchor), a model is left out.
+Leadline's tracer runs the packages' own models as any model function. ``compiled_ops.py`` has the memory of their
+compiled ops, ``older_torch.py`` that of the PyTorch of that time. Where a detector selects by its data, the trace
+selects everything, and the configuration's own limits apply: 2000 candidates a level and 1000 proposals an image, of
+which 512 are sampled. Models without such a limit or with sparse tensors (FreeAnchor) are left out.
 """
 
 import json
@@ -33,25 +33,27 @@ PACKAGES = ("mmseg", "mmdet")
 
 
 def main(data: Path, folders: Path, scratch: Path) -> None:
-    """Trace what is not traced yet, then pack all."""
+    """Trace the models that have no trace yet, then pack all."""
     scratch.mkdir(parents=True, exist_ok=True)
     begin()
-    from mmcv import Config  # noqa: PLC0415 - after its compiled part was stood in for
+    from mmcv import Config  # noqa: PLC0415 - after its compiled part was replaced
 
     from benchmarks.detectors import detectron2_model  # noqa: PLC0415
 
-    models = [one for package in PACKAGES for one in listed_models(folders / package, package)]
+    models = [model for package in PACKAGES for model in listed_models(folders / package, package)]
     rows, _ = published_peaks(data)
     chosen = {row.key: _model_of(row, models) for row in rows}
-    for one in sorted({one.file: one for one in chosen.values() if one is not None}.values(), key=lambda one: one.file):
-        target = _answer_of(one, scratch)
+    by_file = {model.file: model for model in chosen.values() if model is not None}
+    for name in sorted(by_file):
+        model = by_file[name]
+        target = _answer_of(model, scratch)
         if target.exists():
             continue
-        if one.package == "detectron2":
-            trace(one.package, Path(one.file), detectron2_model.size_of(detectron2_model.configured(one.file)), target)
+        if model.package == "detectron2":
+            trace(model.package, Path(name), detectron2_model.size_of(detectron2_model.configured(name)), target)
         else:
-            path = folders / one.package / one.file
-            trace(one.package, path, batch_of(Config.fromfile(str(path)), one.package), target)
+            path = folders / model.package / name
+            trace(model.package, path, batch_of(Config.fromfile(str(path)), model.package), target)
     _pack(chosen, scratch)
 
 
@@ -64,7 +66,7 @@ def _model_of(row: PublishedPeak, models: list[ListedModel]) -> ListedModel | No
 
 
 def begin() -> None:
-    """Import once what every traced model needs; each is then traced in a fork."""
+    """Import what every traced model needs; each model is then traced in a fork."""
     import torch  # noqa: PLC0415
 
     from benchmarks.detectors import compiled_ops, detectron2_model, older_torch  # noqa: PLC0415
@@ -83,7 +85,7 @@ def begin() -> None:
 
 
 def trace(package: str, file: Path, size: tuple[int, int, int], target: Path) -> None:
-    """Trace one model on ``size`` (images, height, width); one that fails leaves a file that says why."""
+    """Trace one model on ``size`` (images, height, width); a failure leaves a file with its reason."""
     images, height, width = size
 
     def prepare() -> None:
@@ -99,7 +101,7 @@ def trace(package: str, file: Path, size: tuple[int, int, int], target: Path) ->
 
 
 def brief(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return what the memory of a traced step rests on: storage events, stages of ops, and convolutions."""
+    """Return what determines the memory of a traced step: storage events, stages of ops, and convolutions."""
     if "job" not in answer:
         return answer
     step = answer["job"]["step"]
@@ -113,30 +115,30 @@ def brief(answer: dict[str, Any]) -> dict[str, Any]:
         "convolutions": [
             [place, op["name"], op["dims"]] for place, op in enumerate(step["ops"]) if op["kind"] == "conv"
         ],
-        "events": [[one["op"], one["storage"], one["size_bytes"], one["category"]] for one in step["events"]],
+        "events": [[event[key] for key in ("op", "storage", "size_bytes", "category")] for event in step["events"]],
     }  # fmt: skip
 
 
-def _answer_of(one: ListedModel, scratch: Path) -> Path:
-    return scratch / f"{one.package}@{one.file.replace('/', '@')}.json"
+def _answer_of(model: ListedModel, scratch: Path) -> Path:
+    return scratch / f"{model.package}@{model.file.replace('/', '@')}.json"
 
 
 def _pack(chosen: dict[str, ListedModel | None], scratch: Path) -> None:
-    """Pack the steps of all rows, and why others have none."""
+    """Pack the steps of all rows, and the reasons of rows without one."""
     packer = DetectorPacker()
     rows: dict[str, tuple[str, int]] = {}
     failed: dict[str, str] = {}
-    for key, one in chosen.items():
-        if one is None:
-            failed[key] = "no configuration, or no telling which of several"
+    for key, model in chosen.items():
+        if model is None:
+            failed[key] = "no configuration matches, or several do"
             continue
-        target = _answer_of(one, scratch)
+        target = _answer_of(model, scratch)
         answer = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
         if "events" in answer:
-            rows[key] = one.name, packer.add(answer, tuple(answer["size"]))
+            rows[key] = model.name, packer.add(answer, tuple(answer["size"]))
         else:
             failed[key] = "the model cannot be traced"
-            print(f"{one.name}: {answer.get('failure', {}).get('reason', 'it took too long')}", file=sys.stderr)  # noqa: T201
+            print(f"{model.name}: {answer.get('failure', {}).get('reason', 'it took too long')}", file=sys.stderr)  # noqa: T201
     pack_detectors(packer.packed(_versions(), rows, failed), DETECTOR_GRAPHS)
 
 
@@ -149,7 +151,7 @@ def _versions() -> dict[str, str]:
 
 
 def _paths(arguments: Sequence[str]) -> list[Path]:
-    return [Path(one).resolve() for one in arguments]
+    return [Path(argument).resolve() for argument in arguments]
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Estimates of deep-learning jobs against measured ones: of devices, model families and scales that were held out."""
+"""Benchmarks of estimates of deep-learning jobs on held-out devices, model families and scales."""

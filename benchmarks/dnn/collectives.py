@@ -26,9 +26,9 @@ LINKS = {
     "h100_pairwise_nvlink": ("H100 bridged", "H100 PCIe 80GB"),
     "a40_pairwise_nvlink": ("A40 bridged", "A40"),
 }
-"""Folder of the measurements → what the link is called, and the device of the catalog."""
+"""Folder of the measurements → name of the link, device of the catalog."""
 TWICE = ("a100_pairwise_nvlink", "send_recv")
-"""These rows are byte for byte those of the H100 folder: one of them was copied there, so they count once."""
+"""These rows are byte for byte those of the H100 folder, so they count once."""
 BANDS = ((2.0**20, "up to 1 MiB"), (2.0**23, "to 8 MiB"), (np.inf, "above 8 MiB"))
 LARGER = 8.0
 SWEEP = 4
@@ -40,17 +40,17 @@ Texts = npt.NDArray[np.str_]
 
 @dataclass(frozen=True, slots=True)
 class InnerErrors:
-    """Errors ln(measured ÷ predicted) within the learned rows, their doubts, groups and units, each of shape (m,)."""
+    """Errors ln(measured ÷ predicted) within the learned rows, their spreads, groups and units; shape (m,)."""
 
     error: Array
-    doubt: Array
+    spread: Array
     group: Texts
     unit: Texts
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRows:
-    """The n measurements as nouns, their seconds, and plain features (n, columns) for the methods beside."""
+    """The n measurements, their seconds, and plain features (n, columns) for the baselines."""
 
     collectives: Sequence[Collective]
     elapsed_s: Array
@@ -63,24 +63,24 @@ class CollectiveRows:
 
     @property
     def sizes(self) -> Array:
-        """The sizes of the messages in bytes."""
-        return np.array([one.size_bytes for one in self.collectives])
+        """Return the sizes of the messages in bytes."""
+        return np.array([collective.size_bytes for collective in self.collectives])
 
     @property
     def bands(self) -> npt.NDArray[np.str_]:
-        """In which band of sizes each message is."""
+        """Return the band of each message's size."""
         edges = [edge for edge, _ in BANDS]
         return np.array([BANDS[i][1] for i in np.searchsorted(edges, self.sizes)])
 
     @property
     def inside(self) -> Mask:
-        """Where all devices are in one node."""
-        return np.array([one.layout.inside for one in self.collectives])
+        """Return where all devices are in one node."""
+        return np.array([collective.layout.inside for collective in self.collectives])
 
     @property
     def layouts(self) -> npt.NDArray[np.str_]:
-        """The layout of each row as a text."""
-        return np.array([str(one.layout) for one in self.collectives])
+        """Return the layout of each row as a text."""
+        return np.array([str(collective.layout) for collective in self.collectives])
 
 
 def splits(data: Path, *, quick: bool) -> list[SplitResult | RefusedSplit]:
@@ -92,7 +92,7 @@ def splits(data: Path, *, quick: bool) -> list[SplitResult | RefusedSplit]:
 
 
 def _rows(columns: Columns) -> CollectiveRows:
-    """Return the measurements, in seconds, without those that stand there twice."""
+    """Return the measurements, in seconds, without the duplicated ones."""
     folder = np.array([path.split("/")[-2] for path in columns["path"]])
     columns = select_rows(columns, ~((folder == TWICE[0]) & (columns["collective"] == TWICE[1])))
     folder = np.array([path.split("/")[-2] for path in columns["path"]])
@@ -102,7 +102,7 @@ def _rows(columns: Columns) -> CollectiveRows:
     ).astype(float)
     catalog = TomlCatalog()
     wires = {name: (catalog.device(device).link_bytes_per_s or np.nan) / 2 for name, (_, device) in LINKS.items()}
-    found = []
+    collectives = []
     for i, name in enumerate(folder):
         devices, per_node = int(columns["num_workers"][i]), int(columns["devices_per_node"][i])
         through_slot = name.endswith("pairwise_nvlink") and devices > 2
@@ -110,30 +110,32 @@ def _rows(columns: Columns) -> CollectiveRows:
         link = f"{LINKS[name][0]}, through the slots" if through_slot else LINKS[name][0]
         kind = ALL_REDUCE if reduced[i] else SEND
         size = float(columns["size"][i])
-        found.append(Collective(kind, link, devices, per_node, size, wires[name] if direct else None))
+        collectives.append(Collective(kind, link, devices, per_node, size, wires[name] if direct else None))
     codes = {name: i for i, name in enumerate(LINKS)}
     features = np.column_stack(
         [np.log(columns["size"]), np.log2(columns["num_workers"]), np.log2(columns["devices_per_node"]),
          reduced, [codes[name] for name in folder]]
     ).astype(float)  # fmt: skip
-    return CollectiveRows(found, milliseconds / 1e3, features)
+    return CollectiveRows(collectives, milliseconds / 1e3, features)
 
 
 def _unseen_sizes(table: CollectiveRows) -> SplitResult:
-    """Hold out a fifth of the sizes, whatever the link."""
+    """Hold out a fifth of the sizes on all links."""
     sizes = np.unique(table.sizes)
     folds = np.random.default_rng(SEED).integers(0, 5, len(sizes))[np.searchsorted(sizes, table.sizes)]
-    learned, held = table.at(folds != 0), table.at(folds == 0)
+    learned, held_out = table.at(folds != 0), table.at(folds == 0)
     inner = folds[folds != 0]
-    tried = []
+    errors = []
     for fold in (1, 2, 3, 4):
         within, out = learned.at(inner != fold), learned.at(inner == fold)
-        tried.append(_tried(out, _times(within), out.bands))
-    return _asked("unseen sizes", learned, held, tried, held.bands, 4.5, "four fifths of the sizes of every layout")
+        errors.append(_inner(out, _times(within), out.bands))
+    return _split(
+        "unseen sizes", learned, held_out, errors, held_out.bands, 4.5, "four fifths of the sizes of every layout"
+    )
 
 
 def _sweep(table: CollectiveRows) -> SplitResult:
-    """Learn a sweep of few sizes an octave of each layout, as one would measure it, and ask all other sizes."""
+    """Train on a sweep of few sizes an octave of each layout; test on all other sizes."""
     _, first = np.unique(
         [
             f"{layout} {place}"
@@ -143,77 +145,84 @@ def _sweep(table: CollectiveRows) -> SplitResult:
     )
     swept = np.zeros(len(table.elapsed_s), bool)
     swept[first] = True
-    learned, held = table.at(swept), table.at(~swept)
+    learned, held_out = table.at(swept), table.at(~swept)
     folds = np.arange(len(learned.elapsed_s)) % 2
-    tried = []
+    errors = []
     for fold in (0, 1):
         out = learned.at(folds == fold)
-        tried.append(_tried(out, _times(learned.at(folds != fold)), out.bands))
+        errors.append(_inner(out, _times(learned.at(folds != fold)), out.bands))
     how = f"{SWEEP} sizes an octave of every layout; intervals from every other one of these"
-    return _asked("unseen sizes from a short sweep", learned, held, tried, held.bands, None, how)
+    return _split("unseen sizes from a short sweep", learned, held_out, errors, held_out.bands, None, how)
 
 
 def _larger(table: CollectiveRows) -> list[SplitResult]:
-    """Hold out what is more than eight times larger than anything learned of its layout."""
-    learned, held = table.at(_small(table, LARGER)), table.at(~_small(table, LARGER))
-    tried, final = [], _times(learned)
+    """Hold out messages more than eight times larger than the training data of their layout."""
+    learned, held_out = table.at(_small(table, LARGER)), table.at(~_small(table, LARGER))
+    errors, final = [], _times(learned)
     for times in (2.0, 4.0, LARGER):
         small = _small(learned, times)
         out = learned.at(~small)
         short = replace(_times(learned.at(small)), inside=final.inside, between=final.between)
-        tried.append(_tried(out, short, _where(out), out.layouts.tolist()))
+        errors.append(_inner(out, short, _where(out), out.layouts.tolist()))
     how = "an eighth of each layout's sizes; intervals from extrapolating two to eight times within these"
-    whole = _asked(
-        "8 times larger", learned, held, tried, _where(held), 9.0, how,
+    whole = _split(
+        "8 times larger", learned, held_out, errors, _where(held_out), 9.0, how,
         "changes of NCCL's algorithm above what was learned, between nodes: 16 devices get faster, 4 slower",
     )  # fmt: skip
-    inside = _asked(
-        "8 times larger, in a node", learned, held.at(held.inside), tried, _where(held)[held.inside], None, how
+    inside = _split(
+        "8 times larger, in a node",
+        learned,
+        held_out.at(held_out.inside),
+        errors,
+        _where(held_out)[held_out.inside],
+        None,
+        how,
     )
     return [whole, inside]
 
 
 def _other_counts(table: CollectiveRows) -> list[SplitResult]:
     """Hold out each number of devices of the nodes where three were measured."""
-    node = table.at(np.array([one.link in ("A100 SXM", "H100 SXM") for one in table.collectives]) & table.inside)
-    node = node.at(np.array([one.kind == ALL_REDUCE for one in node.collectives]))
+    counted = np.array([collective.link in ("A100 SXM", "H100 SXM") for collective in table.collectives])
+    node = table.at(counted & table.inside)
+    node = node.at(np.array([collective.kind == ALL_REDUCE for collective in node.collectives]))
     parts = []
     for link in ("A100 SXM", "H100 SXM"):
         for devices in (2, 4, 8):
-            own = np.array([(one.link, one.devices) == (link, devices) for one in node.collectives])
-            tried = _tried_counts(node.at(~own), link)
-            part = _asked(f"{link} {devices}", node.at(~own), node.at(own), tried, _where(node.at(own)), None, "")
-            parts.append(part)
+            mask = np.array([(row.link, row.devices) == (link, devices) for row in node.collectives])
+            learned, held_out = node.at(~mask), node.at(mask)
+            inner = _inner_counts(learned, link)
+            parts.append(_split(f"{link} {devices}", learned, held_out, inner, _where(held_out), None, ""))
     how = "the other numbers of devices in the node, and the other kind of node; each of 2, 4 and 8 held out in turn"
     limits = "messages below 1 MiB whose times jump between two values: 2 devices of an H100 node scatter by 10 %"
     return [joined_split(TABLE, "other numbers of devices in a node", parts, mape=9.0, how=how, limits=limits)]
 
 
-def _tried_counts(learned: CollectiveRows, link: str) -> list[InnerErrors]:
-    """Return the errors of the same question asked of the other kind of node, without its own answer."""
-    tried = []
+def _inner_counts(learned: CollectiveRows, link: str) -> list[InnerErrors]:
+    """Return the errors on the other kind of node, with each number of devices held out."""
+    errors = []
     for count in (2, 4, 8):
-        out = np.array([one.link != link and one.devices == count for one in learned.collectives])
-        tried.append(_tried(learned.at(out), _times(learned.at(~out)), _where(learned.at(out))))
-    return tried
+        out = np.array([row.link != link and row.devices == count for row in learned.collectives])
+        errors.append(_inner(learned.at(out), _times(learned.at(~out)), _where(learned.at(out))))
+    return errors
 
 
 def _refused(table: CollectiveRows) -> RefusedSplit:
-    """Hold out each layout of several nodes and each link that no other layout can tell of."""
+    """Hold out each layout of several nodes and each link that no other layout informs."""
     refused, wrong, total = 0, [], 0
     counted = {"A100 SXM", "H100 SXM"}
-    for layout in sorted({one.layout for one in table.collectives}):
+    for layout in sorted({row.layout for row in table.collectives}):
         if layout.inside and layout.kind == ALL_REDUCE and layout.link in counted:
             continue
-        own = np.array([one.layout == layout for one in table.collectives])
-        learned, held = table.at(~own), table.at(own)
+        mask = np.array([row.layout == layout for row in table.collectives])
+        learned, held_out = table.at(~mask), table.at(mask)
         times, total = _times(learned), total + 1
         try:
-            times.predict(held.collectives)
+            times.predict(held_out.collectives)
         except InvalidInput:
             refused += 1
-        guess = nearest_row(learned.features, learned.elapsed_s, held.features)
-        wrong.append(100 * np.abs(guess - held.elapsed_s) / held.elapsed_s)
+        guess = nearest_row(learned.features, learned.elapsed_s, held_out.features)
+        wrong.append(100 * np.abs(guess - held_out.elapsed_s) / held_out.elapsed_s)
     every = float(np.mean(np.concatenate(wrong)))
     by_layout = np.array([part.mean() for part in wrong])
     how = (
@@ -223,45 +232,45 @@ def _refused(table: CollectiveRows) -> RefusedSplit:
     return RefusedSplit(TABLE, "other links and layouts", refused, total, every, how)
 
 
-def _asked(
+def _split(
     split: str,
     learned: CollectiveRows,
-    held: CollectiveRows,
-    tried: Sequence[InnerErrors],
+    held_out: CollectiveRows,
+    inner: Sequence[InnerErrors],
     group: npt.NDArray[np.str_],
     mape: float | None,
     how: str,
     limits: str = "",
 ) -> SplitResult:
-    """Return the answers to ``held``; intervals are those of the errors that were tried, by ``group``.
+    """Return the predictions of the held-out rows; intervals come from the inner errors, by ``group``.
 
-    Rows of one curve in a group hit or miss together.
+    Rows of one curve in a group have correlated errors.
     """
-    told = _times(learned).predict(held.collectives)
-    low, high = _bounds(tried, told, group)
+    predicted = _times(learned).predict(held_out.collectives)
+    low, high = _bounds(inner, predicted, group)
     answers = {
-        "Leadline": told.point,
-        "one α–β": _alpha_beta(learned, held),
-        "nearest neighbour": nearest_row(learned.features, learned.elapsed_s, held.features),
-        "boosting": boosted_rows(learned.features, learned.elapsed_s, held.features),
+        "Leadline": predicted.point,
+        "one α–β": _alpha_beta(learned, held_out),
+        "nearest neighbour": nearest_row(learned.features, learned.elapsed_s, held_out.features),
+        "boosting": boosted_rows(learned.features, learned.elapsed_s, held_out.features),
     }
     return SplitResult(
-        TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how, limits=limits,
-        unit=held.layouts,
+        TABLE, split, held_out.elapsed_s, answers, low, high, group, mape=mape, how=how, limits=limits,
+        unit=held_out.layouts,
     )  # fmt: skip
 
 
-def _bounds(tried: Sequence[InnerErrors], told: Predictions, group: Texts) -> tuple[Array, Array]:
-    """Return the ends of 90 % intervals: the estimator's doubt times what errors of the group were in terms of it."""
+def _bounds(inner: Sequence[InnerErrors], predicted: Predictions, group: Texts) -> tuple[Array, Array]:
+    """Return the ends of 90 % intervals: the predicted spread times the normalized inner errors of the group."""
     low, high = np.empty(len(group)), np.empty(len(group))
-    error, doubt, groups = (
-        np.concatenate([getattr(one, name) for one in tried]) for name in ("error", "doubt", "group")
+    error, spread, groups = (
+        np.concatenate([getattr(part, name) for part in inner]) for name in ("error", "spread", "group")
     )
-    units = np.concatenate([np.char.add(f"{number} ", one.unit) for number, one in enumerate(tried)])
+    units = np.concatenate([np.char.add(f"{number} ", part.unit) for number, part in enumerate(inner)])
     for name in np.unique(group):
-        own, alike = group == name, groups == name
-        scores = NormalizedScores.of(error[alike], doubt[alike], units[alike].tolist())
-        low[own], high[own] = scores.interval(told.point[own], told.spread[own], LEVEL)
+        mask, alike = group == name, groups == name
+        scores = NormalizedScores.of(error[alike], spread[alike], units[alike].tolist())
+        low[mask], high[mask] = scores.interval(predicted.point[mask], predicted.spread[mask], LEVEL)
     return low, high
 
 
@@ -269,11 +278,11 @@ def _times(learned: CollectiveRows) -> CollectiveTimes:
     return fit_collective_times(learned.collectives, list(learned.elapsed_s))
 
 
-def _tried(out: CollectiveRows, times: CollectiveTimes, group: Texts, unit: Sequence[str] | None = None) -> InnerErrors:
-    """Return the errors of ``out``; each ``unit`` weighs as much as another, by default each row for itself."""
-    told = times.predict(out.collectives)
+def _inner(out: CollectiveRows, times: CollectiveTimes, group: Texts, unit: Sequence[str] | None = None) -> InnerErrors:
+    """Return the errors of ``out``; all units weigh the same, by default each row is one."""
+    predicted = times.predict(out.collectives)
     units = np.arange(len(group)).astype(str) if unit is None else np.array(unit)
-    return InnerErrors(np.log(out.elapsed_s / told.point), told.spread, group, units)
+    return InnerErrors(np.log(out.elapsed_s / predicted.point), predicted.spread, group, units)
 
 
 def _small(table: CollectiveRows, times: float) -> Mask:
@@ -286,16 +295,16 @@ def _where(table: CollectiveRows) -> npt.NDArray[np.str_]:
     return np.where(table.inside, "in a node", "between nodes")
 
 
-def _alpha_beta(learned: CollectiveRows, held: CollectiveRows) -> Array:
+def _alpha_beta(learned: CollectiveRows, held_out: CollectiveRows) -> Array:
     """Return a start-up and a bandwidth for each kind of collective, by least squares on relative errors."""
-    found = np.empty(len(held.elapsed_s))
+    predicted = np.empty(len(held_out.elapsed_s))
     for reduced in (0.0, 1.0):
-        own, ask = learned.features[:, 3] == reduced, held.features[:, 3] == reduced
-        if not own.any():
-            found[ask] = np.nan
+        learned_kind, ask = learned.features[:, 3] == reduced, held_out.features[:, 3] == reduced
+        if not learned_kind.any():
+            predicted[ask] = np.nan
             continue
-        design = np.column_stack([np.ones(own.sum()), learned.sizes[own]])
-        weighted = design / learned.elapsed_s[own][:, None]
+        design = np.column_stack([np.ones(learned_kind.sum()), learned.sizes[learned_kind]])
+        weighted = design / learned.elapsed_s[learned_kind][:, None]
         start_s, slope = np.linalg.lstsq(weighted, np.ones(len(weighted)), rcond=None)[0]
-        found[ask] = np.maximum(start_s + slope * held.sizes[ask], 1e-7)
-    return found
+        predicted[ask] = np.maximum(start_s + slope * held_out.sizes[ask], 1e-7)
+    return predicted

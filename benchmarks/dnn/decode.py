@@ -1,4 +1,8 @@
-"""Layers of language models that GPUs share: what one of 2, 4 and 8 takes, told from the layer whole (Vidur, MIT)."""
+"""Layers of language models in decoding: products in half precision, and layers sharded over 2, 4 and 8 GPUs.
+
+Vidur timed them on A40, A100 and H100 (MIT). Products are predicted from specifications, sharded layers from the
+whole layer.
+"""
 
 import math
 from collections.abc import Mapping
@@ -17,15 +21,15 @@ from leadline.uncertainty.normalized_scores import NormalizedScores
 
 DTYPE = "float16"
 BESIDE = ("input_layernorm", "post_attention_layernorm", "mlp_act", "add")
-"""What was timed of a layer beside its products: norms and the residual addition, which each GPU does whole, and the
-activation, which is shared."""
+"""The timed parts of a layer other than products: norms and the residual addition, which each GPU computes whole, and
+the activation, which is sharded."""
 PARTS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", *BESIDE)
 
 
 def shared_layers(table: str, columns: Columns, models: Mapping[str, RooflineKernels]) -> SplitResult:
-    """Return the split: the measured whole layer, times how the priced graph changes when it is shared.
+    """Return the split of sharded layers: the measured whole layer times the predicted share of one GPU.
 
-    Beside it stands an even share; intervals are those of the other devices' errors.
+    The baseline is an even share; intervals are those of the other devices' errors.
     """
     measured = np.sum([columns[f"time_stats.{part}.median"] for part in PARTS], axis=0) / 1e3
     ways = columns["num_tensor_parallel_workers"].astype(int)
@@ -35,58 +39,59 @@ def shared_layers(table: str, columns: Columns, models: Mapping[str, RooflineKer
     first = np.array([whole[keys[i]] for i in rows])
     kept = {name: values[first] for name, values in columns.items()}
     shares = _shares(kept, ways[rows], models)
-    device, held = columns["device"][rows], measured[rows]
-    told, even = measured[first] * shares, measured[first] / ways[rows]
+    device, sharded_s = columns["device"][rows], measured[rows]
+    predicted, even = measured[first] * shares, measured[first] / ways[rows]
     group = np.array([f"{count} GPUs" for count in ways[rows]])
-    low, high = by_other_devices(device, ways[rows].astype(float), told, held, alike=0.1)
+    low, high = by_other_devices(device, ways[rows].astype(float), predicted, sharded_s, alike=0.1)
     return SplitResult(
-        table, "decode layers shared by GPUs, whole layer measured", held, {"Leadline": told, "an even share": even},
-        low, high, group, how="by the priced share of the priced whole; intervals from the other two devices",
+        table, "decode layers shared by GPUs, whole layer measured", sharded_s,
+        {"Leadline": predicted, "an even share": even}, low, high, group,
+        how="predicted share of the predicted whole; intervals from the other two devices",
     )  # fmt: skip
 
 
 def by_other_devices(device: Texts, size: Array, point: Array, measured: Array, *, alike: float) -> tuple[Array, Array]:
-    """Return the ends of 90 % intervals (n,): what the errors were on the other devices.
+    """Return the ends of 90 % intervals (n,) from the errors on the other devices.
 
-    There each weighs by how near its ``size`` is, in logarithms, of which a difference of ``alike`` changes little
-    (localised conformal prediction, Guan 2023).
+    Errors are weighted by the distance of their ``size`` in logarithms, with the scale ``alike`` (localised conformal
+    prediction, Guan 2023).
     """
     low, high, errors = point.copy(), point.copy(), np.abs(np.log(measured / point))
     for name in np.unique(device):
-        others = np.flatnonzero(device != name)
-        others = others[np.argsort(errors[others])]
-        for one in np.unique(size[device == name]):
-            weights = np.exp(-0.5 * (np.log(size[others] / one) / alike) ** 2)
-            scores = NormalizedScores(errors[others], weights * len(weights) / weights.sum())
-            own = (device == name) & (size == one)
-            low[own], high[own] = scores.interval(point[own], np.ones(int(own.sum())), LEVEL)
+        elsewhere = np.flatnonzero(device != name)
+        elsewhere = elsewhere[np.argsort(errors[elsewhere])]
+        for value in np.unique(size[device == name]):
+            weights = np.exp(-0.5 * (np.log(size[elsewhere] / value) / alike) ** 2)
+            scores = NormalizedScores(errors[elsewhere], weights * len(weights) / weights.sum())
+            mask = (device == name) & (size == value)
+            low[mask], high[mask] = scores.interval(point[mask], np.ones(int(mask.sum())), LEVEL)
     return low, high
 
 
 def _shares(columns: Columns, ways: np.ndarray, models: Mapping[str, RooflineKernels]) -> Array:
-    """Return the priced share of one of ``ways`` GPUs in the time of the whole layer (n,)."""
-    found = np.empty(len(ways))
+    """Return the predicted share of one of ``ways`` GPUs in the time of the whole layer (n,)."""
+    shares = np.empty(len(ways))
     for place, graph in enumerate(_layers(columns)):
         kernels = models[str(columns["device"][place])]
         part, whole = (
-            sum(kernels.op_s(op) for op in one.ops) for one in (tensor_share(graph, int(ways[place])), graph)
+            sum(kernels.op_s(op) for op in layer.ops) for layer in (tensor_share(graph, int(ways[place])), graph)
         )
-        found[place] = part / whole
-    return found
+        shares[place] = part / whole
+    return shares
 
 
 def _layers(columns: Columns) -> list[OpGraph]:
     products = [zip(*sizes, strict=True) for sizes in layer_products(columns).values()]
     sizes = zip(columns["num_tokens"], columns["n_embd"], columns["n_expanded_embd"], *products, strict=True)
-    found = []
+    graphs = []
     for tokens, width, inner, *sides in sizes:
         m, stream, wide = int(tokens), (int(tokens), int(width)), (int(tokens), int(inner))
         ops = [product_op(m, int(n), int(k), DTYPE) for n, k in sides]
         norms = [_streamed("aten.rms_norm", OpKind.NORM, stream, 1)] * 2
         act = _streamed("aten.silu_and_mul", OpKind.ELEMENTWISE, wide, 2)
         add = _streamed("aten.add", OpKind.ELEMENTWISE, stream, 2)
-        found.append(OpGraph((*ops, *norms, act, add)))
-    return found
+        graphs.append(OpGraph((*ops, *norms, act, add)))
+    return graphs
 
 
 def _streamed(name: str, kind: OpKind, shape: tuple[int, int], operands: int) -> Op:
@@ -96,7 +101,7 @@ def _streamed(name: str, kind: OpKind, shape: tuple[int, int], operands: int) ->
 
 TABLE = "LLM decoding"
 MOST_SEQUENCES = 256
-"""Larger batches are rare at decode, and their products are bound by arithmetic as a prompt's are."""
+"""Larger batches are rare in decoding, and their products are bound by arithmetic, like a prompt's."""
 GROUPS = (
     (1, "1 sequence"),
     (8, "2 to 8 sequences"),
@@ -106,13 +111,13 @@ GROUPS = (
 
 
 def splits(data: Path, *, quick: bool = False) -> list[SplitResult]:
-    """Return the splits: layers from specifications, and shared ones from the whole; ``quick`` takes a tenth."""
+    """Return the splits of layers from specifications and of sharded layers; ``quick`` takes a tenth."""
     columns = read_table(data, "vidur_llm_layers")
     sequences = columns["num_tokens"].astype(int)
-    own = np.flatnonzero(sequences <= MOST_SEQUENCES)
+    chosen = np.flatnonzero(sequences <= MOST_SEQUENCES)
     if quick:
-        own = own[np.isin(sequences[own], np.unique(sequences[own])[::10])]
-    columns, sequences = select_rows(columns, own), sequences[own]
+        chosen = chosen[np.isin(sequences[chosen], np.unique(sequences[chosen])[::10])]
+    columns, sequences = select_rows(columns, chosen), sequences[chosen]
     models = {
         name: RooflineKernels(TomlCatalog().device(DEVICES[name])) for name in np.unique(columns["device"]).tolist()
     }
@@ -128,7 +133,7 @@ def splits(data: Path, *, quick: bool = False) -> list[SplitResult]:
             low,
             high,
             groups,
-            how="from specifications; of the law, the fill and the slices of inner sums were chosen on these profiles; "
+            how="from specifications; the roofline's fill and slices of inner sums were chosen on these profiles; "
             "intervals from the errors on the other two devices",
             more={"by_device_and_sequences": _errors(columns, sequences, point)},
         ),
@@ -138,19 +143,19 @@ def splits(data: Path, *, quick: bool = False) -> list[SplitResult]:
 
 def _measured_s(columns: Columns) -> Array:
     parts = [columns[f"time_stats.{part}.median"] for part in layer_products(columns)]
-    found: Array = np.sum(parts, axis=0) / 1e3
-    return found
+    seconds: Array = np.sum(parts, axis=0) / 1e3
+    return seconds
 
 
 def _answers(columns: Columns, models: dict[str, RooflineKernels]) -> tuple[Array, Array, Array]:
-    """Return the seconds of each layer's four products: by the kernel model, by traffic alone, by arithmetic alone."""
-    found = np.zeros((3, len(columns["device"])))
+    """Return the seconds of each layer's four products by the kernel model, by traffic and by arithmetic."""
+    seconds = np.zeros((3, len(columns["device"])))
     for sizes in layer_products(columns).values():
         table = zip(columns["device"], columns["num_tokens"], *sizes, strict=True)
         for place, (name, m, n, k) in enumerate(table):
             model, op = models[str(name)], product_op(int(m), int(n), int(k), DTYPE)
-            found[:, place] += (model.op_s(op), *_bounds(model, op))
-    return found[0], found[1], found[2]
+            seconds[:, place] += (model.op_s(op), *_bounds(model, op))
+    return seconds[0], seconds[1], seconds[2]
 
 
 def _bounds(model: RooflineKernels, op: Op) -> tuple[float, float]:
@@ -166,10 +171,10 @@ def _groups(sequences: np.ndarray) -> Texts:
 def _errors(columns: Columns, sequences: np.ndarray, point: Array) -> dict[str, dict[str, float]]:
     """Return the mean absolute percentage error by device and number of sequences, powers of two alone."""
     error = 100 * np.abs(point / _measured_s(columns) - 1)
-    found: dict[str, dict[str, float]] = {}
+    errors: dict[str, dict[str, float]] = {}
     for name in np.unique(columns["device"]).tolist():
         for count in np.unique(sequences).tolist():
-            own = (columns["device"] == name) & (sequences == count)
-            if own.any() and count & (count - 1) == 0:
-                found.setdefault(DEVICES[name], {})[str(count)] = round(float(error[own].mean()), 2)
-    return found
+            mask = (columns["device"] == name) & (sequences == count)
+            if mask.any() and count & (count - 1) == 0:
+                errors.setdefault(DEVICES[name], {})[str(count)] = round(float(error[mask].mean()), 2)
+    return errors

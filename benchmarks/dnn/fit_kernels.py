@@ -1,4 +1,4 @@
-"""``python -m benchmarks.dnn.fit_kernels DATA OUT.npz``: fit the kernel model on all devices, to be shipped."""
+"""``python -m benchmarks.dnn.fit_kernels DATA OUT.npz``: fit the shipped kernel model on all devices."""
 
 import sys
 from dataclasses import replace
@@ -16,15 +16,15 @@ from leadline.estimators.step_time.kernel_fitting import KernelSample, fit_kerne
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels, find_learned_classes
 
 MOST = {"bmm": 2500, "linear": 2500, "conv": 2500, "ln": 1400, "softmax": 1750, **dict.fromkeys(STREAMS, 300)}
-"""Kernels of each device that are taken of a table."""
+"""Kernels of each device and table in the training data."""
 IN_STEPS = ("product", "batched", "stream", "norm", "softmax")
-"""Groups of kernels whose trust is decided by whole transformers; that of the others by their kernels."""
+"""Groups of kernels whose trust is chosen on whole transformers; that of the others on their kernels."""
 
 
 def all_timings(data: Path, *, share: int = 1) -> list[KernelSample]:
     """Return the timings of all devices, single precision with launches and half precision without."""
-    found = [one for table, most in MOST.items() for one in timings(data, table, most // share)]
-    return found + half_timings(data, 2500 // share)
+    single = [sample for table, most in MOST.items() for sample in timings(data, table, most // share)]
+    return single + half_timings(data, 2500 // share)
 
 
 def fitted_on_all(data: Path, *, share: int = 1) -> FittedKernels:
@@ -33,7 +33,7 @@ def fitted_on_all(data: Path, *, share: int = 1) -> FittedKernels:
 
 
 def shipped_kernels(data: Path) -> FittedKernels:
-    """Return the model fitted on all devices, with what suits a device that it does not know."""
+    """Return the model fitted on all devices, with the settings for unknown devices."""
     fitted = fitted_on_all(data)
     laws = dict(fitted.groups)
     for family in ("conv", HALF):
@@ -48,11 +48,11 @@ def shipped_kernels(data: Path) -> FittedKernels:
 
 
 def main(arguments: list[str]) -> int:
-    """Fit, and write the state; return the exit status."""
+    """Fit the model and write its state; return the exit status."""
     try:
         if len(arguments) != 2:
-            raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and a file: DATA OUT.npz")
-        data, out = (Path(one) for one in arguments)
+            raise InvalidInput(f"{len(arguments)} arguments: give a folder of data and a file, DATA OUT.npz")
+        data, out = (Path(argument) for argument in arguments)
         state = shipped_kernels(data).dump()
         np.savez_compressed(out, **state)  # type: ignore[arg-type]
     except LeadlineError as error:
@@ -67,18 +67,18 @@ if __name__ == "__main__":
 
 
 USUAL = 0.9
-"""Share of the learned graphs that are surer than what is called usual."""
+"""Quantile of the spreads of the training graphs that counts as usual."""
 
 
 def fitted_op_models(lab: VisionLab) -> OpUtilizationModels:
-    """Return the law of every setting that was measured, learned from all of its steps."""
+    """Return the op model of every measured setting, fitted to all of its steps."""
     laws = lab.laws(np.arange(len(lab.steps.step_s)))
-    found, usual, seen = {}, {}, {}
+    models, usual, classes = {}, {}, {}
     for name in np.unique(lab.setting).tolist():
         rows = np.flatnonzero(lab.setting == name)
         device, setting = name.split()[0], setting_of(lab, name)
         basis = lab.bases[device].select(np.unique(lab.steps.graph[rows]))
-        found[setting] = laws[name]
+        models[setting] = laws[name]
         usual[setting] = float(np.quantile(lab.priced(rows, device, laws, name).spread, USUAL))
-        seen[setting] = find_learned_classes(basis, laws[name])
-    return OpUtilizationModels(found, usual, seen)
+        classes[setting] = find_learned_classes(basis, laws[name])
+    return OpUtilizationModels(models, usual, classes)

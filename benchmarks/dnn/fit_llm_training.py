@@ -1,6 +1,6 @@
-"""``python -m benchmarks.dnn.fit_llm_training DATA FOLDER``: fit the model of training steps, to be shipped.
+"""``python -m benchmarks.dnn.fit_llm_training DATA FOLDER``: fit the shipped model of training steps.
 
-It learns from all steps of llm-foundry; the card tells the errors of the bench's splits, where it had not seen them.
+The training data are all steps of llm-foundry; the card has the errors of the benchmark's splits on held-out steps.
 """
 
 import platform
@@ -33,20 +33,20 @@ REFUSED = (
     "devices other than NVIDIA's GPUs, or without bandwidth, multiprocessors, clock or a half-precision peak",
 )
 LIMITS = (
-    "decoders with gated blocks or fewer key-value heads were not measured: 5 % of doubt is added, an assumption",
-    "a generation of GPUs that was not measured is doubted by 10 % in products and 20 % in attention, an assumption",
-    "more than 32 times beyond the ranges, each e-fold adds 20 % of doubt, an assumption",
-    "six of the steps take 17 to 30 % longer than their like for no reason that the table shows: the tails are theirs",
-    "loading data, checkpoints, failures and congestion of a shared network are not in it",
+    "decoders with gated blocks or fewer key-value heads were not measured: 5 % uncertainty is added, an assumption",
+    "an unmeasured GPU generation adds 10 % uncertainty in products and 20 % in attention, an assumption",
+    "more than 32 times outside the ranges, each e-fold adds 20 % uncertainty, an assumption",
+    "six of the steps take 17 to 30 % longer than similar ones for no visible reason; they make the tails",
+    "data loading, checkpoints, failures and congestion of a shared network are not included",
 )
 
 
 def inner_splits(table: MptSteps) -> list[tuple[Mask, Mask]]:
-    """Return the extrapolations that are tried within all steps: more GPUs, longer sequences, the other A100."""
-    found = [(table.gpus <= most, table.gpus > most) for most in (8, 16, 32)]
-    found += [(table.sequence <= most, table.sequence >= 4 * most) for most in (512, 1024, 2048, 4096)]
+    """Return the inner extrapolations within all steps: more GPUs, longer sequences, the other A100."""
+    splits = [(table.gpus <= most, table.gpus > most) for most in (8, 16, 32)]
+    splits += [(table.sequence <= most, table.sequence >= 4 * most) for most in (512, 1024, 2048, 4096)]
     ampere = table.generation == "A100"
-    return found + [((table.gpu == one) | ~ampere, ampere & (table.gpu != one)) for one in ("a100_40gb", "a100_80gb")]
+    return splits + [((table.gpu == gpu) | ~ampere, ampere & (table.gpu != gpu)) for gpu in ("a100_40gb", "a100_80gb")]
 
 
 def fitted_step_model(table: MptSteps) -> StepModel:
@@ -55,8 +55,8 @@ def fitted_step_model(table: MptSteps) -> StepModel:
 
 
 def card_of(table: MptSteps, model: StepModel, splits: Sequence[SplitResult]) -> StepModelCard:
-    """Return the card of a model that was fitted on all steps; ``splits`` are those of the bench."""
-    law, told = model.law, [(one.split, one.document()) for one in splits]
+    """Return the card of a model fitted on all steps; ``splits`` are the benchmark's."""
+    law, documents = model.law, [(split.split, split.document()) for split in splits]
     ranges = zip(MAGNITUDES, np.exp(law.least).tolist(), np.exp(law.most).tolist(), strict=True)
     return StepModelCard(
         schema="leadline.llm-training/1",
@@ -66,8 +66,8 @@ def card_of(table: MptSteps, model: StepModel, splits: Sequence[SplitResult]) ->
         rows=len(table.steps),
         devices=tuple(DEVICES.values()),
         ranges={name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for name, low, high in ranges},
-        errors={split: document["methods"]["Leadline"] for split, document in told},  # type: ignore[index]
-        coverage={split: document["coverage"] for split, document in told},  # type: ignore[misc]
+        errors={split: document["methods"]["Leadline"] for split, document in documents},  # type: ignore[index]
+        coverage={split: document["coverage"] for split, document in documents},  # type: ignore[misc]
         coefficients={name: float(f"{value:.4g}") for name, value in zip(COEFFICIENTS, np.exp(law.theta), strict=True)},
         refused=REFUSED,
         limits=LIMITS,
@@ -76,20 +76,19 @@ def card_of(table: MptSteps, model: StepModel, splits: Sequence[SplitResult]) ->
 
 
 def main(arguments: list[str]) -> int:
-    """Fit, ask the splits, and write both files; return the exit status."""
+    """Fit the model, test the splits and write both files; return the exit status."""
     try:
         if len(arguments) != 2:
-            raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and one to fill")
-        data, folder = (Path(one) for one in arguments)
+            raise InvalidInput(f"{len(arguments)} arguments: give a folder of data and a folder to fill")
+        data, folder = (Path(argument) for argument in arguments)
         table = steps_of(read_table(data, "llm_foundry_train"))
         model = fitted_step_model(table)
         write_step_model(folder, model, card_of(table, model, splits(data, quick=False)))
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(
-        f"{folder / STEP_MODEL_FILE}: {(folder / STEP_MODEL_FILE).stat().st_size / 1e6:.2f} MB, with its card {STEP_MODEL_CARD_FILE}\n"
-    )
+    file = folder / STEP_MODEL_FILE
+    sys.stdout.write(f"{file}: {file.stat().st_size / 1e6:.2f} MB, with its card {STEP_MODEL_CARD_FILE}\n")
     return 0
 
 

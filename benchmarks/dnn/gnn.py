@@ -1,4 +1,4 @@
-"""Steps of vision models by a graph neural network: families that it never saw, beside the law of ops."""
+"""Steps of vision models of held-out families by a graph neural network, compared with the op model."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,40 +20,40 @@ Whole = npt.NDArray[np.int64]
 
 TABLE = "white box by GNN"
 NEEDED = ("torch", "onnx", "onnxscript", "onnxruntime")
-"""What training a network, writing it and running it need."""
+"""Modules for training, exporting and running a network."""
 EPOCHS, QUICK_EPOCHS = 4, 1
-"""Passes over the rows: what some four minutes of one core allow for all folds."""
+"""Passes over the rows; all folds then take some four minutes of one core."""
 
 
 def splits(data: Path, *, quick: bool) -> list[SplitResult]:
-    """Return all folds of families by networks that are trained here on the others; a quick run, one fold.
+    """Return all folds of families, each by a network trained on the others; a quick run takes one fold.
 
     Raises:
-        MissingExtra: torch, which trains, or onnxruntime, which asks, is not installed.
+        MissingExtra: torch, for training, or onnxruntime, for inference, is not installed.
     """
-    if any(find_spec(one) is None for one in NEEDED):
+    if any(find_spec(module) is None for module in NEEDED):
         raise MissingExtra("leadline bench dnn", "gnn-train")
     rows, lab = GraphSteps(vision_steps(data)), VisionLab(data)
     fold = fold_numbers(rows.steps.family, FOLDS, 0)
     ask = np.flatnonzero(fold == 0) if quick else np.arange(len(fold))
-    said, law = np.empty(len(ask)), np.empty(len(ask))
+    predicted, op_model = np.empty(len(ask)), np.empty(len(ask))
     for number in np.unique(fold[ask]):
-        learn, own = np.flatnonzero(fold != number), fold[ask] == number
-        said[own] = predicted_steps(rows, _network(rows, learn, QUICK_EPOCHS if quick else EPOCHS), ask[own])
-        law[own], _ = lab.answered(ask[own], lab.laws(learn))
-    low, high = bounds_by_fold(lab, ask, fold[ask], said, np.full(len(ask), np.nan))
-    answers = {LEADLINE: said, "law of ops": law, "mean of both": np.sqrt(said * law)}
+        learn, mask = np.flatnonzero(fold != number), fold[ask] == number
+        predicted[mask] = predicted_steps(rows, _network(rows, learn, QUICK_EPOCHS if quick else EPOCHS), ask[mask])
+        op_model[mask], _ = lab.answered(ask[mask], lab.laws(learn))
+    low, high = bounds_by_fold(lab, ask, fold[ask], predicted, np.full(len(ask), np.nan))
+    answers = {LEADLINE: predicted, "op model": op_model, "mean of both": np.sqrt(predicted * op_model)}
     how = f"networks trained here, {EPOCHS} passes over the other families in five folds; intervals by the other folds"
     return [
         SplitResult(
             TABLE, "unseen families", rows.steps.step_s[ask], answers, low, high, rows.names[ask], mape=8.0, how=how,
-            limits="kernels that only the unseen family calls, as under the law of ops",
+            limits="kernels that only the unseen family calls, as with the op model",
         )
     ]  # fmt: skip
 
 
 def predicted_steps(rows: GraphSteps, network: GraphNetwork, ask: Whole) -> Array:
-    """Return the step of each row in seconds, by the network as it is shipped."""
+    """Return the step of each row in seconds, by the exported network."""
     return np.concatenate([network.step_s(batch) for _, batch in rows.batches(ask, 64)])
 
 

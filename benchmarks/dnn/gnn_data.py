@@ -1,4 +1,4 @@
-"""Measured steps of vision models as batches of graphs, on the devices where they were measured."""
+"""Measured steps of vision models as batches of graphs, on their devices."""
 
 from collections.abc import Iterator
 
@@ -24,12 +24,12 @@ Whole = npt.NDArray[np.int64]
 
 
 class GraphSteps:
-    """The measured steps, each with its graph as the network reads it."""
+    """The measured steps, each with its graph in the network's form."""
 
     def __init__(self, steps: VisionSteps) -> None:
         self.steps = steps
         table, catalog = steps.table, TomlCatalog(None)
-        self.devices = {str(one): catalog.device(DEVICES[one]) for one in np.unique(self.steps.device)}
+        self.devices = {str(name): catalog.device(DEVICES[name]) for name in np.unique(self.steps.device)}
         bases = {name: OpBasis.from_table(table, device) for name, device in self.devices.items()}
         self.names: npt.NDArray[np.str_] = np.char.add(np.char.add(self.steps.device, " "), self.steps.setting)
         self._node = {name: node_columns(basis, self.devices[name]) for name, basis in bases.items()}
@@ -37,10 +37,10 @@ class GraphSteps:
         self._kinds = {layout: node_kinds(table, layout) for layout in ("nchw", "nhwc")}
         self._launches = table.count * table.kernels
         self._edges, self._first_edge = _edges_of(self.steps)
-        self._settings = {str(one): self._figures(str(one)) for one in np.unique(self.names)}
+        self._settings = {str(name): self._columns(str(name)) for name in np.unique(self.names)}
 
     def batch(self, rows: Whole) -> GraphBatch:
-        """Return the graphs of those rows, in that order."""
+        """Return the graphs of rows, in their order."""
         table, steps = self.steps.table, self.steps
         graphs = steps.graph[rows]
         begins, sizes = table.first[graphs], np.diff(table.first)[graphs]
@@ -65,14 +65,14 @@ class GraphSteps:
             chosen = rows[start : start + size]
             yield chosen, self.batch(chosen)
 
-    def _figures(self, name: str) -> Float32Array:
+    def _columns(self, name: str) -> Float32Array:
         device, phase, layout, release = name.split()
         columns = setting_columns(self.devices[device], NetworkSetting(phase, layout, float(release)))
         return np.array(columns, np.float32)
 
 
 def _edges_of(steps: VisionSteps) -> tuple[GraphEdges, Whole]:
-    """Return the edges of each graph, as positions within it, and where each graph's begin."""
+    """Return the edges of each graph, as positions within it, and the first edge of each graph."""
     traced = vision_graphs().packed.graphs
     source: list[int] = []
     target: list[int] = []
@@ -90,5 +90,5 @@ def _ranges(begins: Whole, sizes: Whole) -> Whole:
     if not sizes.sum():
         return np.zeros(0, np.int64)
     ends = np.cumsum(sizes)
-    found: Whole = np.arange(ends[-1]) + np.repeat(begins - (ends - sizes), sizes)
-    return found
+    positions: Whole = np.arange(ends[-1]) + np.repeat(begins - (ends - sizes), sizes)
+    return positions

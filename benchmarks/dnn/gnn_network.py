@@ -1,4 +1,4 @@
-"""The graph neural network itself, in PyTorch, for training; it is shipped and asked as ONNX."""
+"""The graph neural network in PyTorch, for training; it is shipped and run as ONNX."""
 
 import warnings
 from typing import Any
@@ -22,28 +22,28 @@ WIDTH = 64
 ROUNDS = 2
 CONDITION = 16
 HIGHEST = 3.0
-"""f stays within ± so much."""
+"""Bound on the absolute value of f."""
 MOST_LEARNED = 1.5
-"""What messages say moves f by no more than this."""
+"""Bound on the change of f by messages."""
 FARTHEST = 4.0
-"""Columns of ops count at most so many deviations."""
+"""Bound on the columns of ops, in standard deviations."""
 LOST = 0.1
-"""Share of what a round adds that is left out at random in training."""
+"""Dropout on the result of a round."""
 MOST_LEFT = 0.15
-"""No whole step is moved by more than e to this power beside what its ops take."""
+"""Bound on the logarithm of the correction of a whole step."""
 MOST_LAUNCH = 1.5
-"""The host's launch stays within e to ± this power of what is believed beforehand."""
+"""Bound on the logarithm of the correction of the host's launch time."""
 RIDGE = 3e-3
-"""The penalty on each squared weight of a class on its sizes: a class that few models call stays near its belief."""
+"""Penalty on each squared weight of a class: a class that few models call stays near its prior."""
 FREEDOM = 0.1
-"""The share of it on what all ops of a class have in common."""
+"""Share of the penalty on the constants of a class."""
 OPSET = 18
 
 
 class StepNetwork(nn.Module):  # type: ignore[misc]
-    """Rounds of messages over the op graph, after a law that is linear in each class's own sizes.
+    """A linear model of each op class in its sizes, corrected by rounds of messages over the op graph.
 
-    Neither f nor what moves the whole step knows how often an op is repeated, so that a step grows with every count.
+    Neither f nor the correction of the whole step depends on the counts of ops, so a step grows with every count.
     """
 
     def __init__(self, mean: Float32Array, deviation: Float32Array) -> None:
@@ -80,29 +80,29 @@ class StepNetwork(nn.Module):  # type: ignore[misc]
         for linear, norm in zip(self.rounds, self.norms, strict=True):
             read = _summed(hidden[source], target, node.shape[0]) / producers
             written = _summed(hidden[target], source, node.shape[0]) / consumers
-            hidden = hidden + self.loss(nn.functional.silu(linear(_beside(norm, hidden, read, written))))
-        own = self.law(shared) + self.layout_law(kind)
+            hidden = hidden + self.loss(nn.functional.silu(linear(_with_neighbours(norm, hidden, read, written))))
+        linear_terms = self.law(shared) + self.layout_law(kind)
         learned = MOST_LEARNED * torch.tanh(self.last(torch.cat([hidden, of_node], 1))[:, 0])
-        f = own[:, 0] + (own[:, 1:] * scaled).sum(1) + learned
+        f = linear_terms[:, 0] + (linear_terms[:, 1:] * scaled).sum(1) + learned
         op_us = count * roofline_us * (LEAST_MULTIPLE + torch.exp(HIGHEST * torch.tanh(f / HIGHEST)))
         graphs = setting.shape[0]
         device = torch.log(_summed(op_us[:, None], owner, graphs)[:, 0])
         launch = PRIOR_LAUNCH_S * 1e6 * torch.exp(MOST_LAUNCH * torch.tanh(self.launch(condition)[:, 0]))
         host = torch.log(launch * _summed(launches[:, None], owner, graphs)[:, 0])
         mean = _summed(hidden, owner, graphs) / _degrees(owner, setting)
-        left = MOST_LEFT * torch.tanh(self.whole(torch.cat([mean, condition], 1))[:, 0])
-        return torch.exp(_larger(device, host) + left)
+        correction = MOST_LEFT * torch.tanh(self.whole(torch.cat([mean, condition], 1))[:, 0])
+        return torch.exp(_larger(device, host) + correction)
 
     def penalty(self) -> Any:  # noqa: ANN401 - a tensor
-        """Return what the weights of classes cost, beside the errors' mean."""
+        """Return the penalty on the weights of classes, to be added to the mean error."""
         away = self.law.weight[:, 0] - PRIOR_F
         common = FREEDOM * (away.square().sum() + self.layout_law.weight[:, 0].square().sum())
         sizes = self.law.weight[:, 1:].square().sum() + 2 * self.layout_law.weight[:, 1:].square().sum()
         return RIDGE * (common + sizes + self.kind.weight.square().sum())
 
 
-def _beside(norm: Any, hidden: Any, read: Any, written: Any) -> Any:  # noqa: ANN401 - tensors
-    """Return an op beside the means of its producers and consumers, each scaled alike."""
+def _with_neighbours(norm: Any, hidden: Any, read: Any, written: Any) -> Any:  # noqa: ANN401 - tensors
+    """Join an op with the means of its producers and consumers, each normalized."""
     return torch.cat([norm(hidden), norm(read), norm(written)], 1)
 
 
@@ -126,7 +126,7 @@ def onnx_network(network: StepNetwork, example: GraphBatch) -> bytes:
 
 
 def plain(model: Any) -> bytes:  # noqa: ANN401 - onnx's messages are untyped
-    """Return the file of an ONNX model without what the exporter notes of the code and the machine it ran on."""
+    """Return the file of an ONNX model without the exporter's notes on code and machine."""
     del model.metadata_props[:], model.graph.metadata_props[:]
     for part in (*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output,
                  *model.graph.initializer):  # fmt: skip
@@ -143,11 +143,14 @@ def _summed(values: Any, place: Any, size: int) -> Any:  # noqa: ANN401 - tensor
 
 
 def _degrees(place: Any, like: Any) -> Any:  # noqa: ANN401 - tensors
-    """Return how many stand at each place, one where none does, of shape (rows of ``like``, 1)."""
-    ones = torch.ones((place.shape[0], 1), dtype=like.dtype)
-    return _summed(ones, place, like.shape[0]).clamp(min=1.0)
+    """Return the count at each place, at least one, of shape (rows of ``like``, 1)."""
+    unit = torch.ones((place.shape[0], 1), dtype=like.dtype)
+    return _summed(unit, place, like.shape[0]).clamp(min=1.0)
 
 
-def _larger(one: Any, other: Any) -> Any:  # noqa: ANN401 - tensors
-    """Return the logarithm of the mean of power ``OVERLAP_POWER``, which the larger decides."""
-    return torch.maximum(one, other) + torch.log1p(torch.exp(-OVERLAP_POWER * torch.abs(one - other))) / OVERLAP_POWER
+def _larger(first: Any, second: Any) -> Any:  # noqa: ANN401 - tensors
+    """Return the logarithm of the power mean of ``OVERLAP_POWER``, a smooth maximum."""
+    return (
+        torch.maximum(first, second)
+        + torch.log1p(torch.exp(-OVERLAP_POWER * torch.abs(first - second))) / OVERLAP_POWER
+    )

@@ -1,4 +1,4 @@
-"""Public timings of single kernels as the product's own nouns: an op, a device, seconds."""
+"""Public timings of single kernels as ops, devices and seconds."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,14 +18,14 @@ DEVICES = {
     "Tesla P4": "P4", "Tesla T4": "T4", "Tesla V100-PCIE-32GB": "V100 PCIe 32GB",
     "a40": "A40", "a100": "A100 SXM4 80GB", "h100": "H100 SXM5 80GB",
 }  # fmt: skip
-"""Devices of the tables → of the catalog."""
+"""Device of the tables → device of the catalog."""
 
 STREAMS = {
     "add": "aten.add.Tensor", "addu": "aten.add.Scalar", "div": "aten.div.Tensor", "divu": "aten.div.Scalar",
     "mul": "aten.mul.Tensor", "mulu": "aten.mul.Scalar", "pow": "aten.pow.Tensor_Tensor",
     "powu": "aten.pow.Tensor_Scalar", "gelu": "aten.gelu", "relu": "aten.relu", "tanh": "aten.tanh",
 }  # fmt: skip
-"""Tables of kernels that work element by element → their operators; a ``u`` means that one operand is a scalar."""
+"""Tables of element-wise kernels → their operators; a ``u`` means that one operand is a scalar."""
 
 NAMES = (*STREAMS.values(), "aten._softmax", "aten.native_layer_norm", "aten.addmm", "aten.bmm", "aten.convolution")
 
@@ -33,72 +33,72 @@ FAMILIES = {
     "bmm": ("bmm",), "linear": ("linear",), "conv": ("conv",), "norm": ("ln",), "softmax": ("softmax",),
     "pointwise": tuple(STREAMS),
 }  # fmt: skip
-"""Families of kernels → the tables they come in."""
+"""Families of kernels → their tables."""
 
 
 DRIFTING = ("conv",)
-"""Tables whose every kernel was timed after all kernels before it had made the calls of its process slower.
+"""Tables whose timings drift, as the calls of their process became slower with each kernel.
 
-The same size is as much too slow on all devices (residuals correlate 0.9) as its row is late in the table, by 0.06 to
-0.16 µs a row: up to ten times the kernel's own time, which no figure of a kernel or a device tells."""
+A row's excess grows with its position by 0.06 to 0.16 µs a row on all devices (residuals correlate 0.9). That is up to
+ten times the kernel's own time, and no feature of a kernel or a device predicts it."""
 PARTS, LOWEST = 20, 0.05
-"""The drift is seen in the quantile ``LOWEST`` of so many parts of a device's rows."""
+"""The drift is fitted to the quantile ``LOWEST`` of so many parts of a device's rows."""
 
 
 def timings(data: Path, table: str, most: int, seed: int = 0, *, raw: bool = False) -> list[KernelSample]:
     """Return at most ``most`` kernels of each device of a table published with NeuSight.
 
-    Of a drifting table they are the first ones, whose sizes are as random as any, less the drift, and without those
-    that were drift by more than half; ``raw`` keeps all as they were published.
+    Of a drifting table these are the first rows, whose sizes are random too, minus the drift and without rows that were
+    drift by more than half. ``raw`` keeps the published values.
     """
     columns = read_table(data / "neusight_kernels", table)
     latency_ms = columns["Latency"].copy()
     rng = np.random.default_rng(seed)
-    found = []
+    positions = []
     for device in np.unique(columns["Device"]):
-        own = np.flatnonzero(columns["Device"] == device)
+        of_device = np.flatnonzero(columns["Device"] == device)
         if table in DRIFTING and not raw:
-            latency_ms[own] -= drift(latency_ms[own])
-            own = own[latency_ms[own] > columns["Latency"][own] / 2]
-        found.append(own[:most] if table in DRIFTING else rng.permutation(own)[:most])
-    chosen = select_rows({**columns, "Latency": latency_ms}, np.concatenate(found))
+            latency_ms[of_device] -= drift(latency_ms[of_device])
+            of_device = of_device[latency_ms[of_device] > columns["Latency"][of_device] / 2]
+        positions.append(of_device[:most] if table in DRIFTING else rng.permutation(of_device)[:most])
+    chosen = select_rows({**columns, "Latency": latency_ms}, np.concatenate(positions))
     make = _MAKERS.get(table, _streamed)
-    known = {name: _device(DEVICES[name]) for name in np.unique(chosen["Device"]).tolist()}
+    devices = {name: _device(DEVICES[name]) for name in np.unique(chosen["Device"]).tolist()}
     return [
-        KernelSample(op, known[str(name)], float(elapsed_ms) / 1e3)
+        KernelSample(op, devices[str(name)], float(elapsed_ms) / 1e3)
         for op, name, elapsed_ms in zip(make(table, chosen), chosen["Device"], chosen["Latency"], strict=True)
     ]
 
 
 def drift(latency: Array) -> Array:
-    """Return what the rows before each have added to it: a straight line through the low quantiles (Theil and Sen)."""
+    """Return the drift of each row: a straight line through the low quantiles (Theil and Sen)."""
     from scipy.stats import theilslopes  # noqa: PLC0415 - only benches need it
 
     parts = np.array_split(np.arange(len(latency)), PARTS)
     low = [float(np.quantile(latency[part], LOWEST)) for part in parts]
     slope = float(theilslopes(low, [float(part.mean()) for part in parts])[0])
-    found: Array = max(slope, 0.0) * np.arange(len(latency), dtype=np.float64)
-    return found
+    added: Array = max(slope, 0.0) * np.arange(len(latency), dtype=np.float64)
+    return added
 
 
 def half_timings(data: Path, most: int, seed: int = 0) -> list[KernelSample]:
-    """Return at most ``most`` half-precision products of each device, kernels alone, of Vidur's profiles."""
+    """Return at most ``most`` half-precision products of each device, without launches, from Vidur's profiles."""
     columns = read_table(data, "vidur_llm_layers")
     rng = np.random.default_rng(seed)
-    found: list[KernelSample] = []
+    samples: list[KernelSample] = []
     for name in np.unique(columns["device"]).tolist():
-        own = rng.permutation(np.flatnonzero(columns["device"] == name))[: max(most // 4, 1)]
-        chosen = select_rows(columns, own)
+        sampled_rows = rng.permutation(np.flatnonzero(columns["device"] == name))[: max(most // 4, 1)]
+        chosen = select_rows(columns, sampled_rows)
         device = _device(DEVICES[name])
         for part, sizes in layer_products(chosen).items():
             elapsed_ms = chosen[f"time_stats.{part}.median"]
             for m, n, k, latency_ms in zip(chosen["num_tokens"], *sizes, elapsed_ms, strict=True):
-                found.append(
+                samples.append(
                     KernelSample(
                         product_op(int(m), int(n), int(k), "float16"), device, latency_ms / 1e3, launched=False
                     )
                 )
-    return found
+    return samples
 
 
 def product_op(m: int, n: int, k: int, dtype: str = "float32", b: int = 1) -> Op:
@@ -127,7 +127,7 @@ def streamed_op(name: str, kind: OpKind, shape: tuple[int, ...], operands: int) 
 
 
 def _products(_: str, columns: Columns) -> Iterator[Op]:
-    """Make products of (m, k) and (k, n): the tables call the inner sum N, as the same sizes in the traced ops show."""
+    """Yield products of (m, k) and (k, n); the tables call the inner dimension N, as the traced ops show."""
     for b, m, k, n in zip(*(columns[name].tolist() for name in "BMNK"), strict=True):
         yield product_op(int(m), int(n), int(k), b=int(b))
 
@@ -167,7 +167,7 @@ _MAKERS: dict[str, Callable[[str, Columns], Iterator[Op]]] = {
 
 
 def layer_products(columns: Columns) -> dict[str, tuple[Any, Any]]:
-    """Return columns and inner sum of the four products of a layer, as tensor parallelism splits them."""
+    """Return columns and inner dimension of a layer's four products, as tensor parallelism splits them."""
     ways, width, inner = columns["num_tensor_parallel_workers"], columns["n_embd"], columns["n_expanded_embd"]
     heads = width / columns["n_head"]
     gates = np.where(columns["use_gated_mlp"].astype(str) == "True", 2, 1)

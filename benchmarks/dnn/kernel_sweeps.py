@@ -1,4 +1,4 @@
-"""Which of a device's measured kernels a sweep of 90 seconds would have measured, and how long that takes."""
+"""The measured kernels of a device that a sweep of 90 seconds would have timed, and its duration."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ Whole = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """At most so many kernels of an operator, within so many seconds."""
+    """Limits of an operator's sweep: number of kernels, and seconds."""
 
     most: int
     seconds: float
@@ -31,36 +31,38 @@ SWEEP_PLANS = {
 }
 OTHER_PLAN = SweepPlan(10, 0.3)
 HALF_PLAN = SweepPlan(150, 5.0)
-"""What is swept of each operator, of those that work element by element, and of products on matrix units: 75 s in all.
-``leadline calibrate`` takes 85 % of its time for kernels, the rest for what is not a kernel."""
+"""Plans by operator, for element-wise operators and for products on matrix units: 75 s in total. ``leadline calibrate``
+takes 85 % of its time for kernels."""
 DRAWN = 1 << 14
 
 
 def swept_kernels(rows: KernelSamples, expected_s: Array, plan: SweepPlan | None = None) -> tuple[Whole, float]:
-    """Return positions of the kernels that a sweep measures, and the seconds it takes; each operator by its plan.
+    """Return the positions of the kernels that a sweep times, and its seconds; each operator has its plan.
 
-    The sizes fill their space by a Sobol sequence; the longer a kernel is expected to take, the less often it is drawn.
+    The sizes follow a Sobol sequence; kernels with a longer expected time are drawn less often.
     """
-    found: list[Whole] = []
+    positions: list[Whole] = []
     took_s = 0.0
     for name in np.unique(rows.kernels.name).tolist():
-        own = np.flatnonzero(rows.kernels.name == name)
-        chosen, seconds = _drawn(rows.at(own), expected_s[own], plan or SWEEP_PLANS.get(rows.names[name], OTHER_PLAN))
-        found.append(own[chosen])
+        of_operator = np.flatnonzero(rows.kernels.name == name)
+        chosen, seconds = _drawn(
+            rows.at(of_operator), expected_s[of_operator], plan or SWEEP_PLANS.get(rows.names[name], OTHER_PLAN)
+        )
+        positions.append(of_operator[chosen])
         took_s += seconds
-    return np.sort(np.concatenate(found)), took_s
+    return np.sort(np.concatenate(positions)), took_s
 
 
 def _drawn(rows: KernelSamples, expected_s: Array, plan: SweepPlan) -> tuple[Whole, float]:
-    """Return positions of one operator's kernels, at most half of them, until the time of the plan is spent."""
+    """Return positions of one operator's kernels, at most half of them, within the time of the plan."""
     from scipy.stats import qmc, rankdata  # noqa: PLC0415 - only benches need it
 
     where = kernel_coordinates(int(kernel_groups(rows.placed())[0]), rows.kernels)
     where = where[:, np.ptp(where, axis=0) > 1e-9]
-    found: list[int] = []
+    positions: list[int] = []
     took_s, most = 0.0, min(plan.most, len(rows) // 2)
     if not where.shape[1] or not most:  # one kernel, or one that was timed again and again
-        return np.array(found, np.int64), took_s
+        return np.array(positions, np.int64), took_s
     shares = np.column_stack([rankdata(column) / len(column) for column in where.T])
     likely, took = timing_probability(expected_s), timing_cost_s(rows.seconds)
     free = np.ones(len(rows), bool)
@@ -69,8 +71,8 @@ def _drawn(rows: KernelSamples, expected_s: Array, plan: SweepPlan) -> tuple[Who
         if chance > likely[nearest]:
             continue
         free[nearest] = False
-        found.append(nearest)
+        positions.append(nearest)
         took_s += float(took[nearest])
-        if len(found) >= most or took_s > plan.seconds:
+        if len(positions) >= most or took_s > plan.seconds:
             break
-    return np.array(sorted(found), np.int64), took_s
+    return np.array(sorted(positions), np.int64), took_s

@@ -63,7 +63,7 @@ class MptSteps:
     @property
     def generation(self) -> Texts:
         """The generation of the GPUs, as people call it."""
-        return np.array([one[:4].upper() for one in self.gpu])
+        return np.array([name[:4].upper() for name in self.gpu])
 
     @property
     def configuration(self) -> Texts:
@@ -119,34 +119,34 @@ def _features(steps: Sequence[TransformerStep]) -> Array:
 
 def _more_gpus(table: MptSteps) -> SplitResult:
     """Learn below 64 GPUs, ask from 64 on; intervals from asking 16 and 32 of what 8 taught, and 32 of 8 and 16."""
-    learned, held = table.at(table.gpus < 64), table.at(table.gpus >= 64)
-    tried = [(learned.gpus <= least, learned.gpus > least) for least in (8, 16)]
-    group = np.where(held.gpus >= 256, "256 and 512 GPUs", "64 and 128 GPUs")
-    return _asked("64 and more GPUs from fewer", learned, held, tried, group, 3.5, "fewer than 64 GPUs")
+    learned, held_out = table.at(table.gpus < 64), table.at(table.gpus >= 64)
+    inner = [(learned.gpus <= least, learned.gpus > least) for least in (8, 16)]
+    group = np.where(held_out.gpus >= 256, "256 and 512 GPUs", "64 and 128 GPUs")
+    return _asked("64 and more GPUs from fewer", learned, held_out, inner, group, 3.5, "fewer than 64 GPUs")
 
 
 def _longer(table: MptSteps, most: int, least: int, mape: float) -> SplitResult:
     """Learn sequences up to ``most``, ask from ``least``; intervals from the same ratio within the learned ones."""
-    learned, held = table.at(table.sequence <= most), table.at(table.sequence >= least)
+    learned, held_out = table.at(table.sequence <= most), table.at(table.sequence >= least)
     ratio = least / most
     ends = [end for end in (512, 1024) if end * ratio <= most]
-    tried = [(learned.sequence <= end, learned.sequence >= ratio * end) for end in ends]
+    inner = [(learned.sequence <= end, learned.sequence >= ratio * end) for end in ends]
     return _asked(
-        f"from {least} tokens of up to {most}", learned, held, tried, held.generation, mape,
+        f"from {least} tokens of up to {most}", learned, held_out, inner, held_out.generation, mape,
         f"sequences of up to {most} tokens",
     )  # fmt: skip
 
 
 def _other_generation(table: MptSteps) -> SplitResult:
     """Learn A100s, ask H100s (float8 aside, which no A100 has); intervals from one A100 asked of the other."""
-    learned, held = table.at(table.generation == "A100"), table.at((table.generation == "H100") & ~table.float8)
-    tried = [(learned.gpu == one, learned.gpu != one) for one in ("a100_40gb", "a100_80gb")]
+    learned, held_out = table.at(table.generation == "A100"), table.at((table.generation == "H100") & ~table.float8)
+    inner = [(learned.gpu == gpu, learned.gpu != gpu) for gpu in ("a100_40gb", "a100_80gb")]
     eight = table.at(table.float8)
     point = fit_transformer_steps(learned.steps, learned.elapsed_s.tolist()).predict(eight.steps).point
-    told = float(np.mean(100 * np.abs(point - eight.elapsed_s) / eight.elapsed_s))
-    more = {"float8 rows, of which no A100 tells": {"n": len(point), "mape": round(told, 3)}}
-    found = _asked("H100 from A100", learned, held, tried, held.generation, 12.0, "A100s of 40 and 80 GB")
-    return replace(found, more=more)
+    error = float(np.mean(100 * np.abs(point - eight.elapsed_s) / eight.elapsed_s))
+    more = {"float8 rows, of which no A100 tells": {"n": len(point), "mape": round(error, 3)}}
+    split = _asked("H100 from A100", learned, held_out, inner, held_out.generation, 12.0, "A100s of 40 and 80 GB")
+    return replace(split, more=more)
 
 
 def _few_rows(table: MptSteps, draws: int) -> SplitResult:
@@ -154,14 +154,14 @@ def _few_rows(table: MptSteps, draws: int) -> SplitResult:
     parts, rng = [], np.random.default_rng(SEED)
     for _ in range(draws):
         few = rng.permutation(np.flatnonzero(table.generation == "H100"))[:FEW]
-        known = table.generation == "A100"
-        known[few] = True
-        learned, held = table.at(known), table.at(~known)
+        mask = table.generation == "A100"
+        mask[few] = True
+        learned, held_out = table.at(mask), table.at(~mask)
         new = learned.generation == "H100"
         folds = rng.integers(0, 4, len(new))
-        tried = [(~(new & (folds == fold)), new & (folds == fold)) for fold in range(4)]
-        part = _asked("", learned, held, tried, held.generation, None, "")
-        parts.append(replace(part, unit=np.flatnonzero(~known).astype(str)))
+        inner = [(~(new & (folds == fold)), new & (folds == fold)) for fold in range(4)]
+        part = _asked("", learned, held_out, inner, held_out.generation, None, "")
+        parts.append(replace(part, unit=np.flatnonzero(~mask).astype(str)))
     return joined_split(
         TABLE, "other H100 from A100 and 20 H100", parts, mape=6.0,
         how=f"A100s and {FEW} steps of H100s; {draws} draws together",
@@ -174,35 +174,35 @@ def _random(table: MptSteps) -> SplitResult:
     folds = np.random.default_rng(SEED).integers(0, 5, len(names))[which]
     parts = []
     for fold in range(5):
-        learned, held = table.at(folds != fold), table.at(folds == fold)
-        parts.append(_asked("", learned, held, [], held.generation, None, ""))
+        learned, held_out = table.at(folds != fold), table.at(folds == fold)
+        parts.append(_asked("", learned, held_out, [], held_out.generation, None, ""))
     return joined_split(TABLE, "random by configuration", parts, how="four fifths of model × length × GPU, in turn")
 
 
 def _asked(
-    split: str, learned: MptSteps, held: MptSteps, tried: Sequence[tuple[Mask, Mask]], group: Texts, mape: float | None,
-    how: str,
+    split: str, learned: MptSteps, held_out: MptSteps, inner: Sequence[tuple[Mask, Mask]], group: Texts,
+    mape: float | None, how: str,
 ) -> SplitResult:  # fmt: skip
-    """Return the answers to ``held``; ``tried`` are extrapolations within the learned rows, whose errors count too."""
-    model = fit_step_model(learned.steps, learned.elapsed_s, learned.configuration.tolist(), tried)
-    point, low, high = model.predict(held.steps, LEVEL)
-    answers = {"Leadline": point, **_others(learned, held)}
-    return SplitResult(TABLE, split, held.elapsed_s, answers, low, high, group, mape=mape, how=how)
+    """Return the predictions of the held-out rows; the errors of ``inner`` extrapolations widen the intervals."""
+    model = fit_step_model(learned.steps, learned.elapsed_s, learned.configuration.tolist(), inner)
+    point, low, high = model.predict(held_out.steps, LEVEL)
+    answers = {"Leadline": point, **_others(learned, held_out)}
+    return SplitResult(TABLE, split, held_out.elapsed_s, answers, low, high, group, mape=mape, how=how)
 
 
-def _others(learned: MptSteps, held: MptSteps) -> dict[str, Array]:
+def _others(learned: MptSteps, held_out: MptSteps) -> dict[str, Array]:
     """Return the answers of plain methods."""
-    simple = [_six_n_d(part) for part in (learned, held)]
+    simple = [_six_n_d(part) for part in (learned, held_out)]
     constant = best_constant(list(learned.elapsed_s), list(simple[0]))
-    roofs = [_roofs(part) for part in (learned, held)]
+    roofs = [_roofs(part) for part in (learned, held_out)]
     two = _two_roofs(roofs[0], learned.elapsed_s) @ roofs[1].T
-    ideal = [one[:, 0] for one in roofs]
+    ideal = [roof[:, 0] for roof in roofs]
     return {
         "6·N·D": simple[1] * constant,
         "two-parameter roofline": two,
         "nearest neighbour's utilisation": ideal[1]
-        * nearest_row(learned.features, learned.elapsed_s / ideal[0], held.features),
-        "boosting": boosted_rows(learned.features, learned.elapsed_s, held.features),
+        * nearest_row(learned.features, learned.elapsed_s / ideal[0], held_out.features),
+        "boosting": boosted_rows(learned.features, learned.elapsed_s, held_out.features),
     }
 
 

@@ -1,4 +1,4 @@
-"""Measured steps of every group of graphs, and what each estimator says of them that had not learned from them."""
+"""Measured steps of every group of graphs, and the predictions of estimators trained on other steps."""
 
 import json
 import tempfile
@@ -51,7 +51,7 @@ OP_MODEL, KERNELS, SWEPT, SPECS = (
     RooflineKernels.name,
 )
 MOST = 1500
-"""Vision steps that are priced by kernels, too, which takes some milliseconds each."""
+"""Vision steps that are also predicted by kernels, at some milliseconds each."""
 VISION = "timm's results, Apache-2.0"
 TRANSFORMERS = "NeuSight's runs, MIT"
 LLM_TRAINING = "llm-foundry's tables, Apache-2.0"
@@ -65,10 +65,13 @@ RESNET = "from leadline.kit.zoo import build\n\n\ndef resnet50():\n    return bu
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """n steps of a group on devices that the estimators had learned from (``known``) or not; arrays of shape (n,).
+    """n steps of a group with their predictions; arrays of shape (n,).
 
-    ``said`` maps an estimator to its seconds, NaN where it has none; ``configuration`` names what alike steps share.
-    ``swept`` tells that the kernels of each device were swept, as ``leadline calibrate`` does.
+    Attributes:
+        configuration: A name that similar steps share.
+        predicted: Estimator → seconds, NaN where it has none.
+        known: The estimators' training data has these devices.
+        swept: The kernels of each device were swept, as ``leadline calibrate`` does.
     """
 
     group: StepGroup
@@ -76,20 +79,20 @@ class MeasuredSteps:
     device: Texts
     configuration: Texts
     measured: Array
-    said: dict[str, Array]
+    predicted: dict[str, Array]
     known: bool = False
     swept: bool = False
 
     @property
     def name(self) -> str:
-        """Return what the steps are called."""
+        """Return the name of the steps."""
         return f"{self.group}, {'known' if self.known else 'new'} devices{', swept' if self.swept else ''}"
 
 
 def measured_groups(
     data: Path, fitted: FittedKernels, laws: OpUtilizationModels, lab: VisionLab
 ) -> list[MeasuredSteps]:
-    """Return all groups; ``fitted`` and ``laws`` answer where they had learned from nothing of the group."""
+    """Return all groups; ``fitted`` and ``laws`` predict groups that are not in their training data."""
     return [
         *_vision(lab, fitted),
         *_transformers(data, laws),
@@ -100,7 +103,7 @@ def measured_groups(
 
 
 def _vision(lab: VisionLab, fitted: FittedKernels) -> list[MeasuredSteps]:
-    """Vision steps: the law by laws without their families, on the same GPU and on the other one."""
+    """Return vision steps; op models are fitted without their families, on the same GPU and on the other one."""
     steps = lab.steps
     count = len(steps.step_s)
     by_family = np.full(count, np.nan)
@@ -109,58 +112,62 @@ def _vision(lab: VisionLab, fitted: FittedKernels) -> list[MeasuredSteps]:
         ask = np.flatnonzero(fold == number)
         by_family[ask] = lab.answered(ask, lab.laws(np.flatnonzero(fold != number)))[0]
     elsewhere = np.full(count, np.nan)
-    for seen, unseen, number in product(lab.devices, lab.devices, range(FOLDS)):
-        if seen == unseen:
+    for learned_device, unseen, number in product(lab.devices, lab.devices, range(FOLDS)):
+        if learned_device == unseen:
             continue
-        learn, out = inference(lab, seen), inference(lab, unseen)
+        learn, out = inference(lab, learned_device), inference(lab, unseen)
         laws, out = lab.laws(learn[fold[learn] != number]), out[fold[out] == number]
         for setting in np.unique(lab.setting[out]):
             ask = out[lab.setting[out] == setting]
-            near = nearest_setting(laws, lab, ask, seen)
-            elsewhere[ask] = lab.priced(ask, carried_to(seen, unseen), laws, near).step_s
+            near = nearest_setting(laws, lab, ask, learned_device)
+            elsewhere[ask] = lab.priced(ask, carried_to(learned_device, unseen), laws, near).step_s
     rows = np.sort(np.random.default_rng(0).permutation(count)[:MOST])
     graphs = vision_graphs()
     each = [
         graphs.graph(graphs.packed.graphs[steps.traced[steps.graph[row]]], int(steps.columns["batch_size"][row]))
         for row in rows
     ]
-    devices = [lab.devices[str(one)] for one in steps.device[rows]]
+    devices = [lab.devices[str(device_name)] for device_name in steps.device[rows]]
     kernels = _priced(each, devices, lambda device, _: LearnedKernels(fitted, device))
     specs = _priced(each, devices, lambda device, _: RooflineKernels(device))
-    groups = [find_step_group(one, device) for one, device in zip(each, devices, strict=True)]
+    groups = [find_step_group(device_name, device) for device_name, device in zip(each, devices, strict=True)]
     answers = []
-    for known, law in ((True, by_family), (False, elsewhere)):
+    for same_device, law in ((True, by_family), (False, elsewhere)):
         for group in sorted(set(groups), key=str):
-            own = np.array([one == group for one in groups]) & np.isfinite(law[rows])
-            said = {OP_MODEL: law[rows][own], KERNELS: kernels[own], SPECS: specs[own]}
-            device = np.array([DEVICES[str(one)] for one in steps.device[rows][own]])
-            if own.any():
-                model = steps.model[rows][own]
-                answers.append(MeasuredSteps(group, VISION, device, model, steps.step_s[rows][own], said, known))
+            mask = np.array([device_name == group for device_name in groups]) & np.isfinite(law[rows])
+            predicted = {OP_MODEL: law[rows][mask], KERNELS: kernels[mask], SPECS: specs[mask]}
+            device = np.array([DEVICES[str(device_name)] for device_name in steps.device[rows][mask]])
+            if mask.any():
+                model = steps.model[rows][mask]
+                answers.append(
+                    MeasuredSteps(group, VISION, device, model, steps.step_s[rows][mask], predicted, same_device)
+                )
     return answers
 
 
 def _transformers(data: Path, laws: OpUtilizationModels) -> list[MeasuredSteps]:
-    """Return whole transformers in single precision, each device left out of the kernels, or known by a sweep alone."""
-    runs, found = traced_transformers(data), []
+    """Return whole transformers in single precision, with each device held out, or with a sweep of it."""
+    runs, groups = traced_transformers(data), []
     for split in transformers.splits(data):
         training, swept = split.split.startswith("training"), split.split.endswith("sweep on it")
-        own = [run for name in sorted({one.device for one in runs}) for run in runs
+        mode_runs = [run for name in sorted({run.device for run in runs}) for run in runs
                if run.device == name and run.training is training]  # fmt: skip
-        if [run.elapsed_s for run in own] != split.measured.tolist():
-            raise InvalidInput(f"the runs of {split.name} are not those that were traced: read both anew")
-        devices = [TomlCatalog().device(KERNEL_DEVICES[run.device]) for run in own]
-        law = _priced([run.graph for run in own], devices, _by_law(laws))
+        if [run.elapsed_s for run in mode_runs] != split.measured.tolist():
+            raise InvalidInput(f"the runs of {split.name} are not those that were traced: read both tables again")
+        devices = [TomlCatalog().device(KERNEL_DEVICES[run.device]) for run in mode_runs]
+        law = _priced([run.graph for run in mode_runs], devices, _by_law(laws))
         kernels, specs, *_ = split.answers.values()
-        names = np.array([run.name for run in own])
+        names = np.array([run.name for run in mode_runs])
         group = StepGroup(Domain.LANGUAGE, "single", "training" if training else "inference")
-        said = {OP_MODEL: law, SWEPT if swept else KERNELS: kernels, SPECS: specs}
-        found.append(MeasuredSteps(group, TRANSFORMERS, _names(devices), names, split.measured, said, swept=swept))
-    return found
+        predicted = {OP_MODEL: law, SWEPT if swept else KERNELS: kernels, SPECS: specs}
+        groups.append(
+            MeasuredSteps(group, TRANSFORMERS, _names(devices), names, split.measured, predicted, swept=swept)
+        )
+    return groups
 
 
 def _llm_training(data: Path, fitted: FittedKernels, laws: OpUtilizationModels) -> MeasuredSteps:
-    """Return training steps of language models in half precision on 8 GPUs and more, by the whole white box."""
+    """Return training steps of language models in half precision on 8 or more GPUs, by the whole white box."""
     table = llm_training.steps_of(read_table(data, "llm_foundry_train"))
     jobs: dict[Workload, TracedJob] = {}
     models: dict[str, Callable[[Device, OpGraph], KernelModel]] = {
@@ -168,7 +175,7 @@ def _llm_training(data: Path, fitted: FittedKernels, laws: OpUtilizationModels) 
         KERNELS: lambda device, _: LearnedKernels(fitted, device),
         SPECS: lambda device, _: RooflineKernels(device),
     }
-    said: dict[str, list[float]] = {name: [] for name in models}
+    predicted: dict[str, list[float]] = {name: [] for name in models}
     measured, devices, names, groups = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for step, elapsed_s in zip(table.steps, table.elapsed_s, strict=True):
@@ -184,12 +191,12 @@ def _llm_training(data: Path, fitted: FittedKernels, laws: OpUtilizationModels) 
             alone = replace(workload, gpus=1, parallelism=Parallelism())
             job = jobs.get(alone) or jobs.setdefault(alone, expand(workload))
             for name, kernels in models.items():
-                said[name].append(_white_box_s(workload, job, step, kernels))
+                predicted[name].append(_white_box_s(workload, job, step, kernels))
             measured.append(elapsed_s)
             devices.append(step.device)
             names.append(f"{step.width} {step.sequence}")
             groups.append(find_step_group(job.step, step.device))
-    answers = {name: np.array(one) for name, one in said.items()}
+    answers = {name: np.array(seconds) for name, seconds in predicted.items()}
     return MeasuredSteps(groups[0], LLM_TRAINING, _names(devices), np.array(names), np.array(measured), answers)
 
 
@@ -198,8 +205,8 @@ def _white_box_s(
 ) -> float:
     """Return the seconds of the step over all GPUs; NaN where the kernels refuse the graph."""
     box = WhiteBox(host_memory, lambda device, traced_job: kernels(device, traced_job.step))
-    told = box.estimate(workload, job, step.device, nodes=step.nodes, interconnect=step.interconnect).step_s
-    return told.point if told else float("nan")
+    step_s = box.estimate(workload, job, step.device, nodes=step.nodes, interconnect=step.interconnect).step_s
+    return step_s.point if step_s else float("nan")
 
 
 def configuration(step: TransformerStep) -> dict[str, object]:
@@ -216,9 +223,9 @@ def _decoding(data: Path) -> MeasuredSteps:
     """Return the products of layers of language models in half precision, from specifications."""
     split = decode.splits(data)[0]
     columns = read_table(data, "vidur_llm_layers")
-    own = columns["num_tokens"] <= decode.MOST_SEQUENCES
-    device = np.array([KERNEL_DEVICES[str(one)] for one in columns["device"][own]])
-    widths = zip(columns["n_embd"][own], columns["n_expanded_embd"][own], strict=True)
+    mask = columns["num_tokens"] <= decode.MOST_SEQUENCES
+    device = np.array([KERNEL_DEVICES[str(name)] for name in columns["device"][mask]])
+    widths = zip(columns["n_embd"][mask], columns["n_expanded_embd"][mask], strict=True)
     names = np.array([f"{width} {inner}" for width, inner in widths])
     group = StepGroup(Domain.LANGUAGE, "half", "inference")
     return MeasuredSteps(group, LAYERS, device, names, split.measured, {SPECS: next(iter(split.answers.values()))})
@@ -242,31 +249,31 @@ def _resnets(data: Path, fitted: FittedKernels, laws: OpUtilizationModels) -> Me
                 devices.append(TomlCatalog().device(RESNET_DEVICES[name]))
                 measured.append(1 / rate)
                 batches.append(str(shape.shape[0]))
-    said = {
+    predicted = {
         OP_MODEL: _priced(graphs, devices, _by_law(laws)),
         KERNELS: _priced(graphs, devices, lambda device, _: LearnedKernels(fitted, device)),
         SPECS: _priced(graphs, devices, lambda device, _: RooflineKernels(device)),
     }
     group = find_step_group(graphs[0], devices[0])
-    return MeasuredSteps(group, RESNETS, _names(devices), np.array(batches), np.array(measured), said)
+    return MeasuredSteps(group, RESNETS, _names(devices), np.array(batches), np.array(measured), predicted)
 
 
 def _by_law(laws: OpUtilizationModels) -> Callable[[Device, OpGraph], KernelModel]:
-    known = TomlCatalog(None).device
-    return lambda device, graph: OpUtilizationKernels(laws, device, graph, devices=known)
+    devices = TomlCatalog(None).device
+    return lambda device, graph: OpUtilizationKernels(laws, device, graph, devices=devices)
 
 
 def _priced(
     graphs: Sequence[OpGraph], devices: Sequence[Device], kernels: Callable[[Device, OpGraph], KernelModel]
 ) -> Array:
-    """Return the seconds of each graph on the device beside it; NaN where the method refuses."""
-    found = []
+    """Return the seconds of each graph on its device; NaN where the method refuses."""
+    seconds = []
     for graph, device in zip(graphs, devices, strict=True):
         try:
-            found.append(kernels(device, graph).step_s(graph))
+            seconds.append(kernels(device, graph).step_s(graph))
         except InvalidInput:
-            found.append(np.nan)
-    return np.array(found)
+            seconds.append(np.nan)
+    return np.array(seconds)
 
 
 def _names(devices: Sequence[Device]) -> npt.NDArray[np.str_]:

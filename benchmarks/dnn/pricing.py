@@ -1,4 +1,4 @@
-"""How long the learned kernel model takes to price graphs, and how large and how fast to load it is."""
+"""The time of the learned kernel model to predict graphs, its size, and its time to load."""
 
 import io
 import statistics
@@ -27,7 +27,7 @@ REPEATS = 5
 
 
 def rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
-    """Return the seconds of a graph of 3,000 ops, how they grow, those of 1,000 configurations, and of loading."""
+    """Return the time of a graph of 3,000 ops, its growth, and the time of 1,000 configurations and of loading."""
     fitted = fitted_on_all(data, share=20 if quick else 5)
     kept = io.BytesIO()
     np.savez_compressed(kept, **fitted.dump())  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     repeated, distinct, double = layers(200, alike=True), layers(200, alike=False), layers(400, alike=False)
     model.step_s(repeated)
     alike_s, distinct_s, double_s = (_step_s(model, graph) for graph in (repeated, distinct, double))
-    one = configurations_s(fitted)
+    configuration_s = configurations_s(fitted)
     return [
         at_most(
             "pricing a graph of 3,000 ops of alike layers", 1e3 * alike_s, 50.0, "ms", how=f"{len(repeated.ops)} ops"
@@ -47,7 +47,11 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
         ),
         at_most("time of twice the ops, all different", double_s / distinct_s, 2.3, "×", how="linear in the ops"),
         at_most(
-            "pricing one of 1,000 configurations", 1e3 * one, 1.0, "ms", how="125 batches on 8 GPUs, 32 alike layers"
+            "pricing one of 1,000 configurations",
+            1e3 * configuration_s,
+            1.0,
+            "ms",
+            how="125 batches on 8 GPUs, 32 alike layers",
         ),
         at_most("kept state of the kernel model", len(kept.getvalue()) / 1e6, 3.0, "MB", how="npz, compressed"),
         at_most("loading the kernel model", load_s, 0.2, "s", how=f"median of {REPEATS}"),
@@ -56,23 +60,23 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
 
 
 def _shipped(device: Device, graph: OpGraph) -> list[BenchmarkRow]:
-    """Return how large what is shipped is, how long it takes to load, and to price a graph by the op law."""
+    """Return the size of the shipped models, their time to load, and the op model's time for a graph."""
     files = list(SHIPPED_FOLDER.iterdir())
-    size = sum(one.stat().st_size for one in files)
-    laws, known = shipped_op_utilization(), TomlCatalog(None).device
-    law_s = _median_s(lambda: OpUtilizationKernels(laws, device, graph, devices=known).step_s(graph))
+    size = sum(file.stat().st_size for file in files)
+    laws, devices = shipped_op_utilization(), TomlCatalog(None).device
+    law_s = _median_s(lambda: OpUtilizationKernels(laws, device, graph, devices=devices).step_s(graph))
     loaded_s = _median_s(
-        lambda: [one.__wrapped__() for one in (shipped_op_utilization, shipped_kernels, shipped_step_model)]
+        lambda: [load.__wrapped__() for load in (shipped_op_utilization, shipped_kernels, shipped_step_model)]
     )
     return [
-        at_most("the same graph by the op law", 1e3 * law_s, 50.0, "ms", how=f"{len(graph.ops)} ops, all different"),
+        at_most("the same graph by the op model", 1e3 * law_s, 50.0, "ms", how=f"{len(graph.ops)} ops, all different"),
         at_most("all shipped models", size / 1e6, 20.0, "MB", how=f"{len(files)} files"),
-        at_most("loading laws, kernels and decoders' steps", loaded_s, 0.5, "s", how=f"median of {REPEATS}"),
+        at_most("loading op models, kernels and decoders' steps", loaded_s, 0.5, "s", how=f"median of {REPEATS}"),
     ]
 
 
 def layers(count: int, *, alike: bool, batch: int = 8, width: int = 1024) -> OpGraph:
-    """Return ``count`` layers of a transformer of 15 ops each; if they are not alike, each is wider than the last."""
+    """Return ``count`` transformer layers of 15 ops each; unless ``alike``, each is wider than the last."""
     ops: list[Op] = []
     for number in range(count):
         ops += _layer(batch, width if alike else width + 8 * number)
@@ -80,7 +84,7 @@ def layers(count: int, *, alike: bool, batch: int = 8, width: int = 1024) -> OpG
 
 
 def configurations_s(fitted: FittedKernels) -> float:
-    """Return the seconds that one of 1,000 configurations of a graph takes: batches on devices, priced together."""
+    """Return the seconds of one of 1,000 configurations of a graph: batches on devices, predicted together."""
     few, many = (tabulate_ops(layers(32, alike=True, batch=batch).ops) for batch in (1, 125))
     chosen = [TomlCatalog().device(name) for name in DEVICES]
 
@@ -124,7 +128,7 @@ def _loaded(kept: bytes) -> FittedKernels:
 
 
 def _median_s(call: Callable[[], object]) -> float:
-    """Return the processor seconds of a call, which others on the machine do not stretch."""
+    """Return the processor seconds of a call, which other programs do not stretch."""
     took = []
     for _ in range(REPEATS):
         began = time.process_time()

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.dnn.ship DATA``: fit the estimators on all measurements, and write what Leadline ships."""
+"""``python -m benchmarks.dnn.ship DATA``: fit the estimators on all measurements and write the shipped models."""
 
 import math
 import platform
@@ -36,41 +36,41 @@ LEARNED_FROM = {
         "single kernels in single precision on six GPUs (NeuSight, MIT)",
         "products of layers of language models in half precision on A40, A100 and H100 (Vidur, MIT)",
     ),
-    SWEPT: ("those kernels, and the sweep that leadline calibrate makes of the device",),
-    BlackBoxKernels.name: ("the steps that the op law learned from, as a table of features",),
-    NETWORK: ("the steps and op graphs that the op law learned from", "its own card, gnn.json"),
-    SPECS: ("the maker's figures; its efficiencies are near several fits, as its module says",),
+    SWEPT: ("those kernels, and the sweep of the device by leadline calibrate",),
+    BlackBoxKernels.name: ("the steps in the op model's training data, as a table of features",),
+    NETWORK: ("the steps and op graphs in the op model's training data", "its own card, gnn.json"),
+    SPECS: ("the vendor's specifications; its efficiencies are near several fits, as its module explains",),
 }
 LIBRARIES = ("numpy", "scikit-learn", "lightgbm")
 LIMITS = (
-    "in vision only two GPUs were measured, both with GDDR memory: what a new one adds is known from each to the other",
-    "the efficiency of attention in the maker's figures was chosen on llm-foundry's steps, on which it is judged here",
+    "vision was measured on two GPUs only, both with GDDR memory: a new GPU's error is known from each to the other",
+    "the efficiency of attention in the specifications was chosen on llm-foundry's steps, on which it is tested here",
 )
 
 
 def main(arguments: list[str]) -> int:
-    """Fit, and write; return the exit status."""
+    """Fit the models and write them; return the exit status."""
     try:
         if len(arguments) != 1:
-            raise InvalidInput(f"{len(arguments)} arguments were given, not one: give the folder of measured data")
+            raise InvalidInput(f"{len(arguments)} arguments: give the folder of measured data")
         _write(Path(arguments[0]))
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    for one in sorted(SHIPPED_FOLDER.iterdir()):
-        sys.stdout.write(f"{one.name}: {one.stat().st_size / 1e6:.2f} MB\n")
+    for file in sorted(SHIPPED_FOLDER.iterdir()):
+        sys.stdout.write(f"{file.name}: {file.stat().st_size / 1e6:.2f} MB\n")
     return 0
 
 
 def _write(data: Path) -> None:
     lab = VisionLab(data)
     fitted, laws, table = fitted_kernels(data), fitted_op_models(lab), StepTable.of(lab)
-    found = [*records(measured_groups(data, fitted, laws, lab)), *records(tried_black_box(lab, table))]
+    steps_records = [*records(measured_groups(data, fitted, laws, lab)), *records(tried_black_box(lab, table))]
     card = ShippedEstimatorsCard(
         schema="leadline.shipped/1",
         made_on=datetime.now(UTC).date().isoformat(),
         learned_from=LEARNED_FROM,
-        records=(*found, *_network_records(shipped_network_card())),
+        records=(*steps_records, *_network_records(shipped_network_card())),
         limits=LIMITS,
         versions={"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     )
@@ -83,21 +83,22 @@ def _write(data: Path) -> None:
 
 
 def _network_records(card: NetworkCard) -> list[AccuracyRecord]:
-    """Return what was found of the network, on the devices that it learned from."""
-    found = []
+    """Return the network's records on the devices of its training data."""
+    network_records = []
     for phase, short in (("inference", "infer"), ("training", "train")):
-        told = card.errors[f"unseen families, {phase}"]
-        learned = sorted({one.split()[0] for one in card.settings if one.split()[1] == short})
-        devices = [TomlCatalog(None).device(DEVICES[one]) for one in learned]
-        found.append(
+        errors = card.errors[f"unseen families, {phase}"]
+        learned = sorted({setting.split()[0] for setting in card.settings if setting.split()[1] == short})
+        devices = [TomlCatalog(None).device(DEVICES[name]) for name in learned]
+        network_records.append(
             AccuracyRecord(
-                NETWORK, StepGroup(Domain.VISION, "half", phase), known=True, error=told["mape"] / 100,
-                within=-math.log1p(-told["p90"] / 100), steps=int(told["n"]),
-                devices=tuple(one.name for one in devices), vendors=tuple(sorted({one.vendor for one in devices})),
-                architectures=tuple(sorted({one.architecture or "" for one in devices})), source=VISION,
+                NETWORK, StepGroup(Domain.VISION, "half", phase), known=True, error=errors["mape"] / 100,
+                within=-math.log1p(-errors["p90"] / 100), steps=int(errors["n"]),
+                devices=tuple(device.name for device in devices),
+                vendors=tuple(sorted({device.vendor for device in devices})),
+                architectures=tuple(sorted({device.architecture or "" for device in devices})), source=VISION,
             )
         )  # fmt: skip
-    return found
+    return network_records
 
 
 def _save(path: Path, state: State) -> None:

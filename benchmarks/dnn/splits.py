@@ -1,4 +1,4 @@
-"""One split of one table: what was measured, what each method answered without having seen it, and the rows of it."""
+"""One split of one table: measurements, each method's predictions of the held-out rows, and the metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,22 +13,27 @@ Texts = npt.NDArray[np.str_]
 
 LEVEL = 0.9
 COVERED = (85.0, 95.0)
-"""Share of measurements, in percent, that a 90 % interval may hold in a group."""
+"""Target range, in percent, for the coverage of 90 % intervals in a group."""
 COUNTED = 30
-"""A group of fewer rows shows its coverage without a target: chance alone would take it out of bounds too often."""
+"""Fewest rows of a group with a target for coverage; with fewer, chance alone misses it too often."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitResult:
-    """Answers to the n rows that a split held out; every array has shape (n,).
+    """Predictions of the n rows that a split holds out; every array has shape (n,).
 
-    ``answers`` maps a method to its predictions, Leadline's own first; NaN where a method cannot say. ``low`` and
-    ``high`` are the ends of Leadline's 90 % intervals, and ``group`` names the rows whose coverage is told apart.
-    ``unit`` names rows that hit or miss together (those of one measured curve), where not each stands for itself: they
-    tell no more of the coverage than one row. ``apart`` names the rows of one device where the errors of each have a
-    target, ``apart_mape``, of their own.
-    ``mape``, ``median`` and ``p90`` are targets of the absolute percentage error; ``limits`` says what stands in the
-    way where one is missed, and ``how`` what was learned from what.
+    Attributes:
+        answers: Method → its predictions, Leadline's first; NaN where a method has none.
+        low: Low ends of Leadline's 90 % intervals.
+        high: High ends.
+        group: Group of each row; coverage is reported by group.
+        mape: Target of the mean absolute percentage error; ``median`` and ``p90`` are targets of its quantiles.
+        how: The training data.
+        limits: The reason where a target is missed.
+        more: Further entries of the document.
+        unit: Rows with correlated errors, such as those of one measured curve; they count as one for coverage.
+        apart: Device of each row, where each device has its own target.
+        apart_mape: That target.
     """
 
     table: str
@@ -50,37 +55,39 @@ class SplitResult:
 
     @property
     def name(self) -> str:
-        """Return what the rows of this split are called."""
+        """Return the name of this split's rows."""
         return f"{self.table}: {self.split}"
 
     def errors(self, method: str | None = None) -> Array:
-        """Return the absolute percentage errors of a method, by default Leadline's; NaN where it did not answer."""
+        """Return the absolute percentage errors of a method, by default Leadline's; NaN where it has no answer."""
         predicted = self.answers[method or next(iter(self.answers))]
-        found: Array = 100 * np.abs(predicted - self.measured) / self.measured
-        return found
+        errors: Array = 100 * np.abs(predicted - self.measured) / self.measured
+        return errors
 
     def rows(self) -> list[BenchmarkRow]:
-        """Return the figures with their targets, beside the best of the other methods, and the coverage by group."""
+        """Return the errors with their targets and the best other method, and the coverage by group."""
         errors = self.errors()
         best, baseline = self._best_other()
-        told = f"{self.how}; best other: {best}" if best else self.how
+        how = f"{self.how}; best other: {best}" if best else self.how
         if self.limits:
-            told += f"; limited by {self.limits}"
-        found = [_row(f"{self.name}, MAPE", float(np.mean(errors)), self.mape, baseline, len(errors), told)]
+            how += f"; limited by {self.limits}"
+        rows = [_row(f"{self.name}, MAPE", float(np.mean(errors)), self.mape, baseline, len(errors), how)]
         if self.median is not None:
-            found.append(_row(f"{self.name}, median", float(np.median(errors)), self.median, None, len(errors), ""))
+            rows.append(_row(f"{self.name}, median", float(np.median(errors)), self.median, None, len(errors), ""))
         if self.p90 is not None:
-            found.append(_row(f"{self.name}, P90", float(np.quantile(errors, 0.9)), self.p90, None, len(errors), ""))
-        for one, own in self._apart().items():
-            found.append(_row(f"{self.name}, {one}, MAPE", float(np.mean(own)), self.apart_mape, None, len(own), ""))
-        return found + [self._coverage(str(one)) for one in np.unique(self.group)]
+            rows.append(_row(f"{self.name}, P90", float(np.quantile(errors, 0.9)), self.p90, None, len(errors), ""))
+        for device, part in self._by_device().items():
+            rows.append(
+                _row(f"{self.name}, {device}, MAPE", float(np.mean(part)), self.apart_mape, None, len(part), "")
+            )
+        return rows + [self._coverage(str(group)) for group in np.unique(self.group)]
 
     def document(self) -> dict[str, object]:
-        """Return the errors of every method, and of Leadline in every group, for the JSON of the bench."""
-        methods = {name: _figures(self.errors(name)) for name in self.answers}
-        groups = {str(one): _figures(self.errors()[self.group == one]) for one in np.unique(self.group)}
-        covered = {str(one): self._held(str(one)) for one in np.unique(self.group)}
-        apart = {one: {**_figures(own), "target": self.apart_mape} for one, own in self._apart().items()}
+        """Return the errors of every method, and of Leadline in every group, for the result's details."""
+        methods = {name: _summary(self.errors(name)) for name in self.answers}
+        groups = {str(group): _summary(self.errors()[self.group == group]) for group in np.unique(self.group)}
+        covered = {str(group): self._covered(str(group)) for group in np.unique(self.group)}
+        apart = {device: {**_summary(part), "target": self.apart_mape} for device, part in self._by_device().items()}
         targets = {"mape": self.mape, "median": self.median, "p90": self.p90}
         return {
             "table": self.table, "split": self.split, "targets": targets, "methods": methods, "groups": groups,
@@ -90,28 +97,28 @@ class SplitResult:
             **self.more,
         }  # fmt: skip
 
-    def _apart(self) -> dict[str, Array]:
-        """Return the errors of each device that is told apart."""
+    def _by_device(self) -> dict[str, Array]:
+        """Return the errors of each device with its own target."""
         if self.apart is None:
             return {}
-        return {str(one): self.errors()[self.apart == one] for one in np.unique(self.apart)}
+        return {str(device): self.errors()[self.apart == device] for device in np.unique(self.apart)}
 
     def _best_other(self) -> tuple[str, float | None]:
-        others = {name: float(np.nanmean(self.errors(name))) for name in list(self.answers)[1:]}
-        if not others:
+        errors = {name: float(np.nanmean(self.errors(name))) for name in list(self.answers)[1:]}
+        if not errors:
             return "", None
-        best = min(others, key=lambda name: others[name])
-        return best, others[best]
+        best = min(errors, key=lambda name: errors[name])
+        return best, errors[best]
 
-    def _held(self, group: str) -> tuple[float, int, float]:
-        """Return the share of a group in its intervals, in percent, its rows, and the median of high ÷ low."""
-        own = self.group == group
-        held = (self.low[own] <= self.measured[own]) & (self.measured[own] <= self.high[own])
-        width = float(np.median(self.high[own] / self.low[own]))
-        return 100 * float(np.mean(held)), int(own.sum()), round(width, 3)
+    def _covered(self, group: str) -> tuple[float, int, float]:
+        """Return the coverage of a group in percent, its rows, and the median of high ÷ low."""
+        mask = self.group == group
+        covered = (self.low[mask] <= self.measured[mask]) & (self.measured[mask] <= self.high[mask])
+        width = float(np.median(self.high[mask] / self.low[mask]))
+        return 100 * float(np.mean(covered)), int(mask.sum()), round(width, 3)
 
     def _coverage(self, group: str) -> BenchmarkRow:
-        share, n, width = self._held(group)
+        share, n, width = self._covered(group)
         how = f"median interval high ÷ low {width:.2f}; {self._chance(group)}"
         name = f"{self.name}, coverage ({group})" if group else f"{self.name}, coverage"
         if n < COUNTED:
@@ -119,20 +126,19 @@ class SplitResult:
         return within(name, share, COVERED, "%", n=n, how=how)
 
     def _chance(self, group: str) -> str:
-        """Return what chance alone makes of 90 % in a group, in 19 of 20 cases."""
-        own = self.group == group
-        units = int(own.sum()) if self.unit is None else len(np.unique(self.unit[own]))
+        """Return the range of coverage by chance at a true 90 %, in 19 of 20 cases."""
+        mask = self.group == group
+        units = int(mask.sum()) if self.unit is None else len(np.unique(self.unit[mask]))
         least, most = likely_coverage(units)
-        apart = f"{units} rows" if self.unit is None else f"{units} that stand for themselves"
-        return f"where 90 % hold, chance leaves {least:.0f} to {most:.0f} % of {apart}"
+        rows = f"{units} rows" if self.unit is None else f"{units} independent rows"
+        return f"at a true 90 %, chance gives {least:.0f} to {most:.0f} % for {rows}"
 
 
 def likely_coverage(n: int) -> tuple[float, float]:
-    """Return the central 95 % range of the share, in percent, of n independent rows that intervals of 90 % hold."""
+    """Return the central 95 % range, in percent, of the coverage of n independent rows at a true 90 %."""
     from scipy.special import bdtr  # noqa: PLC0415 - only benches need it
 
-    held = np.arange(n + 1)
-    below = bdtr(held, n, LEVEL)
+    below = bdtr(np.arange(n + 1), n, LEVEL)
     return tuple(100 * float(np.searchsorted(below, tail)) / n for tail in (0.025, 0.975))  # type: ignore[return-value]
 
 
@@ -146,9 +152,9 @@ def joined_split(
     how: str = "",
     limits: str = "",
 ) -> SplitResult:
-    """Return several splits of one kind as one; the errors of each stand in ``more``."""
+    """Join several splits of one kind; ``more`` has the errors of each."""
     first = parts[0]
-    errors = {part.split or f"part {number}": _figures(part.errors()) for number, part in enumerate(parts)}
+    errors = {part.split or f"part {number}": _summary(part.errors()) for number, part in enumerate(parts)}
     return SplitResult(
         table,
         split,
@@ -168,7 +174,7 @@ def joined_split(
 
 @dataclass(frozen=True, slots=True)
 class RefusedSplit:
-    """Questions that must not be answered: how many were refused, and how wrong (MAPE) a guess would have been."""
+    """Questions that must be refused; ``guessed`` is the error (MAPE) of a guess in percent."""
 
     table: str
     split: str
@@ -178,19 +184,19 @@ class RefusedSplit:
     how: str = ""
 
     def rows(self) -> list[BenchmarkRow]:
-        """Return the share that was refused, which is to be all of it."""
+        """Return the share of refused questions, with a target of 100 %."""
         share = 100 * self.refused / self.questions
         return [at_least(f"{self.table}: {self.split}, refused", share, 100.0, "%", n=self.questions, how=self.how)]
 
     def document(self) -> dict[str, object]:
-        """Return the figures for the JSON of the bench."""
-        told = {"refused": self.refused, "questions": self.questions, "guessed_mape": round(self.guessed, 3)}
-        return {"table": self.table, "split": self.split, **told}
+        """Return the counts for the result's details."""
+        counts = {"refused": self.refused, "questions": self.questions, "guessed_mape": round(self.guessed, 3)}
+        return {"table": self.table, "split": self.split, **counts}
 
 
-def split_documents(asked: "Sequence[SplitResult | RefusedSplit]") -> tuple[dict[str, object], ...]:
+def split_documents(splits: "Sequence[SplitResult | RefusedSplit]") -> tuple[dict[str, object], ...]:
     """Return the details of all splits."""
-    return tuple(one.document() for one in asked)
+    return tuple(split.document() for split in splits)
 
 
 def _row(name: str, value: float, target: float | None, baseline: float | None, n: int, how: str) -> BenchmarkRow:
@@ -199,9 +205,9 @@ def _row(name: str, value: float, target: float | None, baseline: float | None, 
     return at_most(name, value, target, "%", baseline=baseline, n=n, how=how)
 
 
-def _figures(errors: Array) -> dict[str, float]:
-    known = errors[np.isfinite(errors)]
-    if not len(known):
+def _summary(errors: Array) -> dict[str, float]:
+    finite = errors[np.isfinite(errors)]
+    if not len(finite):
         return {"n": 0}
-    mape, median, p90 = float(known.mean()), float(np.median(known)), float(np.quantile(known, 0.9))
-    return {"n": len(known), "mape": round(mape, 3), "median": round(median, 3), "p90": round(p90, 3)}
+    mape, median, p90 = float(finite.mean()), float(np.median(finite)), float(np.quantile(finite, 0.9))
+    return {"n": len(finite), "mape": round(mape, 3), "median": round(median, 3), "p90": round(p90, 3)}

@@ -1,4 +1,4 @@
-"""Read the tables of measured data that a folder of the user's holds."""
+"""Read the tables of measured data in a folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ Columns = dict[str, npt.NDArray[Any]]
 
 
 def read_table(folder: Path, name: str, columns: Sequence[str] | None = None) -> Columns:
-    """Return the columns of ``folder/name.parquet``, all or those named.
+    """Return the columns of ``folder/name.parquet``, all or the named ones.
 
     Raises:
-        InvalidInput: there is no such file, or it lacks a column.
+        InvalidInput: There is no such file, or it lacks a column.
         MissingExtra: pyarrow is not installed.
     """
     try:
@@ -33,20 +33,20 @@ def read_table(folder: Path, name: str, columns: Sequence[str] | None = None) ->
         raise InvalidInput(f"{path} cannot be read ({str(error).splitlines()[0]}): fetch it again") from error
     if missing := set(columns or ()) - set(table.column_names):
         raise InvalidInput(f"{path} has no column {', '.join(sorted(missing))}: fetch the version that has it")
-    return {one: _values(table.column(one)) for one in columns or table.column_names}
+    return {column: _values(table.column(column)) for column in columns or table.column_names}
 
 
 def select_rows(columns: Columns, chosen: npt.NDArray[Any]) -> Columns:
-    """Return the rows that ``chosen`` (a mask or positions) names, of every column."""
+    """Return the rows ``chosen`` (a mask or positions) of every column."""
     return {name: values[chosen] for name, values in columns.items()}
 
 
 def _values(column: Any) -> npt.NDArray[Any]:  # noqa: ANN401 - pyarrow is untyped
     values = column.to_numpy()
     if values.dtype != object:
-        found: npt.NDArray[Any] = values
-        return found
-    known = next((one for one in values if one is not None), "")
-    if isinstance(known, str):
-        return np.array(["" if one is None or one != one else str(one) for one in values])  # noqa: PLR0124 - NaN
-    return np.array([np.nan if one is None else float(one) for one in values])
+        numbers: npt.NDArray[Any] = values
+        return numbers
+    first = next((cell for cell in values if cell is not None), "")
+    if isinstance(first, str):
+        return np.array(["" if cell is None or cell != cell else str(cell) for cell in values])  # noqa: PLR0124 - NaN
+    return np.array([np.nan if cell is None else float(cell) for cell in values])

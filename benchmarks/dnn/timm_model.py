@@ -1,4 +1,4 @@
-"""Builds the timm model that the environment names, at the image size it names."""
+"""Build the timm model and image size that the environment names."""
 
 import os
 
@@ -7,7 +7,7 @@ import torch
 
 
 def build() -> torch.nn.Module:
-    """Return the model; one of a fixed input size is built for the size that is asked."""
+    """Return the model; a model with a fixed input size is built for the given one."""
     name, _, size = os.environ["LEADLINE_TIMM_MODEL"].partition("@")
     config = timm.get_pretrained_cfg(name)
     fixed = config is not None and config.fixed_input_size and config.input_size[-1] != int(size)

@@ -1,9 +1,9 @@
-"""Trace the vision models of a table of measured steps, and pack their graphs into the file that the bench reads.
+"""Trace the vision models of a table of measured steps, and pack their graphs into one file.
 
-Run as ``python -m benchmarks.dnn.trace_vision DATA WORKDIR`` where torch and timm are installed; it takes about 50
-minutes on two cores and goes on where it was stopped. The published steps were measured with timm's fast norms in
-inference, so those are traced; a model with fused attention is traced a second time with attention written out, as
-releases of PyTorch before 2.0 ran it, and training is traced that way alone.
+Run ``python -m benchmarks.dnn.trace_vision DATA WORKDIR`` with torch and timm installed. It takes about 50 minutes on
+two cores and resumes where it was stopped. The published steps used timm's fast norms in inference, so these are
+traced. A model with fused attention is traced again with explicit attention, as PyTorch before 2.0 ran it; training is
+traced with explicit attention only.
 """
 
 import json
@@ -22,17 +22,6 @@ from leadline.core.graph import BYTES_PER_ELEMENT, OpKind, Stage
 BATCH = 1031
 """A prime that no layer has as a width: sizes that it divides grow with the batch."""
 TIMEOUT_S = 100.0
-BYTES = {
-    "float64": 8,
-    "int64": 8,
-    "complex64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-}
 BUILDER = Path(__file__).with_name("timm_model.py")
 OPERANDS, RESULTS = 3, 2
 
@@ -42,7 +31,7 @@ Job = tuple[str, int, str, bool]
 
 
 def main(data: Path, folder: Path) -> None:
-    """Trace what is not traced yet, then pack all."""
+    """Trace the models that have no trace yet, then pack all."""
     folder.mkdir(parents=True, exist_ok=True)
     _begin()
     for job in jobs(data):
@@ -58,21 +47,21 @@ def main(data: Path, folder: Path) -> None:
 
 
 def jobs(data: Path) -> list[Job]:
-    """Return each model at each image size and phase that was measured on a GPU."""
+    """Return each model, image size and phase that was measured on a GPU."""
     columns = read_table(data, "timm_steps", ["model", "img_size", "mode", "hardware", "dynamo"])
     on_gpu = np.array([str(name).startswith("rtx") for name in columns["hardware"]]) & ~columns["dynamo"].astype(bool)
-    found = {
+    cases = {
         (str(columns["model"][row]), int(columns["img_size"][row]), str(columns["mode"][row]))
         for row in np.flatnonzero(on_gpu)
     }
     return [
         (model, image, "training" if mode == "train" else "inference", mode == "train")
-        for model, image, mode in sorted(found)
+        for model, image, mode in sorted(cases)
     ]
 
 
 def _begin() -> None:
-    """Import once what every traced model needs; each is then traced in a fork."""
+    """Import what every traced model needs; each model is then traced in a fork."""
     import torch  # noqa: PLC0415 - the tracer's own imports, in its own order
 
     from leadline.graphs.torch.worker import import_patches  # noqa: PLC0415
@@ -85,7 +74,7 @@ def _begin() -> None:
 
 
 def _trace(job: Job, folder: Path) -> None:
-    """Trace one model; one that fails leaves a file that says why."""
+    """Trace one model; a failure leaves a file with its reason."""
     target = folder / (_name(job) + ".json")
     if target.exists():
         return
@@ -110,7 +99,7 @@ def _name(job: Job) -> str:
 
 
 def _kinds(folder: Path, job: Job) -> set[str]:
-    """Return the kinds of op of a traced model; attention that no fused kernel takes counts as attention too."""
+    """Return the kinds of op of a traced model; attention without a fused kernel counts as attention too."""
     path = folder / (_name(job) + ".json")
     answer = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     ops = answer.get("job", {}).get("step", {}).get("ops", ())
@@ -126,7 +115,7 @@ class VisionPacker:
         self._graphs: list[VisionGraph] = []
 
     def add(self, path: Path) -> None:
-        """Take one answer of the tracer, if it is a graph."""
+        """Add one answer of the tracer if it is a graph."""
         answer = json.loads(path.read_text(encoding="utf-8"))
         if "job" not in answer:
             return
@@ -138,7 +127,7 @@ class VisionPacker:
         )
 
     def packed(self) -> PackedVision:
-        """Return all that was taken."""
+        """Return all packed graphs."""
         import timm  # noqa: PLC0415
         import torch  # noqa: PLC0415
 
@@ -152,7 +141,7 @@ class VisionPacker:
         reads: list[set[int]] = []
         behind: list[set[int]] = []
         for position, op in enumerate(ops):
-            sources = set().union(*(behind[one] for one in op["sources"])) if op["sources"] else set()
+            sources = set().union(*(behind[source] for source in op["sources"])) if op["sources"] else set()
             if not op["bytes_read"] + op["bytes_written"] or (position == 0 and not op["bytes_read"]):
                 behind.append(sources)  # a view, or the copy of the input from the host, which was not measured
                 continue
@@ -163,14 +152,14 @@ class VisionPacker:
             counts[place] += 1
             reads[place] |= sources - {place}
             behind.append({place})
-        return tuple(places), tuple(counts), tuple(tuple(sorted(one)) for one in reads)
+        return tuple(places), tuple(counts), tuple(tuple(sorted(sources)) for sources in reads)
 
     def _number(self, op: dict[str, Any]) -> int:
-        found = packed_op(op)
-        key = repr(found)
+        packed = packed_op(op)
+        key = repr(packed)
         if key not in self._ops:
             self._ops[key] = len(self._packed)
-            self._packed.append(found)
+            self._packed.append(packed)
         return self._ops[key]
 
 
@@ -191,13 +180,13 @@ def packed_op(op: dict[str, Any]) -> VisionOp:
 
 def _share(specs: list[dict[str, Any]]) -> float:
     """Return the share of the bytes of tensors that grow with the batch."""
-    sizes = [(int(np.prod(one["shape"], dtype=object)), BYTES_PER_ELEMENT.get(one["dtype"], 4)) for one in specs]
+    sizes = [(int(np.prod(spec["shape"], dtype=object)), BYTES_PER_ELEMENT.get(spec["dtype"], 4)) for spec in specs]
     total = sum(count * width for count, width in sizes)
     return sum(count * width for count, width in sizes if count and count % BATCH == 0) / total if total else 0.0
 
 
 def _shapes(specs: list[dict[str, Any]]) -> tuple[tuple[tuple[int, ...], str], ...]:
-    return tuple((tuple(_size(size) for size in one["shape"]), one["dtype"]) for one in specs)
+    return tuple((tuple(_size(size) for size in spec["shape"]), spec["dtype"]) for spec in specs)
 
 
 def _size(size: int) -> int:

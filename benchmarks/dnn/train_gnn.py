@@ -22,12 +22,12 @@ Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
 ODD = 0.08
-"""Errors of the logarithm below this count by their square, others by their size."""
+"""Log errors below this count by their square, larger ones by their absolute value."""
 
 
 @dataclass(frozen=True, slots=True)
 class GnnTraining:
-    """How the network is trained: passes over the rows, graphs in a step, the peak of the learning rate, its decay."""
+    """Training settings: passes over the rows, graphs in a step, peak learning rate, weight decay and seed."""
 
     epochs: int = 6
     batch: int = 32
@@ -63,44 +63,44 @@ def train_network(rows: GraphSteps, learn: Whole, how: GnnTraining) -> StepNetwo
 def network_steps(rows: GraphSteps, network: StepNetwork, ask: Whole) -> Array:
     """Return the step of each row in seconds."""
     with torch.no_grad():
-        found = [network(*tensors(batch)).numpy() for _, batch in rows.batches(ask, 64)]
-    return np.concatenate(found).astype(float) * 1e-6
+        seconds = [network(*tensors(batch)).numpy() for _, batch in rows.batches(ask, 64)]
+    return np.concatenate(seconds).astype(float) * 1e-6
 
 
 def held_out(rows: GraphSteps, how: GnnTraining) -> Array:
     """Return the step of each row in seconds, by a network trained on the families of the other folds."""
-    folds, said = fold_numbers(rows.steps.family, FOLDS, 0), np.empty(len(rows.steps.step_s))
+    folds, predicted = fold_numbers(rows.steps.family, FOLDS, 0), np.empty(len(rows.steps.step_s))
     for fold in range(FOLDS):
-        said[folds == fold] = network_steps(
+        predicted[folds == fold] = network_steps(
             rows, train_network(rows, np.flatnonzero(folds != fold), how), np.flatnonzero(folds == fold)
         )
-    return said
+    return predicted
 
 
 def held_out_by_law(data: Path) -> Array:
-    """Return the step of the same rows by laws of ops learned from the other families."""
+    """Return the step of the same rows by op models fitted to the other families."""
     lab = VisionLab(data)
-    folds, said = fold_numbers(lab.steps.family, FOLDS, 0), np.empty(len(lab.steps.step_s))
+    folds, predicted = fold_numbers(lab.steps.family, FOLDS, 0), np.empty(len(lab.steps.step_s))
     for fold in range(FOLDS):
         ask = np.flatnonzero(folds == fold)
-        said[ask] = lab.answered(ask, lab.laws(np.flatnonzero(folds != fold)))[0]
-    return said
+        predicted[ask] = lab.answered(ask, lab.laws(np.flatnonzero(folds != fold)))[0]
+    return predicted
 
 
-def figures(measured: Array, said: Array) -> dict[str, float]:
-    """Return MAPE, median and P90 of the errors in percent, and how many there are."""
-    errors = 100 * np.abs(said / measured - 1)
-    found = {"mape": np.mean(errors), "median": np.median(errors), "p90": np.quantile(errors, 0.9)}
-    return {name: round(float(one), 2) for name, one in found.items()} | {"n": float(len(errors))}
+def figures(measured: Array, predicted: Array) -> dict[str, float]:
+    """Return MAPE, median and P90 of the errors in percent, and their number."""
+    errors = 100 * np.abs(predicted / measured - 1)
+    summary = {"mape": np.mean(errors), "median": np.median(errors), "p90": np.quantile(errors, 0.9)}
+    return {name: round(float(error), 2) for name, error in summary.items()} | {"n": float(len(errors))}
 
 
 def card_of(rows: GraphSteps, how: GnnTraining, network: Array, law: Array) -> NetworkCard:
-    """Return the card of a network trained on all rows; ``network`` and ``law`` (rows,) are what held out ones take."""
-    phase = np.array([str(one).split()[0] for one in rows.steps.setting])
+    """Return the card of a network trained on all rows; ``network`` and ``law`` (rows,) are held-out predictions."""
+    phase = np.array([str(setting).split()[0] for setting in rows.steps.setting])
 
-    def told(said: Array) -> dict[str, dict[str, float]]:
+    def by_phase(predicted: Array) -> dict[str, dict[str, float]]:
         return {
-            f"unseen families, {name}": figures(rows.steps.step_s[phase == short], said[phase == short])
+            f"unseen families, {name}": figures(rows.steps.step_s[phase == short], predicted[phase == short])
             for short, name in (("infer", "inference"), ("train", "training"))
             if (phase == short).any()
         }
@@ -116,26 +116,26 @@ def card_of(rows: GraphSteps, how: GnnTraining, network: Array, law: Array) -> N
         rows=len(rows.steps.step_s),
         graphs=rows.steps.table.graphs,
         devices=tuple(device.name for device in rows.devices.values()),
-        settings=tuple(str(one) for one in np.unique(rows.names)),
+        settings=tuple(str(name) for name in np.unique(rows.names)),
         training={name: float(value) for name, value in asdict(how).items()},
-        errors=told(network),
-        law=told(law),
+        errors=by_phase(network),
+        law=by_phase(law),
         versions={"python": platform.python_version(), "torch": str(torch.__version__), "numpy": np.__version__},
         limits="two GPUs and eager vision models in half precision: another device is an extrapolation from two points",
     )
 
 
 def main(arguments: list[str]) -> int:
-    """Train, ask the folds of families that were held out, and write both files; return the exit status."""
+    """Train the network, test it on held-out families and write both files; return the exit status."""
     try:
         if len(arguments) != 2:
-            raise InvalidInput(f"{len(arguments)} arguments were given, not a folder of data and one to fill")
-        data, folder = (Path(one) for one in arguments)
+            raise InvalidInput(f"{len(arguments)} arguments: give a folder of data and a folder to fill")
+        data, folder = (Path(argument) for argument in arguments)
         rows, how = GraphSteps(vision_steps(data)), GnnTraining()
-        said, law = held_out(rows, how), held_out_by_law(data)
+        predicted, law = held_out(rows, how), held_out_by_law(data)
         everything = np.arange(len(rows.steps.step_s))
         write(folder, onnx_network(train_network(rows, everything, how), rows.batch(everything[:4])),
-              card_of(rows, how, said, law))  # fmt: skip
+              card_of(rows, how, predicted, law))  # fmt: skip
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
         return 1

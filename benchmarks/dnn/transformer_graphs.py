@@ -1,4 +1,4 @@
-"""Transformers as they were traced op by op for public timings, as op graphs of the product."""
+"""Transformers that were traced op by op for public timings, as op graphs."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ from leadline.core.graph import Op, OpGraph, OpKind
 Shape = tuple[int, ...]
 
 LAYER = re.compile(r"\b(?:h|layer|layers)\.0\.")
-"""Marks a module of the one layer that the trace holds; the others are alike."""
+"""A module of the one layer in the trace; the other layers are equal."""
 
 VIEWS = frozenset(
     (
@@ -57,15 +57,15 @@ class TracedTransformer:
 def traced_transformers(data: Path) -> list[TracedTransformer]:
     """Return the measured runs of whole models whose ops were traced, those of split or fused models left out."""
     runs, labels = read_table(data, "neusight_e2e"), read_table(data, "neusight_op_labels")
-    found = []
+    runs_traced = []
     for i in range(len(runs["name"])):
-        own = np.flatnonzero((labels["device"] == runs["device"][i]) & (labels["run"] == runs["name"][i]))
-        if runs["option"][i] or not len(own):
+        of_run = np.flatnonzero((labels["device"] == runs["device"][i]) & (labels["run"] == runs["name"][i]))
+        if runs["option"][i] or not len(of_run):
             continue
         training = str(runs["mode"][i]) == "train"
-        ops, summed_ms = _graph(select_rows(labels, own), int(runs["num_layer"][i]), training=training)
+        ops, summed_ms = _graph(select_rows(labels, of_run), int(runs["num_layer"][i]), training=training)
         name = f"{runs['name'][i]}"
-        found.append(
+        runs_traced.append(
             TracedTransformer(
                 str(runs["device"][i]).replace("_", " ", 2),
                 name,
@@ -75,7 +75,7 @@ def traced_transformers(data: Path) -> list[TracedTransformer]:
                 summed_ms / 1e3,
             )
         )
-    return found
+    return runs_traced
 
 
 def layer_ops(labels: Columns, row: int) -> list[Op]:
@@ -84,7 +84,7 @@ def layer_ops(labels: Columns, row: int) -> list[Op]:
 
 
 def _graph(labels: Columns, layers: int, *, training: bool) -> tuple[list[Op], float]:
-    """Return the ops of a run, and the sum of their measured milliseconds; those of the layer count for all layers."""
+    """Return the ops of a run and their total measured milliseconds; the traced layer counts for all layers."""
     order = np.argsort(labels["idx"])
     labels = select_rows(labels, order)
     marked = [i for i, target in enumerate(labels["target"]) if LAYER.search(f"{target}.")]
@@ -97,8 +97,8 @@ def _graph(labels: Columns, layers: int, *, training: bool) -> tuple[list[Op], f
     summed_ms = 0.0
     for i in range(len(labels["op"])):
         count = layers if first <= i <= last else 1
-        made = _ops(_LabelRow.of(labels, i), training=training)
-        ops += [replace(op, count=count) for op in made]
+        kernels = _ops(_LabelRow.of(labels, i), training=training)
+        ops += [replace(op, count=count) for op in kernels]
         summed_ms += count * float(labels["fw_latency"][i] + labels["bw_latency"][i] + labels["acc_latency"][i])
     return ops, summed_ms
 
@@ -123,7 +123,7 @@ class _LabelRow:
 
 
 def _ops(row: _LabelRow, *, training: bool) -> list[Op]:
-    """Return the kernels of a row, backward ones after forward ones; none for what runs on the host alone."""
+    """Return the kernels of a row, backward ones after forward ones; none for host code."""
     size = int(np.prod(row.output)) if row.output else 0
     same = row.target == "to" and row.dtype == "torch.float32"  # nothing is cast
     if size <= 1 or same or not row.kind.startswith("call") or row.target in VIEWS:
@@ -131,8 +131,8 @@ def _ops(row: _LabelRow, *, training: bool) -> list[Op]:
     if row.kind == "call_module" or row.target in ("dropout", "embedding"):
         return _module(row, training=training)
     if row.target in ("addmm", "matmul", "bmm"):
-        left, right = row.inputs[-2:]
-        return _matrix(left, right, training=training, weights=row.target == "addmm")
+        first, second = row.inputs[-2:]
+        return _matrix(first, second, training=training, weights=row.target == "addmm")
     if row.target == "softmax":
         return _mapped("aten._softmax", OpKind.SOFTMAX, row.output, 1, backward=2 if training else 0)
     return _by_element(row, size, training=training) if row.target in MAPS else []
@@ -149,7 +149,7 @@ def _by_element(row: _LabelRow, size: int, *, training: bool) -> list[Op]:
 
 
 def _backward_passes(function: str, operands: int) -> int:
-    """Return how many tensors beside the written one the backward of a function reads, all its kernels together."""
+    """Return the number of tensors that all kernels of a function's backward pass read."""
     if function in ("add", "sub", "contiguous", "bool", "to", "lt"):
         return 0
     if function == "pow":
@@ -167,25 +167,25 @@ def _module(row: _LabelRow, *, training: bool) -> list[Op]:
         return _mapped("aten.embedding", OpKind.EMBEDDING, row.output, 1, backward=1 if training else 0)
     if name.startswith("act"):
         return _mapped("aten.gelu", OpKind.ELEMENTWISE, row.output, 1, backward=2 if training else 0)
-    left = row.inputs[0]
-    return _matrix(left, (left[-1], row.output[-1]), training=training, weights=True)
+    first = row.inputs[0]
+    return _matrix(first, (first[-1], row.output[-1]), training=training, weights=True)
 
 
-def _matrix(left: Shape, right: Shape, *, training: bool, weights: bool) -> list[Op]:
-    """Return a product, those of its two gradients, and the sum that adds the weights' to what is held."""
-    n, k = right[-1], left[-1]
-    b = 1 if weights else int(np.prod(left[:-2]))
-    m = int(np.prod(left[:-1])) // b
-    found = [product_op(m, n, k, b=b)]
+def _matrix(first: Shape, second: Shape, *, training: bool, weights: bool) -> list[Op]:
+    """Return a product, the products of its two gradients, and the sum that accumulates the weights' gradient."""
+    n, k = second[-1], first[-1]
+    b = 1 if weights else int(np.prod(first[:-2]))
+    m = int(np.prod(first[:-1])) // b
+    ops = [product_op(m, n, k, b=b)]
     if training:
-        found += [product_op(m, k, n, b=b), product_op(n, k, m, b=b)]
+        ops += [product_op(m, k, n, b=b), product_op(n, k, m, b=b)]
     if training and weights:
-        found.append(streamed_op("aten.add.Tensor", OpKind.ELEMENTWISE, (k, n), 2))
-    return found
+        ops.append(streamed_op("aten.add.Tensor", OpKind.ELEMENTWISE, (k, n), 2))
+    return ops
 
 
 def _mapped(name: str, kind: OpKind, shape: Shape, operands: int, *, backward: int) -> list[Op]:
-    found = [streamed_op(name, kind, shape, operands)]
+    ops = [streamed_op(name, kind, shape, operands)]
     if backward:
-        found.append(streamed_op(name, kind, shape, backward))
-    return found
+        ops.append(streamed_op(name, kind, shape, backward))
+    return ops

@@ -1,4 +1,4 @@
-"""Measured steps of vision models on GPUs, each with the op graph that was run."""
+"""Measured steps of vision models on GPUs, each with its op graph."""
 
 import re
 from dataclasses import dataclass
@@ -17,22 +17,25 @@ Texts = npt.NDArray[np.str_]
 Whole = npt.NDArray[np.int64]
 
 SAME = 0.005
-"""A graph whose number of weights is off by more than this share is of another version, and left out."""
+"""Largest deviation in the number of weights; a graph with more is of another version, and left out."""
 FUSED_SINCE = 200
-"""Releases of PyTorch (1.13 is 113) before this were measured with attention written out."""
+"""Releases of PyTorch (1.13 is 113) before this were measured with explicit attention."""
 EXACT_MATH_SINCE = 250
-"""Since this release attention that no fused kernel takes is computed in float32; before, as if written out."""
+"""Since this release attention without a fused kernel is computed in float32; before, like explicit attention."""
 
 REWRITTEN = "tresnet"
-"""Before ``FUSED_SINCE`` timm ran these models' norms by InplaceABN, kernels of its own that no later graph holds (timm
-0.4.12 and 0.6.13 import it, 0.9.16 does not)."""
+"""Models whose norms timm ran by InplaceABN before ``FUSED_SINCE``; later graphs do not have these kernels (timm 0.4.12
+and 0.6.13 import it, 0.9.16 does not)."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisionSteps:
-    """m measured steps; ``graph`` (m,) is the place of each in ``table``, ``setting`` its phase, layout and release.
+    """m measured steps with the op table of their g graphs.
 
-    ``traced`` (g,) is the number among ``vision_graphs`` of each graph of ``table``, whose ops stand in the same order.
+    Attributes:
+        traced: The number in ``vision_graphs`` of each graph of ``table``, with ops in the same order; (g,).
+        graph: The position of each step's graph in ``table``; (m,).
+        setting: Phase, layout and release of each step; (m,).
     """
 
     table: OpTable
@@ -45,8 +48,8 @@ class VisionSteps:
     setting: Texts
     columns: Columns
 
-    def taken(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "VisionSteps":
-        """Return the rows that ``chosen`` names, over the same table."""
+    def select(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> "VisionSteps":
+        """Return the rows ``chosen`` (a mask or positions), over the same table."""
         return VisionSteps(
             self.table, self.traced, self.graph[chosen], self.step_s[chosen], self.model[chosen], self.family[chosen],
             self.device[chosen], self.setting[chosen], select_rows(self.columns, chosen),
@@ -55,7 +58,7 @@ class VisionSteps:
 
 @lru_cache(maxsize=1)
 def vision_steps(data: Path) -> VisionSteps:
-    """Return the eager steps on GPUs of models whose graph is at hand."""
+    """Return the eager steps on GPUs of models with a traced graph."""
     columns = read_table(data, "timm_steps")
     on_gpu = np.array([name.startswith("rtx") for name in columns["hardware"]])
     columns = select_rows(columns, on_gpu & ~columns["dynamo"].astype(bool) & np.isfinite(columns["batch_size"]))
@@ -63,10 +66,10 @@ def vision_steps(data: Path) -> VisionSteps:
     places: dict[tuple[int, int], int] = {}
     kept, graph = [], []
     for row in range(len(columns["model"])):
-        found = graph_of(columns, row, graphs)
-        if found is None:
+        number = graph_of(columns, row, graphs)
+        if number is None:
             continue
-        key = (found, int(columns["batch_size"][row]))
+        key = (number, int(columns["batch_size"][row]))
         graph.append(places.setdefault(key, len(places)))
         kept.append(row)
     columns = select_rows(columns, np.array(kept, np.int64))
@@ -83,31 +86,31 @@ def vision_steps(data: Path) -> VisionSteps:
 
 
 def family_of(model: str) -> str:
-    """Return the letters a model's name begins with: ``resnet101d`` is a ``resnet``."""
+    """Return the first letters of a model's name: ``resnet101d`` is a ``resnet``."""
     match = re.match(r"[a-z]+", model)
     return match[0] if match else model
 
 
 def graph_of(columns: Columns, row: int, graphs: VisionGraphs) -> int | None:
-    """Return the number of the graph that a row measured; ``None`` where there is none of that version."""
+    """Return the number of the graph of a row; None without one of that version."""
     release = int(columns["torch"][row])
     model, image = str(columns["model"][row]), int(columns["img_size"][row])
     phase = "training" if columns["mode"][row] == "train" else "inference"
     explicit = release < FUSED_SINCE
     if explicit and model.startswith(REWRITTEN):
         return None
-    found = graphs.find(model, image, phase, explicit=explicit)
-    if found is None:
+    graph = graphs.find(model, image, phase, explicit=explicit)
+    if graph is None:
         return None
-    if not explicit and release < EXACT_MATH_SINCE and graphs.falls_back(found):
-        found = graphs.find(model, image, phase, explicit=True) or found
-    if abs(found.parameters / 1e6 / columns["param_count"][row] - 1) > SAME:
+    if not explicit and release < EXACT_MATH_SINCE and graphs.falls_back(graph):
+        graph = graphs.find(model, image, phase, explicit=True) or graph
+    if abs(graph.parameters / 1e6 / columns["param_count"][row] - 1) > SAME:
         return None
-    return graphs.number(found)
+    return graphs.number(graph)
 
 
 def _table(graphs: VisionGraphs, places: list[tuple[int, int]]) -> OpTable:
-    """Return the table of graphs at batches, each op at a batch made once."""
+    """Return the table of graphs at batches; each op at a batch is made once."""
     packed = graphs.packed
     numbers: dict[tuple[int, int], int] = {}
     ops: list[Op] = []

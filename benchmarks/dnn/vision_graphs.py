@@ -1,7 +1,7 @@
-"""The op graphs of vision models, as Leadline traced them, for any batch: one packed file beside this module.
+"""The op graphs of vision models, traced by Leadline, for any batch, in one packed file.
 
-``python -m benchmarks.dnn.trace_vision`` makes the file again where timm is installed. An op keeps what it does for
-one sample apart from what it does whatever the batch, and a size that grows with the batch is kept below zero.
+``python -m benchmarks.dnn.trace_vision`` makes the file again with timm installed. An op separates the work of each
+sample from the constant work. A size that grows with the batch is negative.
 """
 
 import lzma
@@ -17,7 +17,7 @@ VISION_GRAPHS = Path(__file__).with_name("vision_graphs.msgpack.xz")
 
 
 class VisionOp(msgspec.Struct, array_like=True, frozen=True):
-    """An op at any batch: a pair is (for each sample, whatever the batch)."""
+    """An op at any batch; a pair is (for each sample, constant)."""
 
     name: str
     kind: OpKind
@@ -46,9 +46,9 @@ class VisionOp(msgspec.Struct, array_like=True, frozen=True):
 
 
 class VisionGraph(msgspec.Struct, array_like=True, frozen=True):
-    """One traced model: its ops by number, how often each is repeated, and which ops each reads (by position here).
+    """One traced model: its ops by number, their counts, and the positions of the ops that each reads.
 
-    ``attention`` is ``fused`` where the model calls PyTorch's own, ``explicit`` where it writes products and softmax.
+    ``attention`` is ``fused`` for PyTorch's own attention, ``explicit`` for products and softmax.
     """
 
     model: str
@@ -77,34 +77,34 @@ class VisionGraphs:
     numbers: dict[tuple[str, int, str, str], int]
 
     def find(self, model: str, image: int, phase: str, *, explicit: bool) -> VisionGraph | None:
-        """Return the graph of a model, with explicit attention where that is asked and makes a difference."""
-        ways = ("explicit", "fused") if explicit else ("fused",)
-        found = (self.numbers.get((model, image, phase, one)) for one in ways)
-        return next((self.packed.graphs[one] for one in found if one is not None), None)
+        """Return the graph of a model; ``explicit`` attention falls back to the fused graph where they are equal."""
+        kinds = ("explicit", "fused") if explicit else ("fused",)
+        numbers = (self.numbers.get((model, image, phase, attention)) for attention in kinds)
+        return next((self.packed.graphs[number] for number in numbers if number is not None), None)
 
     def number(self, graph: VisionGraph) -> int:
-        """Return the place of a graph in the file."""
+        """Return the position of a graph in the file."""
         return self.numbers[graph.model, graph.image, graph.phase, graph.attention]
 
     def falls_back(self, graph: VisionGraph) -> bool:
-        """Tell whether no fused kernel takes the attention of this graph, so that PyTorch computes it by products."""
-        return any(self.packed.ops[one].name == "aten._safe_softmax" for one in graph.ops)
+        """Return whether PyTorch computes the attention of this graph by products, without a fused kernel."""
+        return any(self.packed.ops[number].name == "aten._safe_softmax" for number in graph.ops)
 
     def graph(self, graph: VisionGraph, batch: int) -> OpGraph:
         """Return the op graph at that batch, equal ops as one with their count."""
         ops = self.packed.ops
-        found = tuple(
+        graph_ops = tuple(
             ops[number].at(batch, count, sources)
             for number, count, sources in zip(graph.ops, graph.counts, graph.sources, strict=True)
         )
-        return OpGraph(found, parameters=graph.parameters, source="torch")
+        return OpGraph(graph_ops, parameters=graph.parameters, source="torch")
 
 
 @cache
 def vision_graphs(path: Path = VISION_GRAPHS) -> VisionGraphs:
     """Return the shipped graphs."""
     packed = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=PackedVision)
-    names = [(one.model, one.image, one.phase, one.attention) for one in packed.graphs]
+    names = [(graph.model, graph.image, graph.phase, graph.attention) for graph in packed.graphs]
     return VisionGraphs(packed, {name: number for number, name in enumerate(names)})
 
 

@@ -1,4 +1,4 @@
-"""Vision models' steps as the table that the black box learns from, and how far off it is of rows left out."""
+"""Steps of vision models as the training table of the black box, and its errors on held-out rows."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ Whole = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepTable:
-    """The features of m steps, their ideal seconds, in terms of which times are learned, and those measured: (m,)."""
+    """The features of m steps, their ideal seconds (the unit of the fitted times), and their measured ones: (m,)."""
 
     features: list[dict[str, Value]]
     ideal_s: Array
@@ -29,56 +29,56 @@ class StepTable:
     def of(cls, lab: VisionLab) -> "StepTable":
         """Return the table of all steps."""
         settings = {str(name): setting_of(lab, str(name)) for name in np.unique(lab.setting)}
-        asked = [
+        questions = [
             (int(graph), lab.devices[str(device)], settings[str(name)])
             for graph, device, name in zip(lab.steps.graph, lab.steps.device, lab.setting, strict=True)
         ]
-        found, ideal_s = step_features(lab.steps.table, asked)
-        return cls(found, ideal_s, lab.steps.step_s)
+        features, ideal_s = step_features(lab.steps.table, questions)
+        return cls(features, ideal_s, lab.steps.step_s)
 
     def fitted(self, rows: Whole, estimator: StorableEstimator = AMPLE_DATA_ESTIMATOR) -> FittedEstimator:
-        """Return what ``estimator`` learns of the measured steps of ``rows``, in terms of their ideal ones."""
-        said = self.step_s[rows] / self.ideal_s[rows]
+        """Fit ``estimator`` to the measured steps of ``rows`` in units of their ideal ones."""
+        ratios = self.step_s[rows] / self.ideal_s[rows]
         samples = [
-            Sample(self.features[row], float(value), Scale.FULL_SCALE) for row, value in zip(rows, said, strict=True)
+            Sample(self.features[row], float(value), Scale.FULL_SCALE) for row, value in zip(rows, ratios, strict=True)
         ]
         return estimator.fit(samples)
 
-    def told(self, fitted: FittedEstimator, rows: Whole) -> Array:
-        """Return the seconds that a fitted estimator says of ``rows``."""
-        told: Array = fitted.predict([self.features[row] for row in rows]).point * self.ideal_s[rows]
-        return told
+    def predict(self, fitted: FittedEstimator, rows: Whole) -> Array:
+        """Return a fitted estimator's seconds for ``rows``."""
+        seconds: Array = fitted.predict([self.features[row] for row in rows]).point * self.ideal_s[rows]
+        return seconds
 
     def with_column(self, name: str, rows: Whole, seconds: Array) -> "StepTable":
-        """Return the table with one more feature of ``rows``: seconds, in terms of their ideal ones."""
-        found = list(self.features)
+        """Return the table with one more feature of ``rows``: seconds in units of their ideal ones."""
+        features = list(self.features)
         for row, value in zip(rows, seconds / self.ideal_s[rows], strict=True):
-            found[row] = found[row] | {name: float(value)}
-        return StepTable(found, self.ideal_s, self.step_s)
+            features[row] = features[row] | {name: float(value)}
+        return StepTable(features, self.ideal_s, self.step_s)
 
 
 def black_box_groups(lab: VisionLab, table: StepTable) -> list[MeasuredSteps]:
-    """Return what the black box says of all steps without their families: knowing the device, and not.
+    """Return the black box's predictions of all steps without their families, on known and on new devices.
 
-    Training is asked on known devices alone, as one of them has too few steps of it to teach the other.
+    Training is tested on known devices alone, as one of them has too few training steps to learn from.
     """
     fold, training = fold_numbers(lab.steps.family, FOLDS, 0), lab.steps.columns["mode"] == "train"
-    known, new = (np.full(len(table.step_s), np.nan) for _ in range(2))
+    same, new = (np.full(len(table.step_s), np.nan) for _ in range(2))
     for number in range(FOLDS):
         ask = np.flatnonzero(fold == number)
-        known[ask] = table.told(table.fitted(np.flatnonzero(fold != number)), ask)
+        same[ask] = table.predict(table.fitted(np.flatnonzero(fold != number)), ask)
         for device in lab.devices:
             learn = np.flatnonzero((fold != number) & (lab.steps.device != device) & ~training)
             ask = np.flatnonzero((fold == number) & (lab.steps.device == device) & ~training)
-            new[ask] = table.told(table.fitted(learn), ask)
-    splits = [(known, ~training, True), (known, training, True), (new, ~training, False)]
-    return [_tried(lab, said, np.flatnonzero(rows), known=seen) for said, rows, seen in splits]
+            new[ask] = table.predict(table.fitted(learn), ask)
+    splits = [(same, ~training, True), (same, training, True), (new, ~training, False)]
+    return [_group(lab, seconds, np.flatnonzero(rows), known=known) for seconds, rows, known in splits]
 
 
-def _tried(lab: VisionLab, said: Array, rows: Whole, *, known: bool) -> MeasuredSteps:
+def _group(lab: VisionLab, predicted: Array, rows: Whole, *, known: bool) -> MeasuredSteps:
     phase = "training" if lab.steps.columns["mode"][rows[0]] == "train" else "inference"
-    device = np.array([DEVICES[str(one)] for one in lab.steps.device[rows]])
+    device = np.array([DEVICES[str(name)] for name in lab.steps.device[rows]])
     return MeasuredSteps(
         StepGroup(Domain.VISION, "half", phase), VISION, device, lab.steps.model[rows], lab.steps.step_s[rows],
-        {BlackBoxKernels.name: said[rows]}, known,
+        {BlackBoxKernels.name: predicted[rows]}, known,
     )  # fmt: skip

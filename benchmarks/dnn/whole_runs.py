@@ -26,16 +26,16 @@ Texts = npt.NDArray[np.str_]
 TABLE = "whole runs"
 ROUNDS = ["0.5", "0.6", "0.7", "1.0", "1.1", "2.0", "2.1", "3.0", "3.1", "4.0", "4.1"]
 ASKED = ROUNDS[4:]
-"""Rounds that are asked of those before; three rounds must have been, for intervals."""
+"""Tested rounds, each from those before; intervals need three earlier rounds."""
 FIRST_TRIED = 2
 PARTS = 5
 ENOUGH = 19
-"""Intervals come from the latest rounds that have so many errors of a kind, and no more: benchmarks mature, so that
-older rounds were harder to tell."""
+"""Intervals come from the latest rounds with this many errors of a kind: benchmarks mature, so older rounds had larger
+errors."""
 REDEFINED = {"resnet": "0.6", "ssd": "0.6", "gnmt": "0.6", "maskrcnn": "0.6"}
-"""Benchmarks whose target quality rose in a round: what ran before is another workload …"""
+"""Benchmarks whose target quality rose in a round; earlier runs are another workload."""
 NEW_MODEL = {"ssd": "2.0"}
-"""… as is what ran before the model and data set were replaced (SSD-ResNet34 on COCO by RetinaNet on OpenImages)."""
+"""Benchmarks with a new model and data set since a round (SSD-ResNet34 on COCO, then RetinaNet on OpenImages)."""
 DEVICES = {
     "V100": "V100", "A100": "A100", "A30": "A30", "H100": "H100", "H200": "H200", "L40S": "L40S", "B200": "B200",
     "other:NVIDIA A40": "A40", "other:NVIDIA L4": "L4", "other:NVIDIA RTX A5000": "RTX A5000", "RTX4090": "RTX 4090",
@@ -45,15 +45,15 @@ FORMS = {
     ("A100", "PCIe"): "A100 PCIe 80GB", ("A100", "SXM"): "A100 SXM4 80GB", ("H100", "PCIe"): "H100 PCIe 80GB",
     ("H100", "NVL"): "H100 NVL", ("H100", "SXM"): "H100 SXM5 80GB",
 }  # fmt: skip
-"""Accelerator and form → the device of the catalog, where the form matters."""
+"""Accelerator and form factor → the device of the catalog, where the form matters."""
 NEAREST = np.array([1e-6, 1e-3, 0.5, 0.3, 2.0, 2.0, 1e3, 1e3, 4.0, 1e4])
-"""What one unit of each plain feature is divided by where the nearest run is sought."""
+"""Scale of each plain feature in the search for the nearest run."""
 _SOFTWARE = re.compile(r"_?ngc[\d.]+|_?(pytorch|mxnet|tensorflow|tf|merlin|hugectr|dgl|nemo|paddlepaddle).*")
 
 
 @dataclass(frozen=True, slots=True)
 class MlperfRuns:
-    """The n runs as nouns, their seconds, the place of their round in ``ROUNDS``, plain features (n, columns)."""
+    """The n runs, their seconds, the position of their round in ``ROUNDS``, and plain features (n, columns)."""
 
     runs: Sequence[WholeRun]
     elapsed_s: Array
@@ -67,39 +67,39 @@ class MlperfRuns:
 
     @property
     def workload(self) -> Texts:
-        """The workload of each run."""
+        """Return the workload of each run."""
         return np.array([run.workload for run in self.runs], np.str_)
 
 
 @dataclass(frozen=True, slots=True)
 class MlperfRound:
-    """What one round was answered by those before: the runs, the answers of all methods, the spread, what is new."""
+    """The predictions of one round from those before: runs, predictions of all methods, spread, kind of question."""
 
-    held: MlperfRuns
+    runs: MlperfRuns
     answers: dict[str, Array]
     spread: Array
     group: Texts
 
 
 def splits(data: Path, *, quick: bool) -> list[SplitResult]:
-    """Return the splits of the table; ``quick`` asks the last two rounds only."""
+    """Return the splits of the table; ``quick`` tests the last two rounds only."""
     table = _runs(read_table(data, "mlperf_training"))
     first = len(ROUNDS) - 2 if quick else ROUNDS.index(ASKED[0])
     rounds = [_round(table, number) for number in range(first - 2 if quick else FIRST_TRIED, len(ROUNDS))]
     parts = []
     for number in range(2, len(rounds)):
-        name = f"round {ROUNDS[rounds[number].held.round[0]]}"
+        name = f"round {ROUNDS[rounds[number].runs.round[0]]}"
         parts.append(_split(name, rounds[number], _latest(rounds[:number])))
     later = joined_split(
         TABLE, "later rounds from earlier", parts, median=8.0,
-        how="each round from all before it; intervals from the latest rounds asked before",
+        how="each round from all before it; intervals from the latest rounds tested before",
     )  # fmt: skip
     return [later, _random(table, 1 if quick else PARTS)]
 
 
 def _runs(columns: Columns) -> MlperfRuns:
-    """Return the runs of the closed division on accelerators; a CPU's sockets are not in the table."""
-    closed = np.array([one.lower() != "open" for one in columns["sys_division"]])
+    """Return the runs of the closed division on accelerators; the table has no CPU sockets."""
+    closed = np.array([division.lower() != "open" for division in columns["sys_division"]])
     columns = rows_of(columns, closed & (columns["n_accel"] > 0))
     catalog = TomlCatalog()
     runs = []
@@ -118,7 +118,7 @@ def _runs(columns: Columns) -> MlperfRuns:
                 peak_flops_per_s=_peak(device), memory_bytes_per_s=device.memory_bytes_per_s if device else None,
             )
         )  # fmt: skip
-    numbers = [ROUNDS.index(str(one).removeprefix("train_v")) for one in columns["round"]]
+    numbers = [ROUNDS.index(str(name).removeprefix("train_v")) for name in columns["round"]]
     return MlperfRuns(runs, columns["run_time_olympic_s"].astype(float), np.array(numbers), _features(runs))
 
 
@@ -142,7 +142,7 @@ def _form(system: str) -> str:
 
 
 def _system(name: str) -> str:
-    """Return a system's name without the software that its submitter put behind it."""
+    """Return a system's name without its submitter's software suffix."""
     return re.sub(r"[-_ .]", "", _SOFTWARE.sub("", name.lower()))
 
 
@@ -150,7 +150,7 @@ def _device(catalog: TomlCatalog, accelerator: str, form: str) -> Device | None:
     name = FORMS.get((accelerator, form), DEVICES.get(accelerator, accelerator))
     try:
         return catalog.device(name)
-    except UnknownName:  # an accelerator of which the catalog has no figures: its runs speak for it
+    except UnknownName:  # not in the catalog: its runs are the only data
         return None
 
 
@@ -161,7 +161,7 @@ def _peak(device: Device | None) -> float | None:
 
 
 def _features(runs: Sequence[WholeRun]) -> Array:
-    """Return plain features: codes of what is text, logarithms of what is a size."""
+    """Return plain features: codes of texts, logarithms of sizes."""
     codes: dict[str, int] = {}
 
     def code(text: str) -> int:
@@ -182,20 +182,20 @@ def _round(table: MlperfRuns, number: int) -> MlperfRound:
     return _answered(learned, table.at((table.round == number) & np.isin(table.workload, learned.workload)))
 
 
-def _answered(learned: MlperfRuns, held: MlperfRuns) -> MlperfRound:
-    """Return what all methods answer; workloads that nobody ran before are left out ahead of this."""
-    told = fit_run_times(learned.runs, list(learned.elapsed_s)).predict(held.runs)
+def _answered(learned: MlperfRuns, tested: MlperfRuns) -> MlperfRound:
+    """Return the predictions of all methods, for known workloads."""
+    predicted = fit_run_times(learned.runs, list(learned.elapsed_s)).predict(tested.runs)
     answers = {
-        "Leadline": told.point,
-        "nearest neighbour": _nearest(learned, held),
-        "boosting": boosted_rows(learned.features, learned.elapsed_s, held.features),
-        "constant work per accelerator": _constant_work(learned, held),
+        "Leadline": predicted.point,
+        "nearest neighbour": _nearest(learned, tested),
+        "boosting": boosted_rows(learned.features, learned.elapsed_s, tested.features),
+        "constant work per accelerator": _constant_work(learned, tested),
     }
-    return MlperfRound(held, answers, told.spread, _new(learned, held))
+    return MlperfRound(tested, answers, predicted.spread, _new(learned, tested))
 
 
-def _new(learned: MlperfRuns, held: MlperfRuns) -> Texts:
-    """Return what of each run was not seen with its workload."""
+def _new(learned: MlperfRuns, tested: MlperfRuns) -> Texts:
+    """Return the part of each run that is new for its workload: accelerator, count or neither."""
     counts = {(run.workload, run.device, run.devices) for run in learned.runs}
     devices = {(run.workload, run.device) for run in learned.runs}
     return np.array(
@@ -205,87 +205,89 @@ def _new(learned: MlperfRuns, held: MlperfRuns) -> Texts:
             else "other count"
             if (run.workload, run.device) in devices
             else "other accelerator"
-            for run in held.runs
+            for run in tested.runs
         ]
     )
 
 
 def _latest(rounds: Sequence[MlperfRound]) -> Mapping[str, NormalizedScores]:
-    """Return the scores of the latest rounds by kind of question, of each kind ``ENOUGH`` where there are as many."""
+    """Return the scores of the latest rounds by kind of question, ``ENOUGH`` of each kind if there are."""
     parts: dict[str, list[tuple[Array, Array]]] = {}
-    for one in reversed(rounds):
-        for name in np.unique(one.group):
-            known = parts.setdefault(str(name), [])
-            if sum(len(errors) for errors, _ in known) < ENOUGH:
-                known.append(_errors(one, one.group == name))
-    return {name: _scores(known) for name, known in parts.items()}
+    for round_ in reversed(rounds):
+        for name in np.unique(round_.group):
+            errors = parts.setdefault(str(name), [])
+            if sum(len(part) for part, _ in errors) < ENOUGH:
+                errors.append(_errors(round_, round_.group == name))
+    return {name: _scores(errors) for name, errors in parts.items()}
 
 
-def _errors(one: MlperfRound, chosen: Mask) -> tuple[Array, Array]:
-    """Return the errors ln(measured ÷ predicted) of the chosen runs, and how unsure the forecast was of each."""
-    return np.log(one.held.elapsed_s / one.answers["Leadline"])[chosen], one.spread[chosen]
+def _errors(round_: MlperfRound, chosen: Mask) -> tuple[Array, Array]:
+    """Return the errors ln(measured ÷ predicted) of the chosen runs, and the spreads of their predictions."""
+    return np.log(round_.runs.elapsed_s / round_.answers["Leadline"])[chosen], round_.spread[chosen]
 
 
 def _scores(parts: Sequence[tuple[Array, Array]]) -> NormalizedScores:
-    errors, doubts = (np.concatenate(one) for one in zip(*parts, strict=True))
-    return NormalizedScores.of(errors, doubts)
+    errors, spreads = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return NormalizedScores.of(errors, spreads)
 
 
-def _split(split: str, one: MlperfRound, scores: Mapping[str, NormalizedScores]) -> SplitResult:
-    """Return the answers to a round with intervals; a kind that was never asked has the widest of the others."""
-    low, high = np.empty(len(one.group)), np.empty(len(one.group))
-    widest = max(scores.values(), key=lambda known: known.factor(LEVEL))
-    for name in np.unique(one.group):
-        own = one.group == name
-        known = scores.get(str(name), widest)
-        low[own], high[own] = known.interval(one.answers["Leadline"][own], one.spread[own], LEVEL)
-    return SplitResult(TABLE, split, one.held.elapsed_s, one.answers, low, high, one.group)
+def _split(split: str, round_: MlperfRound, scores: Mapping[str, NormalizedScores]) -> SplitResult:
+    """Return the predictions of a round with intervals; a kind without errors has the widest of the others."""
+    low, high = np.empty(len(round_.group)), np.empty(len(round_.group))
+    widest = max(scores.values(), key=lambda score: score.factor(LEVEL))
+    for name in np.unique(round_.group):
+        mask = round_.group == name
+        score = scores.get(str(name), widest)
+        low[mask], high[mask] = score.interval(round_.answers["Leadline"][mask], round_.spread[mask], LEVEL)
+    return SplitResult(TABLE, split, round_.runs.elapsed_s, round_.answers, low, high, round_.group)
 
 
 def _random(table: MlperfRuns, folds: int) -> SplitResult:
-    """Hold out the first ``folds`` of five parts of the configurations in turn; errors from a further one left out."""
+    """Hold out the first ``folds`` of five parts of the configurations in turn; errors from a second held-out part."""
     unique, which = np.unique(_configurations(table.runs), return_inverse=True)
     part = np.random.default_rng(0).integers(0, PARTS, len(unique))[which]
     pairs = [pair for pair in combinations(range(PARTS), 2) if pair[0] < folds]
     tried = {pair: _without(table, part, pair) for pair in pairs}
-    found = []
+    results = []
     for fold in range(folds):
-        known: dict[str, list[tuple[Array, Array]]] = {}
-        for pair in (one for one in pairs if fold in one):
-            other = tried[pair][pair[pair[0] == fold]]
-            for name in np.unique(other.group):
-                known.setdefault(str(name), []).append(_errors(other, other.group == name))
+        errors: dict[str, list[tuple[Array, Array]]] = {}
+        for pair in pairs:
+            if fold not in pair:
+                continue
+            inner = tried[pair][pair[pair[0] == fold]]
+            for name in np.unique(inner.group):
+                errors.setdefault(str(name), []).append(_errors(inner, inner.group == name))
         answered = _without(table, part, (fold,))[fold]
-        split = _split(f"part {fold}", answered, {name: _scores(parts) for name, parts in known.items()})
-        found.append(replace(split, unit=np.array(_configurations(answered.held.runs))))
+        split = _split(f"part {fold}", answered, {name: _scores(parts) for name, parts in errors.items()})
+        results.append(replace(split, unit=np.array(_configurations(answered.runs.runs))))
     return joined_split(
-        TABLE, "random by configuration", found, how="four fifths of workload × system × count, in turn"
+        TABLE, "random by configuration", results, how="four fifths of workload × system × count, in turn"
     )
 
 
 def _without(table: MlperfRuns, part: npt.NDArray[np.int64], left_out: tuple[int, ...]) -> dict[int, MlperfRound]:
-    """Return what each of the parts is answered that are left out together, new workloads aside."""
-    learned, found = table.at(~np.isin(part, left_out)), {}
-    for one in left_out:
-        held = table.at(part == one)
-        found[one] = _answered(learned, held.at(np.isin(held.workload, learned.workload)))
-    return found
+    """Return the predictions of parts that are held out together, without new workloads."""
+    learned, rounds = table.at(~np.isin(part, left_out)), {}
+    for number in left_out:
+        runs = table.at(part == number)
+        rounds[number] = _answered(learned, runs.at(np.isin(runs.workload, learned.workload)))
+    return rounds
 
 
 def _configurations(runs: Sequence[WholeRun]) -> list[str]:
     return [f"{run.workload} {run.system} {run.devices}" for run in runs]
 
 
-def _nearest(learned: MlperfRuns, held: MlperfRuns) -> Array:
-    """Return the time of the nearest run: of the same workload, then of the same accelerator, count, form and batch."""
-    return nearest_row(learned.features, learned.elapsed_s, held.features, NEAREST)
+def _nearest(learned: MlperfRuns, tested: MlperfRuns) -> Array:
+    """Return the time of the nearest run: of the same workload, then accelerator, count, form and batch."""
+    return nearest_row(learned.features, learned.elapsed_s, tested.features, NEAREST)
 
 
-def _constant_work(learned: MlperfRuns, held: MlperfRuns) -> Array:
+def _constant_work(learned: MlperfRuns, tested: MlperfRuns) -> Array:
     """Return the median of devices × seconds of the same workload on the same device, else of the workload."""
     work: dict[tuple[str, ...], list[float]] = {}
     for run, seconds in zip(learned.runs, learned.elapsed_s, strict=True):
         for key in ((run.workload, run.device), (run.workload,)):
             work.setdefault(key, []).append(seconds * run.devices)
-    found = [work.get((run.workload, run.device)) or work[run.workload,] for run in held.runs]
-    return np.array([np.median(one) for one in found]) / [run.devices for run in held.runs]
+    products = [work.get((run.workload, run.device)) or work[run.workload,] for run in tested.runs]
+    return np.array([np.median(values) for values in products]) / [run.devices for run in tested.runs]

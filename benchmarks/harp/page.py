@@ -30,9 +30,9 @@ def _errors(details: Details) -> str:
     rows = []
     for (history, learned), methods in _by_setting(details, WALLTIME).items():
         best = min(metrics["MAPE"] for name, metrics in methods.items() if name.startswith(HARP))
-        ours = methods[LEADLINE]
-        percents = (methods[HARP]["MAPE"], best, methods[BOOSTING]["MAPE"], ours["coverage"])
-        rows.append((history, learned, f"{ours['MAPE']:.1f} %", *(f"{percent:.0f} %" for percent in percents)))
+        leadline = methods[LEADLINE]
+        percents = (methods[HARP]["MAPE"], best, methods[BOOSTING]["MAPE"], leadline["coverage"])
+        rows.append((history, learned, f"{leadline['MAPE']:.1f} %", *(f"{percent:.0f} %" for percent in percents)))
     return markdown_table(heads, rows)
 
 

@@ -74,10 +74,10 @@ def run(*, quick: bool = False, data: Path | None = None) -> BenchmarkResult:
     if data is None:
         raise InvalidInput("bench fine-tunes needs measured data: give their folder with --data")
     columns = read_table(data, "qwen_finetune_memory")
-    known = np.flatnonzero(np.isfinite(columns["gpu_mem_gb"]))[:: 6 if quick else 1]
+    measured_rows = np.flatnonzero(np.isfinite(columns["gpu_mem_gb"]))[:: 6 if quick else 1]
     tools = toolbox()
     with tempfile.TemporaryDirectory() as folder:
-        details = [_predicted(columns, place, tools, Path(folder)) for place in known]
+        details = [_predicted(columns, place, tools, Path(folder)) for place in measured_rows]
     return BenchmarkResult("fine-tunes", tuple(_rows(details)), details=tuple(details))
 
 

@@ -116,8 +116,8 @@ def _of_model(number: int, model: str, size: int, batch: int) -> Iterator[Memory
     yield MemoryPoint(model, size, batch, Phase.TRAINING, Precision.FP32, first)
     yield MemoryPoint(model, size, 2 * batch, Phase.TRAINING, Precision.FP32, third)
     yield MemoryPoint(model, size, batch, Phase.TRAINING, Precision.AMP_BF16, second)
-    asked = (Precision.FP32, Precision.AMP_BF16, Precision.BF16)[number % 3]
-    yield MemoryPoint(model, size, 4 * batch, Phase.INFERENCE, asked)
+    inference_precision = (Precision.FP32, Precision.AMP_BF16, Precision.BF16)[number % 3]
+    yield MemoryPoint(model, size, 4 * batch, Phase.INFERENCE, inference_precision)
     if "checkpointing" in SPECS[model].traits and number % 2:
         yield MemoryPoint(model, size, 2 * batch, Phase.TRAINING, Precision.FP32, first, checkpointing=True)
     if number % 4 == 0:
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         document |= {"machine": _machine(), "torch": peaks.pop("torch"), "threads": THREADS, "how": HOW}
         document["vector_bytes"] = peaks.pop("vector_bytes")
         measured[point.key] = {"key": point.key, **peaks}
-        document["points"] = [measured[other.key] for other in points if other.key in measured]
+        document["points"] = [measured[listed.key] for listed in points if listed.key in measured]
         target.write_text(to_json(document) + "\n", encoding="utf-8")
         sys.stderr.write(f"{number} of {len(points)}: {point.key}, {peaks['live_bytes'] / 1e6:.0f} MB live\n")
     return 0

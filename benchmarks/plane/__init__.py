@@ -1,1 +1,1 @@
-"""The benches of the plane: what was promised of jobs while they run, measured."""
+"""Benchmarks of the Intelligence Plane, which manages jobs while they run."""

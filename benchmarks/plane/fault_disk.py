@@ -16,20 +16,20 @@ CHUNK = bytes(1 << 16)
 
 
 class Disk(Protocol):
-    """What holds the journal; ``how`` says by what it is made full."""
+    """The disk of the journal; ``how`` describes the way to fill it."""
 
     how: str
 
     def fill(self, process: int) -> None:
-        """Leave no room on it for a process."""
+        """Fill the disk for a process."""
 
     def free(self, process: int) -> None:
-        """Give the room back."""
+        """Free the space."""
 
 
 @contextmanager
 def journal_disk(folder: Path) -> Iterator[Disk]:
-    """Yield a small file system of its own at ``folder`` where it may be mounted; else limit the size of files."""
+    """Yield a small file system mounted at ``folder``; limit the size of files where mounting is not allowed."""
     folder.mkdir(parents=True)
     words = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "leadline-faults", str(folder)]
     mounted = os.geteuid() == 0 and run_process(words).returncode == 0
@@ -48,7 +48,7 @@ class OwnFileSystem:
     how: str = f"a tmpfs of {DISK_MIB} MiB, filled to its last block"
 
     def fill(self, process: int) -> None:  # noqa: ARG002 - the protocol's
-        """Write until there is no room."""
+        """Write until the file system is full."""
         with (self.folder / "ballast").open("ab", buffering=0) as stream:
             while True:
                 try:
@@ -59,22 +59,22 @@ class OwnFileSystem:
                     return
 
     def free(self, process: int) -> None:  # noqa: ARG002 - the protocol's
-        """Remove what fills it."""
+        """Remove the file that fills it."""
         (self.folder / "ballast").unlink(missing_ok=True)
 
 
 @dataclass(slots=True)
 class FileSizes:
-    """The longest file that a process may write, as a full disk where none can be mounted (implements ``Disk``)."""
+    """A limit on the size of files, where no file system can be mounted (implements ``Disk``)."""
 
     how: str = "the process may write no file longer than 4 KiB (RLIMIT_FSIZE), as nothing can be mounted here"
 
     def fill(self, process: int) -> None:
-        """Let it write next to nothing."""
+        """Limit the process to files of 4 KiB."""
         self._limit(process, 4096)
 
     def free(self, process: int) -> None:
-        """Let it write again."""
+        """Remove the limit."""
         self._limit(process, None)
 
     def _limit(self, process: int, most_bytes: int | None) -> None:

@@ -1,4 +1,7 @@
-"""Jobs whose ends are designed, and the ledger in which each of their starts and ends leaves a file of its own."""
+"""Jobs with designed ends, the ledger that they write, and the tally of what went wrong.
+
+Each start and end of a job leaves a file in the ledger, independent of Slurm and of the plane's journal.
+"""
 
 import math
 import random
@@ -14,12 +17,12 @@ from leadline.core.units import MIB
 PLACE = Place("cluster", "short")
 ASKED_BYTES = 100 * MIB
 NEEDED_BYTES = 140 * MIB
-"""What a job takes that asks for too little; the room that the plane makes for it is at least half as much again."""
+"""Memory of a job that requests too little; the plane raises its request by at least half."""
 FAILED_CODE = 3
 ARRAY = 8
 """Elements of an array."""
 ATTEMPTS = 15
-"""More than the faults of one job, so that what ends badly does so by a mistake and not by this bound."""
+"""More than the faults that can hit one job, so that a bad end is a mistake, not this bound."""
 
 SCRIPT = """\
 ledger=$1 job=$2 lasts_s=$3 code=$4 bytes=$5 failing=$6
@@ -42,15 +45,15 @@ fi
 tell end "$code"
 exit "$code"
 """
-"""Says that it starts, lasts, holds so many bytes at once, says with which code it ends, and ends so.
+"""Report the start, sleep, allocate bytes, report the exit code, exit.
 
-All elements of an array run the same command; ``failing`` are those that fail.
+All elements of an array run the same command; ``failing`` are the indices that fail.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class DesignedJob:
-    """A job as it is to end: in ``state``, by exit code ``code``; one that may not start has none."""
+    """A job and its designed end: ``state`` and exit code; a job that must not start has no code."""
 
     job: Job
     state: JobState
@@ -60,7 +63,7 @@ class DesignedJob:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRun:
-    """One start of a job, as the ledger has it; ``ended_s`` and ``code`` are ``None`` if it left no word of its end."""
+    """One start of a job in the ledger; ``ended_s`` and ``code`` are None if it reported no end."""
 
     job: str
     attempt: str
@@ -71,20 +74,24 @@ class LedgerRun:
 
 
 def design_jobs(count: int, ledger: Path, rng: random.Random, *, memory_held: bool) -> Iterator[list[DesignedJob]]:
-    """Yield waves of jobs, ``count`` in all: single ones, arrays, and some that wait for others.
+    """Yield waves of jobs, ``count`` in all: single jobs, arrays, and some that depend on others.
 
-    Where nothing holds jobs to the memory that they asked for, none takes more (``memory_held``).
+    Without ``memory_held``, which means that the cluster enforces memory requests, no job exceeds its request.
     """
-    made = 0
-    while made < count:
-        wave = _array(made, ledger, rng) if rng.random() < 0.3 else _singles(made, ledger, rng, memory_held)
-        wave = wave[: count - made]
-        made += len(wave)
+    count_so_far = 0
+    while count_so_far < count:
+        wave = (
+            _array(count_so_far, ledger, rng)
+            if rng.random() < 0.3
+            else _singles(count_so_far, ledger, rng, memory_held)
+        )
+        wave = wave[: count - count_so_far]
+        count_so_far += len(wave)
         yield wave
 
 
 def read_ledger(ledger: Path) -> list[LedgerRun]:
-    """Return all starts that a ledger has, in their order."""
+    """Return all starts in a ledger, in their order."""
     runs = []
     for path in ledger.glob("[!.]*.start"):
         job, attempt, _, _, _ = path.name.split(".")
@@ -98,8 +105,8 @@ def read_ledger(ledger: Path) -> list[LedgerRun]:
     return sorted(runs, key=lambda run: run.began_s)
 
 
-def _array(made: int, ledger: Path, rng: random.Random) -> list[DesignedJob]:
-    group, measured = f"array-{made:04}", rng.random() < 0.5
+def _array(first_number: int, ledger: Path, rng: random.Random) -> list[DesignedJob]:
+    group, measured = f"array-{first_number:04}", rng.random() < 0.5
     failing = [at for at in range(ARRAY) if rng.random() < 0.1]
     command = _command(ledger, group, rng, failing=failing)
     return [
@@ -110,13 +117,13 @@ def _array(made: int, ledger: Path, rng: random.Random) -> list[DesignedJob]:
     ]
 
 
-def _singles(made: int, ledger: Path, rng: random.Random, memory_held: bool) -> list[DesignedJob]:
-    """Return a few jobs on their own; the last may wait for the first."""
+def _singles(first_number: int, ledger: Path, rng: random.Random, memory_held: bool) -> list[DesignedJob]:
+    """Return a few single jobs; the last may depend on the first."""
     kinds = rng.choices(["well", "fails", "hungry"], [6, 1, 2 if memory_held else 0], k=4)
-    wave = [_single(f"job-{made + at:04}", ledger, rng, kind) for at, kind in enumerate(kinds)]
+    wave = [_single(f"job-{first_number + at:04}", ledger, rng, kind) for at, kind in enumerate(kinds)]
     if rng.random() < 0.6:
         kind = "follows" if kinds[0] != "fails" else "cannot follow"
-        wave.append(_single(f"job-{made + len(wave):04}", ledger, rng, kind, after=(wave[0].job.key,)))
+        wave.append(_single(f"job-{first_number + len(wave):04}", ledger, rng, kind, after=(wave[0].job.key,)))
     return wave
 
 
@@ -150,7 +157,7 @@ def _designed(
 
 
 UNSEEN_S = 1.0
-"""So soon before its node died a job's end may have been seen by nobody, its measuring wrapper included."""
+"""An end this shortly before the node died may be unseen, even by the measuring wrapper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +170,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class FaultTally:
-    """One sentence for each job that was lost, ran twice, or has the wrong state at last."""
+    """One sentence for each job that was lost, ran twice, or has the wrong final state."""
 
     lost: tuple[str, ...]
     twice: tuple[str, ...]
@@ -176,19 +183,19 @@ def tally_faults(
     runs: Iterable[LedgerRun],
     deaths: Collection[Death],
 ) -> FaultTally:
-    """Return what went wrong; ``states`` are those of the journal, PENDING for what is not closed."""
+    """Return what went wrong; ``states`` are the journal's, PENDING for a job that is not closed."""
     by_job: dict[str, list[LedgerRun]] = defaultdict(list)
     for run in runs:
         by_job[run.job].append(run)
     return FaultTally(
-        tuple(said for one in designs if (said := _lost(one, states.get(one.job.key), by_job[one.job.key]))),
-        tuple(said for one in designs if (said := _twice(one, by_job[one.job.key], deaths))),
-        tuple(said for one in designs if (said := _wrong(one, states.get(one.job.key)))),
+        tuple(text for job in designs if (text := _lost(job, states.get(job.job.key), by_job[job.job.key]))),
+        tuple(text for job in designs if (text := _twice(job, by_job[job.job.key], deaths))),
+        tuple(text for job in designs if (text := _wrong(job, states.get(job.job.key)))),
     )
 
 
 def _lost(design: DesignedJob, state: JobState | None, runs: list[LedgerRun]) -> str:
-    """Return in which way a job was lost: it is not closed, nothing is known of it, or it did not run to its end."""
+    """Return how a job was lost: never closed, given up, or never run to its end; empty if it was not."""
     key = design.job.key
     if state is None or not (state.final or state is JobState.UNKNOWN):
         return f"{key} ({design.kind}) was never closed"
@@ -200,7 +207,7 @@ def _lost(design: DesignedJob, state: JobState | None, runs: list[LedgerRun]) ->
 
 
 def _twice(design: DesignedJob, runs: list[LedgerRun], deaths: Collection[Death]) -> str:
-    """Return how a job ran twice: beside itself, or after it had come to its own end, or though it must not run."""
+    """Return how a job ran twice: concurrently, after its own end, or although it must not run; empty if not."""
     key, ordered = design.job.key, sorted(runs, key=lambda run: run.began_s)
     if design.code is None:
         return f"{key} ({design.kind}) must not run and did" if ordered else ""
@@ -220,17 +227,18 @@ def _wrong(design: DesignedJob, state: JobState | None) -> str:
 
 
 def _over_s(run: LedgerRun, deaths: Iterable[Death]) -> float:
-    """Return when nothing of a run was left; never, if no end and no death of its node tells it."""
+    """Return when a run was over: its end or its node's death; infinite without either."""
     if run.ended_s is not None:
         return run.ended_s
-    return min((one.at_s for one in deaths if one.node == run.node and one.at_s >= run.began_s), default=math.inf)
+    at_node = (death.at_s for death in deaths if death.node == run.node and death.at_s >= run.began_s)
+    return min(at_node, default=math.inf)
 
 
 def _excused(design: DesignedJob, run: LedgerRun, later: LedgerRun, deaths: Iterable[Death]) -> bool:
-    """Whether nobody could know that a run had ended: its node died before Slurm heard of it.
+    """Return whether the end of a run was unknowable: its node died before Slurm heard of it.
 
-    A measured job's end lies on the disk a moment after it, so that only this moment excuses it.
+    A measured job writes its end to disk within a moment, so only this moment excuses it.
     """
     ended_s = run.ended_s if run.ended_s is not None else math.inf
     latest_s = ended_s + UNSEEN_S if design.job.policy.measured else later.began_s
-    return any(one.node == run.node and ended_s <= one.at_s <= latest_s for one in deaths)
+    return any(death.node == run.node and ended_s <= death.at_s <= latest_s for death in deaths)

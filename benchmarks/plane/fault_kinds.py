@@ -1,4 +1,4 @@
-"""The faults of the campaign: which there are, when each strikes, and how it is brought about and healed."""
+"""The faults of the campaign: their kinds, times, injection and healing."""
 
 import random
 import signal
@@ -22,7 +22,7 @@ from leadline.testing.ssh_server import SshServer
 
 
 class Fault(StrEnum):
-    """What goes wrong."""
+    """A kind of fault."""
 
     PLANE = "plane killed"
     CONTROLLER = "slurmctld down"
@@ -41,13 +41,13 @@ FULL = {
     Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 16, Fault.SSH: 10,
 }  # fmt: skip
 QUICK = dict.fromkeys(Fault, 1) | {Fault.PLANE: 3, Fault.SBATCH: 3, Fault.CLOCK: 2, Fault.NODE: 2, Fault.CONTROLLER: 0}
-"""A killed controller forgets what it took in its last seconds, and aborts what began in them: to settle that takes
-longer than a quick campaign lasts."""
+"""A killed controller forgets the jobs of its last seconds, and aborts those that started in them. To settle that takes
+longer than a quick campaign, so that has none."""
 SSH_PART = (0.35, 0.7)
-"""The part of the campaign in which the plane goes over SSH."""
+"""The part of the campaign in which the plane connects over SSH."""
 DOWN_S = (1.0, 20.0)
 SLURMD_S = (0.5, 3.0)
-"""A slurmd is back before the controller (SlurmdTimeout 10 s) takes its node for lost, and its jobs with it."""
+"""A slurmd is back before the controller declares its node and jobs lost (SlurmdTimeout 10 s)."""
 NODE_S = (2.0, 30.0)
 SHORT_S = (2.0, 12.0)
 CUT_S = (0.5, 4.0)
@@ -56,7 +56,7 @@ SUPERVISED_S = 1.0
 
 
 def strike_times(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Random) -> list[tuple[float, Fault]]:
-    """Return when which fault strikes, in seconds from the beginning, those of SSH while the plane goes over it."""
+    """Return the times of all faults in seconds from the beginning; SSH faults fall into the part over SSH."""
     struck = []
     for fault, number in numbers.items():
         low, high = SSH_PART if fault is Fault.SSH else (0.05, 1.0)
@@ -66,7 +66,7 @@ def strike_times(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Rando
 
 @dataclass(slots=True)
 class Injector:
-    """Brings faults about, and heals each when its time is over; ``struck`` counts those that came about."""
+    """Inject faults and heal each when its time is over; ``struck`` counts the injected ones."""
 
     cluster: SlurmCluster
     plane: PlaneProcess
@@ -83,19 +83,19 @@ class Injector:
     _looks_s: float = 0.0
 
     def strike(self, fault: Fault) -> None:
-        """Bring a fault about; one that is there already is not counted twice."""
-        if detail := self._bring(fault):
+        """Inject a fault; one that is already active is not counted again."""
+        if detail := self._inject(fault):
             self.struck[fault] += 1
             self.log.append((time.time(), f"{fault}: {detail}"))
 
     def supervise(self) -> None:
-        """Start the plane again if it has ended by itself, as whoever looks after a service does."""
+        """Restart the plane if it has ended by itself, as a service manager does."""
         if "plane" not in self._down and time.monotonic() > self._looks_s:
             self.plane.start()
             self._looks_s = time.monotonic() + SUPERVISED_S
 
     def heal(self, *, everything: bool = False) -> None:
-        """Heal what is due, or all."""
+        """Heal the faults that are due, or all."""
         while self._due and (everything or self._due[0][0] <= time.monotonic()):
             _, _, healed = heappop(self._due)
             healed()
@@ -104,8 +104,8 @@ class Injector:
         if everything:
             self.shims.withdraw()
 
-    def _bring(self, fault: Fault) -> str:
-        """Bring a fault about, and say of what kind; nothing if it is there already."""
+    def _inject(self, fault: Fault) -> str:
+        """Inject a fault and describe it; return an empty text if it is already active."""
         ways: Mapping[Fault, Callable[[], str]] = {
             Fault.PLANE: self._plane,
             Fault.CONTROLLER: lambda: self._daemon("slurmctld"),
@@ -125,10 +125,10 @@ class Injector:
         heappush(self._due, (time.monotonic() + lasts_s, next(self._numbers), healed))
         return lasts_s
 
-    def _lock(self, what: str) -> bool:
-        if what in self._down:
+    def _lock(self, part: str) -> bool:
+        if part in self._down:
             return False
-        self._down.add(what)
+        self._down.add(part)
         return True
 
     def _plane(self) -> str:
@@ -194,7 +194,7 @@ class Injector:
         self.ssh.stop()
         return f"for {self._later(CUT_S, self._again('ssh', self.ssh.start)):.1f} s"
 
-    def _again(self, what: str, heal: Callable[[], None]) -> Callable[[], None]:
+    def _again(self, part: str, heal: Callable[[], None]) -> Callable[[], None]:
         """Return what heals a fault; a daemon that does not start without another one is started again later."""
 
         def healed() -> None:
@@ -204,6 +204,6 @@ class Injector:
                 self.log.append((time.time(), str(error)))
                 self._later(RETRY_S, healed)
             else:
-                self._down.discard(what)
+                self._down.discard(part)
 
         return healed

@@ -1,4 +1,4 @@
-"""The plane under test: a process of its own that is killed, started again, and whose own end is a mistake."""
+"""The plane under test: a process that is killed and restarted, and must not end by itself."""
 
 import sys
 import time
@@ -15,9 +15,11 @@ LONG_S = 86_400.0
 
 @dataclass(slots=True)
 class PlaneProcess:
-    """Runs the plane of a folder under ``environment``; ``ends`` are the words of those that ended by themselves.
+    """The plane of a folder in a process of its own.
 
-    One that cannot begin, as its disk is full, says so and is started again; these are counted (``refused``).
+    Attributes:
+        ends: Last words of processes that ended by themselves.
+        refused: Number of processes that could not begin, as the disk was full; they are started again.
     """
 
     folder: Path
@@ -28,25 +30,25 @@ class PlaneProcess:
 
     @property
     def pid(self) -> int:
-        """The process that runs, or ran last."""
+        """Return the id of the running or the last process."""
         return self._process.pid if self._process else 0
 
     def settle_for(self, settings: HostSettings) -> None:
-        """Run it so from the next start on."""
+        """Apply settings from the next start on."""
         prepare(self.folder, settings)
 
     def start(self) -> None:
-        """Start it, unless it runs."""
+        """Start the process unless it runs."""
         self.look()
         if self._process is None:
             argv = [sys.executable, "-P", "-m", "benchmarks.plane.host", str(self.folder), str(LONG_S)]
-            with (self.folder / "plane.log").open("ab") as said:
+            with (self.folder / "plane.log").open("ab") as log:
                 self._process = start_process(
-                    argv, env=self.environment, stdout=said.fileno(), stderr=said.fileno(), own_session=True
+                    argv, env=self.environment, stdout=log.fileno(), stderr=log.fileno(), own_session=True
                 )
 
     def look(self) -> None:
-        """Note it if the process ended by itself."""
+        """Record the process if it ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             if self._process.returncode == CANNOT_BEGIN:
                 self.refused += 1
@@ -57,7 +59,7 @@ class PlaneProcess:
             self._process = None
 
     def kill(self) -> bool:
-        """Kill it, and it alone: what it has started goes on; ``False`` if it did not run."""
+        """Kill the process alone, not what it has started; return False if it did not run."""
         self.look()
         if self._process is None:
             return False

@@ -1,4 +1,4 @@
-"""Stand-ins for ``sbatch`` and ``sacct``, first on PATH, that hang, die or refuse when they are told to."""
+"""Stand-ins for ``sbatch`` and ``sacct``, first on PATH, that hang, die or refuse on order."""
 
 import os
 import shutil
@@ -39,52 +39,52 @@ esac
 exec "{real}" "$@"
 """
 LATE_S = 9.0
-"""How long after it was asked a submission arrives whose sender was ended meanwhile."""
+"""Delay of a submission that reaches Slurm after its sender was ended."""
 
 
 @dataclass(slots=True)
 class SlurmShims:
-    """The stand-ins in a folder, and the orders that they look for."""
+    """The stand-ins in a folder and their orders."""
 
     folder: Path
     _numbers: "count[int]"
 
     @property
     def orders(self) -> Path:
-        """Where orders lie."""
+        """Return the folder of the orders."""
         return self.folder / "orders"
 
     def order_sbatch(self, fault: str) -> None:
-        """Let one of the next calls of sbatch end so."""
+        """Make the next call of sbatch fail in this way."""
         order = self.orders / f"sbatch.{next(self._numbers):04}"
         new = order.with_name(f".{order.name}")
         new.write_text(fault, encoding="ascii")
         new.replace(order)
 
     def order_sacct(self, fault: str | None) -> None:
-        """Let all calls of sacct end so, or none."""
+        """Make all calls of sacct fail in this way, or none."""
         if fault is None:
             (self.orders / "sacct").unlink(missing_ok=True)
         else:
             (self.orders / "sacct").write_text(fault, encoding="ascii")
 
     def withdraw(self) -> None:
-        """Withdraw all orders that nobody has taken."""
+        """Withdraw all pending orders."""
         self.order_sacct(None)
         for order in self.orders.glob("sbatch.*"):
             order.unlink(missing_ok=True)
 
     def used(self) -> dict[str, int]:
-        """Return how often an order was carried out, by the command."""
+        """Return the number of executed orders by command."""
         names = [path.name.split(".")[1] for path in self.orders.glob("used.*") if path.suffix != ".script"]
         return {command: names.count(command) for command in ("sbatch", "sacct")}
 
 
 def make_shims(folder: Path, path: str) -> SlurmShims:
-    """Put stand-ins for what ``path`` (as PATH has it) finds into a folder.
+    """Write stand-ins for the commands on ``path`` into a folder.
 
     Raises:
-        InvalidInput: there is no such command.
+        InvalidInput: A command is missing.
     """
     shims = SlurmShims(folder, count())
     shims.orders.mkdir(parents=True)
@@ -99,5 +99,5 @@ def make_shims(folder: Path, path: str) -> SlurmShims:
 
 
 def first_on_path(folder: Path, path: str) -> str:
-    """Return a PATH on which the stand-ins of a folder come first."""
+    """Return a PATH that begins with the stand-ins of a folder."""
     return os.pathsep.join([str(folder), path])

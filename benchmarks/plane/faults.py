@@ -31,17 +31,21 @@ from leadline.testing.ssh_server import HOST, ssh_server
 
 NODES = 4
 COMMAND_S = 5.0
-"""How long a command of Slurm may take; a tenth of what is usual, so that more of them are cut off."""
+"""Timeout of Slurm's commands; a tenth of the usual one, so that more of them are cut off."""
 PATIENCE = {"last": 4.0, "unreachable": 5.0, "delay": 5.0}
-"""Only pauses are shorter than usual; what is concluded of silence takes as long as ever, if the campaign is full."""
+"""Only pauses are shorter than usual; a full campaign keeps the usual times until silence counts as an outage."""
 LEAST_FAULTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class FaultCampaignSize:
-    """How many jobs are handed over while how many faults strike, and how long it all may take then.
+    """The size of a campaign of faults.
 
-    ``grace_s`` is how long a submission without an answer may still arrive.
+    Attributes:
+        lasts_s: Time in which jobs are submitted and faults strike.
+        settles_s: Time limit of the rest.
+        numbers: Number of faults by kind.
+        grace_s: Time in which an unanswered submission may still arrive.
     """
 
     jobs: int
@@ -59,7 +63,7 @@ SIZES = {
 
 @dataclass(slots=True)
 class FaultCampaign:
-    """What was handed over, how it went, and how long it took."""
+    """The jobs of a campaign, its faults and its outcome."""
 
     designs: list[DesignedJob] = field(default_factory=list)
     struck: "Counter[Fault]" = field(default_factory=Counter)
@@ -75,13 +79,13 @@ class FaultCampaign:
 
 
 def fault_rows(folder: Path, *, quick: bool, seed: int) -> list[BenchmarkRow]:
-    """Return the rows of a campaign of faults on a Slurm of its own, in an empty folder that stays for a look at it."""
+    """Run a campaign of faults on a Slurm of its own in an empty folder; return its rows."""
     done = run(folder, SIZES[quick], seed)
     return rows_of(done, quick=quick)
 
 
 def rows_of(done: FaultCampaign, *, quick: bool) -> list[BenchmarkRow]:
-    """Return what became of a campaign as rows."""
+    """Return the outcome of a campaign as rows."""
     count, struck = len(done.designs), sum(done.struck.values())
     least = 0 if quick else LEAST_FAULTS
     kinds = ", ".join(f"{fault.value} {done.struck[fault]}" for fault in Fault)
@@ -90,17 +94,17 @@ def rows_of(done: FaultCampaign, *, quick: bool) -> list[BenchmarkRow]:
                  how=f"{kinds}; the disk is {done.disk}; {done.elapsed_s:.0f} s in all"),
         at_most("jobs lost under faults", len(done.tally.lost), 0, "jobs", n=count, how=_some(done.tally.lost)),
         at_most("jobs run twice under faults", len(done.tally.twice), 0, "jobs", n=count,
-                how=_some(done.tally.twice) or f"{done.starts} starts of {done.attempts} attempts, by their own word"),
+                how=_some(done.tally.twice) or f"{done.starts} starts of {done.attempts} attempts, by the ledger"),
         at_most("wrong final states under faults", len(done.tally.wrong), 0, "jobs", n=count,
                 how=_some(done.tally.wrong)),
         at_most("planes that ended by themselves", len(done.ends), 0, "times",
-                how=_some(done.ends) or f"{done.refused} could not begin, as their disk was full, and said so"),
+                how=_some(done.ends) or f"{done.refused} could not begin, as their disk was full"),
         BenchmarkRow("until all was settled, after the last fault", done.settled_s, "s", n=count),
     ]  # fmt: skip
 
 
 def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
-    """Run a campaign and count what became of its jobs."""
+    """Run a campaign and tally its jobs."""
     began_s = time.monotonic()
     with _stage(folder, size, random.Random(seed)) as (injector, settings):  # noqa: S311 - not secret
         rng = random.Random(seed + 1)  # noqa: S311 - not secret
@@ -110,7 +114,7 @@ def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
         began_to_settle_s = time.monotonic()
         injector.heal(everything=True)
         states = _settled(injector, Path(settings.journal or ""), size.settles_s)
-        done = FaultCampaign([one for wave in waves for one in wave], injector.struck, log=injector.log)
+        done = FaultCampaign([job for wave in waves for job in wave], injector.struck, log=injector.log)
         done.settled_s = time.monotonic() - began_to_settle_s
         injector.plane.kill()
         _keep(folder, done)
@@ -125,7 +129,7 @@ def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
 
 @contextmanager
 def _stage(folder: Path, size: FaultCampaignSize, rng: random.Random) -> Iterator[tuple[Injector, HostSettings]]:
-    """Yield what faults are brought about with, on a cluster of its own, and how its plane is run."""
+    """Yield the injector of faults on a new cluster, and the settings of its plane."""
     with ExitStack() as stack:
         for name in ("cluster", "ledger", "sshd", "jobs"):
             (folder / name).mkdir(parents=True)
@@ -156,7 +160,7 @@ def _strike(
     size: FaultCampaignSize,
     rng: random.Random,
 ) -> None:
-    """Hand jobs over at random moments while faults strike; for a part of the time the plane goes over SSH."""
+    """Submit jobs at random moments while faults strike; for a part of the time the plane connects over SSH."""
     low, high = (share * size.lasts_s for share in SSH_PART)
     events: list[tuple[float, Callable[[], None]]] = [
         (low, lambda: _change(injector, replace(settings, ssh=HOST))),
@@ -174,11 +178,11 @@ def _strike(
         injector.supervise()
         if coming and coming[0][0] <= now_s:
             coming.popleft()[1]()
-        if handing and handing[0][0] <= now_s and _hand_over(Path(settings.journal or ""), handing[0][1]):
+        if handing and handing[0][0] <= now_s and _submit(Path(settings.journal or ""), handing[0][1]):
             handing.popleft()
         time.sleep(0.02)
         if now_s > size.lasts_s + size.settles_s:
-            raise LeadlineError(f"{len(handing)} waves of jobs could not be handed over: see {injector.plane.folder}")
+            raise LeadlineError(f"{len(handing)} waves of jobs could not be submitted: see {injector.plane.folder}")
 
 
 def _change(injector: Injector, settings: HostSettings) -> None:
@@ -188,18 +192,18 @@ def _change(injector: Injector, settings: HostSettings) -> None:
     injector.plane.start()
 
 
-def _hand_over(path: Path, wave: list[DesignedJob]) -> bool:
-    """Hand jobs over as ``leadline submit`` does; ``False`` if the disk is full, and the user has to try again."""
+def _submit(path: Path, wave: list[DesignedJob]) -> bool:
+    """Submit jobs as ``leadline submit`` does; return False if the disk is full, so that the user has to try again."""
     try:
         with PlaneJournal(path) as journal:
-            journal.add(one.job for one in wave)
+            journal.add(design.job for design in wave)
     except LeadlineError:
         return False
     return True
 
 
 def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, JobState]:
-    """Wait until nothing is left to do, but not longer than ``most_s``; return the states of all jobs."""
+    """Wait until all jobs are closed, at most ``most_s``; return the states of all jobs."""
     until_s = time.monotonic() + most_s
     while True:
         injector.supervise()
@@ -210,10 +214,10 @@ def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, JobStat
 
 
 def _keep(folder: Path, done: FaultCampaign) -> None:
-    """Keep the journal, whose disk is taken away, and when which fault struck."""
+    """Keep the journal, whose disk is unmounted, and the log of faults."""
     shutil.copytree(folder / "disk", folder / "kept")
-    told = "".join(f"{iso_utc(at_s)} {what}\n" for at_s, what in done.log)
-    (folder / "kept" / "faults.log").write_text(told, encoding="utf-8")
+    lines = "".join(f"{iso_utc(at_s)} {event}\n" for at_s, event in done.log)
+    (folder / "kept" / "faults.log").write_text(lines, encoding="utf-8")
 
 
 def _some(sentences: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""A plane in a process of its own over a real cluster, for benches that measure it, and that kill it."""
+"""A plane in a process of its own over a real cluster, for benchmarks that measure and kill it."""
 
 import json
 import resource
@@ -25,16 +25,20 @@ from leadline.execution.transport.ssh import SshTransport
 from leadline.execution.wrapper.outcome import JobOutcome
 
 CANNOT_BEGIN = 75
-"""The exit code of a plane that could not begin, and would another time (``EX_TEMPFAIL`` of sysexits.h)."""
+"""Exit code of a plane that could not begin but may later (``EX_TEMPFAIL`` of sysexits.h)."""
 SETTINGS, JOURNAL, OFFSET, ENDS, USAGE = "host.json", "journal.sqlite", "clock-offset", "ends.jsonl", "usage.json"
 
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """How a plane is run: over ``ssh`` (a host of ``ssh_config``) or here, and with which patience.
+    """The settings of a plane; its files are in its own folder unless set.
 
-    ``jobs`` is the folder that its scheduler keeps, ``sockets`` that of SSH, and ``journal`` the journal's file, where
-    these are not in the plane's own.
+    Attributes:
+        ssh: A host of ``ssh_config``; None for this machine.
+        patience: Poll intervals that differ from the defaults.
+        jobs: Folder of the scheduler's files.
+        sockets: Folder of SSH's sockets.
+        journal: The journal's file.
     """
 
     ssh: str | None = None
@@ -49,19 +53,19 @@ class HostSettings:
 
 
 def prepare(folder: Path, settings: HostSettings) -> None:
-    """Write down how the plane of a folder is run."""
+    """Write the settings of a folder's plane."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SETTINGS).write_text(json.dumps(asdict(settings)), encoding="utf-8")
 
 
 @dataclass(slots=True)
 class OffsetClock(SystemClock):
-    """This machine's clock, set wrong by as many seconds as a file says; the time that passes is the true one."""
+    """This machine's clock with the offset in a file; elapsed time is true."""
 
     file: Path
 
     def now_s(self) -> float:
-        """Return seconds since the epoch, and the file's offset."""
+        """Return seconds since the epoch plus the file's offset."""
         try:
             return time.time() + float(self.file.read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
@@ -70,12 +74,12 @@ class OffsetClock(SystemClock):
 
 @dataclass(frozen=True, slots=True)
 class ReportingPlane:
-    """An advisor that sends each job where its policy says, and writes every end into a file."""
+    """An advisor that sends each job to its policy's first place and writes every end into a file."""
 
     ends: Path
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
-        """Send it to the first place."""
+        """Return one plan: the first place of the policy."""
         return (AttemptPlan(job.policy.places[0], job.spec.resources),)
 
     def expect(self, job: Job, attempt: object, outcome: JobOutcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
@@ -83,26 +87,26 @@ class ReportingPlane:
         return Expectation()
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
-        """Append a line for each."""
+        """Append a line for each end."""
         with self.ends.open("a", encoding="utf-8") as stream:
-            for one in ends:
-                stream.write(json.dumps([one.job.key, one.attempt.key, one.attempt.state.value]) + "\n")
+            for end in ends:
+                stream.write(json.dumps([end.job.key, end.attempt.key, end.attempt.state.value]) + "\n")
 
 
 def cautious_decision(situation: Situation) -> Decision:
-    """Decide as the plane does, but never about a job that is well: nothing is known of how long it takes."""
+    """Decide as the plane does, but leave healthy jobs alone, as there is no estimate of their time."""
     if situation.attempt.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN):
-        return Decision(Action.KEEP, "nothing is asked of it")
+        return Decision(Action.KEEP, "no decision is due")
     return decide(situation)
 
 
 def settings_of(folder: Path) -> HostSettings:
-    """Return what ``prepare`` wrote down."""
+    """Return the settings that ``prepare`` wrote."""
     return HostSettings(**json.loads((folder / SETTINGS).read_text(encoding="utf-8")))
 
 
 def plane_of(folder: Path) -> Plane:
-    """Return the plane of a folder, as ``prepare`` wrote it down."""
+    """Return the plane of a folder, with the settings that ``prepare`` wrote."""
     settings = settings_of(folder)
     transport: Transport = LocalTransport()
     if settings.ssh is not None:
@@ -121,29 +125,29 @@ def plane_of(folder: Path) -> Plane:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the plane of a folder for some seconds, and write down what that took; SIGTERM ends it, too."""
+    """Run the plane of a folder for some seconds or until SIGTERM, and write its resource usage."""
     folder, seconds = Path(arguments[0]), float(arguments[1])
     try:
         plane, until_s = plane_of(folder), time.monotonic() + seconds
-    except LeadlineError as error:  # as the command line does: said, and started again by whoever looks after it
-        _say(str(error))
+    except LeadlineError as error:  # as the command line does; the service manager starts it again
+        _log(str(error))
         return CANNOT_BEGIN
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
-    plane.run(lambda: bool(ending) or time.monotonic() > until_s, told=_say)
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    plane.run(lambda: bool(ending) or time.monotonic() > until_s, told=_log)
+    usage_self, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     usage = {
         "elapsed_s": seconds - (until_s - time.monotonic()),
-        "cpu_s": own.ru_utime + own.ru_stime,
+        "cpu_s": usage_self.ru_utime + usage_self.ru_stime,
         "children_cpu_s": children.ru_utime + children.ru_stime,
-        "resident_bytes": own.ru_maxrss * 1024,
+        "resident_bytes": usage_self.ru_maxrss * 1024,
     }
     (folder / USAGE).write_text(json.dumps(usage), encoding="utf-8")
     return 0
 
 
-def _say(said: str) -> None:
-    sys.stderr.write(f"{said}\n")
+def _log(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 

@@ -1,4 +1,4 @@
-"""The jobs of a published trace as an accounting would tell of them, and a cluster on which their load is realistic."""
+"""The jobs of a published trace in accounting form, a cluster with a realistic load, and their simulated queue."""
 
 import heapq
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from leadline.execution.schedulers.simulated.cluster import EasyQueue, NodeReque
 
 
 def metacentrum_jobs(folder: Path, *, truncated: bool = True) -> tuple[AccountedJob, ...]:
-    """Read MetaCentrum's jobs of 2013 in the order of their submission; those that never ran are left out.
+    """Read MetaCentrum's jobs of 2013 in the order of their submission, without those that never ran.
 
-    Some ended at their limit, where they were killed: what they would have needed is not known. ``truncated`` takes
-    them to need what they were given, as is usual with such traces; else they need what was recorded, a little more.
+    Jobs that were killed at their limit have unknown needs. ``truncated`` sets them to the limit, as is usual with such
+    traces; otherwise they need the recorded time, a little more.
 
     Raises:
-        InvalidInput: the folder lacks the table.
+        InvalidInput: The folder lacks the table.
         MissingExtra: pyarrow is not installed.
     """
     table = read_table(
@@ -38,13 +38,13 @@ def metacentrum_jobs(folder: Path, *, truncated: bool = True) -> tuple[Accounted
                 partition=extra.split()[1], cores=int(cores), walltime_s=float(request_s),
             )
         )  # fmt: skip
-    return tuple(sorted(jobs, key=lambda one: one.submitted_s))
+    return tuple(sorted(jobs, key=lambda job: job.submitted_s))
 
 
 def loaded_cluster(jobs: Sequence[AccountedJob], load: float) -> SimulatedCluster:
-    """Return a cluster on which jobs make an offered load: what they need ÷ what it has between their submissions.
+    """Return a cluster on which the jobs are an offered load: core-seconds ÷ those between first and last submission.
 
-    It is one pool of cores, for the trace does not tell its nodes apart, and has those of the widest job at least.
+    It is one pool of cores, as the trace does not name nodes, and at least as large as the widest job.
     """
     work = sum(job.cores * (job.elapsed_s or 0.0) for job in jobs)
     cores = round(work / (jobs[-1].submitted_s - jobs[0].submitted_s) / load)
@@ -55,10 +55,10 @@ _ENDED, _CAME = 0, 1
 
 
 def simulate_queue(jobs: Sequence[AccountedJob], load: float) -> tuple[list[AccountedJob], dict[str, float]]:
-    """Return the jobs as they would have waited on a cluster under an offered load, and the forecasts by their ids.
+    """Return the jobs with their waits on a cluster under an offered load, and the scheduler's forecasts by id.
 
-    First come, first served with EASY backfill by requested limits. A forecast is the wait in seconds if nobody came
-    later, and all who wait or run took their whole limits: what Slurm's ``sbatch --test-only`` answers.
+    The queue is first come, first served with EASY backfill by requested limits. A forecast assumes that no job comes
+    later and that all jobs take their whole limits, as ``sbatch --test-only`` does.
     """
     queue = EasyQueue(loaded_cluster(jobs, load))
     events = [(job.submitted_s, _CAME, place) for place, job in enumerate(jobs)]
@@ -77,8 +77,8 @@ def simulate_queue(jobs: Sequence[AccountedJob], load: float) -> tuple[list[Acco
             if start_s is not None:
                 forecasts[job.id] = start_s - now_s
             queue.submit(place, ask, limit_s)
-        for one in queue.start(now_s):
-            place = int(str(one.key))
+        for started in queue.start(now_s):
+            place = int(str(started.key))
             needs_s = jobs[place].elapsed_s or 0.0
             done[place] = replace(jobs[place], started_s=now_s, ended_s=now_s + needs_s, state=JobState.COMPLETED)
             heapq.heappush(events, (now_s + needs_s, _ENDED, place))

@@ -1,4 +1,4 @@
-"""How well the end of a running job is told, by how much of it is over: on recorded runs, each script left out once."""
+"""Accuracy of live forecasts by the share of a job that is over, on recorded runs; each script is left out once."""
 
 import math
 from collections import defaultdict
@@ -22,190 +22,197 @@ from leadline.estimators.progress.live_estimates import (
 from leadline.training.shipped_files import write_shipped_live_table
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
-"""Shares of a run's time at which its end is asked for."""
+"""Shares of a run's time at which its end is forecast."""
 LEVEL = 0.9
 LEAST_COVERAGE = 0.85
-"""Of 90 % intervals over some forty runs, whose share has a standard error of 5 %."""
+"""Least coverage of 90 % intervals; over some forty runs the coverage has a standard error of 5 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveForecast:
-    """What was said of one run when ``share`` of its time was over, by which ``source``, and what came true."""
+    """The forecast of one run when ``share`` of its time was over, by one ``source``, and the true value."""
 
     family: str
     run: str
     share: float
     source: str
-    told: Interval
+    predicted: Interval
     true: float
     seen_weight: float
 
     @property
     def error(self) -> float:
-        """Return the error of the point, a share of the truth."""
-        return abs(self.told.point / self.true - 1)
+        """Return the error of the point as a share of the true value."""
+        return abs(self.predicted.point / self.true - 1)
 
     @property
     def within(self) -> bool:
-        """Return whether the interval held."""
-        return self.told.low <= self.true <= self.told.high
+        """Return whether the interval holds the true value."""
+        return self.predicted.low <= self.true <= self.predicted.high
 
     @property
     def width(self) -> float:
-        """Return the width of the interval, a share of the truth."""
-        return (self.told.high - self.told.low) / self.true
+        """Return the width of the interval as a share of the true value."""
+        return (self.predicted.high - self.predicted.low) / self.true
 
 
 def live_rows(path: Path = PACKED) -> tuple[BenchmarkRow, ...]:
-    """Return the rows of the bench, from runs that ``record`` made."""
+    """Return the rows, from runs that ``record`` made."""
     runs = unpack(path).runs
-    return tuple(forecast_rows(live_forecasts(runs), len({one.family for one in runs})))
+    return tuple(forecast_rows(live_forecasts(runs), len({run.family for run in runs})))
 
 
 def live_forecasts(runs: Sequence[LiveRun]) -> list[LiveForecast]:
-    """Return what is told of each run by tables that were learned from the other families alone."""
-    found: list[LiveForecast] = []
-    for family in sorted({one.family for one in runs}):
-        others = [poll for one in runs if one.family != family for poll in polled(one, runs)]
-        table = calibrate_live(others)
-        for one in runs:
-            if one.family == family:
-                found += _told(one, table, before(one, runs))
-    return found
+    """Return the forecasts of each run by tables learned from the other families alone."""
+    forecasts: list[LiveForecast] = []
+    for family in sorted({run.family for run in runs}):
+        table = calibrate_live([poll for run in runs if run.family != family for poll in polled(run, runs)])
+        for run in runs:
+            if run.family == family:
+                forecasts += _forecasts(run, table, before(run, runs))
+    return forecasts
 
 
 def polled(run: LiveRun, runs: Sequence[LiveRun]) -> list[ProgressPoll]:
-    """Return the polls of a run as the calibration takes them."""
-    told = before(run, runs)
+    """Return the polls of a run in the form of the calibration."""
+    prediction = before(run, runs)
     return [
-        ProgressPoll(name(run), poll.at_s, poll.progress, run.elapsed_s, told, memory_until(run, poll.at_s),
+        ProgressPoll(name(run), poll.at_s, poll.progress, run.elapsed_s, prediction, memory_until(run, poll.at_s),
                run.peak_memory_bytes)
         for poll in run.polls
     ]  # fmt: skip
 
 
 def name(run: LiveRun) -> str:
-    """Return a name that is the run's own."""
+    """Return a unique name of the run."""
     return " ".join(run.words)
 
 
 def memory_until(run: LiveRun, at_s: float) -> tuple[tuple[float, float], ...]:
-    """Return what was seen of the memory up to a time: seconds since the start, and bytes."""
-    return tuple((when, float(held)) for when, _, held in run.memory if when <= at_s)
+    """Return the memory samples up to a time: seconds since the start, and bytes."""
+    return tuple((when, float(size)) for when, _, size in run.memory if when <= at_s)
 
 
 def before(run: LiveRun, runs: Sequence[LiveRun]) -> Interval | None:
-    """Return what other runs of the script say of this one: their start-up, and its units at their time of one.
+    """Predict a run from other runs of its script: their start-up, plus its units at their mean time of a unit.
 
-    Unit times differ with batch and width: the range is as wide as they are apart among the runs of other scripts.
-    ``None`` where there is no other run of this one, or it does not say how many units there are.
+    Unit times differ with batch and width; the interval reflects their variance among the runs of other scripts. None
+    without another run of the script, or if the run does not report its number of units.
     """
-    mine = _units(run)
-    rates: dict[str, list[float]] = defaultdict(list)
-    for one in runs:
-        units = _units(one)
-        if one is not run and units:
-            rates[one.family].append(math.log((one.elapsed_s - _startup_s(one)) / units))
-    known = rates.pop(run.family, [])
-    if mine is None or not known:
+    units = _units(run)
+    logs: dict[str, list[float]] = defaultdict(list)
+    for other in runs:
+        other_units = _units(other)
+        if other is not run and other_units:
+            logs[other.family].append(math.log((other.elapsed_s - _startup_s(other)) / other_units))
+    same_script = logs.pop(run.family, [])
+    if units is None or not same_script:
         return None
-    apart = [own for own in rates.values() if len(own) > 1]
-    pooled = sum(variance(own) * (len(own) - 1) for own in apart) / sum(len(own) - 1 for own in apart)
-    half = NORMAL_90 * math.sqrt(pooled * (1 + 1 / len(known)))
-    startup_s = fmean(_startup_s(one) for one in runs if one.family == run.family and one is not run)
-    work_s = mine * math.exp(fmean(known))
+    groups = [group for group in logs.values() if len(group) > 1]
+    pooled = sum(variance(group) * (len(group) - 1) for group in groups) / sum(len(group) - 1 for group in groups)
+    half = NORMAL_90 * math.sqrt(pooled * (1 + 1 / len(same_script)))
+    startup_s = fmean(_startup_s(other) for other in runs if other.family == run.family and other is not run)
+    work_s = units * math.exp(fmean(same_script))
     return Interval(
         startup_s + work_s, startup_s + work_s * math.exp(-half), startup_s + work_s * math.exp(half), LEVEL
     )
 
 
-def forecast_rows(told: Sequence[LiveForecast], families: int) -> Iterable[BenchmarkRow]:
-    """Yield the rows: coverage, error and width at each share, and what the estimate from before alone would say."""
+def forecast_rows(forecasts: Sequence[LiveForecast], families: int) -> Iterable[BenchmarkRow]:
+    """Yield coverage, error and width at each share, and those of the estimate from before the start alone."""
     for share in SHARES:
-        at = [one for one in told if one.share == share]
-        both, alone = ([one for one in at if one.source == source] for source in ("both", "before"))
-        if not both:
+        by_source: dict[str, list[LiveForecast]] = defaultdict(list)
+        for forecast in forecasts:
+            if forecast.share == share:
+                by_source[forecast.source].append(forecast)
+        live, prior, peaks = (by_source[source] for source in ("both", "before", "memory"))
+        if not live:
             continue
-        how = f"{len({one.run for one in both})} runs of {families} scripts, each script left out of the calibration"
+        n, runs = len(live), len({forecast.run for forecast in live})
+        how = f"{runs} runs of {families} scripts, each script left out of the calibration"
         yield at_least(
-            f"finish time at {share:.0%}, within the 90 % range", fmean(one.within for one in both), LEAST_COVERAGE, "",
-            baseline=fmean(one.within for one in alone), n=len(both), how=f"{how}; baseline: the estimate from before",
+            f"finish time at {share:.0%}, within the 90 % range", fmean(forecast.within for forecast in live),
+            LEAST_COVERAGE, "", baseline=fmean(forecast.within for forecast in prior), n=n,
+            how=f"{how}; baseline: the estimate from before the start",
         )  # fmt: skip
-        for label, figure in _FIGURES:
+        for label, metric in _METRICS:
             yield BenchmarkRow(
-                f"finish time at {share:.0%}, {label}", 100 * median(map(figure, both)), "%",
-                baseline=100 * median(map(figure, alone)), n=len(both), how="median",
+                f"finish time at {share:.0%}, {label}", 100 * median(map(metric, live)), "%",
+                baseline=100 * median(map(metric, prior)), n=n, how="median",
             )  # fmt: skip
-        peaks = [one for one in at if one.source == "memory"]
         if not peaks:
             continue
-        held, label = fmean(one.within for one in peaks), f"peak memory at {share:.0%}, within the 90 % range"
+        covered, label = fmean(peak.within for peak in peaks), f"peak memory at {share:.0%}, within the 90 % range"
         if len(peaks) < ENOUGH_ERRORS:
             yield BenchmarkRow(
-                label, held, "", n=len(peaks), how=f"{how}; no target for so few that had begun their work"
+                label, covered, "", n=len(peaks), how=f"{how}; too few runs had begun their work for a target"
             )
         else:
-            yield at_least(label, held, LEAST_COVERAGE, "", n=len(peaks), how=how)
-        yield BenchmarkRow(
-            f"peak memory at {share:.0%}, error", 100 * fmean(one.error for one in peaks), "%", n=len(peaks), how="mean"
-        )
-    yield _narrowing(told)
+            yield at_least(label, covered, LEAST_COVERAGE, "", n=len(peaks), how=how)
+        error = 100 * fmean(peak.error for peak in peaks)
+        yield BenchmarkRow(f"peak memory at {share:.0%}, error", error, "%", n=len(peaks), how="mean")
+    yield _narrowing(forecasts)
 
 
-_FIGURES: tuple[tuple[str, Callable[[LiveForecast], float]], ...] = (
-    ("error", lambda one: one.error),
-    ("width of the range", lambda one: one.width),
+_METRICS: tuple[tuple[str, Callable[[LiveForecast], float]], ...] = (
+    ("error", lambda forecast: forecast.error),
+    ("width of the range", lambda forecast: forecast.width),
 )
 
 
-def _narrowing(told: Sequence[LiveForecast]) -> BenchmarkRow:
-    """Return how often a range is no wider than it was when less of the job was over."""
+def _narrowing(forecasts: Sequence[LiveForecast]) -> BenchmarkRow:
+    """Return how often an interval is no wider than at the share before."""
     kept: list[bool] = []
-    for run in sorted({one.run for one in told}):
-        widths = [one.told.high - one.told.low for share in SHARES for one in told
-                  if (one.run, one.source, one.share) == (run, "both", share)]  # fmt: skip
+    for run in sorted({forecast.run for forecast in forecasts}):
+        widths = [
+            forecast.predicted.high - forecast.predicted.low
+            for share in SHARES
+            for forecast in forecasts
+            if (forecast.run, forecast.source, forecast.share) == (run, "both", share)
+        ]
         kept += [later <= earlier for earlier, later in pairwise(widths)]
     return BenchmarkRow("ranges no wider than at the share before", fmean(kept), "", n=len(kept), how="finish time")
 
 
-def _told(run: LiveRun, table: LiveTable, told: Interval | None) -> list[LiveForecast]:
-    found: list[LiveForecast] = []
+def _forecasts(run: LiveRun, table: LiveTable, prediction: Interval | None) -> list[LiveForecast]:
+    forecasts: list[LiveForecast] = []
     for share in SHARES:
         poll = _at(run, share)
         if poll is None:
             continue
         answers: dict[str, LiveEstimate] = {
-            "both": live_elapsed(told, poll.progress, poll.at_s, table),
+            "both": live_elapsed(prediction, poll.progress, poll.at_s, table),
             "seen": live_elapsed(None, poll.progress, poll.at_s, table),
-            "before": live_elapsed(told, None, poll.at_s, table),
+            "before": live_elapsed(prediction, None, poll.at_s, table),
         }
-        found += [
-            LiveForecast(run.family, name(run), share, source, one.total, run.elapsed_s, one.seen_weight)
-            for source, one in answers.items()
-            if one.total is not None
+        forecasts += [
+            LiveForecast(run.family, name(run), share, source, answer.total, run.elapsed_s, answer.seen_weight)
+            for source, answer in answers.items()
+            if answer.total is not None
         ]
         began_s = poll.progress.startup_s if poll.progress else None
         peak = live_memory(None, memory_until(run, poll.at_s), began_s, answers["both"], table)
         if peak.total is not None:
-            found.append(LiveForecast(run.family, name(run), share, "memory", peak.total, run.peak_memory_bytes, 1.0))
-    return found
+            total = peak.total
+            forecasts.append(LiveForecast(run.family, name(run), share, "memory", total, run.peak_memory_bytes, 1.0))
+    return forecasts
 
 
 def _at(run: LiveRun, share: float) -> Poll | None:
     """Return the newest poll at a share of the run's time."""
-    seen = [one for one in run.polls if one.at_s <= share * run.elapsed_s]
-    return seen[-1] if seen else None
+    polls = [poll for poll in run.polls if poll.at_s <= share * run.elapsed_s]
+    return polls[-1] if polls else None
 
 
 def _units(run: LiveRun) -> float | None:
-    """Return how many units of the innermost loop the whole run has, as it says itself at its end."""
+    """Return the number of units of the innermost loop of the whole run, as reported at its end."""
     last = run.polls[-1].progress
     if last is None or not last.levels:
         return None
     if last.total:
         return float(last.total)
-    lengths = [one.length for one in last.levels]
-    return math.prod(one for one in lengths if one) if all(lengths) else None
+    lengths = [level.length for level in last.levels]
+    return math.prod(length for length in lengths if length) if all(lengths) else None
 
 
 def _startup_s(run: LiveRun) -> float:
@@ -216,6 +223,6 @@ def _startup_s(run: LiveRun) -> float:
 def ship_table(path: Path = PACKED) -> LiveTable:
     """Learn the shipped table from all runs, write it, and return it."""
     runs = unpack(path).runs
-    table = calibrate_live([poll for one in runs for poll in polled(one, runs)])
+    table = calibrate_live([poll for run in runs for poll in polled(run, runs)])
     write_shipped_live_table(table)
     return table

@@ -1,4 +1,4 @@
-"""Whole runs of real training scripts, polled as they ran: recorded, packed and read again."""
+"""Whole runs of real training scripts with their polls: recorded, packed and read."""
 
 import lzma
 import os
@@ -19,15 +19,15 @@ SCHEMA = "leadline.live-runs/1"
 PACKED = HERE / "plane" / "live_runs.json.xz"
 POLL_S = 0.25
 KEPT = (0.02, 0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.65, 0.75, 0.85, 0.9, 0.95)
-"""Shares of a run's time at which the poll that came last is kept."""
+"""Shares of a run's time at which the last poll is kept."""
 DURATIONS = 100
-"""Sampled durations that are kept of a level at each poll, evenly spread."""
+"""Sampled durations kept for each level and poll, evenly spread."""
 MEMORY_POINTS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What was seen of a job ``at_s`` seconds after its start; ``progress`` is ``None`` before it showed any."""
+    """The progress of a job ``at_s`` seconds after its start; None before its first step."""
 
     at_s: float
     progress: Progress | None
@@ -35,10 +35,13 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """One run: its script's ``family``, its words, how long it took, and what was seen of it meanwhile.
+    """One run with its polls.
 
-    ``memory`` holds (seconds since the start, units of work done, bytes of the process tree), ``peak_memory_bytes``
-    the highest of all samples.
+    Attributes:
+        family: The script; its runs are left out together.
+        words: The command after the interpreter.
+        memory: (seconds since the start, units of work done, bytes of the process tree).
+        peak_memory_bytes: The highest of all memory samples.
     """
 
     family: str
@@ -60,10 +63,10 @@ class LiveRuns:
 
 
 def record(family: str, job: ProbeJob, *, machine: str = "") -> LiveRun:
-    """Run a job to its end under the hook, and return what each poll saw.
+    """Run a job to its end under the hook; return its polls.
 
     Raises:
-        LeadlineError: the job failed.
+        LeadlineError: The job failed.
     """
     with tempfile.TemporaryDirectory(prefix="leadline-live-") as name:
         folder = Path(name)
@@ -83,8 +86,8 @@ def record(family: str, job: ProbeJob, *, machine: str = "") -> LiveRun:
                 time.sleep(POLL_S)
             elapsed_s = time.monotonic() - start_s
         if child.returncode:
-            said = (folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise LeadlineError(f"{job.words[0]} ended with {child.returncode}: {(said or ['it said nothing'])[-1]}")
+            lines = (folder / "log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise LeadlineError(f"{job.words[0]} ended with {child.returncode}: {(lines or ['no message'])[-1]}")
     return LiveRun(
         family, job.words, elapsed_s, sampler.peak_memory_bytes, _kept(polls, elapsed_s), _thinned(memory), machine
     )
@@ -105,17 +108,17 @@ def _look(
 
 def _kept(polls: list[Poll], elapsed_s: float) -> tuple[Poll, ...]:
     """Return the newest poll at each share of the run, each once."""
-    found: dict[float, Poll] = {}
+    kept: dict[float, Poll] = {}
     for share in KEPT:
-        before = [one for one in polls if one.at_s <= share * elapsed_s]
+        before = [poll for poll in polls if poll.at_s <= share * elapsed_s]
         if before:
-            found[before[-1].at_s] = before[-1]
-    return tuple(found.values())
+            kept[before[-1].at_s] = before[-1]
+    return tuple(kept.values())
 
 
 def _thinned(memory: list[tuple[float, int, int]]) -> tuple[tuple[float, int, int], ...]:
     stride = max(1, -(-len(memory) // MEMORY_POINTS))
-    return tuple((round(at_s, 3), units, held) for at_s, units, held in memory[::stride])
+    return tuple((round(at_s, 3), units, size) for at_s, units, size in memory[::stride])
 
 
 def _lighter(progress: Progress) -> Progress:
@@ -127,8 +130,8 @@ def _light(level: LoopProgress) -> LoopProgress:
     stride = max(1, -(-len(level.sampled_s) // DURATIONS))
     return replace(
         level,
-        first_s=tuple(round(one, 6) for one in level.first_s),
-        sampled_s=tuple(round(one, 6) for one in level.sampled_s[::stride]),
+        first_s=tuple(round(seconds, 6) for seconds in level.first_s),
+        sampled_s=tuple(round(seconds, 6) for seconds in level.sampled_s[::stride]),
     )
 
 
@@ -138,9 +141,9 @@ def pack(runs: LiveRuns, path: Path = PACKED) -> None:
 
 
 def unpack(path: Path = PACKED) -> LiveRuns:
-    """Read what was packed.
+    """Read packed runs.
 
     Raises:
-        InvalidInput: the file is no such document.
+        InvalidInput: The file is no such document.
     """
     return from_json(lzma.decompress(path.read_bytes()), LiveRuns, label=str(path))

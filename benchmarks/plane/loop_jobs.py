@@ -1,4 +1,4 @@
-"""What a job of the closed loop costs an oracle, and who asks by a simple rule: computed from its measured truth."""
+"""The jobs of the closed loop, and their cost under an oracle and under simple rules, from their measured needs."""
 
 import math
 import random
@@ -19,102 +19,105 @@ MOST_TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """Node-seconds that were used, and the same weighted by the larger of the shares of a node that were asked for."""
+    """Used node-seconds, and the same weighted by the larger of the requested shares of a node."""
 
     node_s: float = 0.0
     cost_s: float = 0.0
 
     @classmethod
-    def of(cls, elapsed_s: float, asked: ResourceSpec) -> "JobCost":
-        """Return what a run of that length takes with a request."""
-        used_s = elapsed_s * asked.nodes
-        return cls(used_s, used_s * _share(asked))
+    def of(cls, elapsed_s: float, request: ResourceSpec) -> "JobCost":
+        """Return the cost of a run of that length with a request."""
+        used_s = elapsed_s * request.nodes
+        return cls(used_s, used_s * _share(request))
 
     def __add__(self, other: "JobCost") -> "JobCost":
-        """Return both together."""
+        """Return the sum of both costs."""
         return JobCost(self.node_s + other.node_s, self.cost_s + other.cost_s)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredJob:
-    """What a job took with room to spare; ``seen`` are (seconds, highest memory so far in bytes)."""
+    """The needs of a job, measured with ample resources; ``growth`` is (seconds, highest memory so far in bytes)."""
 
     elapsed_s: float
     memory_bytes: float
-    seen: tuple[tuple[float, float], ...]
+    growth: tuple[tuple[float, float], ...]
     resumes: bool = False
 
     def wrong(self, time_share: float, memory_share: float) -> ResourceSpec:
-        """Return a request for shares of what it takes; the walltime as Slurm takes it, in whole minutes."""
+        """Return a request for shares of its needs, with the walltime in Slurm's whole minutes."""
         return ResourceSpec(
             cores_per_task=1, memory_bytes_per_node=round(memory_share * self.memory_bytes),
             walltime_s=minutes_s(time_share * self.elapsed_s),
         )  # fmt: skip
 
     def runs_out_s(self, memory_bytes: float) -> float:
-        """Return when it needs more than that, between the looks in a straight line; infinite if it never does."""
-        at_s, held = 0.0, 0.0
-        for later_s, more in self.seen:
+        """Return when it needs more memory than that, by linear interpolation; infinite if it never does."""
+        at_s, used = 0.0, 0.0
+        for later_s, more in self.growth:
             if more > memory_bytes:
-                return at_s + (later_s - at_s) * max(memory_bytes - held, 0.0) / (more - held)
-            at_s, held = later_s, more
+                return at_s + (later_s - at_s) * max(memory_bytes - used, 0.0) / (more - used)
+            at_s, used = later_s, more
         return math.inf
 
 
 def oracle_cost(truth: MeasuredJob) -> JobCost:
-    """Ask for exactly what it takes, and run once."""
+    """Return the cost of one run with a request for exactly its needs."""
     return JobCost.of(truth.elapsed_s, ResourceSpec(cores_per_task=1, memory_bytes_per_node=round(truth.memory_bytes)))
 
 
 def whole_node_cost(truth: MeasuredJob) -> JobCost:
-    """Ask for a node with all that it has, for as long as the partition allows: it runs once."""
-    asked = ResourceSpec(cores_per_task=NODE.cores, memory_bytes_per_node=NODE.memory_bytes)
-    return JobCost.of(truth.elapsed_s, asked)
+    """Return the cost of one run on a whole node, with the partition's maximal walltime."""
+    request = ResourceSpec(cores_per_task=NODE.cores, memory_bytes_per_node=NODE.memory_bytes)
+    return JobCost.of(truth.elapsed_s, request)
 
 
-def retry_cost(truth: MeasuredJob, asked: ResourceSpec) -> JobCost:
-    """Ask for half as much again of what ran out, until it comes through; what resumes loses no time that it ran."""
+def retry_cost(truth: MeasuredJob, request: ResourceSpec) -> JobCost:
+    """Return the cost if the exhausted resource is raised by half until the job completes.
+
+    A job that resumes keeps the work of an attempt that reached its time limit.
+    """
     total, left_s = JobCost(), truth.elapsed_s
     for _ in range(MOST_TRIES):
-        limit_s, memory_bytes = asked.walltime_s or math.inf, asked.memory_bytes_per_node or 0
+        limit_s, memory_bytes = request.walltime_s or math.inf, request.memory_bytes_per_node or 0
         short_s = truth.runs_out_s(memory_bytes)
         lasted_s = min(limit_s, short_s, left_s)
-        total += JobCost.of(lasted_s, asked)
+        total += JobCost.of(lasted_s, request)
         if lasted_s >= left_s:
             return total
         if short_s <= limit_s:
-            asked = replace(asked, memory_bytes_per_node=round(GROWTH * memory_bytes))
+            request = replace(request, memory_bytes_per_node=round(GROWTH * memory_bytes))
         else:
-            asked = replace(asked, walltime_s=minutes_s(GROWTH * limit_s))
+            request = replace(request, walltime_s=minutes_s(GROWTH * limit_s))
         if truth.resumes:
             left_s -= lasted_s if short_s > limit_s else 0.0
     raise ValueError(f"a request grew {MOST_TRIES} times and is still too small for {truth.memory_bytes / MIB:.0f} MiB")
 
 
 def minutes_s(time_s: float) -> float:
-    """Return a limit as Slurm takes it."""
+    """Round a limit up to Slurm's whole minutes."""
     return math.ceil(time_s / MINUTE_S) * MINUTE_S
 
 
-def _share(asked: ResourceSpec) -> float:
+def _share(request: ResourceSpec) -> float:
     cores, memory = NODE.cores or 1, NODE.memory_bytes or 1
-    wanted = (asked.cores_per_task or 1) * asked.tasks_per_node / cores
-    return max(wanted, (asked.memory_bytes_per_node or 0) / memory)
+    core_share = (request.cores_per_task or 1) * request.tasks_per_node / cores
+    return max(core_share, (request.memory_bytes_per_node or 0) / memory)
 
 
 PACED = HERE / "plane" / "paced"
 SHARE = 0.02
-"""Of a core, once a job trains: twenty jobs at once then leave a machine of two cores time for everything else."""
+"""Share of a core that a job computes on: twenty jobs at once leave a machine of two cores time for the plane."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgram:
-    """A training program: what its work and its memory are named, and how much of each lasts minutes."""
+    """A training program, its options for work and memory, and their values for a run of minutes."""
 
     script: str
     work: str
     units: int
-    held: str
+    memory: str
     most: int
     resumes: bool = False
 
@@ -130,7 +133,7 @@ PROGRAMS = (
 
 @dataclass(frozen=True, slots=True)
 class LoopJob:
-    """One job of the loop: its name and its command but for the folder in which it keeps what it writes."""
+    """One job of the loop; its folder is not part of the command."""
 
     name: str
     command: tuple[str, ...]
@@ -138,14 +141,14 @@ class LoopJob:
 
 
 def loop_jobs(count: int, seed: int, *, work: float = 1.0) -> list[LoopJob]:
-    """Return jobs of all programs in turn; work and memory of each are drawn, ``work`` scales the former."""
+    """Return jobs of all programs in turn, with random work and memory; ``work`` scales the work."""
     chance = random.Random(seed)  # noqa: S311 - a draw of jobs, not of secrets
-    found = []
+    jobs = []
     for number in range(count):
         program = PROGRAMS[number % len(PROGRAMS)]
         units = round(program.units * work * chance.uniform(0.85, 1.1))
-        held = round(program.most * chance.uniform(0.6, 1.0))
-        words = (program.work, str(units), program.held, str(held), "--share", str(SHARE))
+        size = round(program.most * chance.uniform(0.6, 1.0))
+        words = (program.work, str(units), program.memory, str(size), "--share", str(SHARE))
         name = f"{Path(program.script).stem}-{number}"
-        found.append(LoopJob(name, (sys.executable, str(PACED / program.script), *words), program.resumes))
-    return found
+        jobs.append(LoopJob(name, (sys.executable, str(PACED / program.script), *words), program.resumes))
+    return jobs

@@ -1,7 +1,7 @@
-"""The tables of the documentation's page on the Intelligence Plane, made of what ``leadline bench plane`` wrote.
+"""The tables of the documentation's page on the Intelligence Plane, from result files of ``bench plane``.
 
-``python -m benchmarks.plane.page RESULT.json [PART.json ...]`` prints them in Markdown; what was measured again,
-with ``--only PART``, stands in place of what the whole run had.
+``python -m benchmarks.plane.page RESULT.json [PART.json ...]`` prints them in Markdown. The rows of a later file, such
+as one of ``--only PART``, replace those of an earlier one.
 """
 
 import sys
@@ -20,48 +20,48 @@ PARTS = {
     "replay of": "A trace replayed",
     "real waits": "Waits",
 }
-"""How the first row of each part of the bench begins, and its heading."""
+"""Beginning of the first row's name of each part, and its heading."""
 AS_MATRIX = ("A trace replayed", "Waits")
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Return a heading and a table for each part; of the last two one line for each way of asking or answering."""
-    said = []
+    """Return a heading and a table for each part; those of the last two have one line for each method."""
+    sections = []
     for title, part in _parts(rows).items():
-        plain = [one for one in part if title not in AS_MATRIX or ": " not in one["name"]]
+        plain = [row for row in part if title not in AS_MATRIX or ": " not in row["name"]]
         shown = [figures_table(plain)] if plain else []
         if title in AS_MATRIX:
-            shown.append(_matrix([one for one in part if one not in plain], figure_first=title == AS_MATRIX[0]))
-        said.append("\n\n".join([f"## {title}", *shown]))
-    return "\n\n".join(said)
+            shown.append(_matrix([row for row in part if row not in plain], metric_first=title == AS_MATRIX[0]))
+        sections.append("\n\n".join([f"## {title}", *shown]))
+    return "\n\n".join(sections)
 
 
 def latest(results: Sequence[Sequence[Row]]) -> list[Row]:
-    """Return the rows of several results in the order of the first, each as the last that has it tells it."""
+    """Return the rows of several results in the order of the first, each from the last result that has it."""
     return list({row["name"]: row for rows in results for row in rows}.values())
 
 
 def _parts(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Cut the rows where a part begins."""
-    found: dict[str, list[Row]] = {}
+    """Split the rows where a part begins."""
+    parts: dict[str, list[Row]] = {}
     coming, title = dict(PARTS), ""
     for row in rows:
-        for begins in [one for one in coming if row["name"].startswith(one)]:
+        for begins in [prefix for prefix in coming if row["name"].startswith(prefix)]:
             title = coming.pop(begins)
-        found.setdefault(title, []).append(row)
-    return found
+        parts.setdefault(title, []).append(row)
+    return parts
 
 
-def _matrix(rows: Sequence[Row], *, figure_first: bool) -> str:
-    """Turn rows named ``FIGURE: WAY`` or ``WAY: FIGURE`` into one line for each way, with the figures as columns."""
+def _matrix(rows: Sequence[Row], *, metric_first: bool) -> str:
+    """Turn rows named ``METRIC: METHOD`` or ``METHOD: METRIC`` into one line for each method, metrics as columns."""
     cells: dict[str, dict[str, str]] = {}
     for row in rows:
-        left, right = row["name"].split(": ", 1) if figure_first else row["name"].rsplit(": ", 1)
-        figure, way = (left, right) if figure_first else (right, left)
-        cells.setdefault(way, {})[figure] = value_text(row)
-    columns = list(dict.fromkeys(figure for each in cells.values() for figure in each))
+        parts = row["name"].split(": ", 1) if metric_first else row["name"].rsplit(": ", 1)
+        metric, method = parts if metric_first else parts[::-1]
+        cells.setdefault(method, {})[metric] = value_text(row)
+    columns = list(dict.fromkeys(metric for line in cells.values() for metric in line))
     return markdown_table(
-        ("", *columns), [[way, *(each.get(figure, "") for figure in columns)] for way, each in cells.items()]
+        ("", *columns), [[method, *(line.get(metric, "") for metric in columns)] for method, line in cells.items()]
     )
 
 

@@ -1,4 +1,4 @@
-"""How fast the plane hands jobs to a real Slurm and settles them, beside ``sbatch`` alone, and what watching costs."""
+"""The plane's rates of submission and settlement on a real Slurm, compared with ``sbatch`` alone, and its CPU time."""
 
 import json
 import signal
@@ -26,12 +26,12 @@ COUNT, LIVE = 1000, 5000
 STEADY_S = 180.0
 SETTLE_S = 600.0
 START_S = 3.0
-"""How long the plane's process takes until it looks at its journal."""
+"""Time in which the plane's process starts and opens its journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How long a number of jobs took: until all were submitted, and until all were over (or settled)."""
+    """Seconds until a number of jobs was submitted, and until it was over (or settled)."""
 
     count: int
     submitted_s: float
@@ -39,17 +39,17 @@ class Rate:
 
     @property
     def per_minute(self) -> float:
-        """Jobs a minute, to their end."""
+        """Return jobs a minute, to their end."""
         return 60 * self.count / self.over_s
 
     @property
     def submitted_per_minute(self) -> float:
-        """Jobs a minute, to the last submission."""
+        """Return jobs a minute, to the last submission."""
         return 60 * self.count / self.submitted_s
 
 
 def rate_rows(cluster: SlurmCluster, folder: Path, *, quick: bool) -> list[BenchmarkRow]:
-    """Return the rows of rates and of the plane's own cost, measured on a cluster that does nothing else."""
+    """Return the rows of rates and of the plane's own cost, measured on an otherwise idle cluster."""
     count, rounds = (100, 1) if quick else (COUNT, 5)
     folder.mkdir(parents=True)
     alone = _in_turn(
@@ -69,7 +69,7 @@ def rate_rows(cluster: SlurmCluster, folder: Path, *, quick: bool) -> list[Bench
                      n=measured.count, how="the wrapper takes 0.1 s of CPU, and all nodes are this machine"),
         array_row(arrays),
         at_most("plane's own CPU in steady state", share, 5.0, "% of a core", n=live,
-                how=f"{usage['elapsed_s']:.0f} s; what it starts (squeue) takes "
+                how=f"{usage['elapsed_s']:.0f} s; its child processes (squeue) take "
                     f"{100 * usage['children_cpu_s'] / usage['elapsed_s']:.1f} % more"),
         at_most("plane's resident memory in steady state", usage["resident_bytes"] / 1e6, 200.0, "MB", n=live),
     ]  # fmt: skip
@@ -77,7 +77,7 @@ def rate_rows(cluster: SlurmCluster, folder: Path, *, quick: bool) -> list[Bench
 
 def alone_rows(rounds: Sequence[tuple[Rate, Rate]]) -> list[BenchmarkRow]:
     """Return the rows of jobs that are submitted one by one, from rounds of the bare loop and of the plane."""
-    ours = median(plane.per_minute for _, plane in rounds)
+    settled = median(plane.per_minute for _, plane in rounds)
     ended = median(loop.per_minute for loop, _ in rounds)
     submitted = median(loop.submitted_per_minute for loop, _ in rounds)
     how = f"{rounds[0][0].count} jobs of `true`, not measured; both until the last one is over"
@@ -86,7 +86,7 @@ def alone_rows(rounds: Sequence[tuple[Rate, Rate]]) -> list[BenchmarkRow]:
     return [
         _ratio("jobs handed over, watched and settled, ÷ bare sbatch loop", of_ended, 0.5, rounds, how),
         _ratio("the same ÷ submitting alone", of_submitted, 0.5, rounds, "a loop of sbatch that waits for no job"),
-        BenchmarkRow("jobs a minute, handed over to settled", ours, "jobs/min", n=len(rounds)),
+        BenchmarkRow("jobs a minute, handed over to settled", settled, "jobs/min", n=len(rounds)),
         BenchmarkRow("jobs a minute, a loop of sbatch to the end of the last job", ended, "jobs/min", n=len(rounds)),
         BenchmarkRow("jobs a minute, submitted by that loop", submitted, "jobs/min", n=len(rounds)),
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def alone_rows(rounds: Sequence[tuple[Rate, Rate]]) -> list[BenchmarkRow]:
 def array_row(rounds: Sequence[tuple[Rate, Rate]]) -> BenchmarkRow:
     """Return the row of arrays, from rounds of the bare one and of the plane's."""
     took = ", ".join(f"{loop.over_s:.1f} ÷ {plane.over_s:.1f}" for loop, plane in rounds)
-    how = f"{rounds[0][0].count} elements; the bare array is over when squeue no longer shows it, asked every 0.5 s"
+    how = f"{rounds[0][0].count} elements; the bare array is over when squeue, polled every 0.5 s, no longer shows it"
     ratios = [loop.over_s / plane.over_s for loop, plane in rounds]
     return _ratio("array, handed over to settled, ÷ bare array", ratios, 1.0, rounds, f"{how}; seconds: {took}")
 
@@ -103,7 +103,8 @@ def array_row(rounds: Sequence[tuple[Rate, Rate]]) -> BenchmarkRow:
 def _ratio(
     name: str, ratios: Sequence[float], target: float, rounds: Sequence[tuple[Rate, Rate]], how: str
 ) -> BenchmarkRow:
-    """Return the median of the rounds; fewer jobs are over too soon for a target, as the last look comes after them."""
+    """Return the median of the rounds; without a target for fewer jobs than ``COUNT``."""
+    # few jobs are over before the last poll, which then dominates their time
     if rounds[0][0].count < COUNT:
         return BenchmarkRow(
             name, median(ratios), "times", n=len(rounds), how=f"{how}; the target is one for {COUNT} jobs"
@@ -111,17 +112,18 @@ def _ratio(
     return at_least(name, median(ratios), target, "times", n=len(rounds), how=how)
 
 
-def _in_turn(rounds: int, loop: Callable[[int], Rate], ours: Callable[[int], Rate]) -> list[tuple[Rate, Rate]]:
-    """Measure one after the other, each first in every second round: Slurm slows with the jobs that it remembers."""
-    found = []
+def _in_turn(rounds: int, loop: Callable[[int], Rate], plane: Callable[[int], Rate]) -> list[tuple[Rate, Rate]]:
+    """Measure the bare loop and the plane in turn; each is first in every second round."""
+    # Slurm slows down with the jobs that it remembers
+    rates = []
     for at in range(rounds):
-        pair = {first: first(at) for first in ((loop, ours) if at % 2 == 0 else (ours, loop))}
-        found.append((pair[loop], pair[ours]))
-    return found
+        pair = {first: first(at) for first in ((loop, plane) if at % 2 == 0 else (plane, loop))}
+        rates.append((pair[loop], pair[plane]))
+    return rates
 
 
 def bare(cluster: SlurmCluster, folder: Path, count: int) -> Rate:
-    """Submit jobs one by one with sbatch, and wait until the queue is empty."""
+    """Submit jobs one by one with sbatch; wait until the queue is empty."""
     began_s = time.monotonic()
     for _ in range(count):
         cluster.run([*_sbatch(folder), "--wrap", "true"])
@@ -130,7 +132,7 @@ def bare(cluster: SlurmCluster, folder: Path, count: int) -> Rate:
 
 
 def bare_array(cluster: SlurmCluster, folder: Path, count: int) -> Rate:
-    """Submit one array with sbatch, and wait until the queue is empty."""
+    """Submit one array with sbatch; wait until the queue is empty."""
     began_s = time.monotonic()
     cluster.run([*_sbatch(folder), f"--array=0-{count - 1}", "--wrap", "true"])
     submitted_s = time.monotonic() - began_s
@@ -138,7 +140,7 @@ def bare_array(cluster: SlurmCluster, folder: Path, count: int) -> Rate:
 
 
 def steady(cluster: SlurmCluster, folder: Path, live: int, seconds: float) -> tuple[dict[str, float], int]:
-    """Return what a plane takes that follows so many jobs of which next to none changes, and how many there were."""
+    """Return the usage of a plane that watches ``live`` jobs that hardly change, and their number."""
     with hosted(cluster, folder):
         with PlaneJournal(folder / JOURNAL) as journal:
             for start in range(0, live, 500):
@@ -155,7 +157,7 @@ def steady(cluster: SlurmCluster, folder: Path, live: int, seconds: float) -> tu
 
 @contextmanager
 def hosted(cluster: SlurmCluster, folder: Path, seconds: float = SETTLE_S) -> Iterator[None]:
-    """Run the plane of a folder in a process of its own, as long as needed or for some seconds; it looks already."""
+    """Run the plane of a folder in a process of its own until the block ends; yield once it polls."""
     prepare(folder, HostSettings())
     argv = [sys.executable, "-P", "-m", "benchmarks.plane.host", str(folder), str(seconds)]
     with PlaneJournal(folder / JOURNAL):
@@ -169,10 +171,10 @@ def hosted(cluster: SlurmCluster, folder: Path, seconds: float = SETTLE_S) -> It
 
 
 def until(folder: Path, done: Callable[[PlaneJournal], bool]) -> None:
-    """Look into the journal until it is so.
+    """Poll the journal until ``done``.
 
     Raises:
-        LeadlineError: it is not within ``SETTLE_S``.
+        LeadlineError: It is not done within ``SETTLE_S``.
     """
     deadline_s = time.monotonic() + SETTLE_S
     with PlaneJournal(folder / JOURNAL) as journal:
@@ -183,7 +185,7 @@ def until(folder: Path, done: Callable[[PlaneJournal], bool]) -> None:
 
 
 def _plane(cluster: SlurmCluster, folder: Path, count: int, *, array: bool = False, measured: bool = False) -> Rate:
-    """Hand jobs over to a plane that runs, and wait until all are settled and recorded."""
+    """Submit jobs to a running plane; wait until all are settled and recorded."""
     with hosted(cluster, folder):
         began_s = time.monotonic()
         with PlaneJournal(folder / JOURNAL) as journal:
@@ -210,11 +212,11 @@ def _jobs(
 
 
 def _submitted(journal: PlaneJournal) -> int:
-    return sum(one.scheduler_id is not None for job in journal.open_jobs() for one in job.attempts)
+    return sum(attempt.scheduler_id is not None for job in journal.open_jobs() for attempt in job.attempts)
 
 
 def _sbatch(folder: Path) -> list[str]:
-    """Return sbatch with what a job must be given, its output in a file of its own, as it is where nobody asks."""
+    """Return sbatch with a job's request; each job writes its output to a file of its own, as by default."""
     return ["sbatch", "--parsable", "-p", "short", "-D", str(folder), "-c", "1", "--mem=10M", "-t", "60"]
 
 

@@ -1,4 +1,4 @@
-"""Replay a published trace under several ways of asking for time: waits, slowdowns, kills and waste, in one table."""
+"""Replay a published trace under several request rules: waits, slowdowns, kills and waste."""
 
 import time
 from collections import defaultdict
@@ -27,14 +27,14 @@ from leadline.execution.schedulers.simulated.replay import (
 )
 
 WINDOWS = 5
-"""Into so many parts of as many jobs the trace is cut. All are replayed, one after the other, and the first is not
-scored: it meets an empty cluster and nothing learned, and on it alone the way of learning was chosen."""
+"""Parts of equal size of the trace. All are replayed in order. The first is not scored: it starts on an empty cluster
+without training data, and the learning method was chosen on it."""
 LOADS = (0.85, 0.9, 0.95)
-"""Offered loads: the core-seconds that all jobs need ÷ those of the cluster between the first and last submission."""
+"""Offered loads: core-seconds of all jobs ÷ those of the cluster between first and last submission."""
 SHARE = 5
-"""One user in so many asks as Leadline says, where it is not all of them."""
+"""One user in so many follows Leadline, where not all do."""
 MOST_S = 20.0
-"""In which 10,000 jobs are to be replayed on one core."""
+"""Target for the replay of 10,000 jobs on one core."""
 
 Jobs = Sequence[AccountedJob]
 USERS = "users' requests"
@@ -47,20 +47,20 @@ WAYS: dict[str, Callable[[Jobs], RequestPolicy]] = {
     "last two runs, backfill only": lambda _: LastTwoRuns(limits=False),
     "Leadline, backfill only": lambda _: LearnedRequests(ForecastUse.HINT),
 }
-"""Ways of asking. A least limit is Slurm's ``--time-min`` beside the user's own; with the last two limits stay the
-users', and the scheduler alone is told: a site could do that."""
+"""Request rules. A least limit is Slurm's ``--time-min`` in addition to the user's limit. The last two keep the users'
+limits and inform the scheduler alone, as a site could."""
 SOME = {
     "Leadline's limits, one user in five": ForecastUse.LIMIT,
     "Leadline's least limits, one user in five": ForecastUse.LEAST,
 }
-FIGURES: dict[str, tuple[str, Callable[[ReplayScores], float]]] = {
-    "mean wait": ("h", lambda one: one.wait_s / HOUR_S),
-    "mean bounded slowdown": ("", lambda one: one.slowdown),
-    "jobs killed": ("%", lambda one: 100 * one.killed),
-    "asked for in vain": ("% of need", lambda one: 100 * one.waste),
-    "of that lost in kills": ("% of need", lambda one: 100 * one.lost),
-    "utilisation": ("%", lambda one: 100 * one.utilisation),
-    "makespan": ("days", lambda one: one.makespan_s / DAY_S),
+METRICS: dict[str, tuple[str, Callable[[ReplayScores], float]]] = {
+    "mean wait": ("h", lambda scores: scores.wait_s / HOUR_S),
+    "mean bounded slowdown": ("", lambda scores: scores.slowdown),
+    "jobs killed": ("%", lambda scores: 100 * scores.killed),
+    "requested but unused": ("% of need", lambda scores: 100 * scores.waste),
+    "of that lost in kills": ("% of need", lambda scores: 100 * scores.lost),
+    "utilisation": ("%", lambda scores: 100 * scores.utilisation),
+    "makespan": ("days", lambda scores: scores.makespan_s / DAY_S),
 }
 
 
@@ -68,7 +68,7 @@ def replay_rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     """Return the medians over windows and loads of MetaCentrum's trace in the folder ``data``, and a replay's time.
 
     Raises:
-        InvalidInput: the folder lacks the table.
+        InvalidInput: The folder lacks the table.
         MissingExtra: pyarrow or scikit-learn is not installed.
     """
     jobs = metacentrum_jobs(data)
@@ -89,7 +89,7 @@ def replayed(jobs: Jobs, asking: RequestPolicy, load: float) -> list[ReplayScore
 
 
 def by_some(jobs: Jobs, use: ForecastUse, load: float) -> list[ReplayScores]:
-    """Let each fifth of the users in turn ask as Leadline says, learning from their own jobs, and score those jobs."""
+    """Let each fifth of the users in turn follow Leadline, trained on their own jobs; score those jobs."""
     users = sorted({job.user for job in jobs})
     cores = 0
     of_job: dict[int, list[ReplayedAttempt]] = {}
@@ -97,11 +97,11 @@ def by_some(jobs: Jobs, use: ForecastUse, load: float) -> list[ReplayScores]:
         asking = PartialRequests(LearnedRequests(use), users[turn::SHARE])
         cluster = loaded_cluster(jobs, load)
         cores = cluster.cores
-        own: defaultdict[int, list[ReplayedAttempt]] = defaultdict(list)
-        for one in replay(jobs, cluster, asking):
-            own[one.job].append(one)
-        of_job |= {index: runs for index, runs in own.items() if jobs[index].user in asking.users}
-    attempts = [one for runs in of_job.values() for one in runs]
+        by_job: defaultdict[int, list[ReplayedAttempt]] = defaultdict(list)
+        for attempt in replay(jobs, cluster, asking):
+            by_job[attempt.job].append(attempt)
+        of_job |= {index: runs for index, runs in by_job.items() if jobs[index].user in asking.users}
+    attempts = [attempt for runs in of_job.values() for attempt in runs]
     return [score_replay(jobs, attempts, cores, scored=window) for window in _windows(len(jobs))]
 
 
@@ -112,32 +112,33 @@ def _windows(count: int) -> list[range]:
 
 def _speed(jobs: Jobs) -> list[BenchmarkRow]:
     """Time the replay of 10,000 jobs, and of all."""
-    found = []
+    rows = []
     for count in (10_000, len(jobs)):
         cluster = loaded_cluster(jobs[:count], LOADS[-1])
         began = time.perf_counter()
         replay(jobs[:count], cluster, UserRequests())
         took_s = time.perf_counter() - began
         how = f"one core, {USERS}, on {cluster.cores} simulated cores, offered load {LOADS[-1]:g}"
-        found.append(at_most(f"replay of {count:,} jobs", took_s, MOST_S, "s", n=count, how=how))
-    return found
+        rows.append(at_most(f"replay of {count:,} jobs", took_s, MOST_S, "s", n=count, how=how))
+    return rows
 
 
 def _table(scores: Mapping[str, Mapping[float, list[ReplayScores]]]) -> list[BenchmarkRow]:
-    """Make one row of each figure and way; what a fifth of the users did tells nothing of the whole cluster.
+    """Return one row for each metric and rule; the baseline are the users' requests in the same windows.
 
-    The baseline is what the users' requests made of the same windows at the same loads.
+    Utilisation and makespan are properties of the whole cluster, so rules for a fifth of the users have none.
     """
-    found = []
-    for figure, (unit, of) in FIGURES.items():
-        for way, own in scores.items():
-            if way in SOME and figure in {"utilisation", "makespan"}:
+    rows = []
+    for metric, (unit, of) in METRICS.items():
+        for way, by_load in scores.items():
+            if way in SOME and metric in {"utilisation", "makespan"}:
                 continue
-            values = [of(one) for load in own for one in own[load]]
-            users = median(of(one) for load in own for one in scores[USERS][load])
-            loads = ", ".join(f"{load:g}" for load in own)
+            windows = [window for load in by_load for window in by_load[load]]
+            values = [of(window) for window in windows]
+            users = median(of(window) for load in by_load for window in scores[USERS][load])
+            loads = ", ".join(f"{load:g}" for load in by_load)
             shown = ", ".join(f"{value:.3g}" for value in values)
             how = f"median of {len(values)} windows at offered loads of {loads}: {shown}; baseline: {USERS}"
-            count = sum(one.jobs for load in own for one in own[load])
-            found.append(BenchmarkRow(f"{figure}: {way}", median(values), unit, baseline=users, n=count, how=how))
-    return found
+            count = sum(window.jobs for window in windows)
+            rows.append(BenchmarkRow(f"{metric}: {way}", median(values), unit, baseline=users, n=count, how=how))
+    return rows

@@ -1,4 +1,4 @@
-"""Ways of asking for time: as users do, by their last two jobs, by what Leadline learns, and knowing it all."""
+"""Request rules for time: the users' own, their last two runs, Leadline's learned limits, and an oracle."""
 
 import math
 from collections import defaultdict, deque
@@ -12,16 +12,16 @@ from leadline.core.units import HOUR_S, MINUTE_S
 from leadline.execution.schedulers.simulated.replay import LimitRequest, RequestPolicy
 from leadline.recommendation.requests import RERUN_GROWTH, KillLoss, limit_from_distribution
 
-STEPS_S = tuple([one * MINUTE_S for one in (1, 5, 15, 30)] + [one * HOUR_S for one in (1, 2, 5, 10, 20, 50, 100)])
-"""By how much more a job is expected to run each time it outran what was expected (Tsafrir et al. 2007, table 3)."""
+STEPS_S = (*(n * MINUTE_S for n in (1, 5, 15, 30)), *(n * HOUR_S for n in (1, 2, 5, 10, 20, 50, 100)))
+"""Extension of the expected time each time a job exceeds it (Tsafrir et al. 2007, table 3)."""
 PACE = 0.005
-"""How fast the risk that is asked for follows what became of it, as its authors took it."""
+"""Step size of the risk's adaptation, as in the paper."""
 LONGER = 1.2
-"""By at least so much more, of what it ran, a job is expected to run that outran what was learned of it."""
+"""Least factor on the elapsed time of a job that exceeded its learned distribution."""
 
 
 class UserRequests:
-    """Ask for what the user asked for, and for half as much again after every kill."""
+    """Keep the user's request; add half of it after every kill."""
 
     def ask(self, job: AccountedJob, killed_at_s: Sequence[float]) -> LimitRequest:  # noqa: D102 - the protocol's
         limit_s = _request_s(job, killed_at_s)
@@ -31,11 +31,11 @@ class UserRequests:
         return limit_s
 
     def ended(self, job: AccountedJob) -> None:
-        """Learn nothing."""
+        """Do nothing."""
 
 
 class OracleRequests(UserRequests):
-    """Ask for what each job will need."""
+    """Request exactly what each job will need."""
 
     def __init__(self, jobs: Sequence[AccountedJob]) -> None:
         self._needs_s = {job.id: job.elapsed_s or 0.0 for job in jobs}
@@ -46,10 +46,10 @@ class OracleRequests(UserRequests):
 
 
 class LastTwoRuns:
-    """Take the mean of the last two runs of the same user, at most the request (Tsafrir, Etsion, Feitelson 2007).
+    """Predict the mean of the last two runs of the same user, at most the request (Tsafrir, Etsion, Feitelson 2007).
 
-    As they did, the scheduler alone uses it, kills remain at the user's request, and who outruns it is expected to run
-    a little longer, and more each time. With ``limits`` it is what users ask for instead, doubled after a kill.
+    As in the paper, only the scheduler uses it, and kills stay at the user's request. The prediction for a job that
+    exceeds it grows in steps. With ``limits`` it replaces the user's request and is doubled after a kill.
     """
 
     def __init__(self, *, limits: bool) -> None:
@@ -59,10 +59,10 @@ class LastTwoRuns:
 
     def ask(self, job: AccountedJob, killed_at_s: Sequence[float]) -> LimitRequest:  # noqa: D102 - the protocol's
         last, request_s = self._last[job.user], _request_s(job, killed_at_s)
-        foretold_s = min(request_s, sum(last) / len(last)) if last else request_s
+        predicted_s = min(request_s, sum(last) / len(last)) if last else request_s
         if not self._limits:
-            return LimitRequest(request_s, max(1.0, foretold_s))
-        limit_s = min(2 * killed_at_s[-1], _request_s(job, [])) if killed_at_s else foretold_s
+            return LimitRequest(request_s, max(1.0, predicted_s))
+        limit_s = min(2 * killed_at_s[-1], _request_s(job, [])) if killed_at_s else predicted_s
         limit_s = _whole_minutes(limit_s, request_s)
         return LimitRequest(limit_s, limit_s)
 
@@ -77,23 +77,23 @@ class LastTwoRuns:
 
 
 class ForecastUse(StrEnum):
-    """What is done with a distribution of run times."""
+    """The use of a distribution of run times."""
 
     LIMIT = "limit"
-    """The limit of least expected loss is asked for, in place of the user's request."""
+    """Request the limit of least expected loss instead of the user's."""
     LEAST = "least"
-    """The user's request is asked for, and that limit is enough if the job can start at once with it."""
+    """Keep the user's request, and accept that limit if the job can start at once with it."""
     HINT = "hint"
-    """The user's request remains the limit, and the scheduler alone expects the median."""
+    """Keep the user's request as the limit; only the scheduler expects the median."""
 
 
 class LearnedRequests:
-    """Take the run times that Leadline learns from the jobs that have ended.
+    """Use the run times that Leadline learns from ended jobs.
 
-    The limit of least expected loss is that for the accepted risk and the weights that hold where nobody chose others,
-    never above the user's request; after a kill it is that of the runs that take longer still. So that the risk is what
-    it says, the one that is asked for follows what became of those before (I. Gibbs and E. Candès, "Adaptive conformal
-    inference under distribution shift", 2021); once it is used up, the user's request stands.
+    The limit has the least expected loss for the accepted risk and the default weights, at most the user's request.
+    After a kill only longer runs count. The risk adapts to the outcomes of earlier jobs, so that it holds (I. Gibbs and
+    E. Candès, "Adaptive conformal inference under distribution shift", 2021). Once it is used up, the user's request
+    is kept.
     """
 
     def __init__(self, use: ForecastUse, *, usual: Constraints | None = None) -> None:
@@ -106,19 +106,19 @@ class LearnedRequests:
         request_s = _request_s(job, killed_at_s)
         if not killed_at_s:
             self._runtimes.came(job)
-        known = self._runtimes.of(job)
-        if known is not None and killed_at_s:
-            known = known.beyond(killed_at_s[-1])
-        if known is None:
+        runtimes = self._runtimes.of(job)
+        if runtimes is not None and killed_at_s:
+            runtimes = runtimes.beyond(killed_at_s[-1])
+        if runtimes is None:
             return LimitRequest(request_s, request_s)
         if self._use is ForecastUse.HINT:
-            return LimitRequest(request_s, min(known.median, request_s))
+            return LimitRequest(request_s, min(runtimes.median, request_s))
         if not killed_at_s:
-            self._bounds_s[job.id] = known.quantile(1 - self._risk) if self._risk > 0 else math.inf
+            self._bounds_s[job.id] = runtimes.quantile(1 - self._risk) if self._risk > 0 else math.inf
         if self._risk <= 0:
             return LimitRequest(request_s, request_s)
         limit_s = _whole_minutes(
-            limit_from_distribution(known, self._risk, self._usual.weights, KillLoss.LIMIT).value, request_s
+            limit_from_distribution(runtimes, self._risk, self._usual.weights, KillLoss.LIMIT).value, request_s
         )
         return (
             LimitRequest(request_s, request_s, limit_s)
@@ -127,8 +127,8 @@ class LearnedRequests:
         )
 
     def expect_anew(self, job: AccountedJob, ran_s: float, limit_s: float) -> float:  # noqa: D102 - the protocol's
-        known = self._runtimes.of(job)
-        longer = known.beyond(ran_s) if known is not None else None
+        runtimes = self._runtimes.of(job)
+        longer = runtimes.beyond(ran_s) if runtimes is not None else None
         return min(max(longer.median, LONGER * ran_s), limit_s) if longer is not None else limit_s
 
     def ended(self, job: AccountedJob) -> None:  # noqa: D102 - the protocol's
@@ -141,11 +141,11 @@ class LearnedRequests:
 
 
 class PartialRequests:
-    """Let some users ask in one way, which learns from their own jobs alone, and all others for their requests."""
+    """Apply one rule to some users, trained on their own jobs alone; all others keep their requests."""
 
-    def __init__(self, theirs: RequestPolicy, users: Collection[str]) -> None:
+    def __init__(self, rule: RequestPolicy, users: Collection[str]) -> None:
         self.users = frozenset(users)
-        self._theirs, self._others = theirs, UserRequests()
+        self._rule, self._default = rule, UserRequests()
 
     def ask(self, job: AccountedJob, killed_at_s: Sequence[float]) -> LimitRequest:  # noqa: D102 - the protocol's
         return self._of(job).ask(job, killed_at_s)
@@ -157,15 +157,15 @@ class PartialRequests:
         self._of(job).ended(job)
 
     def _of(self, job: AccountedJob) -> RequestPolicy:
-        return self._theirs if job.user in self.users else self._others
+        return self._rule if job.user in self.users else self._default
 
 
 def _request_s(job: AccountedJob, killed_at_s: Sequence[float]) -> float:
-    """Return the user's request, or, once that was too little, half as much again as what was."""
+    """Return the user's request, or 1.5 times the time of the last kill once that was reached."""
     request_s = job.walltime_s or 0.0
     return request_s if not killed_at_s or killed_at_s[-1] < request_s else RERUN_GROWTH * killed_at_s[-1]
 
 
 def _whole_minutes(limit_s: float, most_s: float) -> float:
-    """Round up to what schedulers count in, at most to the user's own request."""
+    """Round up to whole minutes, at most to the user's request."""
     return min(most_s, max(1, math.ceil(limit_s / MINUTE_S)) * MINUTE_S)

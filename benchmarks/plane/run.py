@@ -1,13 +1,9 @@
-"""``leadline bench plane``: the Intelligence Plane on a real Slurm, and on published traces."""
+"""``bench plane``: the Intelligence Plane on a real Slurm, and on published traces."""
 
-import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-
-import psutil
 
 from benchmarks.plane.faults import fault_rows
 from benchmarks.plane.live import live_rows
@@ -24,30 +20,29 @@ SEED = 1
 ON_SLURM, ON_TRACE = ("rates", "faults", "loop"), ("replay", "waits")
 PARTS = (*ON_SLURM, "live", *ON_TRACE)
 PLAN = ClusterPlan(name="bench", nodes=2, cores=64, memory_mib=64_000, remembered_s=60)
-"""So many cores are declared that jobs of `true` wait for Slurm itself alone, not for a free one."""
+"""Enough cores are declared that jobs of `true` never wait for a free one."""
 
 
 def run(*, quick: bool = False, data: Path | None = None, only: str | None = None) -> BenchmarkResult:
     """Measure the plane, or one of ``PARTS``; ``data`` is a folder with the trace of MetaCentrum.
 
     Raises:
-        UnknownName: there is no such part.
-        InvalidInput: Slurm's daemons are not installed, or a part is asked for that needs the trace.
+        UnknownName: There is no such part.
+        InvalidInput: Slurm's daemons are not installed, or a part needs the trace.
     """
     if only is not None and only not in PARTS:
         raise UnknownName("part of bench plane", only, PARTS, fix=f"it has {', '.join(PARTS)}")
     if only in ON_TRACE and data is None:
         raise InvalidInput(f"--only {only} replays a published trace: name its folder with --data")
-    parts = [only] if only else [one for one in PARTS if data is not None or one not in ON_TRACE]
+    parts = [only] if only else [part for part in PARTS if data is not None or part not in ON_TRACE]
     if (why := why_no_slurm()) and not set(parts).isdisjoint(ON_SLURM):
-        raise InvalidInput(f"{why}; python3 dev test installs what is needed where it may")
+        raise InvalidInput(f"{why}; python3 dev test installs them where it is allowed to")
     folder = Path(tempfile.mkdtemp(prefix="leadline-plane-"))
     try:
         rows = [row for part in parts for row in _part(part, folder, quick=quick, data=data)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    machine = {"system": platform.platform(), "cores": str(psutil.cpu_count())}
-    return BenchmarkResult("plane", tuple(rows), datetime.now(UTC).date().isoformat(), machine)
+    return BenchmarkResult("plane", tuple(rows))
 
 
 def _part(part: str, folder: Path, *, quick: bool, data: Path | None) -> Sequence[BenchmarkRow]:

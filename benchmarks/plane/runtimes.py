@@ -1,4 +1,4 @@
-"""Learn online how long jobs run, from those that have ended: a quantile forest over what is known at submission."""
+"""Run times learned online from ended jobs: a quantile forest over the features known at submission."""
 
 import math
 from bisect import bisect_right
@@ -15,18 +15,18 @@ from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 
 ROWS = 4000
-"""How many of the last jobs are learned from: people and their programs change."""
+"""Number of last jobs in the training data: users and their programs change."""
 FEWEST = 100
-"""Below so many jobs nothing is said."""
+"""Fewest ended jobs for a prediction."""
 EVERY = 250
-"""So many jobs later it is learned anew."""
+"""Ended jobs between two fits."""
 TREES, LEAF = 50, 10
-"""How many trees there are, and the fewest jobs of a leaf: 5 to 40 of them were alike on the trace's first fifth."""
+"""Trees, and fewest jobs in a leaf; 5 to 40 jobs made no difference on the trace's first fifth."""
 
 
 @dataclass(slots=True)
 class _Past:
-    """The logarithms of run times of jobs that ended, the last one last, and how they went."""
+    """Logarithms of the run times of ended jobs, the last one last, and their shares of the request."""
 
     logs: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     shares: deque[float] = field(default_factory=lambda: deque(maxlen=50))
@@ -38,14 +38,14 @@ class _Past:
         self.count += 1
 
     def described(self) -> list[float]:
-        """Return the last run, the mean of two, and of the last ten the mean, the spread and the share of the request.
+        """Return features: last run, mean of two, mean, deviation and share of the last ten, extremes and count.
 
-        The extremes and how many there were follow; what is not known is NaN.
+        Unknown features are NaN.
         """
         if not self.logs:
             return [math.nan] * 7 + [0.0]
         logs = list(self.logs)
-        ten, two_s = logs[-10:], [math.exp(one) for one in logs[-2:]]
+        ten, two_s = logs[-10:], [math.exp(log) for log in logs[-2:]]
         return [
             logs[-1], math.log(sum(two_s) / len(two_s)), float(np.mean(ten)), float(np.std(ten)),
             float(np.mean(list(self.shares)[-10:])), min(logs), max(logs), math.log1p(self.count),
@@ -53,12 +53,12 @@ class _Past:
 
 
 class RuntimeForest:
-    """How long jobs run, learned from those that were told to have ended.
+    """The distribution of run times, learned from ended jobs.
 
-    A job is described by what it asks for, when it came, what is under way of its user's, and how long the last jobs of
-    its user, and of its user's with the same request, ran. A forest of extremely randomised trees parts the jobs; the
-    jobs that share leaves with a new one, once for each tree, are the distribution of its run time (N. Meinshausen,
-    "Quantile regression forests", 2006).
+    The features are a job's request, its time of submission, its user's running and waiting jobs, and the run times of
+    the user's last jobs, with the same request and with any. The jobs that share leaves with a new one in a forest of
+    extremely randomised trees, once for each tree, are the distribution of its run time (N. Meinshausen, "Quantile
+    regression forests", 2006).
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -75,13 +75,13 @@ class RuntimeForest:
         self._leaves: list[dict[int, npt.NDArray[np.float64]]] = []
 
     def came(self, job: AccountedJob) -> None:
-        """Note a job that is submitted, as it is known then."""
+        """Record a submitted job with its features at that moment."""
         self._described[job.id] = self._describe(job)
         self._came[job.user].append(job.submitted_s)
         self._open[job.user][job.id] = job.submitted_s
 
     def of(self, job: AccountedJob) -> "RuntimeSample | None":
-        """Return how long a job that came will run, in seconds; ``None`` while too little is known."""
+        """Return the distribution of a submitted job's run time in seconds; None before the first fit."""
         if self._ended >= self._due:
             self._learn()
         if not self._trees:
@@ -91,7 +91,7 @@ class RuntimeForest:
         return RuntimeSample(np.exp(np.sort(np.concatenate(shared))).tolist())
 
     def ended(self, job: AccountedJob) -> None:
-        """Learn how long a job ran that ended by itself."""
+        """Add a job that ended by itself to the training data."""
         elapsed_s, request_s = job.elapsed_s or 1.0, job.walltime_s or 1.0
         log = math.log(max(1.0, elapsed_s))
         for key in _alike(job):
@@ -107,9 +107,9 @@ class RuntimeForest:
             math.log(job.cores), math.log(job.walltime_s or 1.0), float(self._code("user", job.user)),
             float(self._code("partition", job.partition)), day_s / HOUR_S, float(job.submitted_s // DAY_S % 7),
             math.log1p(job.submitted_s - came[-1]) if came else math.nan,
-            float(sum(one >= job.submitted_s - HOUR_S for one in came)), math.log1p(len(under_way)),
+            float(sum(time_s >= job.submitted_s - HOUR_S for time_s in came)), math.log1p(len(under_way)),
             math.log1p(job.submitted_s - min(under_way.values())) if under_way else math.nan,
-            *(figure for key in _alike(job) for figure in self._past[key].described()),
+            *(feature for key in _alike(job) for feature in self._past[key].described()),
         ]  # fmt: skip
 
     def _code(self, kind: str, name: str) -> int:
@@ -122,13 +122,13 @@ class RuntimeForest:
         logs = np.array([log for _, log in self._rows])
         forest = ExtraTreesRegressor(TREES, min_samples_leaf=LEAF, max_features=0.5, random_state=self._seed)
         forest.fit(matrix, logs)
-        self._trees = [one.tree_ for one in forest.estimators_]
+        self._trees = [tree.tree_ for tree in forest.estimators_]
         self._leaves = [_by_leaf(tree.apply(matrix), logs) for tree in self._trees]
         self._due = self._ended + EVERY
 
 
 def _alike(job: AccountedJob) -> tuple[tuple[object, ...], ...]:
-    """Return what names the jobs of the past that a job is like: its user, and the same request of that user's."""
+    """Return the keys of similar past jobs: those of its user, and those of its user with the same request."""
     return (job.user,), (job.user, job.cores, job.walltime_s)
 
 
@@ -147,11 +147,11 @@ class RuntimeSample:
 
     @property
     def median(self) -> float:
-        """The value in the middle."""
+        """Return the median."""
         return self.quantile(0.5)
 
     def quantile(self, probability: float) -> float:
-        """Return the least of the values that X stays at or below with ``probability``."""
+        """Return the least value that X does not exceed with ``probability``."""
         return self.values[min(len(self.values), max(1, math.ceil(probability * len(self.values) - 1e-9))) - 1]
 
     def above(self, value: float) -> float:
@@ -159,10 +159,10 @@ class RuntimeSample:
         return 1 - bisect_right(self.values, value) / len(self.values)
 
     def mean_below(self, value: float) -> float:
-        """Return the sum of the values up to ``value`` ÷ how many there are."""
+        """Return the sum of the values up to ``value`` ÷ the number of values."""
         return self._sums[bisect_right(self.values, value)] / len(self.values)
 
     def beyond(self, value: float) -> "RuntimeSample | None":
-        """Return what is known once X is known to exceed ``value``; ``None`` if no value does."""
-        rest = self.values[bisect_right(self.values, value) :]
-        return RuntimeSample(rest) if rest else None
+        """Return the distribution of X given that it exceeds ``value``; None if no value does."""
+        larger = self.values[bisect_right(self.values, value) :]
+        return RuntimeSample(larger) if larger else None

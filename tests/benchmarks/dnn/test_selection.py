@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from benchmarks.dnn.measured_steps import KERNELS, OP_MODEL, SPECS, MeasuredSteps
-from benchmarks.dnn.selection import _asked, records
+from benchmarks.dnn.selection import _split, records
 from leadline.estimators.step_time.selection import Domain, StepGroup, rank_estimators
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels
 
@@ -30,7 +30,7 @@ def tried(group, count, errors, *, known=False, devices=("RTX 3090", "RTX 4090")
 
 def test_each_device_counts_the_same_however_many_steps_it_has():
     one = tried(HALF, 100, {SPECS: 0.0})
-    one.said[SPECS][one.device == "RTX 4090"] = np.exp(-0.5)  # 20 of 100 steps
+    one.predicted[SPECS][one.device == "RTX 4090"] = np.exp(-0.5)  # 20 of 100 steps
     (record,) = records([one])
     assert pytest.approx(0.5 * (1 - np.exp(-0.5))) == record.error
     assert pytest.approx(0.5) == record.within
@@ -76,16 +76,16 @@ def test_few_steps_are_joined_by_those_of_the_other_phase():
 
 def test_an_estimator_that_refuses_some_steps_has_no_record():
     one = tried(HALF, 100, {OP_MODEL: 0.01, SPECS: 0.2})
-    one.said[OP_MODEL][3] = np.nan
+    one.predicted[OP_MODEL][3] = np.nan
     assert [record.estimator for record in records([one])] == [SPECS]
 
 
 def test_what_one_half_of_the_models_chooses_answers_for_the_other():
     one = tried(HALF, 400, {OP_MODEL: 0.05, KERNELS: 0.15, SPECS: 0.4})
-    asked = _asked(one, [one])
-    assert one.said[OP_MODEL].tolist() == asked.answers["chosen"].tolist()
-    assert 0.85 < np.mean((asked.low <= asked.measured) & (asked.measured <= asked.high)) < 0.95
-    assert asked.how.startswith("chosen by the other half of the models: op law;")
+    split = _split(one, [one])
+    assert one.predicted[OP_MODEL].tolist() == split.answers["chosen"].tolist()
+    assert 0.85 < np.mean((split.low <= split.measured) & (split.measured <= split.high)) < 0.95
+    assert split.how.startswith("chosen by the other half of the models: op law;")
 
 
 @pytest.mark.timeout(1200)

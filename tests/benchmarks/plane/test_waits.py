@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.plane.job_trace import simulate_queue
-from benchmarks.plane.waits import FORETOLD, ONCE, WaitCase, case_rows, simple_answers, tenths_row
+from benchmarks.plane.waits import WITH_FORECAST, ONCE, WaitCase, case_rows, simple_answers, tenths_row
 from leadline.core.queues import AccountedJob
 from leadline.estimators.queue_state import accounting_at, queue_rows
 
@@ -57,7 +57,7 @@ def test_rows_set_what_was_learned_beside_simpler_answers():
     held = rows[f"made up: {ONCE}: interval holds the wait"]
     assert (held.target, held.target_high) == (85.0, 95.0)
     assert 80.0 <= held.value <= 100.0
-    assert f"made up: {ONCE}{FORETOLD}: mean error of the logarithm" in rows
+    assert f"made up: {ONCE}{WITH_FORECAST}: mean error of the logarithm" in rows
 
 
 def test_simpler_answers_know_nothing_of_what_came_later():

@@ -18,9 +18,11 @@ def benchmarks_installed() -> bool:
         return False
 
 
-app = import_module("benchmarks.command").app if benchmarks_installed() else CommandApp()
+app = CommandApp()
 
-if not benchmarks_installed():
+if benchmarks_installed():
+    app = import_module("benchmarks.command").app
+else:
 
     @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
     def bench(
