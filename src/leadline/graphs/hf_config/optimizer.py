@@ -1,6 +1,7 @@
 """The optimizer's step on a tape: PyTorch's multi-tensor updates with temporaries, or bitsandbytes' kernels."""
 
 import math
+from collections.abc import Iterator, Sequence
 
 from leadline.core.graph import BYTES_PER_ELEMENT, OpKind, Stage, StorageCategory
 from leadline.core.workload import Optimizer
@@ -51,18 +52,22 @@ def hold_states(tape: Tape, optimizer: Optimizer) -> list[TapeTensor]:
     return [
         tape.new(shape, dtype, StorageCategory.OPTIMIZER_STATE)
         for _ in range(optimizer.states)
-        for weight in tape.parameters
-        for shape, dtype in _state_tensors(weight, optimizer)
+        for shape, dtype in _state_tensors(tape.parameters, optimizer)
     ]
 
 
-def _state_tensors(weight: TapeTensor, optimizer: Optimizer) -> list[tuple[tuple[int, ...], str]]:
-    """Return shape and dtype of the tensors of one state of a weight."""
+def _state_tensors(weights: Sequence[TapeTensor], optimizer: Optimizer) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield shape and dtype of the tensors of one state, weight by weight."""
     if not optimizer.from_bitsandbytes:
-        return [(weight.shape, weight.dtype)]
-    if not optimizer.quantized or weight.elements < MIN_QUANTIZED_ELEMENTS:
-        return [(weight.shape, "float32")]
-    return [(weight.shape, "uint8"), ((math.ceil(weight.elements / QUANTIZATION_BLOCK),), "float32")]
+        yield from ((weight.shape, weight.dtype) for weight in weights)
+        return
+    quantized = optimizer.quantized
+    for weight in weights:
+        if quantized and weight.elements >= MIN_QUANTIZED_ELEMENTS:
+            yield weight.shape, "uint8"
+            yield (math.ceil(weight.elements / QUANTIZATION_BLOCK),), "float32"
+        else:
+            yield weight.shape, "float32"
 
 
 def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) -> None:
@@ -93,9 +98,7 @@ def _update_each(tape: Tape, optimizer: Optimizer) -> None:
     """Record one kernel per weight. It reads gradient, weight and state, and writes weight and state in place."""
     weights = tape.parameters
     states = optimizer.states * sum(
-        math.prod(shape) * BYTES_PER_ELEMENT[dtype]
-        for weight in weights
-        for shape, dtype in _state_tensors(weight, optimizer)
+        math.prod(shape) * BYTES_PER_ELEMENT[dtype] for shape, dtype in _state_tensors(weights, optimizer)
     )
     weight_bytes = float(sum(weight.bytes for weight in weights))
     tape.op("optimizer_update", OpKind.OPTIMIZER, weights[:1], weights[:1],
