@@ -12,6 +12,7 @@ BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which stands for the GPU inside the trace."""
 
 FAKE_MODE = FakeTensorMode(allow_non_fake_inputs=True)
+# PyTorch's own cache costs more per op than ResultCache, which stands in front of it.
 FAKE_MODE.cache_enabled = False
 CUDA = torch.device("cuda", 0)
 NESTING = [0]
