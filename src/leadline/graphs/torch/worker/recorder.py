@@ -166,7 +166,7 @@ class Recorder(TorchDispatchMode):
             if self.session.real:
                 self._record(func, traits, args, kwargs, out)
             return out
-        # A real generator refuses the simulated device, and random numbers have no values here.
+        # Random numbers have no values here, and a script's generator is always a host one (see fake_cuda).
         if kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": None}
         return self._run_fake(func, traits, types, args, kwargs)
