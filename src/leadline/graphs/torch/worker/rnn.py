@@ -103,7 +103,7 @@ def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
 
 
 def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
-    """Return the memory that oneDNN keeps in addition to the reserve, or track the copy with time first if nothing is kept.
+    """Return the memory that oneDNN keeps after the reserve, or track the copy with time first if nothing is kept.
 
     PyTorch's own result is a view of that copy, which its readers make contiguous.
     """
