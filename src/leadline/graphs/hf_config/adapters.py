@@ -1,4 +1,4 @@
-"""Low-rank adapters beside frozen weights, and weights in few bits, as peft and bitsandbytes run them on a tape.
+"""Low-rank adapters of frozen weights, and weights in few bits, as peft and bitsandbytes run them on a tape.
 
 Hu et al. 2021 (LoRA), Dettmers et al. 2022 (LLM.int8) and 2023 (QLoRA).
 """
@@ -33,7 +33,7 @@ class LowRankAdapter:
         """Return ``result`` (…, n) plus the adapter's result for ``source`` (…, k).
 
         With ``widen``, the source is first converted to the adapter's type and cast from there, so that it is saved
-        once more. peft leaves that out beside a quantized weight.
+        once more. peft leaves that out for a quantized weight.
         """
         tape, dtype = self.tape, result.dtype
         inner = ops.linear(tape, tape.cast(source, "float32") if widen else source, self.down)

@@ -211,7 +211,7 @@ def _stored_precision(config: dict[str, Any]) -> Precision:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One model, built anew on a tape of its own for each pass."""
+    """One model, built on a tape of its own for each pass."""
 
     workload: Workload
     shape: ModelShape

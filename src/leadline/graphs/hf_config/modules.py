@@ -48,7 +48,7 @@ class ModelBuilder:
     quantized: list[QuantizedWeight] = field(default_factory=list)
 
     def weight(self, *shape: int, trained: bool = True, saved: bool = False) -> TapeTensor:
-        """Make one weight. Beside adapters it is frozen, or a trained copy if it is ``saved`` with them."""
+        """Make one weight. With adapters it is frozen, or a trained copy if it is ``saved`` with them."""
         if self.adapters is None:
             return self.tape.parameter(*shape, dtype=self.dtype, trained=trained)
         weight = self.tape.parameter(*shape, dtype=self.dtype, trained=False)
@@ -56,7 +56,7 @@ class ModelBuilder:
 
     @property
     def trains_embeddings(self) -> bool:
-        """Return whether embedding and output layer are trained beside adapters."""
+        """Return whether embedding and output layer are trained with adapters."""
         return self.adapters is not None and self.adapters.embeddings
 
     def adapter(self, n: int, k: int) -> LowRankAdapter | None:
@@ -102,7 +102,7 @@ class Linear:
     """A product with an (n, k) weight, or with one such weight for each expert.
 
     A ``plain`` one, and that of experts, is neither adapted nor quantized: experts are weights of their block. A
-    ``saved`` one is an output layer that may be trained whole beside adapters.
+    ``saved`` one is an output layer that may be trained whole with adapters.
     """
 
     __slots__ = ("adapter", "bias", "quantized", "tape", "weight")

@@ -103,7 +103,7 @@ def _topology_text(device: Device) -> str:
     if architecture is None or device.compute_capability is None:
         supported = ", ".join(ARCHITECTURES)
         raise InvalidInput(
-            f"{device.name} has compute capability {device.compute_capability}, but XLA can only be told about "
+            f"{device.name} has compute capability {device.compute_capability}, but XLA targets are only known for "
             f"{supported}: leave --compile out"
         )
     figures = {

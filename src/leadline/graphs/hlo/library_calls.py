@@ -1,4 +1,4 @@
-"""Arithmetic of XLA's custom calls to cuBLAS and cuDNN, from the compiler's configuration beside them."""
+"""Arithmetic of XLA's custom calls to cuBLAS and cuDNN, from the compiler's configuration of them."""
 
 import json
 import math

@@ -164,7 +164,7 @@ class _GraphReader:
         permanent = weights | {value.name for value in graph.output} | {value.name for value in graph.input}
         for position, node in enumerate(graph.node):
             self._node(node)
-            for name in {*node.input, *node.output}:
+            for name in dict.fromkeys((*node.input, *node.output)):
                 if last.get(name, position) == position and name not in permanent:
                     self._drop_reference(name)
 

@@ -129,6 +129,7 @@ def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
     """Return the variables that a launcher sets for its first process, and no real device."""
     size = command.local_processes * command.nodes
     settings = {
+        # Nothing may be written, downloaded or drawn because of a trace.
         "PYTHONDONTWRITEBYTECODE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",

@@ -28,6 +28,7 @@ def main(request_path: str) -> None:
         answer = _lower(request)
     except Exception as error:  # noqa: BLE001 - whatever a user's code raises becomes an answer
         answer = {"failure": _failure(error, request["path"])}
+    # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")
     part.write_text(json.dumps(answer), encoding="utf-8")

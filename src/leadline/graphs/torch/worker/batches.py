@@ -17,7 +17,7 @@ STEPS, MEAN = 4, 1
 """Steps after the preview, and the one that has mean batches alone.
 
 Two steps of mean batches come before the largest. A loop that fetches a batch ahead still trains on an older one first,
-and then on a mean one beside the first of the largest.
+and then on a mean one together with the first of the largest.
 """
 
 

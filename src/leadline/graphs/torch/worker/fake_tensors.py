@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from leadline.graphs.torch.worker.loops import read_locals
 
 BACKEND = "fgpu"
-"""Name given to PyTorch's spare device slot (PrivateUse1), which stands for the GPU inside the trace."""
+"""Name given to PyTorch's spare device slot (PrivateUse1), which represents the GPU inside the trace."""
 
 FAKE_MODE = FakeTensorMode(allow_non_fake_inputs=True)
 FAKE_MODE.cache_enabled = False

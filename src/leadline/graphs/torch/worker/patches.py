@@ -23,6 +23,7 @@ def install_patches(session: TraceSession) -> None:
     _allow_foreach()
     _dense_gradients(session)
     torch.inference_mode = torch.autograd.grad_mode.inference_mode = _inference_mode
+    # Dispatch modes belong to one thread, so backward must run on the thread that records.
     torch.autograd.set_multithreading_enabled(False)
     torch.autograd.set_detect_anomaly(False)
     torch.autograd.anomaly_mode.set_detect_anomaly = _NoAnomaly

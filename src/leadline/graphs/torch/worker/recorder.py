@@ -166,6 +166,7 @@ class Recorder(TorchDispatchMode):
             if self.session.real:
                 self._record(func, traits, args, kwargs, out)
             return out
+        # Random numbers have no values here, and a script's generator is on the host (see fake_cuda).
         if kwargs.get("generator") is not None:
             kwargs = {**kwargs, "generator": None}
         return self._run_fake(func, traits, types, args, kwargs)

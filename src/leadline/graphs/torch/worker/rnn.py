@@ -86,7 +86,7 @@ def _flops(shape: Dict[str, int]) -> float:
 
 
 def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
-    """Return the bytes that an LSTM's forward pass on a CPU keeps for backward, beside arguments and results.
+    """Return the bytes that an LSTM's forward pass on a CPU keeps for backward, without arguments and results.
 
     oneDNN runs each layer and direction by itself. It keeps their results, a workspace, and the casts of autocast.
     """
@@ -103,7 +103,7 @@ def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
 
 
 def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
-    """Return the memory that oneDNN keeps beyond the reserve, or track the copy with time first if nothing is kept.
+    """Return the memory that oneDNN keeps after the reserve, or track the copy with time first if nothing is kept.
 
     PyTorch's own result is a view of that copy, which its readers make contiguous.
     """

@@ -13,8 +13,10 @@ import shutil
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set
 
 
 class OverlayEntry:
@@ -30,20 +32,14 @@ class OverlayEntry:
         return getattr(self.entry, name)
 
 
-class OverlayEntries:
+class OverlayEntries(AbstractContextManager[Any], Iterator[Any]):
     """Result of ``os.scandir`` over two folders: an iterator that is a context manager too."""
 
     def __init__(self, entries: Iterator[Any]) -> None:
         self.entries = entries
 
-    def __iter__(self) -> Iterator[Any]:
-        return self.entries
-
     def __next__(self) -> Any:
         return next(self.entries)
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -164,11 +160,7 @@ class ScratchTree:
         return full is not None and self._lexists(self.top + full)
 
     def path_to_read(self, path: Any, *, follow: bool = True) -> Any:
-        """Return the path to read: the script's own file, or the user's.
-
-        Raises:
-            FileNotFoundError: The script has removed it.
-        """
+        """Return the path to read: the script's own file, or the user's. A removed one raises FileNotFoundError."""
         full = self.redirected(path, follow=follow)
         if full is None:
             return path
@@ -179,11 +171,7 @@ class ScratchTree:
         return full if self.cwd_differs or self.links else path
 
     def path_to_write(self, path: Any) -> Any:
-        """Return the path to write to, in a folder that exists.
-
-        Raises:
-            OSError: The folder does not exist or is not writable, as the script would find it.
-        """
+        """Return the path to write to. A missing or read-only folder raises the error of a real write."""
         full = self.redirected(path)
         if full is None:
             return path
@@ -226,25 +214,13 @@ class ScratchTree:
         """Open a file descriptor as ``os.open`` does."""
         unnamed = getattr(os, "O_TMPFILE", 0)
         if dir_fd is not None or not flags & WRITING or (unnamed and flags & unnamed == unnamed):
-            return int(
-                self.os.open(path if dir_fd is not None else self.path_to_read(path), flags, mode, dir_fd=dir_fd)
-            )
-        create, exclusive = bool(flags & os.O_CREAT), bool(flags & os.O_EXCL)
-        return int(
-            self.os.open(
-                self._target(path, keep_content=not flags & os.O_TRUNC, create=create, exclusive=exclusive), flags, mode
-            )
-        )
+            readable = path if dir_fd is not None else self.path_to_read(path)
+            return int(self.os.open(readable, flags, mode, dir_fd=dir_fd))
+        keep, create, exclusive = not flags & os.O_TRUNC, bool(flags & os.O_CREAT), bool(flags & os.O_EXCL)
+        return int(self.os.open(self._target(path, keep_content=keep, create=create, exclusive=exclusive), flags, mode))
 
     def _target(self, path: Any, *, keep_content: bool, create: bool, exclusive: bool) -> Any:
-        """Return the path to write to.
-
-        Args:
-            path: Path as the script gives it.
-            keep_content: The content so far is kept.
-            create: A missing file is created.
-            exclusive: The file must not exist.
-        """
+        """Return the path to write to, by the rules of ``os.open``."""
         if self.redirected(path) is None:
             return path
         if self._exists(path):
@@ -319,9 +295,7 @@ class ScratchTree:
             return
         target = os.path.join(os.path.dirname(full), os.fsdecode(src))
         content = self.path_to_read(target) if self._exists(target) else target
-        self.os.symlink(
-            os.path.abspath(content), self.path_to_write(os.path.join(os.path.dirname(full), os.path.basename(full)))
-        )
+        self.os.symlink(os.path.abspath(content), self.path_to_write(full))
         self.links[full] = os.fsdecode(src)
         self.removed.discard(full)
 
@@ -348,11 +322,8 @@ class ScratchTree:
         source, scratch = self.path_to_read(path), self.top + full
         if source != scratch and not any(candidate.startswith(os.path.join(full, "")) for candidate in self.removed):
             return self.os.scandir(source)
-        folders = [
-            candidate
-            for candidate in (scratch, full)
-            if self._lexists(candidate) and not (candidate == full and self._is_removed(full))
-        ]
+        candidates = (scratch,) if self._is_removed(full) else (scratch, full)
+        folders = [candidate for candidate in candidates if self._lexists(candidate)]
         entries: Dict[str, Any] = {}
         for folder in folders:
             with self.os.scandir(os.fsencode(folder) if isinstance(path, bytes) else folder) as listed:

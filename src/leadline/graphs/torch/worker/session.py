@@ -67,6 +67,7 @@ class TraceSession:
 
     def record_startup_cost(self) -> None:
         """Record the cost of the script's own imports and data, when its first module is called."""
+        # Every module call ends up here, but only the first one marks the end of the imports.
         if "script_s" in self.facts:
             return
         self.facts["script_s"] = time.process_time() - self.began_s

@@ -127,7 +127,7 @@ class StepWatcher:
                 self._start_evaluation()
 
     def _close_planned(self, window: TraceWindow) -> None:
-        """End a step on planned batches: one of mean batches is the step, the largest one is kept beside it."""
+        """End a step on planned batches: one of mean batches is the step, the largest one is kept too."""
         if not self.batches.done(window):
             return
         if (chosen := self.batches.chosen()) is not None:
