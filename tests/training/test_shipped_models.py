@@ -108,7 +108,7 @@ def test_a_group_without_measured_steps_has_an_assumed_interval(job):
     model = select_kernels(device("A100 PCIe 40GB"), TracedJob(plain))
     assert RooflineKernels.name == model.name
     assert model.reasons[0].startswith(
-        "the range is an assumption: no steps were measured like this job (inference in single precision"
+        "the interval is an assumption: no measured steps are like this job (inference in single precision"
     )
     assert RooflineKernels.spread == model.spread_of(plain)
 
@@ -127,7 +127,7 @@ def test_an_estimator_that_does_not_apply_is_skipped_with_the_reason():
     lookup = Op("aten.embedding", OpKind.EMBEDDING, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
     model = select_kernels(device("RTX 4090"), TracedJob(OpGraph((conv, lookup))))
     assert LearnedKernels.name == model.name
-    assert re.match(r"the op law would be \d+% off, but: \d+% of its time is in ", model.reasons[1])
+    assert re.match(r"the op law \(error \d+%\) does not apply: \d+% of its time is in ", model.reasons[1])
     assert "kernels of which no step was learned (embedding)" in model.reasons[1]
 
 
