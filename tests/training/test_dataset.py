@@ -31,7 +31,7 @@ def test_rows_within_the_ranges_need_no_warning():
 def test_extrapolation_is_described_by_feature_value_and_range_farthest_first():
     assert describe_extrapolation({"epochs": 40, "shift": 4, "kind": "c", "nodes": 4}, ALL) == (
         "kind = c was never run; runs had a, b",
-        "shift = 4 lies 1.5 ranges above what was run (-1 to 1)",
+        "shift = 4 is 1.5 ranges above the runs (-1 to 1)",
         "nodes = 4 is 2 times the largest that was run (2 alone)",
         "epochs = 40 is 4 times the largest that was run (1 to 10)",
     )

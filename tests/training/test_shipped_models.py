@@ -108,7 +108,7 @@ def test_a_group_without_measured_steps_has_an_assumed_interval(job):
     model = select_kernels(device("A100 PCIe 40GB"), TracedJob(plain))
     assert RooflineKernels.name == model.name
     assert model.reasons[0].startswith(
-        "the range is an assumption: no steps were measured like this job (inference in single precision"
+        "the interval is an assumption: no measured steps are like this job (inference in single precision"
     )
     assert RooflineKernels.spread == model.spread_of(plain)
 
@@ -127,14 +127,14 @@ def test_an_estimator_that_does_not_apply_is_skipped_with_the_reason():
     lookup = Op("aten.embedding", OpKind.EMBEDDING, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
     model = select_kernels(device("RTX 4090"), TracedJob(OpGraph((conv, lookup))))
     assert LearnedKernels.name == model.name
-    assert re.match(r"the op law would be \d+% off, but: \d+% of its time is in ", model.reasons[1])
+    assert re.match(r"the op law \(error \d+%\) does not apply: \d+% of its time is in ", model.reasons[1])
     assert "kernels of which no step was learned (embedding)" in model.reasons[1]
 
 
 def test_states_are_small_and_loaded_once():
     assert shipped_op_utilization() is shipped_op_utilization()
-    assert len(shipped_op_utilization().laws) >= 8
-    assert len(shipped_kernels().laws) >= 5
+    assert len(shipped_op_utilization().models) >= 8
+    assert len(shipped_kernels().groups) >= 5
 
 
 def test_estimates_need_numpy_alone(tmp_path):
@@ -171,13 +171,13 @@ def test_the_shipped_network_estimates_a_graph_near_its_bandwidth():
     pytest.importorskip("onnxruntime")
     graph = [relu(64), relu(128, (0,)), relu(256, (1,))]
     moved = sum(op.bytes_read + op.bytes_written for op in graph)
-    told = shipped_network().price([graph], DEVICE, NetworkSetting("infer", "nchw", 240))
+    told = shipped_network().predict([graph], DEVICE, NetworkSetting("infer", "nchw", 240))
     assert 0.8 * moved / 936e9 <= told[0] <= 2 * moved / 936e9
 
 
 def test_a_step_twice_as_wide_takes_about_twice_as_long():
     pytest.importorskip("onnxruntime")
-    told = shipped_network().price([[relu(256)], [relu(512)]], DEVICE, NetworkSetting("infer", "nchw", 240))
+    told = shipped_network().predict([[relu(256)], [relu(512)]], DEVICE, NetworkSetting("infer", "nchw", 240))
     assert told[1] / told[0] == pytest.approx(2.0, rel=0.25)
 
 

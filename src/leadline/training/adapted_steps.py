@@ -15,7 +15,7 @@ from leadline.core.hardware import Device
 from leadline.estimators.ports import nest, unnest
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import StepGroup
-from leadline.training.atomic_write import write_atomically
+from leadline.files.atomic import write_atomically
 
 ADAPTED_SCHEMA = "leadline.adapted/1"
 

@@ -17,7 +17,7 @@ import numpy as np
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Interval
 from leadline.estimators.ports import nest, unnest
-from leadline.training.atomic_write import write_atomically
+from leadline.files.atomic import write_atomically
 from leadline.training.refit import (
     JUDGED,
     LEAST_JUDGED,

@@ -19,7 +19,7 @@ from leadline.core.runs import Scale, Value
 from leadline.core.trained_model import Feature, ModelPredictions
 from leadline.estimators.ports import Array, FittedEstimator, State, nest, unnest
 from leadline.estimators.tabular import registry
-from leadline.training.atomic_write import write_atomically
+from leadline.files.atomic import write_atomically
 from leadline.training.dataset import complete_rows, describe_extrapolation
 from leadline.training.model_card import MODEL_SCHEMA, ModelCard, TargetCard
 from leadline.uncertainty.conformal import IntervalCalibration

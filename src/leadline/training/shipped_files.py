@@ -9,7 +9,7 @@ from pathlib import Path
 
 from leadline.core.documents import from_json, to_json
 from leadline.estimators.progress.live_estimates import LiveTable
-from leadline.training.atomic_write import write_atomically
+from leadline.files.atomic import write_atomically
 
 SHIPPED_FOLDER = Path(str(files("leadline.training") / "shipped"))
 LIVE_TABLE_FILE = "live.json"
