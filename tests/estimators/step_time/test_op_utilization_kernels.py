@@ -146,7 +146,7 @@ def test_a_graph_farther_from_the_learned_ones_is_less_sure(laws):
 
 
 def test_a_device_that_is_no_gpu_is_refused(laws):
-    with pytest.raises(InvalidInput, match="Known is a cpu, but steps were measured on GPUs"):
+    with pytest.raises(InvalidInput, match="Known is a cpu, but steps were learned on GPUs"):
         OpUtilizationKernels(laws, replace(KNOWN, kind=DeviceKind.CPU), GRAPH, devices=DEVICES.get)
 
 
