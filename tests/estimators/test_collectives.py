@@ -23,7 +23,7 @@ def measured(devices, link="A", sizes=SIZES, wire=None, **law):
 
 def learned(*parts):
     pairs = [pair for part in parts for pair in part]
-    return fit_collective_times([one for one, _ in pairs], [seconds for _, seconds in pairs])
+    return fit_collective_times([case for case, _ in pairs], [seconds for _, seconds in pairs])
 
 
 def test_a_size_between_measured_ones_lies_on_the_curve():
@@ -53,7 +53,7 @@ def test_nothing_is_faster_than_the_wire():
     assert more_s >= 2 * 7 / 8 * 2**29 / 100e9
 
 
-def test_a_larger_message_never_takes_less_beyond_the_curve():
+def test_a_larger_message_never_takes_less_past_the_curve():
     times = learned(measured(4, wire=300e9))
     point = times.predict([reduce_of(size, 4) for size in np.geomspace(2**23, 2**33, 40)]).point
     assert (np.diff(point) > 0).all()
@@ -66,7 +66,7 @@ def test_other_numbers_of_devices_in_a_node_follow_the_ring():
     assert found.spread[0] > 0
 
 
-def test_another_link_tells_how_times_change_with_the_number_of_devices():
+def test_another_link_shows_how_times_change_with_the_number_of_devices():
     """Over B eight devices take three times as long as four; over A, where only 2 and 4 were run, they do too."""
     slower = [(reduce_of(size, 8, "B"), 3 * ring_s(size, 4)) for size in SIZES]
     alone = learned(measured(2), measured(4)).predict([reduce_of(2**22, 8)]).point[0]
@@ -83,7 +83,7 @@ def test_a_link_or_layout_that_was_not_measured_is_refused_with_the_reason(asked
         times.predict([asked])
 
 
-def test_one_number_of_devices_does_not_tell_of_another():
+def test_one_number_of_devices_does_not_predict_another():
     with pytest.raises(InvalidInput, match="measure a few sizes there first"):
         learned(measured(2)).predict([reduce_of(1e6, 4)])
 
@@ -95,7 +95,7 @@ def test_a_time_of_nothing_is_refused():
 
 def test_jumps_of_single_times_do_not_move_another_number_of_devices():
     """Times of one device count that jump to half and back say of another what a larger message must at least take."""
-    jumpy = [(one, seconds * (0.5 if place % 5 == 0 else 1.0)) for place, (one, seconds) in enumerate(measured(2))]
+    jumpy = [(case, seconds * (0.5 if place % 5 == 0 else 1.0)) for place, (case, seconds) in enumerate(measured(2))]
     plain, jumped = (
         learned(part, measured(8)).predict([reduce_of(size, 4) for size in SIZES[20:100]]).point
         for part in (measured(2), jumpy)
@@ -105,34 +105,34 @@ def test_jumps_of_single_times_do_not_move_another_number_of_devices():
 
 def noisy(devices, deviation, seed=0):
     rng = np.random.default_rng(seed)
-    return [(one, seconds * float(np.exp(rng.normal(0, deviation)))) for one, seconds in measured(devices)]
+    return [(case, seconds * float(np.exp(rng.normal(0, deviation)))) for case, seconds in measured(devices)]
 
 
 @pytest.mark.parametrize("deviation", [0.02, 0.1])
-def test_on_a_curve_doubt_is_the_scatter_of_single_times(deviation):
+def test_on_a_curve_the_spread_is_the_scatter_of_single_times(deviation):
     """A new time scatters by as much again as the two that the line runs through, in the middle half as much."""
     sizes = np.sqrt(SIZES[1:] * SIZES[:-1])
     found = learned(noisy(8, deviation)).predict([reduce_of(size) for size in sizes])
     assert np.median(found.spread) == pytest.approx(deviation * np.sqrt(1.5), rel=0.35)
 
 
-def test_a_message_of_a_terabyte_is_doubted_far_more_than_one_just_beyond_the_curve():
+def test_a_terabyte_message_has_a_far_wider_spread_than_one_just_past_the_curve():
     times = learned(measured(2), measured(4), measured(8))
     near, far = times.predict([reduce_of(1.1 * SIZES[-1]), reduce_of(1e12)]).spread
     assert 5 * near < far
 
 
-def test_a_curve_of_start_up_alone_is_doubted_more_beyond_it():
+def test_a_curve_of_start_up_alone_extrapolates_with_a_wider_spread():
     short, long = (
         learned(measured(8, start_s=start_s)).predict([reduce_of(2**27)]).spread[0] for start_s in (1e-7, 1e-3)
     )
     assert 2 * short < long
 
 
-def test_curves_that_missed_their_own_larger_sizes_are_doubted_more_beyond():
+def test_curves_that_missed_their_own_larger_sizes_extrapolate_with_a_wider_spread():
     """The bandwidth of the second halves in the middle of the sweep, as where a library changes its algorithm."""
     steady = [measured(devices) for devices in (2, 4, 8)]
-    changing = [[(one, seconds * (1 + (one.size_bytes > 2**21))) for one, seconds in part] for part in steady]
+    changing = [[(case, seconds * (1 + (case.size_bytes > 2**21))) for case, seconds in part] for part in steady]
     doubts = [learned(*parts).predict([reduce_of(2**26)]).spread[0] for parts in (steady, changing)]
     assert 2 * doubts[0] < doubts[1]
 

@@ -24,7 +24,7 @@ def test_latency_and_bandwidth_come_out_of_copies_without_scatter():
     assert pytest.approx(model.expected_s(2 * GIB).point, rel=1e-3) == 42.96
 
 
-def test_the_interval_holds_what_it_says():
+def test_the_interval_has_its_nominal_coverage():
     sizes = [2 * MIB, 30 * MIB, 200 * MIB, 500 * MIB, GIB, 3 * GIB]
     held, count = 0, 400
     for seed in range(count):
@@ -35,11 +35,11 @@ def test_the_interval_holds_what_it_says():
 
 
 @pytest.mark.parametrize("copies", [[], [MeasuredCopy(GIB, 9.0)], [MeasuredCopy(0, 1.0), MeasuredCopy(GIB, 9.0)]])
-def test_too_few_copies_tell_nothing(copies):
+def test_too_few_copies_give_no_model(copies):
     assert fit_transfer(copies) is None
 
 
-def test_what_is_far_beyond_every_copy_is_not_known():
+def test_a_copy_far_larger_than_all_measured_ones_has_no_prediction():
     model = fit_transfer([MeasuredCopy(GIB, 9.0), MeasuredCopy(2 * GIB, 20.0)])
     assert model.expected_s(30 * GIB) is None
     assert model.expected_s(10 * GIB) is not None

@@ -56,11 +56,11 @@ def test_all_kernels_at_once_fit_below_the_high_end():
 
 
 @pytest.mark.parametrize("name", ["MI300X", "Jetson AGX Xavier 32GB", "A10G"])
-def test_a_gpu_whose_threads_are_not_known_is_doubted_more(name):
+def test_a_gpu_without_a_thread_count_has_a_wider_interval(name):
     assert context_bytes(CATALOG.device(name)) == UNKNOWN_CONTEXT
 
 
-def test_what_is_no_gpu_has_no_context():
+def test_other_devices_have_no_driver_context():
     assert context_bytes(CATALOG.device("Cloud TPU v4")).high == 0
 
 
@@ -71,7 +71,7 @@ PEAK = PeakMemory(8 * GIB, 10 * GIB, {})
 
 
 @pytest.mark.parametrize("domain", Domain)
-def test_the_ends_are_those_of_what_was_measured_of_its_kind(domain):
+def test_the_bounds_are_the_measured_ones_of_its_domain(domain):
     low, high = DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
     told = predict_gpu_memory(PEAK, STEP, domain, GPU)
     assert 10 * GIB + CONTEXT.point == told.point
@@ -85,7 +85,7 @@ def test_inference_ranges_as_training_did_and_says_so():
     assert describe_gpu_memory(replace(STEP, ops=()), Domain.LANGUAGE).endswith("; no inference was measured")
 
 
-def test_what_was_not_measured_is_doubted_most():
+def test_an_unmeasured_domain_has_the_widest_interval():
     assert all(WIDEST_FACTORS[0] <= low < 1 < high <= WIDEST_FACTORS[1] for low, high in DOMAIN_FACTORS.values())
 
 
@@ -94,7 +94,7 @@ def test_a_device_without_a_driver_holds_no_context():
 
 
 @pytest.mark.parametrize("domain", Domain)
-def test_a_program_that_xla_has_yet_to_compile_is_doubted_as_far_as_its_plans_were_from_what_was_alive(domain):
+def test_an_uncompiled_xla_program_has_the_interval_of_measured_plans(domain):
     lowered = replace(STEP, source="stablehlo")
     told = predict_gpu_memory(PEAK, lowered, domain, GPU)
     assert told.low == pytest.approx(8 * GIB * UNCOMPILED_FACTORS[0] + CONTEXT.low)
@@ -104,7 +104,7 @@ def test_a_program_that_xla_has_yet_to_compile_is_doubted_as_far_as_its_plans_we
         assert predict_gpu_memory(PEAK, STEP, domain, GPU) == predict_gpu_memory(PEAK, known, domain, GPU)
 
 
-def test_the_weights_are_held_whatever_else_is_doubted():
+def test_the_low_bound_includes_the_weights():
     held = PeakMemory(8 * GIB, 8 * GIB, {StorageCategory.PARAMETER: 8 * GIB - 100, StorageCategory.ACTIVATION: 100})
     assert 8 * GIB - 100 + CONTEXT.low == predict_gpu_memory(held, STEP, Domain.LANGUAGE, GPU).low
 
@@ -115,11 +115,11 @@ def details(bench):
 
 
 def test_the_ends_are_those_that_the_last_runs_of_the_benches_ask_for():
-    seen = [one["measured_gib"] / one["predicted_gib"] for one in details("detectors")]
+    seen = [detail["measured_gib"] / detail["predicted_gib"] for detail in details("detectors")]
     assert bound_factors(seen, ["all"] * len(seen)) == pytest.approx(DOMAIN_FACTORS[Domain.VISION], abs=0.005)
-    runs = [one for one in details("fine-tunes") if one["method"].startswith("LoRA")]
+    runs = [detail for detail in details("fine-tunes") if detail["method"].startswith("LoRA")]
     context = context_bytes(TomlCatalog(None).device(DEVICE)).scaled(1e-9)
     for end, share in ((0, context.low), (1, context.high)):
-        seen = [(one["measured_gb"] - share) / (one["predicted_gb"] - context.point) for one in runs]
-        found = bound_factors(seen, [one["model"] for one in runs])[end]
+        seen = [(detail["measured_gb"] - share) / (detail["predicted_gb"] - context.point) for detail in runs]
+        found = bound_factors(seen, [detail["model"] for detail in runs])[end]
         assert found == pytest.approx(DOMAIN_FACTORS[Domain.LANGUAGE][end], abs=0.005)

@@ -47,21 +47,25 @@ def accountings(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(accountings())
-def test_what_happens_after_a_job_came_changes_nothing_of_its_row(jobs):
+def test_later_events_do_not_change_a_row(jobs):
     whole = queue_rows(jobs)
-    for place, one in enumerate(jobs):
-        ready = one.submitted_s if one.eligible_s is None else one.eligible_s
+    for place, case in enumerate(jobs):
+        ready = case.submitted_s if case.eligible_s is None else case.eligible_s
         if ready == inf:
             continue
         before = [other for other in jobs[:place] if other.submitted_s <= ready]
         later = [other for other in jobs[place + 1 :] if other.submitted_s < ready]
-        then = [*accounting_at(before, ready), replace(one, started_s=None, ended_s=None), *accounting_at(later, ready)]
+        then = [
+            *accounting_at(before, ready),
+            replace(case, started_s=None, ended_s=None),
+            *accounting_at(later, ready),
+        ]
         np.testing.assert_array_equal(whole[place], queue_rows(then, [len(before)])[0])
 
 
 @settings(max_examples=100, deadline=None)
 @given(accountings())
-def test_a_job_that_would_come_now_is_told_what_it_would_be_told_had_it_come(jobs):
+def test_a_hypothetical_job_gets_the_row_of_a_submitted_one(jobs):
     asked = AccountedJob("asked", 50.0, user="a", partition="p", cores=3, walltime_s=20.0)
     known = accounting_at(jobs, 50.0)
     np.testing.assert_array_equal(queue_rows([*known, asked], [len(known)]), current_queue_rows(known, [asked]))
@@ -102,7 +106,7 @@ def test_a_job_that_was_cancelled_while_it_waited_is_gone_from_the_queue():
     assert told(jobs, 3)["site_pending_jobs"] == 1
 
 
-def test_a_job_that_cannot_start_yet_stands_in_nobodys_way():
+def test_a_job_that_is_not_eligible_yet_blocks_no_other():
     jobs = [job(0.0, 0.0, None, cores=8), job(1.0, cores=8, eligible_s=inf), job(2.0, eligible_s=60.0), job(5.0)]
     assert told(jobs)["site_pending_jobs"] == 0
 
@@ -113,13 +117,13 @@ def test_waits_that_jobs_of_the_same_shape_and_partition_had_are_remembered():
     assert (row["same_shape_wait_s"], row["since_same_shape_s"], row["partition_recent_wait_s"]) == (30.0, 70.0, 17.5)
 
 
-def test_what_the_scheduler_foretold_is_a_figure_where_it_was_asked():
+def test_the_schedulers_forecast_is_a_feature_where_available():
     jobs = [job(0.0, 1.0, 2.0), job(5.0)]
     rows = queue_rows(jobs, forecasts={"5.0": 120.0})[:, QUEUE_FEATURES.index("forecast_s")]
     assert rows.tolist() == [-1.0, 120.0]
 
 
-def test_beyond_the_jobs_that_are_planned_one_by_one_the_work_is_spread_over_all_cores(monkeypatch):
+def test_work_of_unplanned_jobs_is_spread_over_all_cores(monkeypatch):
     monkeypatch.setattr("leadline.estimators.queue_state.MOST_PLANNED", 2)
     jobs = [job(0.0, 0.0, None, cores=4), *(job(1.0 + i, cores=4) for i in range(6)), job(10.0, cores=4)]
     # the running one and two in turn, then four hours of four cores on four cores

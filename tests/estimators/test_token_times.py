@@ -79,7 +79,7 @@ def test_the_steps_between_are_those_priced_one_by_one(asked):
     assert asked(**settings).token_times.time_per_output_token_s.point == pytest.approx(mean_s, rel=0.005)
 
 
-def test_the_first_token_takes_what_the_prompt_takes(asked):
+def test_time_to_first_token_equals_the_prefill(asked):
     prompt = asked(generated=1)
     assert prompt.token_times.time_per_output_token_s is None
     assert prompt.token_times.time_to_first_token_s == asked().token_times.time_to_first_token_s
@@ -93,7 +93,7 @@ def test_a_step_takes_longer_the_more_is_cached_until_the_window_is_full(asked):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
-def test_twice_the_sequences_hardly_take_longer_while_weights_are_what_is_read(asked, batch):
+def test_twice_the_sequences_hardly_take_longer_while_weight_reads_dominate(asked, batch):
     settings = {"sequence": 16, "generated": 512}
     once, twice = (asked(GROUPED, QUICK_HOST, batch=batch * times, **settings).token_times for times in (1, 2))
     ratio = twice.time_per_output_token_s.point / once.time_per_output_token_s.point
@@ -126,11 +126,11 @@ def test_the_memory_holds_the_weights_and_the_whole_cache(asked):
 
 
 def test_tensor_parallel_gpus_share_weights_and_cache_but_launch_every_op(asked):
-    one, four = asked(batch=8), asked(batch=8, **over(4, tensor=4))
-    assert one.token_times.kv_cache_bytes == 4 * four.token_times.kv_cache_bytes
-    assert four.gpu_memory_bytes.point < 0.4 * one.gpu_memory_bytes.point
+    case, four = asked(batch=8), asked(batch=8, **over(4, tensor=4))
+    assert case.token_times.kv_cache_bytes == 4 * four.token_times.kv_cache_bytes
+    assert four.gpu_memory_bytes.point < 0.4 * case.gpu_memory_bytes.point
     launches_s = asked(batch=8, generated=2).basis.breakdown_s["launch"] / 2
-    assert launches_s < four.token_times.last_decode_step_s.point < one.token_times.last_decode_step_s.point
+    assert launches_s < four.token_times.last_decode_step_s.point < case.token_times.last_decode_step_s.point
 
 
 def test_tensor_parallel_decoding_pays_the_latency_of_two_reductions_a_layer(asked):
@@ -177,17 +177,17 @@ def test_a_host_that_is_the_limit_launches_the_reductions_too(asked):
 
 def test_key_value_heads_are_not_cut_in_tensor_parallelism(asked):
     """Four heads on eight GPUs: two of them hold the same one."""
-    one, eight = asked(GROUPED), asked(GROUPED, **over(8, tensor=8))
-    assert one.token_times.kv_cache_bytes == 4 * eight.token_times.kv_cache_bytes
+    case, eight = asked(GROUPED), asked(GROUPED, **over(8, tensor=8))
+    assert case.token_times.kv_cache_bytes == 4 * eight.token_times.kv_cache_bytes
 
 
 def test_a_pipeline_shares_the_cache_and_saves_no_time(asked):
-    one, two = asked(box=QUICK_HOST), asked(box=QUICK_HOST, **over(2, pipeline=2))
-    assert one.token_times.kv_cache_bytes == 2 * two.token_times.kv_cache_bytes
-    assert one.token_times.last_decode_step_s.point <= two.token_times.last_decode_step_s.point
+    case, two = asked(box=QUICK_HOST), asked(box=QUICK_HOST, **over(2, pipeline=2))
+    assert case.token_times.kv_cache_bytes == 2 * two.token_times.kv_cache_bytes
+    assert case.token_times.last_decode_step_s.point <= two.token_times.last_decode_step_s.point
 
 
-def test_the_reasons_tell_the_prompt_from_the_decoding(asked):
+def test_reasons_distinguish_prefill_and_decoding(asked):
     reasons = asked().basis.reasons
     assert any(reason.startswith("prompt: ") for reason in reasons)
     assert any(reason.startswith("decoding token 639: ") and "host-bound" in reason for reason in reasons)

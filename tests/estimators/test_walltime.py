@@ -16,16 +16,16 @@ def length(workload, **loop):
     return job_length(workload, TracedJob(OpGraph(()), LoopFacts(**loop)))
 
 
-def test_steps_are_samples_over_what_one_step_takes_in():
+def test_steps_are_samples_divided_by_the_global_batch():
     workload = Workload(MODEL, batch=32, accumulation=2, gpus=4, epochs=3, dataset=Dataset(samples=1000))
     assert length(workload).steps == 3 * 4
 
 
-def test_steps_that_were_asked_for_win():
+def test_requested_steps_take_precedence():
     assert length(Workload(MODEL, steps=7, epochs=3, dataset=Dataset(samples=1000))).steps == 7
 
 
-def test_the_script_answers_what_the_user_left_open():
+def test_the_script_supplies_unset_options():
     assert length(Workload(MODEL), steps_per_epoch=40, epochs=5).steps == 5 * 40
 
 
@@ -82,14 +82,14 @@ def test_a_measured_import_narrows_the_start():
     assert measured.high - measured.low < assumed.high - assumed.low
 
 
-def test_what_a_script_imports_itself_lengthens_the_start_in_proportion():
+def test_a_scripts_own_imports_lengthen_the_start_in_proportion():
     figures = {"framework_import_s": 2.0, "first_step_s": 0.5}
     known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
     assert startup_interval(known, LoopFacts()).point == 2.5
     assert startup_interval(known, LoopFacts(script_s=0.7, framework_s=1.4)).point == 3.5
 
 
-def test_what_the_scripts_own_loader_took_wins_over_the_assumption():
+def test_the_scripts_measured_loader_takes_precedence():
     job = TracedJob(OpGraph(()), LoopFacts(batch=8, load_s=0.4, loader_workers=2))
     assert load_s(Workload(MODEL), job, CPU) == 0.2
     assert load_s(Workload(MODEL, batch=16), job, CPU) == 0.4

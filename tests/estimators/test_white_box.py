@@ -80,7 +80,7 @@ def test_a_trace_of_low_confidence_widens_the_interval(job):
     assert sure.high < unsure.high
 
 
-def test_twice_the_epochs_take_twice_the_time_beside_the_start(job):
+def test_twice_the_epochs_take_twice_the_time_without_start_up(job):
     workload, traced = job(SMALL, batch=8, sequence=256, epochs=100, dataset=Dataset(samples=80_000))
     once, twice, none = (
         BOX.estimate(replace(workload, epochs=epochs), traced, A100).elapsed_s.point for epochs in (100, 200, 50)

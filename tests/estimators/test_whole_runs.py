@@ -40,22 +40,22 @@ HISTORY = [
 
 @pytest.fixture(scope="module")
 def times():
-    return fit_run_times(HISTORY, [made_s(one) for one in HISTORY])
+    return fit_run_times(HISTORY, [made_s(case) for case in HISTORY])
 
 
 def relative(times, *asked):
-    return times.predict(asked).point / [made_s(one) for one in asked]
+    return times.predict(asked).point / [made_s(case) for case in asked]
 
 
-def test_the_next_generation_of_software_is_told_within_a_few_percent(times):
+def test_the_next_software_generation_is_predicted_within_a_few_percent(times):
     assert np.abs(relative(times, *(run(w, d, 8, 3.0) for w in WORK for d in "AB")) - 1).max() < 0.06
 
 
-def test_a_count_between_those_seen_is_told_within_a_few_percent(times):
+def test_a_device_count_between_known_ones_is_predicted_within_a_few_percent(times):
     assert np.abs(relative(times, run(devices=16, when=2.0), run("ssd", "B", 16, 2.0)) - 1).max() < 0.08
 
 
-def test_an_accelerator_that_nobody_ran_is_told_by_its_figures_and_doubted(times):
+def test_a_new_accelerator_is_predicted_from_specifications_with_a_wide_spread(times):
     new, seen = run(device="C", when=2.0), run(device="B", when=2.0)
     told = times.predict([new, seen])
     assert told.point[0] < told.point[1]
@@ -73,18 +73,18 @@ def test_a_million_devices_may_help_no_more_than_the_most_that_were_run(times):
     assert told.point[1] * np.exp(-1.645 * told.spread[1]) < told.point[0] * 16 / 10**6
 
 
-def test_software_of_a_far_future_is_doubted_more(times):
+def test_far_future_software_has_a_wider_spread(times):
     now, later = times.predict([run(when=2.0), run(when=60.0)]).spread
     assert 1.5 * now < later
 
 
-def test_a_workload_that_nobody_ran_is_refused(times):
+def test_an_unknown_workload_is_refused(times):
     with pytest.raises(InvalidInput, match="no run of gpt3 is in the training data"):
         times.predict([replace(run(), workload="gpt3")])
 
 
 def test_a_wild_run_hardly_moves_the_others():
-    seconds = [made_s(one) for one in HISTORY]
+    seconds = [made_s(case) for case in HISTORY]
     seconds[4] *= 20
     assert (
         np.abs(relative(fit_run_times(HISTORY, seconds), run(devices=8, when=2.0), run("ssd", "B", 8, 2.0)) - 1).max()

@@ -11,15 +11,15 @@ from leadline.estimators.ports import Array
 
 # Measured sizes that differ by less than this share of an octave become one point of the curve.
 BIN = 1 / 64
-# The largest sizes of a curve, whose slope is carried beyond them.
+# Largest octaves of a curve, whose slope extrapolates it.
 TOP_OCTAVES = 2.0
 # Difference of the logarithm of a size within which times are evened out, where they tell of other layouts.
 SMOOTH = 0.1
-# Deviation of the logarithm of a time that is doubted at least: clocks tick in microseconds.
+# Least log deviation of a time: clocks tick in microseconds.
 LEAST_NOISE = 0.002
 # Difference of the logarithm of a size within which single times scatter alike.
 NEARBY = math.log(2)
-# How many times shorter a curve is made, to see how far off it would have been beyond.
+# Factors by which curves are shortened to measure their extrapolation error.
 SHORTENED = (2.0, 4.0, 8.0)
 # Points that a shortened curve needs, to be tried.
 LEAST_POINTS = 8

@@ -8,9 +8,9 @@ from statistics import geometric_mean
 from leadline.core.estimate import Interval
 from leadline.estimators.student_t import student_90
 
-# Sizes must differ by this factor before what a copy takes at least is told from what its bytes take.
+# Sizes must differ by this factor to separate latency from bandwidth.
 SPREAD = 4.0
-# A copy this many times larger than every measured one is beyond what they tell.
+# A copy this many times larger than all measured ones gets no prediction.
 REACH = 10.0
 
 

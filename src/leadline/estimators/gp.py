@@ -6,6 +6,7 @@ part has Matérn's covariance with smoothness 5/2. Source: Rasmussen and William
 
 import math
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ ROUNDS = 40
 ROOT5 = math.sqrt(5)
 # Shares of the mean variance that are added to all where rounding has made a covariance indefinite.
 RESCUES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
+
+Number = TypeVar("Number", bound=np.floating[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +134,14 @@ def _linear(x: Array, points: Array, slopes: Array) -> Array:
 
 
 def _matern(x: Array, points: Array, lengths: Array) -> Array:
-    distance = ROOT5 * _distance(x / lengths, points / lengths)
+    distance = ROOT5 * np.sqrt(np.maximum(squared_distances(x / lengths, points / lengths), 0.0))
     return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance), np.float64)
 
 
-def _distance(x: Array, points: Array) -> Array:
-    squares = np.sum(x**2, axis=1)[:, None] + np.sum(points**2, axis=1) - 2 * x @ points.T
-    return np.asarray(np.sqrt(np.maximum(squares, 0.0)), np.float64)
+def squared_distances(x: npt.NDArray[Number], points: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return squared distances (n, m) in the inputs' precision; rounding may make them slightly negative."""
+    squares: npt.NDArray[Number] = (x**2).sum(1)[:, None] + (points**2).sum(1) - 2 * x @ points.T
+    return squares
 
 
 def _solve(matrix: Array, right: Array) -> tuple[Array, Array]:

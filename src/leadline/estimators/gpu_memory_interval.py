@@ -35,7 +35,7 @@ THREAD_BYTES = 2 * KIB
 BARE_LOW, BARE_HIGH = 0.98, 1.05
 # Bytes of the kernels that a process has used: of one that was measured, of none, and of all that there are.
 KERNEL_BYTES = Interval(0.16 * GIB, 0.0, 362.0 * MIB)
-# For GPUs of other makers, and those of which the catalog does not tell the threads; an assumption.
+# For GPUs of other vendors, and those without a thread count in the catalog; an assumption.
 UNKNOWN_CONTEXT = Interval(500.0 * MIB, 250.0 * MIB, 800.0 * MIB)
 
 

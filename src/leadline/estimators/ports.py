@@ -10,6 +10,7 @@ import numpy.typing as npt
 from leadline.core.runs import Sample, Value
 
 Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 # A fitted estimator as named arrays without objects: numbers, and texts as `<U` arrays. Kept without pickle.
 State = dict[str, npt.NDArray[np.generic]]
 

@@ -20,11 +20,11 @@ from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 
-# Starts over which a median wait is taken.
+# Starts in the median wait.
 RECENT = 20
 # Jobs ahead that are planned one by one; the work of the others is spread over all cores.
 MOST_PLANNED = 400
-# What a job that asked for no walltime is planned with.
+# Planned walltime of a job without a limit.
 UNLIMITED_S = 7.0 * DAY_S
 UNKNOWN_VALUE = -1.0
 
@@ -162,7 +162,7 @@ def _whole(_: AccountedJob) -> float:
 
 Array = npt.NDArray[np.float64]
 
-# The share of a walltime that is taken to be used before any job ended, and how many ended jobs that weighs.
+# Prior share of a walltime that jobs use, and its weight in ended jobs.
 PRIOR_SHARE, PRIOR_ENDED = 0.5, 5.0
 POOLS = ("site", "partition", "user")
 QUEUE_FEATURES = (

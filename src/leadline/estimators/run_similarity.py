@@ -89,7 +89,7 @@ AGEING = (
     CovariancePart("device, its age", 0.005, ("device",), slope="device_age"),
     CovariancePart("workload, device, age", 0.005, ("workload", "device"), slope="both_age"),
 )
-# Or its speed wanders: what was seen last is the best forecast (a Wiener process).
+# Alternatively the speed wanders: the last value is the best forecast (a Wiener process).
 WALKING = (CovariancePart("workload, walk", 0.003, ("workload",), slope="walk"),
            CovariancePart("workload, device, walk", 0.003, ("workload", "device"), slope="walk"))  # fmt: skip
 

@@ -13,5 +13,10 @@ def student_90(freedom: int) -> float:
     """
     if freedom <= len(_T_90):
         return _T_90[freedom - 1]
+    return expand_student_90(freedom)
+
+
+def expand_student_90(freedom: int) -> float:
+    """Return the expansion of the quantile for many degrees (Abramowitz and Stegun, 26.7.5)."""
     z = NORMAL_90
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

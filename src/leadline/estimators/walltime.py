@@ -16,10 +16,10 @@ START_S = {
     DeviceKind.ACCELERATOR: Interval(30.0, 10.0, 90.0),
 }
 
-# What one loader process reads and decodes, where nothing was measured.
+# Rate of one loader process that reads and decodes, where nothing was measured.
 LOAD_BYTES_PER_S = 150e6
 
-# Cost of one sample in the loader beside its bytes: indexing, transforms, collation; where nothing was measured.
+# Loader time per sample in addition to its bytes (indexing, transforms, collation), where unmeasured.
 LOAD_SAMPLE_S = 2e-5
 
 # Import of torch from a cluster's shared file system, where nothing was measured; an assumption.

@@ -28,14 +28,14 @@ from leadline.estimators.run_similarity import (
 
 Positions = npt.NDArray[np.int64]
 
-# Variance of the logarithm of a repeated run's time, believed beforehand.
+# Prior variance of the log time of a repeated run.
 NOISE = 0.003
-# Deviation of the logarithm of a part's variance from what is believed.
+# Prior deviation of the log variance of a part.
 BELIEF = 2.0
 TUNED_ON, ROUNDS = 450, 25
 WILD = 2.5
-# Doubt for each unit of the logarithm by which there are more or fewer devices than any run of the workload had: the
-# time may fall as the devices grow in number, or not at all. The root mean square of what is alike between 0 and 1.
+# Spread for each unit of log distance to the device counts of a workload's runs. The time may shrink with the devices
+# or not at all, so it is the root mean square of a uniform variable on 0 to 1.
 SATURATING = 3**-0.5
 LEAST = 10
 

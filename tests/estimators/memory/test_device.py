@@ -61,7 +61,7 @@ def test_a_small_tensor_in_a_freed_large_block_leaves_the_rest_free():
     assert peak_memory(graph(40 * MIB, -1, 12 * MIB, 28 * MIB)).reserved_bytes == 40 * MIB
 
 
-def test_the_peak_is_split_by_what_it_holds():
+def test_the_peak_is_split_by_category():
     events = (
         StorageEvent(0, 1, 10 * MIB, StorageCategory.PARAMETER),
         StorageEvent(0, 2, 30 * MIB, StorageCategory.ACTIVATION),
@@ -86,7 +86,7 @@ def test_reserved_covers_allocated_and_everything_can_be_given_back(steps):
 
 
 @given(SIZES)
-def test_what_was_given_back_whole_serves_the_same_requests_again(steps):
+def test_fully_freed_blocks_serve_the_same_requests_again(steps):
     allocator = CachingAllocator()
     for _ in range(2):
         blocks = [allocator.allocate(size) for size, _ in steps]
@@ -99,7 +99,7 @@ def test_what_was_given_back_whole_serves_the_same_requests_again(steps):
 def test_growing_segments_take_no_gaps_between_tensors_of_many_sizes():
     sizes = [30 * MIB, 31 * MIB, 33 * MIB, 37 * MIB]
     steps = [*sizes, -1, -2, -3, -4, 65 * MIB, 64 * MIB]
-    fixed, growing = (peak_memory(graph(*steps), expandable=one).reserved_bytes for one in (False, True))
+    fixed, growing = (peak_memory(graph(*steps), expandable=case).reserved_bytes for case in (False, True))
     assert growing <= 140 * MIB < fixed
 
 
@@ -123,7 +123,7 @@ def test_a_step_runs_in_its_least_memory_and_never_in_less_than_its_tensors(step
     sizes, held = [], []
     for number, (size, give) in enumerate(steps):
         sizes.append(size)
-        held.append(len([one for one in sizes if one > 0]))
+        held.append(len([case for case in sizes if case > 0]))
         if give and number % 3 == 2:
             sizes.append(-held.pop(size % len(held)))
     step = graph(*sizes)
@@ -134,7 +134,7 @@ def test_a_step_runs_in_its_least_memory_and_never_in_less_than_its_tensors(step
         pass
 
 
-def test_short_of_memory_what_is_cached_is_given_back():
+def test_cached_segments_are_released_when_memory_is_short():
     step = graph(40 * MIB, -1, 60 * MIB)
     peak = peak_memory(step)
     assert peak.reserved_bytes == 100 * MIB
@@ -164,7 +164,7 @@ def step(*sizes):
     """Make a step over a weight of 8 MiB that takes each size in turn and gives all back at its end."""
     weight = StorageEvent(0, 1, 8 * MIB, StorageCategory.PARAMETER)
     taken = [StorageEvent(0, n, size, StorageCategory.ACTIVATION) for n, size in enumerate(sizes, 2)]
-    given = [StorageEvent(1, one.storage, -one.size_bytes, one.category) for one in taken]
+    given = [StorageEvent(1, case.storage, -case.size_bytes, case.category) for case in taken]
     return OpGraph((), (weight, *taken, *given))
 
 
@@ -177,7 +177,7 @@ def test_steps_that_follow_one_another_share_the_weights():
 def test_blocks_of_a_shorter_step_are_too_small_for_a_longer_one():
     """Two tensors of 20 MiB, then two of 30 MiB: nothing that was freed holds the latter, and all stays reserved."""
     short, long = step(20 * MIB, 20 * MIB), step(30 * MIB, 30 * MIB)
-    alone, after = (peak_memory(concatenate_steps(one)) for one in ((long,), (short, long)))
+    alone, after = (peak_memory(concatenate_steps(case)) for case in ((long,), (short, long)))
     assert alone.allocated_bytes == after.allocated_bytes
     assert after.reserved_bytes - alone.reserved_bytes == 40 * MIB
 
@@ -187,7 +187,7 @@ def test_a_shorter_step_after_a_longer_one_takes_its_blocks():
     assert peak_memory(long).reserved_bytes == peak_memory(concatenate_steps((long, short))).reserved_bytes
 
 
-def test_what_a_step_left_and_the_next_does_not_find_is_given_back():
+def test_storages_that_the_next_step_lacks_are_freed():
     lost = OpGraph((), (*step(10 * MIB).events, StorageEvent(1, 9, 50 * MIB)))
     after = concatenate_steps((lost, step(10 * MIB)))
     assert peak_memory(lost).allocated_bytes + 10 * MIB == 68 * MIB
@@ -196,7 +196,7 @@ def test_what_a_step_left_and_the_next_does_not_find_is_given_back():
 
 def test_a_job_of_batches_of_different_sizes_needs_the_largest():
     job = TracedJob(step(10 * MIB), longer=(step(20 * MIB), step(30 * MIB)))
-    assert [peak_memory(one).allocated_bytes for one in device_memory_graphs(job, GPU)] == [38 * MIB]
+    assert [peak_memory(peak_graph).allocated_bytes for peak_graph in device_memory_graphs(job, GPU)] == [38 * MIB]
 
 
 A100 = Device("A100", "nvidia", DeviceKind.GPU, 80 * GIB)
@@ -210,20 +210,20 @@ EVENTS = (
 LOWERED = OpGraph((), EVENTS, source="stablehlo")
 
 
-def test_what_the_compiler_planned_is_the_peak_and_scales_what_passes():
+def test_the_compilers_plan_is_the_peak_and_scales_temporaries():
     compiled = replace(LOWERED, source="hlo", planned_bytes=30 * MIB)
     peak = apply_xla_plan(compiled, peak_memory(compiled))
     assert (peak.allocated_bytes, peak.reserved_bytes) == (30 * MIB, 30 * MIB)
     assert list(peak.by_category.values()) == [10 * MIB, 15 * MIB, 5 * MIB]
 
 
-def test_without_a_plan_what_is_alive_is_all_there_is():
+def test_without_a_plan_the_peak_is_the_live_bytes():
     odd = replace(LOWERED, events=(StorageEvent(0, 1, 11 * MIB + 5, StorageCategory.PARAMETER),))
     assert peak_memory(odd).reserved_bytes == 12 * MIB
     assert apply_xla_plan(odd, peak_memory(odd)).reserved_bytes == 11 * MIB + 5
 
 
-def test_other_programs_keep_what_their_allocator_reserves():
+def test_other_programs_keep_their_allocators_reserve():
     traced = replace(LOWERED, source="torch")
     peak = peak_memory(traced)
     assert peak is apply_xla_plan(traced, peak)
@@ -236,7 +236,7 @@ def test_jax_takes_three_quarters_of_a_gpu(workload, device, there):
     assert (there != device.memory_bytes) == ("60.0 GiB" in describe_jax_memory(workload, device))
 
 
-def test_an_estimate_holds_a_step_of_jax_against_what_it_may_use():
+def test_an_estimate_compares_a_jax_step_with_its_usable_memory():
     large = OpGraph((), (StorageEvent(0, 1, 85 * GIB, StorageCategory.ACTIVATION),), source="stablehlo")
     box = WhiteBox(host_memory=host_memory)
     told = box.estimate(STEP, TracedJob(large), A100)

@@ -58,7 +58,7 @@ def graph(events):
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap that is modelled is glibc's")
-def test_page_faults_of_real_allocations_are_foretold_within_two_fifths():
+def test_page_faults_of_real_allocations_are_predicted_within_two_fifths():
     """What a process did before decides where its blocks come to lie: each step is replayed after three pasts."""
     chance, foretold, real = random.Random(5), 0.0, 0.0  # noqa: S311 - chance, not secrecy
     for _ in range(12):
@@ -82,7 +82,7 @@ def test_a_block_above_the_largest_threshold_is_fetched_anew_at_every_step():
     assert size == pytest.approx(fresh_bytes(graph([(1, size), (1, -size)])), rel=0.001)
 
 
-def test_what_a_step_leaves_behind_is_freed_when_the_next_begins():
+def test_blocks_left_by_a_step_are_freed_when_the_next_begins():
     size = 8 * 2**20
     gradients = graph([(n, size) for n in range(4)])
     assert 4 * size <= resident_peak_bytes(gradients) <= 5 * size  # one may find its old place too small
@@ -103,7 +103,7 @@ def test_the_live_peak_is_the_highest_sum_held_at_once():
     assert live_peak_bytes(OpGraph((), events)) == 150
 
 
-def test_what_is_freed_serves_the_smallest_request_that_it_fits_and_the_rest_stays_free():
+def test_freed_blocks_serve_fitting_requests_and_the_remainder_stays_free():
     heap = _Heap(pinned=0.0)
     large, small = ((heap.take(size), size, heap.take(64)) for size in (40_000, 3_000))
     for address, size, _ in (large, small):
@@ -143,7 +143,7 @@ print(resident("VmHWM") - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heap that is modelled is glibc's")
-def test_small_objects_beside_the_blocks_make_a_real_heap_grow_and_the_foretold_one_with_it():
+def test_small_objects_make_the_real_and_the_predicted_heap_grow_alike():
     chance, real, foretold = random.Random(3), [0.0, 0.0], 0.0  # noqa: S311 - chance, not secrecy
     for _ in range(4):
         events = step([int(2 ** chance.uniform(17, 21)) for _ in range(150)], chance=chance)

@@ -37,7 +37,7 @@ def test_on_a_cpu_the_tensors_live_on_the_host():
     )
 
 
-def test_what_the_script_imports_and_reads_is_added():
+def test_the_scripts_imports_and_data_are_added():
     traced = TracedJob(OpGraph(()), LoopFacts(script_bytes=7 * 10**7))
     bare = host_memory(Workload(MODEL), TracedJob(OpGraph(())), CPU).point
     assert host_memory(Workload(MODEL), traced, CPU).point - bare == 7 * 10**7
@@ -48,7 +48,7 @@ def test_inference_loads_fewer_kernels_than_training():
     assert inference < training
 
 
-def test_beside_a_gpu_stand_its_context_and_the_weights():
+def test_the_host_of_a_gpu_holds_its_context_and_the_weights():
     expected = DEFAULT_HOST_BYTES["interpreter_bytes"] + DEFAULT_HOST_BYTES["framework_bytes"] + CUDA_HOST_BYTES + 5e8
     assert expected == host_memory(Workload(MODEL), job(5 * 10**8), GPU).point
 
@@ -64,11 +64,11 @@ def test_a_larger_batch_of_evaluation_raises_the_peak():
     step = OpGraph((), (StorageEvent(0, 1, 10**8), StorageEvent(1, 2, 10**8), StorageEvent(2, 2, -(10**8))))
     passing = (StorageEvent(0, 1, 10**8), StorageEvent(1, 2, 4 * 10**8), StorageEvent(2, 2, -4 * 10**8))
     alone, both = TracedJob(step), TracedJob(step, evaluation=OpGraph((), passing))
-    without, with_it = (host_memory(Workload(MODEL), one, CPU).point for one in (alone, both))
+    without, with_it = (host_memory(Workload(MODEL), case, CPU).point for case in (alone, both))
     assert pytest.approx(with_it - without, rel=0.1) == 3 * 10**8
 
 
-def test_what_building_the_model_took_counts_where_no_step_takes_more():
+def test_the_build_peak_counts_if_no_step_needs_more():
     traced = job(10**8)
     plain, built = (
         host_memory(Workload(MODEL), replace(traced, loop=LoopFacts(built_bytes=size)), CPU).point
@@ -83,13 +83,13 @@ def test_weights_of_two_bytes_are_built_in_four_and_cast_one_after_another():
     events = tuple(StorageEvent(0, n, size, StorageCategory.PARAMETER) for n, size in enumerate(sizes))
     traced = TracedJob(OpGraph((), events, parameter_bytes=sum(sizes)))
     whole, cast = (
-        host_memory(Workload(MODEL, Phase.INFERENCE, precision=one), traced, CPU).point
-        for one in (Precision.FP32, Precision.BF16)
+        host_memory(Workload(MODEL, Phase.INFERENCE, precision=case), traced, CPU).point
+        for case in (Precision.FP32, Precision.BF16)
     )
     assert 2 * sum(sizes) + max(sizes) - sum(sizes) == pytest.approx(cast - whole, rel=0.01)
     on_gpu = [
-        host_memory(Workload(MODEL, Phase.INFERENCE, precision=one), traced, GPU).point
-        for one in (Precision.FP32, Precision.BF16)
+        host_memory(Workload(MODEL, Phase.INFERENCE, precision=case), traced, GPU).point
+        for case in (Precision.FP32, Precision.BF16)
     ]
     assert sum(sizes) == on_gpu[1] - on_gpu[0]
 
@@ -151,10 +151,10 @@ def test_weights_in_shards_are_gathered_to_be_saved_and_inference_saves_nothing(
     assert (saved(Sharding.FULL), saved(phase=Phase.INFERENCE)) == (4000, 0)
 
 
-def test_the_host_holds_the_weights_first_and_what_a_loader_keeps_later():
+def test_the_host_holds_the_weights_first_and_loader_batches_later():
     many = Dataset(samples=10, bytes_per_sample=10**6, workers=8)
     few = Dataset(samples=10, bytes_per_sample=1, workers=1)
-    first, later = (host_parts(Workload(MODEL, batch=64, dataset=one), job(10**8), GPU) for one in (few, many))
+    first, later = (host_parts(Workload(MODEL, batch=64, dataset=case), job(10**8), GPU) for case in (few, many))
     assert "weights while they are built" in first
     assert CHECKPOINT_PART not in first
     assert PINNED_PART in later
@@ -168,6 +168,6 @@ def test_parts_add_up_to_the_point():
 
 
 @pytest.mark.parametrize(("pinned", "size", "said"), [(None, 10**8, True), (True, 10**8, False), (None, 10, False)])
-def test_pinning_that_nobody_told_of_is_said_where_it_counts(pinned, size, said):
+def test_assumed_pinning_is_reported_where_it_matters(pinned, size, said):
     asked = TracedJob(OpGraph(()), LoopFacts(batch=1, batch_tensor_bytes=(size,), pinned=pinned))
     assert said == bool(describe_pinning_assumption(asked, host_parts(Workload(MODEL), asked, GPU)))

@@ -22,8 +22,11 @@ def estimate(step_s=0.5, parts=PARTS):
     )  # fmt: skip
 
 
-def test_activations_that_go_to_the_host_and_back_take_what_the_bus_takes():
-    kept = {one.description.split(" of ")[1].split(" on ")[0]: one for one in list_offloads(estimate(), DEVICE, WORK)}
+def test_offloaded_activations_take_the_time_of_the_bus():
+    kept = {
+        option.description.split(" of ")[1].split(" on ")[0]: option
+        for option in list_offloads(estimate(), DEVICE, WORK)
+    }
     swapped = kept["activations"]
     assert swapped.memory_bytes.point == pytest.approx(30 * GIB - (1 - STAYS) * 20 * GIB)
     assert swapped.step_s.point == pytest.approx(2 * 20 * GIB / PCIE_BYTES_PER_S[4])
@@ -32,18 +35,18 @@ def test_activations_that_go_to_the_host_and_back_take_what_the_bus_takes():
 
 def test_a_transfer_that_hides_behind_the_kernels_takes_no_longer():
     kept = list_offloads(estimate(step_s=60.0), DEVICE, WORK)
-    assert next(one for one in kept if "activations" in one.description).step_s.point == 60.0
+    assert next(case for case in kept if "activations" in case.description).step_s.point == 60.0
 
 
 def test_the_update_on_the_host_comes_on_top():
-    kept = next(one for one in list_offloads(estimate(), DEVICE, WORK) if "optimizer state" in one.description)
+    kept = next(option for option in list_offloads(estimate(), DEVICE, WORK) if "optimizer state" in option.description)
     assert kept.step_s.point > 0.5 + 2 * 2 * GIB / PCIE_BYTES_PER_S[4]
     assert kept.step_s.low < kept.step_s.point < kept.step_s.high
 
 
 def test_a_neighbour_s_memory_is_proposed_where_there_is_a_link():
-    assert not any(one.gpus > 1 for one in list_offloads(estimate(), DEVICE, WORK))
-    beside = next(one for one in list_offloads(estimate(), LINKED, WORK) if one.gpus == 2)
+    assert not any(option.gpus > 1 for option in list_offloads(estimate(), DEVICE, WORK))
+    beside = next(option for option in list_offloads(estimate(), LINKED, WORK) if option.gpus == 2)
     assert beside.step_s.point == pytest.approx(0.5)  # 40 GiB at 300 GB/s hide behind half a second
     assert "a GPU beside it (300 GB/s a direction)" in beside.description
 
@@ -55,5 +58,5 @@ def test_inference_keeps_its_weights_on_the_host():
     assert kept.step_s.point == pytest.approx(2 * GIB / PCIE_BYTES_PER_S[4])
 
 
-def test_nothing_is_proposed_of_what_is_not_held():
+def test_absent_categories_are_not_offloaded():
     assert list_offloads(estimate(parts={}), DEVICE, WORK) == []

@@ -43,15 +43,15 @@ def highest(moves):
 def really(run):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = run()
-    events = [one for one in profiler.profiler.kineto_results.events() if one.name() == "[memory]"]
-    return highest([one.nbytes() for one in sorted(events, key=lambda one: one.start_ns())]), result
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return highest([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]), result
 
 
 def foretold(op, processor=HERE):
-    results = [ELEMENT_BYTES[one.dtype] * torch.Size(one.shape).numel() for one in op.outputs]
+    results = [ELEMENT_BYTES[output.dtype] * torch.Size(output.shape).numel() for output in op.outputs]
     own = [(float(place + 1), size) for place, size in enumerate(results)]
     moves = [(place, size) for place, _, size in operand_copies(op, processor)]
-    return highest([size for _, size in sorted([*own, *moves], key=lambda one: one[0])])
+    return highest([size for _, size in sorted([*own, *moves], key=lambda output: output[0])])
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def one_thread():
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
 @pytest.mark.parametrize("case", CASES)
-def test_the_peak_of_a_real_convolution_is_foretold(case):
+def test_the_peak_of_a_real_convolution_is_predicted(case):
     (channels_in, channels_out, taps), options = CASES[case]
     stride, groups, transposed = (options.get(name, 1) for name in ("stride", "groups", "transposed"))
     if "bfloat16" in case and HERE.channel_block < 16:
@@ -92,7 +92,7 @@ def test_the_peak_of_a_real_convolution_is_foretold(case):
     )  # fmt: skip
     assert forward_bytes == pytest.approx(foretold(forward), rel=0.08)
     widths = [HERE, replace(HERE, channel_block=8)]  # AVX-512 takes AVX2's kernels where its caches make them faster
-    assert any(backward_bytes == pytest.approx(foretold(backward, one), rel=0.08) for one in widths)
+    assert any(backward_bytes == pytest.approx(foretold(backward, width), rel=0.08) for width in widths)
 
 
 def test_registers_say_how_many_channels_lie_together():

@@ -88,7 +88,7 @@ def test_other_kernels_and_unknown_sizes_take_none(other):
 
 
 def test_amds_kernels_hold_the_sums_alone():
-    assert [attention_scratch_bytes(backward(one), "amd") for one in (FLASH, EFFICIENT)] == [
+    assert [attention_scratch_bytes(backward(case), "amd") for case in (FLASH, EFFICIENT)] == [
         2 * 4 * B * H * Q,
         4 * B * H * Q,
     ]
@@ -137,7 +137,7 @@ def test_odd_sizes_are_filled_up_to_whole_tiles():
     assert scratch_bytes(with_sizes(h=65), V100) > scratch_bytes(CONVOLUTION, V100)
 
 
-def test_a_workspace_lies_beside_the_tensors_of_its_own_op_alone():
+def test_scratch_coexists_only_with_its_own_ops_tensors():
     small, kinds = 1000, StorageCategory
     events = (
         StorageEvent(0, 1, small, kinds.PARAMETER), StorageEvent(0, 2, 300, kinds.ACTIVATION),
@@ -218,7 +218,7 @@ def test_small_workspaces_share_a_segment():
     assert peak_memory(add_workspaces(multiplying(Stage.FORWARD, Stage.BACKWARD), A100)).reserved_bytes == 20 * MIB
 
 
-def test_a_gpu_without_tf32_takes_the_transforms_of_its_convolutions_beside():
+def test_a_gpu_without_tf32_needs_scratch_for_convolution_transforms():
     sizes = {"n": 2, "c": 64, "k": 64, "h": 64, "w": 64, "r": 3, "s": 3, "groups": 1, "stride": 1, "dilation": 1}
     convolution = Op("conv", OpKind.CONV, Stage.FORWARD, "float32", 1.0, 1.0, 1.0, dims=sizes)
     volta = replace(A100, name="V100", architecture="Volta", peak_flops_per_s={"float32": 15.7e12})

@@ -103,7 +103,7 @@ def test_more_bytes_never_take_less(devices, size, times):
     assert ring.all_reduce_s(size) <= ring.all_reduce_s(size * times)
 
 
-def test_what_is_larger_than_any_measurement_goes_on_at_the_rate_of_the_link():
+def test_messages_larger_than_measured_continue_at_the_link_rate():
     ring = make_ring(SXM, 8)
     more_s = ring.all_reduce_s(4e9) - ring.all_reduce_s(2e9)
     assert more_s == pytest.approx(2 * 7 / 8 * 2e9 / (300e9 * 0.75))

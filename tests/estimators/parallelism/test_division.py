@@ -63,8 +63,8 @@ def test_tensor_parallelism_reduces_activations_four_times_a_layer(job):
 def test_recomputation_repeats_the_reductions_of_forward(job):
     workload, traced = job
     plain, again = (
-        divide_step(over(replace(workload, checkpointing=one), 8, tensor=8), traced, A100, 8.0).exposed_s
-        for one in (False, True)
+        divide_step(over(replace(workload, checkpointing=case), 8, tensor=8), traced, A100, 8.0).exposed_s
+        for case in (False, True)
     )
     assert again / plain == pytest.approx(1.5)
 
@@ -78,8 +78,8 @@ def test_a_pipeline_idles_for_its_stages_less_one_by_its_microbatches(job):
 def test_full_sharding_moves_half_as_much_again_as_sharded_gradients(job):
     workload, traced = job
     full, gradients = (
-        divide_step(over(workload, 64, sharding=one), traced, A100, 8.0, **network(8)).sent_s["data parallelism"]
-        for one in (Sharding.FULL, Sharding.GRADIENTS)
+        divide_step(over(workload, 64, sharding=case), traced, A100, 8.0, **network(8)).sent_s["data parallelism"]
+        for case in (Sharding.FULL, Sharding.GRADIENTS)
     )
     assert full / gradients == pytest.approx(1.5)
 
@@ -105,7 +105,7 @@ def test_frozen_weights_are_gathered_but_have_no_gradients_to_exchange(job):
 
 @settings(deadline=None)
 @given(st.floats(1e-3, 1e3), st.sampled_from([Sharding.NONE, Sharding.OPTIMIZER]))
-def test_what_shows_of_an_exchange_is_less_than_all_of_it_and_more_than_nothing(whole_s, sharding):
+def test_exposed_communication_is_between_none_and_all_of_it(whole_s, sharding):
     found = divide_step(over(PLAIN, 64, sharding=sharding), GRADIENTS, A100, whole_s, **network(8))
     sent_s = found.sent_s["data parallelism"]
     assert 0 < found.exposed_s <= 1.32 * sent_s
@@ -134,7 +134,7 @@ def test_a_model_without_attention_has_no_layers_to_divide():
         divide_step(over(PLAIN, 4, pipeline=4), GRADIENTS, A100, 1.0)
 
 
-def test_links_that_were_not_measured_are_told_with_their_rate():
+def test_unmeasured_links_are_reported_with_their_rate():
     inside, across = (
         divide_step(over(PLAIN, 8), GRADIENTS, A100, 1.0),
         divide_step(over(PLAIN, 64), GRADIENTS, A100, 1.0),
@@ -217,18 +217,18 @@ def test_zero_holds_a_bucket_of_gradients_in_backward_alone(job, sharding):
     assert found == [None, 10**9, None, None]
 
 
-def test_units_of_frozen_weights_have_the_gradients_of_what_is_trained_in_them(job):
+def test_frozen_layers_have_only_the_gradients_of_trained_weights(job):
     workload, traced = job
     adapted = replace(traced.step, trained_bytes=16 * 10**6)
     held = exchange_buffers(over(workload, 8, sharding=Sharding.FULL), adapted, Stage.BACKWARD)
     assert int(2 * 10**6 * 7 / 8) == held[StorageCategory.GRADIENT]
 
 
-def test_what_is_taken_of_buckets_is_said(job):
+def test_bucket_assumptions_are_reported(job):
     workload, traced = job
     box = WhiteBox(host_memory=host_memory)
     alone, copies = (box.estimate(over(workload, gpus), traced, A100).basis.reasons for gpus in (1, 8))
-    assert [any("gradient_as_bucket_view" in one for one in told) for told in (alone, copies)] == [False, True]
+    assert [any("gradient_as_bucket_view" in case for case in told) for told in (alone, copies)] == [False, True]
 
 
 def test_an_estimate_of_a_divided_model_needs_less_time_and_memory(job):

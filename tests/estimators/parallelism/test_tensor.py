@@ -54,13 +54,13 @@ def test_the_activation_and_the_cache_are_shared_but_no_head_is_cut(traced):
     """Eight key-value heads: sixteen GPUs copy as much of the cache as eight."""
     graph = traced["decoding"]
     eighth, sixteenth = (tensor_share(graph, ways) for ways in (8, 16))
-    silu = [total(one, "flops", OpKind.ELEMENTWISE, name="aten.silu") for one in (graph, eighth)]
+    silu = [total(case, "flops", OpKind.ELEMENTWISE, name="aten.silu") for case in (graph, eighth)]
     assert silu[1] / silu[0] == pytest.approx(1 / 8)
     cached = [
-        max(op.bytes_written for op in one.ops if op.name == "aten.cat" and op.outputs[0].shape[2] > 1)
-        for one in (graph, eighth, sixteenth)
+        max(op.bytes_written for op in case.ops if op.name == "aten.cat" and op.outputs[0].shape[2] > 1)
+        for case in (graph, eighth, sixteenth)
     ]
-    assert [cached[0] / one for one in cached[1:]] == pytest.approx([8.0, 8.0])
+    assert [cached[0] / case for case in cached[1:]] == pytest.approx([8.0, 8.0])
 
 
 def test_as_many_ops_are_launched_on_every_gpu(traced):
@@ -81,7 +81,7 @@ def test_the_products_of_a_share_take_longer_than_an_even_one_the_more_gpus_ther
     kernels = RooflineKernels(TomlCatalog().device("A100 SXM4 80GB"))
     graph = traced["decoding"]
     part, whole = (
-        sum(kernels.op_s(op) * op.count for op in one.ops if op.kind is OpKind.GEMM)
-        for one in (tensor_share(graph, ways), graph)
+        sum(kernels.op_s(op) * op.count for op in case.ops if op.kind is OpKind.GEMM)
+        for case in (tensor_share(graph, ways), graph)
     )
     assert least < ways * part / whole < most

@@ -56,7 +56,7 @@ BEFORE = Interval(100.0, 60.0, 170.0)
 
 
 @given(st.floats(0, 1e6), st.floats(0.001, 0.999), st.floats(1.001, 30), st.floats(0.5, 0.99))
-def test_what_is_left_is_above_zero_and_grows_with_the_share(at_s, share, factor, level):
+def test_remaining_time_is_positive_and_grows_with_the_share(at_s, share, factor, level):
     before = Interval(100.0, 100 / factor, 100 * factor, level)
     assert (
         0
@@ -89,23 +89,23 @@ def test_an_answer_never_lies_before_the_present(table, step_s, at_s, told):
         assert 0 <= found.done <= 1
 
 
-def test_the_range_grows_narrower_as_the_job_goes_on_and_the_weight_moves_to_what_is_seen(table):
+def test_the_interval_narrows_and_progress_gains_weight_as_the_job_runs(table):
     step_s, total_s = 0.5, STARTUP_S + STEPS * 0.5
     before = Interval(260.0, 130.0, 520.0)
     found = [
         live_elapsed(before, progress(share * total_s, step_s, jitter=0.1), share * total_s, table)
         for share in (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
     ]
-    widths = [one.total.high - one.total.low for one in found]
+    widths = [case.total.high - case.total.low for case in found]
     assert widths[1:] == sorted(widths[1:], reverse=True)
     assert widths[1] < 1.3 * widths[0]
     assert widths[-1] < widths[0] / 10
     assert 0 == found[0].seen_weight < 0.5 < found[3].seen_weight
-    assert all(one.total.low <= total_s <= one.total.high for one in found)
+    assert all(case.total.low <= total_s <= case.total.high for case in found)
     assert abs(found[-1].total.point / total_s - 1) < abs(found[0].total.point / total_s - 1) / 5
 
 
-def test_without_an_estimate_the_progress_alone_is_told_and_without_either_why_not(table):
+def test_progress_alone_suffices_and_without_either_source_there_is_a_reason(table):
     assert pytest.approx(live_elapsed(None, progress(100.0, 0.5), 100.0, table).total.point, rel=0.05) == 205
     assert "showed no steps" in live_elapsed(None, None, 3.0, table).unknown
 
@@ -133,7 +133,7 @@ def test_units_that_the_script_does_not_show_are_taken_from_the_user(table):
     assert pytest.approx(live_elapsed(None, endless, 100.0, table, units=600).total.point, rel=0.05) == 305
 
 
-def test_a_report_that_is_old_counts_for_what_was_done_since(table):
+def test_an_old_report_counts_with_the_work_done_since(table):
     told = live_elapsed(None, progress(100.0, 0.5, last_s=100.0), 110.0, table).total
     assert pytest.approx(told.point, rel=0.05) == 205
 
@@ -178,7 +178,7 @@ def test_a_job_cannot_have_run_for_less_than_nothing(table):
         live_elapsed(BEFORE, None, -1.0, table)
 
 
-def test_a_job_that_shows_nothing_for_long_has_lost_the_time_and_one_that_nobody_looked_at_has_not(table):
+def test_a_silent_job_lost_the_time_but_an_unobserved_job_did_not(table):
     shown = progress(100.0, 0.5)
     stalled = live_elapsed(None, shown, 180.0, table).total
     unseen = live_elapsed(None, shown, 180.0, table, looked_s=100.0).total

@@ -14,7 +14,7 @@ def level(name, times, *, length=None, passes=0, inside_s=0.0):
     return LoopProgress(name, len(times), sum(times), length, passes, inside_s, tuple(times[:8]), tuple(times))
 
 
-def test_the_whole_is_startup_and_all_units_and_what_lies_between_them():
+def test_the_total_is_startup_plus_units_plus_the_time_between_them():
     epochs = level("epoch", [12.0, 11.0], length=50, inside_s=21.0)
     steps = level("step", [2.0] + [1.0] * 21, length=10, passes=2)
     scaled = extrapolate_loops(Progress("test", (epochs, steps), startup_s=5.0))
@@ -40,7 +40,7 @@ def test_an_epoch_that_was_not_seen_whole_is_an_assumption():
         Progress("test", (level("epoch", [], length=3), level("step", [1.0] * 6, length=9)), startup_s=0)
     )
     assert pytest.approx(scaled.elapsed_s.point) == 27
-    assert any("`epoch` completed" in one for one in scaled.assumptions)
+    assert any("`epoch` completed" in assumption for assumption in scaled.assumptions)
 
 
 def test_a_loop_without_a_length_is_not_known_until_the_user_says_it():
@@ -51,7 +51,7 @@ def test_a_loop_without_a_length_is_not_known_until_the_user_says_it():
     assert pytest.approx(extrapolate_loops(progress, units=1000).elapsed_s.point) == 502
 
 
-def test_units_that_are_said_count_the_innermost_loop():
+def test_declared_units_count_the_innermost_loop():
     epochs, steps = level("epoch", [10.0] * 8), level("step", [1.0] * 80, length=10, passes=8)
     assert (
         pytest.approx(extrapolate_loops(Progress("test", (epochs, steps), startup_s=0.0), units=1000).elapsed_s.point)
@@ -64,17 +64,17 @@ def test_an_inner_loop_of_unknown_length_leaves_the_outer_one_to_count():
     assert pytest.approx(extrapolate_loops(Progress("test", (epochs, steps), startup_s=0.0)).elapsed_s.point) == 40
 
 
-def test_nothing_seen_is_not_known_with_what_to_do():
+def test_without_progress_the_time_is_unknown_with_advice():
     assert "LEADLINE_PROGRESS" in extrapolate_loops(None).unknown["elapsed_s"]
     assert "LEADLINE_PROGRESS" in extrapolate_loops(Progress("test")).unknown["elapsed_s"]
-    one = extrapolate_loops(Progress("test", (level("step", [], length=9),), startup_s=0.0))
-    assert "--time" in one.unknown["elapsed_s"]
+    case = extrapolate_loops(Progress("test", (level("step", [], length=9),), startup_s=0.0))
+    assert "--time" in case.unknown["elapsed_s"]
 
 
 def test_few_units_have_a_wide_range_and_say_so():
     scaled = extrapolate_loops(Progress("test", (level("step", [1.0, 1.0, 1.0], length=100),), startup_s=0.0))
     assert scaled.elapsed_s.high >= 2 * scaled.elapsed_s.low
-    assert any("only 3 units" in one for one in scaled.assumptions)
+    assert any("only 3 units" in assumption for assumption in scaled.assumptions)
 
 
 def test_slow_first_units_are_warm_up():

@@ -65,4 +65,4 @@ def marked_s(launch_s, kernel_s):
 
 @pytest.fixture(scope="session")
 def fitted():
-    return fit_kernels([one for on in DEVICES[:3] for one in timings_on(on)], NAMES)
+    return fit_kernels([case for on in DEVICES[:3] for case in timings_on(on)], NAMES)

@@ -36,7 +36,7 @@ def test_two_measurements_at_one_place_are_averaged():
     assert pytest.approx(twice.at((0.0,)), abs=0.1) == 2.0
 
 
-def test_far_from_all_measurements_the_prediction_is_near_their_mean_and_never_beyond_them():
+def test_far_from_all_measurements_the_prediction_is_near_their_mean():
     far = HILL.at((40.0, 40.0))
     assert min(HILL.values) < far < max(HILL.values)
 
@@ -65,7 +65,7 @@ def add(elements, stage=Stage.FORWARD):
               (spec, spec), (spec,))  # fmt: skip
 
 
-def test_a_measured_size_costs_what_was_measured_less_the_call():
+def test_a_measured_size_costs_its_measurement_less_the_call():
     assert pytest.approx(CalibratedKernels(DEVICE).op_s(add(2**16)), rel=1e-6) == 2**16 * 1e-9
 
 
@@ -76,7 +76,7 @@ def test_a_larger_pointwise_kernel_never_costs_less(one, other):
     assert kernels.op_s(add(small)) <= kernels.op_s(add(large)) * (1 + 1e-9)
 
 
-def test_a_product_beside_a_measured_one_runs_at_nearly_its_rate():
+def test_a_product_close_to_a_measured_one_runs_at_nearly_its_rate():
     op = Op("aten.addmm", OpKind.GEMM, Stage.FORWARD, "float32", 2.0 * 1100 * 1024 * 1024, 1e7, 4e6,
             dims={"b": 1, "m": 1100, "n": 1024, "k": 1024})  # fmt: skip
     assert pytest.approx(CalibratedKernels(DEVICE).op_s(op), rel=0.1) == 2 * 1100 * 1024 * 1024 / 1e11
@@ -99,14 +99,14 @@ def test_a_device_that_was_never_measured_is_refused_by_name():
         CalibratedKernels(Device("bare", "AMD", DeviceKind.CPU))
 
 
-def test_an_operator_nobody_measured_gets_its_roofline():
+def test_an_unmeasured_operator_gets_its_roofline():
     op = Op("aten.fft_c2c", OpKind.CONV, Stage.FORWARD, "float32", 1e9, 1e6, 1e6)
     seconds = CalibratedKernels(DEVICE).op_s(op)
     assert math.isclose(seconds, 1e9 / 1e11 + 2e6 / 1e10, rel_tol=0.01)
 
 
 @pytest.mark.parametrize(("busy", "doubted"), [(0.0, False), (0.1, False), (0.5, True), (1.0, True)])
-def test_a_sweep_beside_other_work_is_doubted(busy, doubted):
+def test_a_sweep_on_a_busy_machine_has_a_wider_spread(busy, doubted):
     calibration = replace(DEVICE.calibration, figures={**FIGURES, "busy_share": busy})
     kernels, calm = CalibratedKernels(replace(DEVICE, calibration=calibration)), CalibratedKernels(DEVICE)
     graph = OpGraph((add(256),))
@@ -119,6 +119,6 @@ def test_a_sweep_beside_other_work_is_doubted(busy, doubted):
 def test_a_kind_of_kernel_that_the_sweep_missed_is_priced_by_its_bytes():
     spec = TensorSpec((2**20,), "bfloat16")
     op = Op("aten.gelu", OpKind.ELEMENTWISE, Stage.FORWARD, "bfloat16", 1e9, 2.0 * 2**20, 2.0 * 2**20, (spec,), (spec,))
-    none = tuple(one for one in TIMINGS if one.kind == "addmm")
+    none = tuple(timing for timing in TIMINGS if timing.kind == "addmm")
     kernels = CalibratedKernels(replace(DEVICE, calibration=replace(DEVICE.calibration, timings=none)))
     assert pytest.approx(kernels.op_s(op), rel=0.01) == 8.0 * 2**20 / 1e10

@@ -45,13 +45,13 @@ def test_streamed_bytes_are_recovered_on_a_device_that_was_never_seen(fitted):
     assert error(LearnedKernels(fitted, UNSEEN), [add(2**14, 2048), add(2**13, 1000)], UNSEEN) < 0.15
 
 
-def test_the_launch_of_a_learned_device_is_told_from_its_kernels(fitted):
+def test_the_launch_of_a_known_device_is_separated_from_its_kernels(fitted):
     factor = fitted.launches["small", 0] - fitted.launches["middle", 0]
     assert factor == pytest.approx(math.log(LAUNCH_S["small"] / LAUNCH_S["middle"]), abs=0.1)
 
 
-def test_a_sweep_tells_a_device_that_is_slower_than_its_figures(fitted):
-    slow = [KernelSample(one.op, one.device, 1.5 * one.seconds) for one in timings_on(UNSEEN)]
+def test_a_sweep_corrects_a_device_slower_than_its_specifications(fitted):
+    slow = [KernelSample(case.op, case.device, 1.5 * case.seconds) for case in timings_on(UNSEEN)]
     known = fit_sweep(fitted, tabulate_kernels(slow[::3], NAMES))  # every inner sum among them
     found = np.array([LearnedKernels(known, UNSEEN).op_s(op) for op in LARGE])
     truth = np.array([1.5 * true_s(op, UNSEEN) for op in LARGE])
@@ -60,16 +60,16 @@ def test_a_sweep_tells_a_device_that_is_slower_than_its_figures(fitted):
     assert np.mean(np.abs(without / truth - 1)) > 0.25
 
 
-def test_a_sweep_tells_what_no_factor_can_and_the_law_that_others_taught_does_not(fitted):
+def test_a_sweep_captures_more_than_a_factor_and_the_shared_model(fitted):
     def deeper_s(op):  # as if every inner sum were longer by 500
         return true_s(gemm(op.dims["m"], op.dims["n"], op.dims["k"] + 500), UNSEEN)
 
-    products = [one.op for one in timings_on(UNSEEN) if one.op.name == "aten.addmm"]
+    products = [case.op for case in timings_on(UNSEEN) if case.op.name == "aten.addmm"]
     launch_s = LAUNCH_S[UNSEEN.name]
     slow = [KernelSample(op, UNSEEN, marked_s(launch_s, deeper_s(op))) for op in products]
     known = fit_sweep(fitted, tabulate_kernels(slow[::3], NAMES))
     truth = np.array([deeper_s(op) for op in LARGE])
-    found, without = (LearnedKernels(one, UNSEEN).ops_s(LARGE) for one in (known, fitted))
+    found, without = (LearnedKernels(case, UNSEEN).ops_s(LARGE) for case in (known, fitted))
     assert np.mean(np.abs(found / truth - 1)) < 0.15
     assert np.mean(np.abs(without / truth - 1)) > 0.3
     depth = PRODUCT_MODEL.names.index("depth")
@@ -78,7 +78,7 @@ def test_a_sweep_tells_what_no_factor_can_and_the_law_that_others_taught_does_no
 
 def test_a_sweep_of_two_devices_is_refused(fitted):
     with pytest.raises(InvalidInput, match="a sweep is of one device"):
-        fit_sweep(fitted, tabulate_kernels([one for on in DEVICES for one in timings_on(on)[:10]], NAMES))
+        fit_sweep(fitted, tabulate_kernels([case for on in DEVICES for case in timings_on(on)[:10]], NAMES))
 
 
 def test_a_state_makes_the_same_model_again(fitted, tmp_path):
@@ -87,8 +87,8 @@ def test_a_state_makes_the_same_model_again(fitted, tmp_path):
     with np.load(tmp_path / "state.npz", allow_pickle=False) as state:
         again = FittedKernels.load(dict(state))
     for on in (DEVICES[0], UNSEEN):
-        one, other = LearnedKernels(known, on), LearnedKernels(again, on)
-        assert one.ops_s(LARGE) == other.ops_s(LARGE)
+        case, other = LearnedKernels(known, on), LearnedKernels(again, on)
+        assert case.ops_s(LARGE) == other.ops_s(LARGE)
     assert known.launches == again.launches
     assert known.steps == again.steps
 
@@ -104,26 +104,26 @@ def test_a_time_that_is_no_time_is_refused_by_its_kernel_and_device(seconds):
         tabulate_kernels([KernelSample(gemm(8, 8, 8), DEVICES[0], seconds)])
 
 
-def test_kernels_of_a_kind_that_was_not_learned_take_the_law_of_the_nearest_kind(fitted):
+def test_kernels_of_an_unknown_kind_use_the_nearest_kinds_model(fitted):
     softmax = Op("aten._softmax", OpKind.SOFTMAX, Stage.FORWARD, "float32", 1e6, 4e6, 4e6)
     assert 0 < LearnedKernels(fitted, UNSEEN).op_s(softmax) < 1e-3
 
 
 def test_a_model_of_streams_alone_refuses_a_product():
-    streams = fit_kernels([one for one in timings_on(DEVICES[0]) if one.op.kind is OpKind.ELEMENTWISE])
+    streams = fit_kernels([case for case in timings_on(DEVICES[0]) if case.op.kind is OpKind.ELEMENTWISE])
     with pytest.raises(InvalidInput, match="no kernels like product were measured"):
         LearnedKernels(streams, DEVICES[0]).op_s(gemm(64, 64, 64))
 
 
-def test_what_is_typical_slows_new_devices_and_leaves_known_ones(fitted):
+def test_typical_offsets_slow_new_devices_but_not_known_ones(fitted):
     laws = {
         number: replace(law, trusted=0.0, typical=np.array([0.0, 0.1, 0.1])) for number, law in fitted.groups.items()
     }
     plain = replace(fitted, groups={number: replace(law, trusted=0.0) for number, law in fitted.groups.items()})
     moved = replace(fitted, groups=laws)
-    before, after = (LearnedKernels(one, UNSEEN).op_s(LARGE[-1]) for one in (plain, moved))
+    before, after = (LearnedKernels(case, UNSEEN).op_s(LARGE[-1]) for case in (plain, moved))
     assert after / before == pytest.approx(math.exp(0.1), rel=0.01)
-    before, after = (LearnedKernels(one, DEVICES[0]).op_s(LARGE[-1]) for one in (fitted, moved))
+    before, after = (LearnedKernels(case, DEVICES[0]).op_s(LARGE[-1]) for case in (fitted, moved))
     assert before == after
 
 
@@ -136,7 +136,7 @@ def test_a_kernel_behind_others_does_not_wait_for_the_device(fitted):
     assert launch_s.tolist() == same_s.tolist()
 
 
-def test_what_lies_between_marks_tells_the_kernel_again_where_it_outlasts_its_call():
+def test_kernel_time_is_recovered_where_it_outlasts_its_call():
     kernel_s, launch_s = np.array([30e-6, 100e-6, 1e-3]), np.full(3, 25e-6)
     seen_s = combine_with_launch_s(kernel_s, launch_s, WAIT)
     assert (seen_s > kernel_s + WAIT * launch_s).all()
@@ -145,13 +145,15 @@ def test_what_lies_between_marks_tells_the_kernel_again_where_it_outlasts_its_ca
 
 def test_an_operator_whose_calls_take_longer_on_all_hosts_does_so_on_a_new_one():
     def on(device):
-        slow = [replace(one, op=replace(one.op, name="aten.relu"), seconds=1.3 * one.seconds) for one in short(device)]
+        slow = [
+            replace(case, op=replace(case.op, name="aten.relu"), seconds=1.3 * case.seconds) for case in short(device)
+        ]
         return short(device) + slow
 
     def short(device):
-        return [one for one in timings_on(device) if one.op.name == "aten.add.Tensor"]
+        return [case for case in timings_on(device) if case.op.name == "aten.add.Tensor"]
 
-    known = fit_kernels([one for device in DEVICES[:3] for one in on(device)], ("aten.add.Tensor", "aten.relu"))
+    known = fit_kernels([case for device in DEVICES[:3] for case in on(device)], ("aten.add.Tensor", "aten.relu"))
     asked = tabulate_kernels([short(UNSEEN)[0], on(UNSEEN)[len(short(UNSEEN))]], known.names)
     add_s, relu_s = known.predict(asked.kernels, asked.boards, asked.device)[1]
     assert relu_s / add_s == pytest.approx(1.3, rel=0.05)
@@ -171,7 +173,7 @@ def norm(rows, columns):
     )
 
 
-def test_norms_that_were_not_learned_take_the_law_of_streams(fitted):
+def test_unlearned_norms_use_the_streaming_model(fitted):
     assert NORM not in fitted.groups
     moved_s = 8 * 2**24 / UNSEEN.memory_bytes_per_s
     assert moved_s < LearnedKernels(fitted, UNSEEN).op_s(norm(2**14, 1024)) < 2 * moved_s

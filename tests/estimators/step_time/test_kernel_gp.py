@@ -35,7 +35,7 @@ def test_the_error_left_out_is_that_of_points_that_were_never_seen():
     assert 0.8 < surface.error / error < 1.25
 
 
-def test_nothing_is_said_of_kernels_far_away():
+def test_distant_kernels_get_no_correction():
     rng = np.random.default_rng(2)
     points = rng.uniform(0, 6, (60, 2))
     surface = fit_kernel_gp(points, 0.4 * np.sin(2 * points[:, 0]) + 0.4 * np.sin(2 * points[:, 1]))

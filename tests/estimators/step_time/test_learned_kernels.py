@@ -97,13 +97,13 @@ def test_a_graph_takes_the_sum_of_its_kernels_where_they_outlast_the_launches(fi
     assert model.step_s(graph) == pytest.approx(expected)
 
 
-def test_steps_on_a_new_device_take_what_the_makers_other_devices_took(fitted):
+def test_steps_on_a_new_device_use_the_vendors_factor(fitted):
     longer = replace(fitted, steps={"nvidia": math.log(1.1), "amd": math.log(3.0)})
     graph = OpGraph((replace(gemm(4096, 4096, 4096), count=3),))
     for on, expected in ((UNSEEN, 1.1), (DEVICES[0], 1.0)):
         ratio = LearnedKernels(longer, on).step_s(graph) / LearnedKernels(fitted, on).step_s(graph)
         assert ratio == pytest.approx(expected)
-        both = [predict_steps_s(one, [tabulate_ops(graph.ops)], [on])[0] for one in (longer, fitted)]
+        both = [predict_steps_s(case, [tabulate_ops(graph.ops)], [on])[0] for case in (longer, fitted)]
         assert both[0] / both[1] == pytest.approx(expected)
 
 
@@ -117,7 +117,7 @@ def test_a_device_without_a_bandwidth_is_refused(fitted):
         LearnedKernels(fitted, replace(UNSEEN, memory_bytes_per_s=None))
 
 
-def test_half_precision_on_tensor_cores_of_twice_the_rate_takes_their_law(fitted):
+def test_half_precision_at_twice_the_rate_uses_the_matrix_unit_model(fitted):
     consumer = device("consumer", 80, 1000, 128, peaks={"float16": 160e12}, compute_capability="8.9")
     model = LearnedKernels(fitted, consumer)
     assert 1.2 < model.op_s(gemm(8192, 8192, 8192)) / model.op_s(gemm(8192, 8192, 8192, dtype="float16")) <= 2.5

@@ -67,7 +67,7 @@ def test_a_batch_has_the_shapes_that_the_network_reads():
     assert inputs["node"].shape == (3, NODE_WIDTH)
     assert inputs["setting"].shape == (2, SETTING_WIDTH)
     assert inputs["owner"].tolist() == [0, 0, 1]
-    assert all(np.isfinite(one).all() for one in inputs.values())
+    assert all(np.isfinite(value).all() for value in inputs.values())
     assert (inputs["kind"] >= len(KERNEL_CLASSES)).all(), "channels last has kinds of its own"
     assert (inputs["kind"] < NODE_KINDS).all()
 
@@ -76,7 +76,7 @@ def test_a_faster_device_shortens_the_roofline_that_the_network_scales():
     table, edges = connect_graphs([[add(10_000_000)]])
     twice = Device("Twice", "nobody", DeviceKind.GPU, peak_flops_per_s=PEAKS, **{**FIGURES, "memory_bytes_per_s": 2e12})
     slow, fast = (
-        GraphBatch.from_basis(OpBasis.from_table(table, one), edges, one, SETTING_OF) for one in (DEVICE, twice)
+        GraphBatch.from_basis(OpBasis.from_table(table, case), edges, case, SETTING_OF) for case in (DEVICE, twice)
     )
     assert (fast.roofline_us / slow.roofline_us)[0] == pytest.approx(0.5, rel=0.02)
     assert (fast.setting != slow.setting).any()

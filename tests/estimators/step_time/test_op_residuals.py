@@ -54,13 +54,13 @@ def test_a_step_of_ops_like_slow_ones_is_slow(slow_where_groups_are_few):
     assert few > 1.5 * many
 
 
-def test_an_op_like_none_that_was_measured_keeps_to_the_law(slow_where_groups_are_few):
+def test_an_op_unlike_all_measured_ones_has_no_residual(slow_where_groups_are_few):
     law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
     basis = OpBasis.from_table(OpTable.from_graphs([[grouped(512, 4, pixels=7)]]), DEVICE)
     assert op_s(basis, law)[0] == pytest.approx(op_s(basis, OpUtilization.prior())[0], rel=0.02)
 
 
-def test_departures_explain_what_the_fitted_law_leaves(slow_where_groups_are_few):
+def test_residuals_explain_the_remaining_errors(slow_where_groups_are_few):
     law = fit_op_utilization([slow_where_groups_are_few], OpUtilization.prior(), ridge=100.0)[0]
 
     def error(weights):
@@ -83,7 +83,7 @@ def test_they_are_kept_as_arrays(slow_where_groups_are_few):
     assert np.allclose(op_s(slow_where_groups_are_few.basis, law), op_s(slow_where_groups_are_few.basis, again))
 
 
-def test_steps_of_small_ops_alone_tell_nothing():
+def test_steps_of_small_ops_alone_determine_no_residuals():
     table = OpTable.from_graphs([[add(8, 8)]])
     entries = np.zeros(1, np.int64)
     found = fit_op_residuals(OpShares(table, entries, entries, np.array([0.001])), np.array([0.5]))

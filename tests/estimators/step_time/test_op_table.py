@@ -36,7 +36,7 @@ def convolution(c, k, groups, **more):
         ("optimizer", op("aten._foreach_add_", OpKind.OPTIMIZER, Stage.OPTIMIZER)),
     ],
 )
-def test_a_kernel_is_told_by_kind_name_and_stage(expected, given):
+def test_a_kernel_class_follows_from_kind_name_and_stage(expected, given):
     assert expected == kernel_class(given)
     assert expected in KERNEL_CLASSES
 
@@ -50,14 +50,14 @@ def test_views_are_left_out_and_equal_ops_counted():
     assert table.owner.tolist() == [0, 2]
 
 
-def test_graphs_are_taken_in_the_order_asked():
+def test_graphs_are_selected_in_the_requested_order():
     table = OpTable.from_graphs([[op(shape=(size, 2))] for size in (2, 4, 8)])
     picked = table.select([2, 0])
     assert picked.graphs == 2
     assert table.sizes[[2, 0]].tolist() == picked.sizes.tolist()
 
 
-def test_what_picks_another_kernel_is_marked():
+def test_properties_that_select_another_kernel_are_marked():
     odd_width, even_width = (OpTable.from_graphs([[convolution(c, c, 4)]]).sizes[0] for c in (4 * 72, 4 * 64))
     assert (odd_width[15], even_width[15]) == (1.0, 0.0)
     odd_channels, even_channels = (OpTable.from_graphs([[convolution(c, c, c)]]).sizes[0] for c in (36, 32))

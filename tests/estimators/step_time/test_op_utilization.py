@@ -60,13 +60,13 @@ def observed(count, seed):
     return ObservedSteps(basis, np.arange(count), truth(basis))
 
 
-def test_the_times_of_steps_tell_how_far_each_class_is_from_its_roofline():
+def test_step_times_determine_the_utilization_of_each_class():
     law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
     unseen = observed(40, 1)
     assert np.abs(predict_graphs(unseen.basis, law).step_s / unseen.step_s - 1).max() < 0.03
 
 
-def test_what_was_not_seen_keeps_what_was_believed():
+def test_unseen_classes_keep_the_prior():
     law = fit_op_utilization([observed(50, 0)], OpUtilization.prior(), ridge=10.0)[0]
     spec = TensorSpec((8, 64, 32, 32), "float16")
     norm = Op("aten.native_batch_norm", OpKind.NORM, Stage.FORWARD, "float16", 0.0, 1e6, 1e6, (spec,), (spec,))
@@ -87,7 +87,7 @@ def test_many_small_kernels_wait_for_the_host():
     assert predict_graphs(small, law).step_s[0] == pytest.approx(1e-2, rel=0.05)
 
 
-def test_settings_share_a_law_and_differ_by_their_offset():
+def test_settings_share_weights_and_differ_by_their_offset():
     first = observed(80, 0)
     second = ObservedSteps(first.basis, first.graph, first.step_s * 1.3)
     laws = fit_op_utilization([first, second], OpUtilization.prior(), ridge=1.0)
@@ -95,7 +95,7 @@ def test_settings_share_a_law_and_differ_by_their_offset():
     assert np.abs(ratio / 1.3 - 1).max() < 0.05
 
 
-def test_a_few_steps_of_a_slower_device_move_the_whole_law():
+def test_a_few_steps_of_a_slower_device_move_the_whole_model():
     law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
     few, unseen = observed(10, 5), observed(40, 6)
     adapted = op_fitting.fit_few_steps(law, ObservedSteps(few.basis, few.graph, few.step_s * 1.5))
@@ -104,25 +104,26 @@ def test_a_few_steps_of_a_slower_device_move_the_whole_law():
     assert after < 0.2 * before
 
 
-def test_laws_are_kept_as_arrays():
+def test_models_survive_storage_as_arrays():
     given = {"a": observed(30, 0), "b": observed(30, 1)}
     laws = op_fitting.fit_settings(given, {"a": "group", "b": "group"})
     again = op_fitting.load_settings(op_fitting.dump_settings(laws))
     assert set(again) == {"a", "b", "group in common"}
     basis = observed(5, 9).basis
-    was, now = (predict_graphs(basis, one["a"]).step_s for one in (laws, again))
+    was, now = (predict_graphs(basis, case["a"]).step_s for case in (laws, again))
     assert np.allclose(was, now, rtol=1e-4)
     assert all(array.dtype != object for array in op_fitting.dump_settings(laws).values())
 
 
-def test_what_is_odd_about_models_is_not_taken_for_the_device():
+def test_peculiarities_of_models_do_not_count_as_the_devices():
     law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
     few, unseen = observed(12, 5), observed(40, 6)
     odd = op_fitting.expected_errors(np.random.default_rng(0).normal(0.0, 0.5, 12))
     measured = ObservedSteps(few.basis, few.graph, few.step_s * 1.5 * np.exp(odd))
     plain, knowing = (op_fitting.fit_few_steps(law, measured, known) for known in (None, odd))
     errors = [
-        np.abs(predict_graphs(unseen.basis, one).step_s / (1.5 * unseen.step_s) - 1).mean() for one in (plain, knowing)
+        np.abs(predict_graphs(unseen.basis, case).step_s / (1.5 * unseen.step_s) - 1).mean()
+        for case in (plain, knowing)
     ]
     assert errors[1] < 0.05 < errors[0]
 
@@ -141,7 +142,7 @@ def test_a_device_without_a_peak_is_refused_by_name():
         OpBasis.from_table(OpTable.from_graphs([[gemm(64, 64, 64)]]), Device("Empty", "nobody", DeviceKind.GPU))
 
 
-def test_how_unsure_a_price_is_grows_with_what_was_not_seen():
+def test_the_spread_grows_with_unseen_ops():
     law = fit_op_utilization([observed(60, 0)], OpUtilization.prior(), ridge=10.0)[0]
     spec = TensorSpec((8, 64, 32, 32), "float16")
     odd = Op("aten.native_batch_norm", OpKind.NORM, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
@@ -156,7 +157,7 @@ def units(count):
                   l2_bytes=6_000_000, compute_units=count)  # fmt: skip
 
 
-def test_what_is_beyond_the_roofline_shrinks_with_the_units_of_another_device():
+def test_time_above_the_roofline_shrinks_with_another_devices_units():
     table = OpTable.from_graphs([[add(4096, 4096)]])
     slow = OpUtilization(OpUtilization.prior().f + np.log(10.0))
     here, there = (OpBasis.from_table(table, units(count), learned_on=units(80)) for count in (80, 160))
@@ -165,7 +166,7 @@ def test_what_is_beyond_the_roofline_shrinks_with_the_units_of_another_device():
     assert op_s(there, slow)[0] / there.roofline_s[0] == pytest.approx(1 + (multiple - 1) / 2)
 
 
-def test_what_is_within_the_roofline_follows_the_roofline_alone():
+def test_time_within_the_roofline_follows_the_roofline_alone():
     table = OpTable.from_graphs([[add(4096, 4096)]])
     cached = OpUtilization(OpUtilization.prior().f - 5.0)
     here, there = (OpBasis.from_table(table, units(count), learned_on=units(80)) for count in (80, 160))

@@ -78,7 +78,7 @@ def under(weights, device, graph=GRAPH, learned_on=None):
     )
 
 
-def test_a_known_device_has_the_law_of_its_newest_release(laws):
+def test_a_known_device_uses_its_newest_release(laws):
     model = OpUtilizationKernels(laws, KNOWN, GRAPH, devices=DEVICES.get)
     assert Tier.LEARNED is model.tier
     assert model.step_s(GRAPH) == pytest.approx(under(law(0.2), KNOWN))
@@ -91,7 +91,7 @@ def test_another_device_has_the_mean_of_the_known_ones_by_its_own_figures(laws):
     ).step_s(GRAPH)
 
 
-def test_channels_last_have_a_law_of_their_own_and_fall_back_to_the_other(laws):
+def test_channels_last_has_its_own_model_and_falls_back_to_the_other(laws):
     last = OpGraph(tuple(replace(op, dims={**op.dims, "channels_last": 1}) for op in GRAPH.ops))
     assert is_channels_last(last)
     assert not is_channels_last(GRAPH)
@@ -106,13 +106,13 @@ def test_each_op_is_priced_in_its_place_and_views_take_nothing(laws):
     assert seconds[2] == 0.0
     assert seconds[0] == seconds[3]
     assert seconds[4] > seconds[0] > seconds[1] > 0
-    kernels_s = sum(one * op.count for one, op in zip(seconds, GRAPH.ops, strict=True))
+    kernels_s = sum(second * op.count for second, op in zip(seconds, GRAPH.ops, strict=True))
     launches_s = sum(model.launch_s(op) * op.count for op in GRAPH.ops)
     assert max(kernels_s, launches_s) <= model.step_s(GRAPH) * (1 + 1e-9)
     assert model.step_s(GRAPH) < kernels_s + launches_s
 
 
-def test_rows_of_the_table_are_told_for_each_op():
+def test_each_op_maps_to_its_table_row():
     table, where = index_ops(GRAPH.ops)
     assert where.tolist() == [0, 1, -1, 0, 2]
     assert table.count.tolist() == [4.0, 1.0, 1.0]
@@ -126,7 +126,7 @@ def test_a_phase_that_was_not_learned_is_refused(laws):
     assert laws.has_device(KNOWN, training=False)
     assert not laws.has_device(KNOWN, training=True)
     assert not laws.has_device(NEW, training=False)
-    assert [str(one) for one in sorted(laws.models)][:2] == ["Known|inference|nchw|1.13", "Known|inference|nchw|2.4"]
+    assert [str(case) for case in sorted(laws.models)][:2] == ["Known|inference|nchw|1.13", "Known|inference|nchw|2.4"]
 
 
 def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws):
@@ -139,31 +139,31 @@ def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws
 
 def test_a_graph_farther_from_the_learned_ones_is_less_sure(laws):
     unsure = OpUtilizationModels(
-        {one: law(0.2, 4.0) for one in laws.models}, laws.typical_spreads, laws.learned_classes
+        {case: law(0.2, 4.0) for case in laws.models}, laws.typical_spreads, laws.learned_classes
     )
     assert OpUtilizationKernels(laws, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) == 0.1
     assert OpUtilizationKernels(unsure, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) > 0.2
 
 
 def test_a_device_that_is_no_gpu_is_refused(laws):
-    with pytest.raises(InvalidInput, match="Known is a cpu, but steps were measured on GPUs"):
+    with pytest.raises(InvalidInput, match="Known is a cpu, but steps were learned on GPUs"):
         OpUtilizationKernels(laws, replace(KNOWN, kind=DeviceKind.CPU), GRAPH, devices=DEVICES.get)
 
 
-def test_a_state_makes_the_same_laws_again(laws, tmp_path):
+def test_a_state_restores_the_same_models(laws, tmp_path):
     np.savez(tmp_path / "laws.npz", **laws.dump())
     with np.load(tmp_path / "laws.npz", allow_pickle=False) as state:
         again = OpUtilizationModels.load(dict(state))
     assert list(laws.models) == list(again.models)
     for device in (KNOWN, OTHER, NEW):
-        one, other = (OpUtilizationKernels(each, device, GRAPH, devices=DEVICES.get) for each in (laws, again))
-        assert other.step_s(GRAPH) == pytest.approx(one.step_s(GRAPH), rel=1e-6)
-        assert other.spread_of(GRAPH) == pytest.approx(one.spread_of(GRAPH), rel=1e-6)
+        case, other = (OpUtilizationKernels(each, device, GRAPH, devices=DEVICES.get) for each in (laws, again))
+        assert other.step_s(GRAPH) == pytest.approx(case.step_s(GRAPH), rel=1e-6)
+        assert other.spread_of(GRAPH) == pytest.approx(case.spread_of(GRAPH), rel=1e-6)
 
 
 def test_a_class_is_seen_where_enough_graphs_spend_time_in_it():
     many = OpBasis.from_table(OpTable.from_graphs([(conv(16 * (n + 1)), add()) for n in range(5)]), KNOWN)
     found = find_learned_classes(many, OpUtilization.prior())
-    assert {KERNEL_CLASSES[one] for one in np.flatnonzero(found)} == {"conv_dense", "add"}
+    assert {KERNEL_CLASSES[case] for case in np.flatnonzero(found)} == {"conv_dense", "add"}
     few = OpBasis.from_table(OpTable.from_graphs([(conv(16 * (n + 1)), add()) for n in range(4)]), KNOWN)
     assert not find_learned_classes(few, OpUtilization.prior()).any()

@@ -79,7 +79,7 @@ def test_repeated_layers_cost_as_often_as_they_are_repeated():
     assert model.step_s(OpGraph((many,))) == pytest.approx(model.step_s(OpGraph((op,) * 7)))
 
 
-def test_what_may_run_in_tf32_takes_the_best_that_the_device_has():
+def test_tf32_capable_ops_use_the_best_format_of_the_device():
     tpu = Device("v5e", "google", DeviceKind.TPU, 16 * 10**9, 0.8e12, {"bfloat16": 197e12})
     peaks = [RooflineKernels(device).peak(gemm(512, 512, 512, dtype="tf32")) for device in (A100, tpu)]
     assert peaks == [156e12, 197e12]

@@ -45,7 +45,7 @@ WORDS, LSTM = op(OpKind.EMBEDDING, 0.0), op(OpKind.RNN)
     ids=["convolutions", "patches", "images and words", "words", "audio", "written-out attention", "recurrent",
          "perceptron", "nothing"],
 )  # fmt: skip
-def test_a_graph_tells_what_it_works_on(ops, domain):
+def test_a_graph_reveals_its_domain(ops, domain):
     assert domain is find_step_group(OpGraph(ops), OLD).domain
 
 
@@ -72,9 +72,17 @@ RECORDS = (
 )  # fmt: skip
 
 
-def test_the_least_error_comes_first_by_what_each_knows_of_the_device():
-    assert [one.estimator for one in rank_estimators(RECORDS, VISION, NAMES, ())] == ["kernels", "law", "specs"]
-    assert [one.estimator for one in rank_estimators(RECORDS, VISION, NAMES, ("law",))] == ["law", "kernels", "specs"]
+def test_the_least_error_comes_first_by_each_estimators_knowledge_of_the_device():
+    assert [rank_estimator.estimator for rank_estimator in rank_estimators(RECORDS, VISION, NAMES, ())] == [
+        "kernels",
+        "law",
+        "specs",
+    ]
+    assert [rank_estimator.estimator for rank_estimator in rank_estimators(RECORDS, VISION, NAMES, ("law",))] == [
+        "law",
+        "kernels",
+        "specs",
+    ]
     assert rank_estimators(RECORDS, replace(VISION, precision="TF32"), NAMES, ("law",)) == []
 
 
@@ -91,7 +99,7 @@ def test_nine_in_ten_errors_are_within_the_interval_of_the_spread():
     assert 1.645 * record("law", 0.06).spread == pytest.approx(2 * 0.06)
 
 
-def test_another_maker_is_as_unsure_as_if_nothing_was_measured_and_another_architecture_a_bit_more():
+def test_another_vendor_counts_as_unmeasured_and_another_architecture_adds_a_bit():
     plain = record("law", 0.06)
     alike, newer = replace(OLD, architecture="Old"), replace(OLD, architecture="New")
     assert (plain.spread, ()) == plain.spread_on(alike)
@@ -109,7 +117,7 @@ def test_the_last_lists_of_ops_are_remembered_and_older_ones_made_again():
     lists = [(CONV,) * (n + 1) for n in range(KEPT + 1)]
     assert [remembered(lists[0]), remembered(lists[0]), remembered(lists[1])] == [1, 1, 2]
     assert remembered(list(lists[0])) == 3
-    for one in lists[1:]:
-        remembered(one)
+    for case in lists[1:]:
+        remembered(case)
     calls = len(made)
     assert calls + 1 == remembered(lists[0])

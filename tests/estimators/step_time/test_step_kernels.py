@@ -35,7 +35,7 @@ def addition(side):
               (spec, spec), (spec,))  # fmt: skip
 
 
-def test_a_step_stands_in_the_table_as_what_it_does_and_where():
+def test_a_table_row_describes_the_step_and_its_device():
     device = known("RTX 4090")
     rows, ideal_s = step_features(OpTable.from_graphs([[product(1024), addition(1024)]]), [(0, device, SETTING)])
     flops, moved = 2.0 * 1024**3 + 1024**2, 12.0 * 1024**2
@@ -68,7 +68,7 @@ def taught():
 
 
 @pytest.mark.parametrize("name", ["RTX 4090", "T4"])
-def test_a_step_takes_what_was_learned_times_the_ideal_of_its_device(taught, name):
+def test_a_step_takes_the_learned_multiple_of_its_ideal_time(taught, name):
     device, graph = known(name), OpGraph((product(1000), addition(1000)))
     _, ideal_s = step_features(OpTable.from_graphs([graph.ops]), [(0, device, SETTING)])
     model = BlackBoxKernels(taught, device, SETTING)
@@ -84,7 +84,7 @@ def test_the_ops_of_a_step_share_it_and_each_call_counts(taught):
 
 
 def test_a_processor_is_refused():
-    processor = next(one for one in TomlCatalog(None).devices() if one.kind.value == "cpu")
+    processor = next(case for case in TomlCatalog(None).devices() if case.kind.value == "cpu")
     with pytest.raises(InvalidInput, match="the black box learned on GPUs"):
         BlackBoxKernels(ESTIMATORS["boosting"].fit([Sample({"x": float(i)}, 1.0, Scale.FULL_SCALE) for i in range(9)]),
                         processor, SETTING)  # fmt: skip

@@ -30,15 +30,15 @@ def timed(one, slower=1.0):
 
 
 def calibrated(slower=1.0, **more):
-    kept = [timed(one, slower) for one in timings_on(UNSEEN)[::3]]
+    kept = [timed(case, slower) for case in timings_on(UNSEEN)[::3]]
     return replace(UNSEEN, calibration=Calibration("2026-01-01", "torch 2.13", 8, tuple(kept)), **more)
 
 
 def test_a_calibration_reads_as_the_ops_that_were_timed():
     read, meant = calibration_samples(calibrated(), NAMES), tabulate_kernels(timings_on(UNSEEN)[::3], NAMES)
     assert meant.seconds.tolist() == read.seconds.tolist()
-    for one in fields(meant.kernels):
-        assert getattr(meant.kernels, one.name).tolist() == getattr(read.kernels, one.name).tolist(), one.name
+    for field in fields(meant.kernels):
+        assert getattr(meant.kernels, field.name).tolist() == getattr(read.kernels, field.name).tolist(), field.name
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_calibration_reads_as_the_ops_that_were_timed():
         ("cat", {"rows": 64, "columns": 100, "elements": 6400}, STREAM),
     ],
 )
-def test_each_kind_of_kernel_follows_its_law(kind, dims, law):
+def test_each_kind_of_kernel_follows_its_model(kind, dims, law):
     op = timing_to_op(KernelTiming(kind, "float32", {**dims, "elements": dims.get("elements", 1000)}, 1e-3, 1e9, 80e3))
     table = tabulate_ops([op])
     assert [law] == table.law.tolist()
@@ -72,11 +72,11 @@ def test_a_recurrent_layer_and_attention_amount_to_the_products_of_a_traced_grap
     attention = timing_to_op(KernelTiming("attention", "float32", {**sizes, "elements": 9}, 1e-3, 1e9, 1e6))
     traced = Op("aten._scaled_dot_product_efficient_attention", OpKind.ATTENTION, Stage.FORWARD, "float32", 1e9, 5e5,
                 5e5, dims=sizes)  # fmt: skip
-    one, other = tabulate_ops([attention]), tabulate_ops([traced])
-    assert (one.b[0], one.m[0], one.n[0], one.k[0]) == (other.b[0], other.m[0], other.n[0], other.k[0])
+    case, other = tabulate_ops([attention]), tabulate_ops([traced])
+    assert (case.b[0], case.m[0], case.n[0], case.k[0]) == (other.b[0], other.m[0], other.n[0], other.k[0])
 
 
-def test_a_sweep_tells_that_the_device_is_slower_than_its_figures_say(fitted):
+def test_a_sweep_reveals_a_device_slower_than_its_specifications(fitted):
     device = calibrated(SLOWER)
     model = SweptKernels(fit_calibration(fitted, device), device)
     ops = [gemm(m, n, k) for m in (700, 1500) for n in (900, 2500) for k in (300, 2000)] + [add(2**14, 512)]
@@ -86,7 +86,7 @@ def test_a_sweep_tells_that_the_device_is_slower_than_its_figures_say(fitted):
     assert (model.tier, model.host_spread) == (Tier.CALIBRATED, 0.0)
 
 
-def test_what_a_sweep_says_of_one_device_says_nothing_of_the_others(fitted):
+def test_a_sweep_of_one_device_does_not_change_others(fitted):
     known = fitted.merge(fit_calibration(fitted, calibrated(SLOWER)).for_device(UNSEEN.name))
     ops = [gemm(700, 900, 300), add(2**14, 512)]
     assert LearnedKernels(fitted, DEVICES[0]).ops_s(ops) == LearnedKernels(known, DEVICES[0]).ops_s(ops)
@@ -105,7 +105,7 @@ def test_a_device_that_was_not_calibrated_is_refused():
         calibration_samples(UNSEEN, NAMES)
 
 
-def test_the_op_of_a_streaming_kernel_reads_and_writes_what_was_moved():
+def test_the_op_of_a_streaming_kernel_reads_and_writes_the_moved_bytes():
     op = timing_to_op(KernelTiming("add", "float32", {"elements": 4096}, 1e-5, 4096.0, 3 * 4.0 * 4096), NAMES)
     assert (op.name, op.bytes_read, op.bytes_written) == ("aten.add.Tensor", 8.0 * 4096, 4.0 * 4096)
     assert (TensorSpec((4, 1024), "float32"),) == op.inputs

@@ -43,30 +43,30 @@ def made_s(one, efficiency=0.6):
 
 @pytest.fixture(scope="module")
 def law():
-    return fit_transformer_steps(grid(), [made_s(one) for one in grid()])
+    return fit_transformer_steps(grid(), [made_s(case) for case in grid()])
 
 
-def test_steps_of_a_known_law_are_met_within_a_few_percent(law):
-    found = law.predict(grid()).point / [made_s(one) for one in grid()]
+def test_steps_of_a_known_model_are_fitted_within_a_few_percent(law):
+    found = law.predict(grid()).point / [made_s(case) for case in grid()]
     assert np.abs(found - 1).mean() < 0.02
 
 
 def test_larger_steps_than_any_learned_are_met_as_well(law):
     large = [step(6144, 40, sequence=4096, gpus=64, nodes=8), step(4096, 32, sequence=8192, microbatch=1)]
-    found = law.predict(large).point / [made_s(one) for one in large]
+    found = law.predict(large).point / [made_s(case) for case in large]
     assert np.abs(found - 1).max() < 0.2
 
 
 def test_half_the_time_on_all_steps_is_half_the_answer(law):
-    half = fit_transformer_steps(grid(), [made_s(one) / 2 for one in grid()])
+    half = fit_transformer_steps(grid(), [made_s(case) / 2 for case in grid()])
     assert half.predict([step()]).point[0] / law.predict([step()]).point[0] == pytest.approx(0.5, abs=0.05)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(3, 10), st.integers(1, 32), st.integers(1, 8), st.booleans())
 def test_more_work_for_each_gpu_never_takes_less(power, batch, times, again):
-    one = step(sequence=2**power * 32, microbatch=batch, checkpointing=again)
-    small, large = step_terms([one]), step_terms([replace(one, microbatch=batch * times)])
+    case = step(sequence=2**power * 32, microbatch=batch, checkpointing=again)
+    small, large = step_terms([case]), step_terms([replace(case, microbatch=batch * times)])
     for name in ("products_s", "attention_s", "activations_s", "logits_s"):
         assert getattr(small, name)[0] <= getattr(large, name)[0]
 
@@ -89,8 +89,8 @@ def test_attention_of_fused_kernels_gains_less_than_the_peak_on_the_next_generat
 
 def test_full_sharding_gathers_once_more_than_sharded_gradients():
     full, gradients = (
-        step_terms([step(gpus=64, nodes=8, reduced_bytes=2, sharding=one)]).transfer_s[0]
-        for one in (Sharding.FULL, Sharding.GRADIENTS)
+        step_terms([step(gpus=64, nodes=8, reduced_bytes=2, sharding=case)]).transfer_s[0]
+        for case in (Sharding.FULL, Sharding.GRADIENTS)
     )
     assert full / gradients == pytest.approx(3 / 2)
 
@@ -105,15 +105,15 @@ def test_more_nodes_cost_more_hops():
     assert sorted(hops) == hops
 
 
-def test_a_generation_that_was_not_seen_is_doubted_more(law):
+def test_an_unseen_generation_has_a_wider_spread(law):
     seen, unseen = law.predict([step(), step(device=H100)]).spread
     assert seen < unseen
 
 
-def test_what_remains_has_no_say_far_from_the_learned_steps():
+def test_the_residual_process_vanishes_far_from_the_training_steps():
     """Noise of a tenth on the learned steps must not move a step that is a hundred times as large."""
     rng = np.random.default_rng(0)
-    noisy = fit_transformer_steps(grid(), [made_s(one) * float(np.exp(rng.normal(0, 0.1))) for one in grid()])
+    noisy = fit_transformer_steps(grid(), [made_s(case) * float(np.exp(rng.normal(0, 0.1))) for case in grid()])
     far = step(16_384, 96, gpus=1024, nodes=128)
     assert noisy.predict([far]).point[0] == pytest.approx(made_s(far), rel=0.25)
 
@@ -126,14 +126,14 @@ def test_what_remains_has_no_say_far_from_the_learned_steps():
         {"sequence": 2**20, "microbatch": 1},
     ],
 )
-def test_a_hundred_times_beyond_what_was_learned_is_doubted_far_more(law, far):
+def test_a_hundredfold_extrapolation_has_a_far_wider_spread(law, far):
     """100 times the layers and weights, a million GPUs, 512 times the tokens: nothing measured tells of these."""
     near, beyond = law.predict([step()]), law.predict([step(**far)])
     assert beyond.spread[0] > max(5 * near.spread[0], 0.2)
     assert near.extrapolation[0] == 0 < np.log(32) < beyond.extrapolation[0]
 
 
-def test_the_generation_alone_is_what_no_learned_step_can_test(law):
+def test_only_the_generation_is_untested(law):
     untested = law.untested_spread([step(), step(device=H100)])
     assert untested[0] == 0 < untested[1]
 
@@ -145,7 +145,7 @@ def test_the_parts_say_where_the_time_goes(law):
     assert set(parts) == {"products", "head", "attention", "activations", "logits", "exchange"}
 
 
-def test_the_state_makes_the_same_law(law):
+def test_the_state_restores_the_same_model(law):
     again = load_transformer_steps(law.dump())
     asked = [step(), step(device=H100, gpus=512, nodes=64, dtype="float8")]
     for name in ("point", "spread", "extrapolation"):

@@ -20,7 +20,7 @@ def test_numbers_above_zero_become_logarithms_and_categories_a_column_each_by_na
     assert beyond.tolist() == [0.0] * 5
 
 
-def test_a_feature_that_never_varied_has_no_column_but_another_value_of_it_lies_beyond():
+def test_a_constant_feature_has_no_column_but_another_value_extrapolates():
     known = encoding.learn_encoding(ROWS)
     assert not any("site" in column for column in known.columns)
     assert math.inf == known.encode([{**ROWS[0], "site": "there"}])[1][0]
@@ -45,19 +45,19 @@ def test_a_missing_number_has_its_own_column_and_stands_at_the_mean():
     assert beyond[5] == 0.0
 
 
-def test_a_number_that_was_never_missing_lies_beyond_where_it_is():
+def test_a_missing_number_extrapolates_if_it_was_never_missing():
     known = encoding.learn_encoding(ROWS)
     row = {key: value for key, value in ROWS[0].items() if key != "width"}
     assert math.inf == known.encode([row])[1][0]
 
 
-def test_beyond_is_counted_in_fitted_ranges():
+def test_extrapolation_is_counted_in_fitted_ranges():
     known = encoding.learn_encoding(ROWS)
     assert pytest.approx(known.encode([{**ROWS[0], "epochs": 256}])[1][0]) == 1.0
     assert pytest.approx(known.encode([{**ROWS[0], "offset": 9}])[1][0]) == 0.5
 
 
-def test_a_category_never_seen_stands_between_those_seen_and_lies_infinitely_beyond():
+def test_an_unknown_category_gets_mean_columns_and_infinite_extrapolation():
     known = encoding.learn_encoding(ROWS)
     x, beyond = known.encode([{**ROWS[0], "device": "z"}])
     assert pytest.approx(x[0, -3:].tolist(), abs=1e-12) == [0.0, 0.0, 0.0]
@@ -83,6 +83,6 @@ def test_it_is_the_same_after_dump_and_load():
     known = encoding.learn_encoding(ROWS, ["epochs"])
     again = encoding.load_encoding(known.dump())
     strange = [*ROWS, {"epochs": 999, "device": "z"}, {}]
-    for one, other in zip(known.encode(strange), again.encode(strange), strict=True):
-        assert one.tobytes() == other.tobytes()
+    for case, other in zip(known.encode(strange), again.encode(strange), strict=True):
+        assert case.tobytes() == other.tobytes()
     assert known.columns == again.columns

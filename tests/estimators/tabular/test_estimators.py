@@ -17,7 +17,7 @@ every = pytest.mark.parametrize("name", ESTIMATORS)
 
 @pytest.fixture(scope="module")
 def fitted(history):
-    return {name: one.fit(history, scale_features=SCALE) for name, one in ESTIMATORS.items()}
+    return {name: item.fit(history, scale_features=SCALE) for name, item in ESTIMATORS.items()}
 
 
 @every
@@ -50,7 +50,7 @@ def test_an_empty_question_has_an_empty_answer(name, fitted, history):
 @pytest.mark.parametrize("count", range(6))
 def test_too_few_runs_are_answered_by_how_many_are_needed(name, count, history):
     with pytest.raises(InvalidInput, match=rf"{name} needs at least \d+ finished runs .* there are {count}"):
-        ESTIMATORS[name].fit([*history[:count], *(replace(one, censored=True) for one in history[:9])])
+        ESTIMATORS[name].fit([*history[:count], *(replace(case, censored=True) for case in history[:9])])
 
 
 @every
@@ -74,7 +74,7 @@ def test_asking_needs_numpy_alone():
     assert not {"sklearn", "scipy", "torch", "pandas"} & set(json.loads(said))
 
 
-def test_quantiles_tell_where_runs_scatter_and_where_not():
+def test_quantiles_follow_the_local_scatter_of_runs():
     chance = np.random.default_rng(3)
     kinds, widths = chance.choice(["calm", "wild"], 400), chance.uniform(1, 10, 400)
     values = widths * np.exp(np.where(kinds == "wild", 0.3, 0.03) * chance.standard_normal(400))

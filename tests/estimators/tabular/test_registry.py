@@ -35,7 +35,7 @@ class Refusing:
 def test_a_member_that_cannot_be_fitted_has_no_voice(dnn):
     runs = dnn.history(0, 30, reports=True)
     fitted = Ensemble("ensemble", (*EXTRAPOLATING, Refusing())).fit(runs, scale_features=dnn.scale_features)
-    assert [one.name for one in EXTRAPOLATING] == [one.name for one in fitted.members]
+    assert [member.name for member in EXTRAPOLATING] == [member.name for member in fitted.members]
     row = [runs[0].features]
     assert fitted.predict(row).point[0] == load_estimator(fitted.dump()).predict(row).point[0]
 

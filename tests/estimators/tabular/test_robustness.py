@@ -61,7 +61,7 @@ def sound(predicted, count):
 @pytest.mark.parametrize("name", QUICK)
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=UNSHRUNK)
 @given(history=histories)
-def test_whatever_was_run_every_question_has_an_answer_above_zero(name, history):
+def test_every_prediction_is_positive_for_any_history(name, history):
     asked = [*(sample.features for sample in history), *QUESTIONS]
     fitted = ESTIMATORS[name].fit(history, scale_features=["size"])
     sound(fitted.predict(asked), len(asked))

@@ -34,14 +34,14 @@ def test_a_scaled_down_campaign_reaches_full_scale(application, large, allowed):
 
 
 @pytest.mark.parametrize("large", [0, 4])
-def test_a_unit_time_that_is_no_product_of_powers_is_learnt_beside_the_law(cliffs, large):
+def test_a_unit_time_that_is_no_power_product_is_corrected(cliffs, large):
     errors = [error("scaling_law", cliffs.history(s, 84, large), cliffs.truth(s), ("rows",)) for s in (0, 1)]
     assert fmean(errors) < 9
 
 
-def test_what_only_a_category_decides_is_learned_though_two_terms_could_tell_it(dnn):
+def test_a_pure_category_effect_is_learned_though_two_terms_could_explain_it(dnn):
     """The start-up is 3.0 s on one device and 4.5 s on the other, whatever else is set."""
-    runs = [replace(one, value=dnn.startup(one.features)) for one in dnn.history(2, 60, 3)]
+    runs = [replace(case, value=dnn.startup(case.features)) for case in dnn.history(2, 60, 3)]
     fitted = ScalingModel("plain", PosynomialForm()).fit(runs, scale_features=dnn.scale_features)
     assert fitted.correction is None
     assert fitted.error < 0.01
@@ -57,12 +57,12 @@ def test_peak_memory_is_a_constant_and_products(name, memory):
 
 
 @pytest.mark.parametrize("name", ["scaling_law", "ensemble"])
-def test_trees_are_far_off_where_laws_are_not(name, dnn):
+def test_trees_extrapolate_badly_where_parametric_models_do_not(name, dnn):
     history, truth = dnn.history(0, 84, 4, reports=True), dnn.truth(0)
     assert error(name, history, truth, dnn.scale_features) < error("boosting", history, truth, dnn.scale_features) / 2
 
 
-def test_a_reported_start_up_tells_the_law_apart_from_the_work(dnn):
+def test_a_reported_start_up_is_separated_from_the_work(dnn):
     told = [error("scaling_law", dnn.history(s, 40, reports=True), dnn.truth(s), dnn.scale_features) for s in range(3)]
     basic = ScalingModel("basic", PosynomialForm())
     whole = [error(basic, dnn.history(s, 40, reports=True), dnn.truth(s), dnn.scale_features) for s in range(3)]
@@ -85,10 +85,10 @@ def grown(seed, count, *, full=False):
 
 def test_runs_whose_watched_loops_differ_are_learned_whole():
     chance = np.random.default_rng(0)
-    alike = [replace(one, units=one.features["steps"]) for one in grown(0, 40)]
-    mixed = [replace(one, units=chance.choice([20.0, 600.0])) for one in alike]
+    alike = [replace(case, units=case.features["steps"]) for case in grown(0, 40)]
+    mixed = [replace(case, units=chance.choice([20.0, 600.0])) for case in alike]
     fitted = [ESTIMATORS["scaling_law"].fit(runs, scale_features=("rows", "steps")) for runs in (alike, mixed)]
-    assert [set(one.phases) for one in fitted] == [{"startup", "work"}, {"whole"}]
+    assert [set(case.phases) for case in fitted] == [{"startup", "work"}, {"whole"}]
 
 
 def test_work_that_start_up_hides_is_learned_from_the_watched_loops():
@@ -107,12 +107,12 @@ def test_work_that_start_up_hides_is_learned_from_the_watched_loops():
         return found
 
     small, asked = runs(0, 60), runs(1, 40, full=True)
-    blind = [replace(one, startup_s=None, work_s=None) for one in small]
+    blind = [replace(case, startup_s=None, work_s=None) for case in small]
     for name in ("scaling_law", "gaussian_process"):
         assert error(name, small, asked, ("steps",)) < 5 < error(name, blind, asked, ("steps",))
 
 
-def test_what_warms_up_in_short_runs_does_not_blur_the_time_of_a_unit():
+def test_warm_up_in_short_runs_does_not_blur_the_unit_time():
     """The loops of a scaled-down run take a second to warm up, and their steps no longer than those of a long one."""
 
     def runs(seed, count, *, full=False):
@@ -154,7 +154,7 @@ def test_a_cliff_among_small_runs_is_not_carried_on_by_the_time_of_a_unit():
     assert max(errors) < 20
 
 
-def test_a_law_of_units_needs_runs_whose_units_were_watched(dnn):
+def test_a_unit_model_needs_runs_with_watched_units(dnn):
     with pytest.raises(InvalidInput, match=r"unit_law needs at least 6 finished runs whose units .* there are 0"):
         ESTIMATORS["unit_law"].fit(dnn.history(0, 20), scale_features=dnn.scale_features)
 
@@ -178,9 +178,9 @@ def test_a_category_may_have_exponents_of_its_own():
     assert error("scaling_law", learned, asked, ("size",)) < 6
 
 
-def test_a_few_wild_runs_do_not_move_the_law(dnn):
+def test_a_few_outliers_do_not_move_the_model(dnn):
     history = dnn.history(0)
-    wild = [replace(one, value=one.value * (5 if i % 20 == 3 else 1)) for i, one in enumerate(history)]
+    wild = [replace(case, value=case.value * (5 if i % 20 == 3 else 1)) for i, case in enumerate(history)]
     assert error("scaling_law", wild, dnn.truth(0), dnn.scale_features) < 20
 
 
@@ -188,18 +188,18 @@ def test_a_few_wild_runs_do_not_move_the_law(dnn):
 def test_runs_cut_off_at_their_limit_count_as_lower_bounds(name, dnn):
     """Those killed at the limit are the longest: leaving them out, or taking the limit for their time, is too short."""
     history, truth = dnn.history(3, 120), dnn.history(4, 60)
-    limit = float(np.quantile([one.value for one in history], 0.6))
-    cut = [replace(one, value=limit, censored=True) if one.value > limit else one for one in history]
-    believed = [replace(one, censored=False) for one in cut]
+    limit = float(np.quantile([case.value for case in history], 0.6))
+    cut = [replace(case, value=limit, censored=True) if case.value > limit else case for case in history]
+    believed = [replace(case, censored=False) for case in cut]
     assert error(name, cut, truth, dnn.scale_features) < 0.8 * error(name, believed, truth, dnn.scale_features)
 
 
 @pytest.mark.parametrize("name", ["scaling_law", "additive_law"])
-def test_the_spread_tells_how_far_off_the_law_is_at_full_scale(name, application):
+def test_the_spread_matches_the_error_at_full_scale(name, application):
     truth = application.truth(1)
     fitted = ESTIMATORS[name].fit(application.history(1), scale_features=application.scale_features)
-    told = fitted.predict([one.features for one in truth])
-    off = np.abs(np.log(told.point / [one.value for one in truth]))
+    told = fitted.predict([case.features for case in truth])
+    off = np.abs(np.log(told.point / [case.value for case in truth]))
     assert np.mean(off < 3 * told.spread) > 0.8
 
 
@@ -226,7 +226,7 @@ def test_more_work_never_takes_less(name, laws, samples, epochs, more, feature, 
     assert much >= less * (1 - 1e-9)
 
 
-def test_the_spread_grows_with_the_distance_from_what_was_run(laws, dnn):
+def test_the_spread_grows_with_extrapolation(laws, dnn):
     row = dnn.history(2, 1)[0].features
     rows = [{**row, "samples": 2_000 * 10**power} for power in range(5)]
     spread = laws["scaling_law"].predict(rows).spread
@@ -234,7 +234,7 @@ def test_the_spread_grows_with_the_distance_from_what_was_run(laws, dnn):
     assert spread[-1] > 1.5 * spread[0]
 
 
-def test_one_feature_and_six_runs_are_enough_for_a_law():
+def test_one_feature_and_six_runs_are_enough_for_a_model():
     runs = [Sample({"n": n}, 2.0 + 0.01 * n, Scale.SCALED_DOWN) for n in (100, 200, 400, 800, 1600, 3200)]
     fitted = ESTIMATORS["scaling_law"].fit(runs, scale_features=["n"])
     assert math.log(2.0 + 640) == pytest.approx(math.log(fitted.predict([{"n": 64_000}]).point[0]), abs=0.2)

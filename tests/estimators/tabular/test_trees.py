@@ -20,7 +20,7 @@ def short(monkeypatch):
     monkeypatch.setattr("leadline.estimators.tabular.trees.LEAFWISE_ROUNDS", 80)
 
 
-def test_the_trees_say_what_lightgbm_says(rows, short):
+def test_stored_trees_predict_as_lightgbm_does(rows, short):
     x, y, weight = rows
     single = x.astype(np.float32).astype(float)
     base = np.median(y)
@@ -38,7 +38,7 @@ def test_a_few_odd_rows_do_not_decide(rows, short):
     assert np.median(np.abs(said - y)) < 0.3
 
 
-def test_what_was_fitted_is_kept_as_arrays(rows, short):
+def test_fitted_estimators_survive_storage_as_arrays(rows, short):
     x, y, weight = rows
     fitted = LeafwiseBoosting().fit(x, y, weight, 0)
     again = LeafwiseBoosting().load(fitted.dump())

@@ -16,9 +16,9 @@ from leadline.core.workload import ModelKind, Workload
 from leadline.estimators.memory.allocator import CachingAllocator, OutOfMemory
 from leadline.estimators.memory.workspaces import add_workspaces
 
-# With the last of these that is taken before the first op a step begins.
+# A step begins after the last of these that is allocated before the first op.
 PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
-# How closely the least memory is found, as a share of it.
+# Relative precision of the least memory.
 CLOSE = 0.01
 
 

@@ -21,26 +21,26 @@ TOP_PAD = 128 * 1024
 # Defaults of a 64-bit glibc.
 MMAP_THRESHOLD_MAX = 32 * 2**20
 
-# Where importing PyTorch 2.13 leaves the threshold that starts at 128 KiB, found as the smallest block then mapped
-# (glibc 2.36). The top is given back at twice the threshold.
+# Mapping threshold after importing PyTorch 2.13 (it starts at 128 KiB), measured as the smallest block then mapped with
+# glibc 2.36. The top is trimmed at twice the threshold.
 MMAP_THRESHOLD = 944 * 1024
 
 # A freed piece smaller than this, merged, never gives the top back (`FASTBIN_CONSOLIDATION_THRESHOLD`).
 TRIM_MINIMUM = 64 * 1024
 
-# What a block aligned to 64 bytes takes beside its size: header, alignment, the least remainder.
+# Overhead of a block aligned to 64 bytes: header, alignment, the least remainder.
 ALIGNMENT_BYTES = 112
 
 # Kinds of ops that oneDNN copies operands of.
 COPYING = (OpKind.CONV, OpKind.RNN)
 
-# What an op is apart from the next one, in places of the blocks that it takes.
+# Distance between ops in places of the blocks that they allocate.
 OP_PLACES = 2.0**20
 
 # Smaller blocks are served from caches of their own and move nothing.
 SMALLEST = 1024
 
-# In place of the address of a block that is not taken: no address is odd.
+# Marks a block without an address: no address is odd.
 NOT_HELD = 1
 
 USUAL = Processor()
@@ -48,7 +48,7 @@ USUAL = Processor()
 # Steps to run until thresholds and the heap's shape have settled; the last one is reported.
 STEPS = 6
 
-# Steps after which the small objects of a step lie where those of the one before lay.
+# Steps after which small objects reuse the places of the step before.
 SETTLING = 3
 
 HISTORIES = 4
@@ -56,16 +56,15 @@ HISTORIES = 4
 # With four of them steps of 5,000 moves are foretold within a hundredth or so of what 16 give.
 MOVES = 80_000
 
-# Share of freed blocks behind which some small object has come to lie, in the steps before they settle. What an
-# aligned block takes beside its size is left as small pieces beside it, and small objects are put there. They outlive
-# it, and what is left is too small for the next block of its own size. The same blocks, taken and given back in a
-# process of their own with one object beside each, make the heap grow as much as real steps do, and without them no
-# more than is foretold for none. The share is the best of 0.03, 0.04, 0.05 on the 97 points of `leadline bench
-# memory`.
+# Share of freed blocks that a small object blocks, in the steps before they settle. The overhead of an aligned block
+# leaves small free pieces, and small objects take them. They outlive it, and the rest is too small for the next block
+# of its size. In a separate process, the same blocks with one object each make the heap grow as much as real steps do;
+# without objects it grows as little as predicted for none. The share is the best of 0.03, 0.04, 0.05 on the 97 points
+# of `leadline bench memory`.
 STOLEN = 0.05
-# Share of a first step's blocks behind which some small object of the program comes to lie for good. It keeps the top
-# from going back. Which blocks nobody can know, so several histories are run and their mean is reported; the share was
-# chosen on page faults counted in real steps of 17 models.
+# Share of a first step's blocks that a permanent small object follows, which keeps the top from being trimmed. Which
+# blocks is random, so the mean of several histories is reported. The share was chosen on page faults of real steps of
+# 17 models.
 PINNED = 0.05
 
 

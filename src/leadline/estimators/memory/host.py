@@ -100,11 +100,11 @@ DEFAULT_HOST_BYTES = {
     "first_step_bytes": 90e6,
 }
 
-# Host pages of a CUDA build of torch, its context and cuBLAS; an assumption, hence the wide interval.
+# Host pages of a CUDA build of torch, its context and cuBLAS. An assumption, so the interval is wide.
 CUDA_HOST_BYTES = 1.2e9
 
-# Ends of the 90 % interval on a CPU over the point: conformal quantiles of what 97 real processes of 15 families of
-# models took over what was foretold; with each family left out in turn, 4.1 % exceed the upper end (`bench/memory`).
+# Bounds of the 90 % interval on a CPU: conformal quantiles of measured over predicted peaks of 97 processes of 15 model
+# families. With each family left out in turn, 4.1 % exceed the upper bound (`bench/memory`).
 CPU_LOW_FACTOR, CPU_HIGH_FACTOR = 0.940, 1.114
 
 # Half-width of the interval of a GPU's host side as a share of the point; an assumption.

@@ -13,12 +13,12 @@ from leadline.core.hardware import Device
 from leadline.core.units import GB, format_bytes
 from leadline.core.workload import Phase, Workload
 
-# What pinned copies reach over 16 lanes in one direction: three quarters of the lanes' rate.
+# Rate of pinned copies over 16 lanes in one direction: three quarters of the lanes' rate.
 PCIE_BYTES_PER_S = {3: 12 * GB, 4: 24 * GB, 5: 48 * GB, 6: 96 * GB}
 USUAL_PCIE = 4
 # Memory bandwidth that an optimizer step on the host's cores reaches; an assumption.
 HOST_BYTES_PER_S = 60 * GB
-# Share of what is moved away that is on the device at any time: the layers at work and the next.
+# Share of offloaded bytes that stays on the device: the layers in use and the next.
 STAYS = 0.1
 # Standard deviation of the logarithm of a transfer's time, an assumption: nine in ten within a factor of two.
 DOUBT = math.log(2.0) / 1.645

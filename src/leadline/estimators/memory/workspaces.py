@@ -37,7 +37,7 @@ FLASH, EFFICIENT = "flash_attention_backward", "efficient_attention_backward"
 FLOAT32_BYTES = BYTES_PER_ELEMENT["float32"]
 # Queries of a tile of flash attention.
 QUERIES = 128
-# Words beside each tile of the memory-efficient kernel's workspace.
+# Lock words per tile of the memory-efficient kernel's workspace.
 LOCKS = 4
 # Parts of keys over all heads and samples that it splits into at most, where they need memory.
 PARTS = 200

@@ -48,7 +48,7 @@ def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
     return tuple((float(size), time * 1e-6) for size, time in zip(_BYTES, times, strict=False))
 
 
-# What a ×16 slot moves one way, by generation, in practice (about three quarters of the wire rate).
+# Practical one-way rate of a ×16 slot by generation: about three quarters of the wire rate.
 PCIE_BYTES_PER_S = {3: 12e9, 4: 24e9, 5: 48e9}
 
 NETWORK_EFFICIENCY = 0.8

@@ -111,9 +111,9 @@ def count_layers(graph: OpGraph) -> int:
 # Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
 # computing and exchanging come from llm-foundry's training steps (8 to 512 GPUs, sharded in full): 0.31 ± 0.08.
 UNHIDDEN = 0.31
-# More GPUs than this are taken to be on several nodes of the usual size, where nobody says on how many they are.
+# More GPUs than this are assumed to be on several nodes of the usual size, unless the number of nodes is given.
 MOST_IN_A_NODE, USUAL_NODE = 16, 8
-# Time of the host to launch one collective, as Vidur takes it beside its profiles (nccl_cpu_launch_overhead).
+# Host time to launch one collective: nccl_cpu_launch_overhead in Vidur's profiles.
 COLLECTIVE_LAUNCH_S = 20e-6
 # Share of a step in which gradients appear, behind which their reduction hides.
 BACKWARD = 2 / 3

@@ -22,7 +22,7 @@ from leadline.estimators.progress.live_estimates import (
     remaining_by_progress,
 )
 
-# The share of errors that lie within a standard deviation.
+# The share of normal errors within one standard deviation.
 USUAL = 0.68
 
 

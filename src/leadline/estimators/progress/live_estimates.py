@@ -115,14 +115,14 @@ def _odds(share: float) -> float:
 
 
 LEVEL = 0.9
-# This share of the work that was left is not taken to be done before it is seen done.
+# Work since the last look counts as done up to this share of the rest, so an unseen stall is not ignored.
 UNSEEN = 0.2
 LEAST_LEFT_S = 1e-3
-# Units of work done are seen so long after at the most; a job that shows none for longer has lost the time.
+# Finished units are reported within this time; a job silent for longer has lost the time.
 REPORT_S = 20.0
 MOST_SPREAD = 3.0
 LEAST_SPREAD = 0.01
-# The logarithm of the farthest that an end may lie from its point.
+# Largest log distance of a bound from its point.
 FARTHEST = 10.0
 # Peaks of two runs of one job differ by this share; growth below it is none.
 MEMORY_NOISE = 0.02

@@ -17,9 +17,9 @@ WARM = 1.5
 FEWEST = 4
 # Standard deviation of one run's speed against another's; repeated training runs measured 0.8 % (median) to 3 %.
 DRIFT = 0.02
-# The same of the start-up, which depends on what the machine has in its caches.
+# The same for the start-up, which depends on the machine's caches.
 STARTUP_DRIFT = 0.1
-# Factor of the range where fewer units were seen than a spread can be told from.
+# Interval factor where too few units were measured for a spread.
 UNSURE = 2.0
 
 

@@ -23,8 +23,9 @@ from leadline.estimators.step_time.op_utilization_kernels import (
     StepSetting,
     is_channels_last,
 )
+from leadline.estimators.student_t import expand_student_90
 
-# What is added to the name of an estimator that own runs changed.
+# Suffix of the names of adapted estimators.
 ADAPTED = ", adapted"
 
 
@@ -75,10 +76,9 @@ class ScaledKernels:
 FOLDS = 5
 # Fewer steps of one group tell neither a factor nor how unsure it is.
 LEAST_STEPS = 5
-# The release under which a device's own law is kept: it wins over every published one.
+# Release of a device's own model: newer than every published one, so that it wins.
 NEWER = (9999,)
-# How many steps' worth the belief weighs that the shipped estimator is right: what a device adds to its error is about
-# twice what two models differ by.
+# Weight of the shipped estimator in steps: a device's error varies about twice as much as a model's.
 DOUBTED = 0.25
 # No spread is less: clocks and neighbours alone make more.
 SUREST = 0.01
@@ -191,12 +191,8 @@ def _error(logs: Array) -> float:
 
 
 def _spread(errors: Array) -> float:
-    """Return the deviation of a normal with the 90 % quantile of Student's predictive distribution.
-
-    The quantile is the expansion of Abramowitz and Stegun, 26.7.5.
-    """
+    """Return the deviation of a normal with the 90 % quantile of Student's predictive distribution."""
     n = len(errors)
-    z, nu = NORMAL_90, max(n - 1, 1)
-    student = z + (z**3 + z) / (4 * nu) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * nu**2)
-    deviation = math.sqrt(float(np.mean(errors**2)) * n / nu)
-    return max(student / z * deviation * math.sqrt(1 + 1 / n), SUREST)
+    freedom = max(n - 1, 1)
+    deviation = math.sqrt(float(np.mean(errors**2)) * n / freedom)
+    return max(expand_student_90(freedom) / NORMAL_90 * deviation * math.sqrt(1 + 1 / n), SUREST)

@@ -10,17 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from leadline.estimators.ports import Array
+from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.device_features import PlacedKernels
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION
 
 TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
-# Tiles of the output, and parts of the inner sum, among which the library is taken to choose.
+# Candidate tiles of the output and splits of the inner sum.
 SPLITS = (1, 3, 8)
 
-# What a device may be apart from the others in: logarithms of factors on launch, arithmetic and traffic.
+# Device offsets: logarithms of factors on launch, arithmetic and traffic.
 LAUNCH, COMPUTE, TRAFFIC = range(3)
 
 _TILE = np.array([tile for tile in TILES for _ in SPLITS], float).T[:, :, None]
@@ -242,11 +241,9 @@ NORMALIZATION_MODEL = AnalyticalModel(
 )
 
 
-Whole = npt.NDArray[np.int64]
-
 # Log error from which on a kernel counts less than its square (pseudo-Huber).
 SCALE = 0.15
-# Standard deviations, over devices, of ln launch, ln arithmetic and ln traffic against the law's.
+# Prior deviations, over devices, of ln launch, ln arithmetic and ln traffic.
 APART = np.array([0.35, 0.2, 0.2])
 STEP = 1e-4
 MOST_STEPS = 30
@@ -270,7 +267,7 @@ class KernelMeasurements:
     placed: PlacedKernels
     seconds: Array
     launched: Array
-    groups: Whole
+    groups: IntArray
     corrected: Array
     weight: Array
 

@@ -96,7 +96,7 @@ def _dot(left: list[float], right: list[float]) -> float:
 # of 17 models on a two-core CPU, none of them the bench's, were within exp(±1.645 × 0.24).
 SPREAD = 0.25
 
-# What the smallest kernel of a compute-bound family takes; it rounds off the roofline's corner.
+# Time of the smallest kernel of a compute-bound family, which rounds off the roofline's corner.
 SHORTEST_S = 3e-6
 
 

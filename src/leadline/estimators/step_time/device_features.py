@@ -4,7 +4,7 @@ Features are ratios, so that trees learn kernels and not devices.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -105,18 +105,8 @@ class PlacedKernels:
 
     def at(self, chosen: npt.NDArray[np.generic]) -> "PlacedKernels":
         """Return the rows that a mask or positions name."""
-        return PlacedKernels(
-            self.kernels.at(chosen),
-            self.peak[chosen],
-            self.vector[chosen],
-            self.allowed[chosen],
-            self.bytes_per_s[chosen],
-            self.l2_bytes[chosen],
-            self.units[chosen],
-            self.clock_hz[chosen],
-            self.modern[chosen],
-            self.matrix[chosen],
-        )
+        columns = (getattr(self, field.name)[chosen] for field in fields(self) if field.name != "kernels")
+        return PlacedKernels(self.kernels.at(chosen), *columns)
 
 
 def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> PlacedKernels:

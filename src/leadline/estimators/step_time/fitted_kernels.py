@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
-from leadline.estimators.ports import Array, State, floats, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, IntArray, State, floats, nest, strings, text_array, unnest
 from leadline.estimators.step_time.analytical_kernels import (
     BATCHED_MODEL,
     CONVOLUTION_MODEL,
@@ -32,15 +32,14 @@ from leadline.estimators.step_time.roofline import RAMP_S
 from leadline.estimators.tabular import trees
 from leadline.estimators.tabular.trees import Trees
 
-Whole = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 
-# The law of products on matrix units, whatever they are for.
+# Group of products on matrix units, whatever their op.
 MATRIX = len(KERNEL_KINDS)
 KERNEL_GROUPS = (*KERNEL_KINDS, "matrix")
-# For each group, those whose law stands in for it where it was not learned.
+# Substitutes of each group without a model, most similar first.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
-# No tree corrects the law by more than e to this power.
+# Largest log correction by trees.
 LARGEST_CORRECTION = 1.0
 
 
@@ -157,7 +156,7 @@ class FittedKernels:
         )
 
     def predict(
-        self, kernels: KernelTable, boards: DeviceFeatures, where: Whole, *, queued: bool = False
+        self, kernels: KernelTable, boards: DeviceFeatures, where: IntArray, *, queued: bool = False
     ) -> tuple[Array, Array]:
         """Return kernel and launch seconds, each (n,), on devices ``where`` (positions in ``boards``).
 
@@ -198,11 +197,12 @@ class FittedKernels:
         return np.maximum((alone - waited) * np.exp(more), lower_bound_s(part)), launch
 
     def _split_by_sweep(
-        self, group: int, names: Sequence[str], where: Whole, rows: Whole
-    ) -> list[tuple[SweptGroup | None, Whole]]:
+        self, group: int, names: Sequence[str], where: IntArray, rows: IntArray
+    ) -> list[tuple[SweptGroup | None, IntArray]]:
         """Return the rows of each swept device with its sweep, and all other rows with ``None``."""
         swept = {i: self.sweeps[name, group] for i, name in enumerate(names) if (name, group) in self.sweeps}
-        parts: list[tuple[SweptGroup | None, Whole]] = [(sweep, rows[where[rows] == i]) for i, sweep in swept.items()]
+        parts: list[tuple[SweptGroup | None, IntArray]]
+        parts = [(sweep, rows[where[rows] == i]) for i, sweep in swept.items()]
         parts.append((None, rows[~np.isin(where[rows], list(swept))]))
         return [(sweep, own_rows) for sweep, own_rows in parts if len(own_rows)]
 
@@ -215,7 +215,7 @@ class FittedKernels:
             f"no kernels like {KERNEL_GROUPS[group]} were measured: fit the model on samples that contain some"
         )
 
-    def tree_corrections(self, group: int, placed: PlacedKernels, kernel_s: Array) -> tuple[Array, Whole]:
+    def tree_corrections(self, group: int, placed: PlacedKernels, kernel_s: Array) -> tuple[Array, IntArray]:
         """Return the trees' correction of log time (n,), and their leaves (n, trees)."""
         learned = self._known_group(group)
         trees_ = self.groups[learned].trees
@@ -255,7 +255,7 @@ class FittedKernels:
                 apart[name].append(value - float(self.effects[device, group][LAUNCH]))
         return np.array([*(float(np.median(launches)) if launches else 0.0 for launches in apart), 0.0])
 
-    def device_effects(self, kernels: KernelTable, devices: Sequence[str], where: Whole, group: Whole) -> Array:
+    def device_effects(self, kernels: KernelTable, devices: Sequence[str], where: IntArray, group: IntArray) -> Array:
         """Return the known device offsets for each kernel, shape (n, 3); zeros for unknown devices."""
         table = np.zeros((len(devices), len(KERNEL_GROUPS), 3))
         launch = np.full((len(devices), len(self.names) + 1), np.nan)
@@ -281,10 +281,10 @@ def _waited_s(group: int, at: Array) -> float:
     return max(ramp_s - RAMP_S, 0.0)
 
 
-def kernel_groups(placed: PlacedKernels) -> Whole:
+def kernel_groups(placed: PlacedKernels) -> IntArray:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
-    groups: Whole = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
+    groups: IntArray = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
     return groups
 
 

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
 
-# Operator → the operator of the sweep whose cost follows the same law.
+# Operator → the sweep operator with the same cost behaviour.
 STANDS_FOR = {
     "linear": "addmm", "addmv": "addmm", "mv": "mm", "matmul": "mm", "baddbmm": "bmm", "dot": "sum",
     "mkldnn_convolution": "convolution", "cudnn_convolution": "convolution", "conv2d": "convolution",
@@ -29,7 +29,7 @@ STANDS_FOR = {
     "slice_backward": "copy_",
 }  # fmt: skip
 
-# Kind → what stands for an operator that no table knows.
+# Kind → representative of operators in no table.
 BY_KIND = {
     OpKind.GEMM: "mm", OpKind.CONV: "convolution", OpKind.ATTENTION: "attention", OpKind.RNN: "lstm",
     OpKind.NORM: "native_layer_norm", OpKind.SOFTMAX: "_softmax", OpKind.POOL: "max_pool2d_with_indices",

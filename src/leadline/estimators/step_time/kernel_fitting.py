@@ -9,7 +9,7 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op
 from leadline.core.hardware import Device
-from leadline.estimators.ports import Array
+from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.analytical_kernels import KernelMeasurements, fit_analytical_model, subtract_launch_s
 from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, place_kernels
 from leadline.estimators.step_time.fitted_kernels import (
@@ -24,11 +24,9 @@ from leadline.estimators.step_time.fitted_kernels import (
 from leadline.estimators.step_time.kernel_table import KernelTable, tabulate_ops
 from leadline.estimators.tabular.trees import Trees, fit_boosted_trees
 
-Whole = npt.NDArray[np.int64]
-
-# A law needs so many kernels.
+# Fewest kernels to fit a group.
 LEAST_KERNELS = 8
-# Kernels of a device and a group that its law is fitted on; more hardly change a dozen parameters.
+# Kernels per device and group in the analytical fit; more hardly change a dozen parameters.
 LAW_ROWS = 500
 TREE_ROWS = 2500
 # All kernels of a device and a group count for at most so many independent ones: their errors have common causes.
@@ -55,7 +53,7 @@ class KernelSamples:
 
     kernels: KernelTable
     boards: DeviceFeatures
-    device: Whole
+    device: IntArray
     seconds: Array
     launched: Array
     names: tuple[str, ...]
@@ -159,7 +157,7 @@ def _learned(
     return law, apart, launches
 
 
-def effect_groups(timings: KernelSamples) -> tuple[Whole, tuple[tuple[int, int], ...]]:
+def effect_groups(timings: KernelSamples) -> tuple[IntArray, tuple[tuple[int, int], ...]]:
     """Return launch, arithmetic and traffic groups (n, 3), and each group's (device, name or -1)."""
     keys: dict[tuple[int, int], int] = {}
     by_name = [keys.setdefault(key, len(keys)) for key in _pairs(timings.device, timings.kernels.name)]
@@ -209,12 +207,12 @@ def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed:
     return round_trees(grown)
 
 
-def _some(device: Whole, most: int, seed: int) -> Whole:
+def _some(device: IntArray, most: int, seed: int) -> IntArray:
     """Return positions of at most so many rows of each device."""
     shuffled = np.random.default_rng(seed).permutation(len(device))
     kept = [shuffled[device[shuffled] == number][:most] for number in np.unique(device)]
     return np.sort(np.concatenate(kept))
 
 
-def _pairs(left: Whole, right: Whole) -> list[tuple[int, int]]:
+def _pairs(left: IntArray, right: IntArray) -> list[tuple[int, int]]:
     return list(zip(left.tolist(), right.tolist(), strict=True))

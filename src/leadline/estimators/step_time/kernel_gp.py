@@ -8,12 +8,10 @@ walk. The trust in the trees' own correction is one more unknown, about a half.
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from leadline.estimators.ports import Array, State, floats
+from leadline.estimators.gp import squared_distances
+from leadline.estimators.ports import Array, IntArray, State, floats
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, KERNEL_KINDS, KernelTable
-
-Whole = npt.NDArray[np.int64]
 
 # Logarithm to begin with of the scale of every size, and of two variances over that of the surface of sizes: of what
 # leaves share, and of a single kernel's own.
@@ -44,7 +42,7 @@ class KernelGP:
     error: float = float("nan")
     values: Array = field(default_factory=lambda: np.zeros(0))
 
-    def at(self, points: Array, predicted: Array | None = None, leaves: Whole | None = None) -> Array:
+    def at(self, points: Array, predicted: Array | None = None, leaves: IntArray | None = None) -> Array:
         """Return the expected value at points (n, f), with tree predictions (n,) and leaves (n, trees)."""
         expected: Array = _covariance(points * self.scales, self.points * self.scales) @ self.weights
         if predicted is not None:
@@ -75,7 +73,7 @@ class TreePredictions:
     """Trees on s kernels: values ``predicted`` (s,), leaves (s, trees) and the number of nodes."""
 
     predicted: Array
-    leaves: Whole
+    leaves: IntArray
     nodes: int
 
 
@@ -153,13 +151,13 @@ def gp_coordinates(group: int, kernels: KernelTable) -> Array:
     return np.column_stack([where, *halves, kernels.k % 4 == 0])
 
 
-def _in_common(leaves: Whole) -> Array:
+def _in_common(leaves: IntArray) -> Array:
     """Return the share of the trees in which two points end in the same leaf, (s, s)."""
     share: Array = np.mean([each[:, None] == each[None, :] for each in leaves.T], axis=0)
     return share
 
 
-def _by_leaf(leaves: Whole, weights: Array, nodes: int) -> Array:
+def _by_leaf(leaves: IntArray, weights: Array, nodes: int) -> Array:
     """Return each node's contribution to the kernels that end in it."""
     trees = leaves.shape[1]
     by_node = np.bincount(leaves.ravel(), np.repeat(weights / trees, trees), minlength=nodes)
@@ -168,6 +166,5 @@ def _by_leaf(leaves: Whole, weights: Array, nodes: int) -> Array:
 
 def _covariance(rows: Array, columns: Array) -> Array:
     """Return the exponential covariance: even close kernels may run different code."""
-    squares = (rows**2).sum(1)[:, None] + (columns**2).sum(1)[None, :] - 2 * rows @ columns.T
-    covariance: Array = np.exp(-np.sqrt(np.maximum(squares, 0.0)))
+    covariance: Array = np.exp(-np.sqrt(np.maximum(squared_distances(rows, columns), 0.0)))
     return covariance

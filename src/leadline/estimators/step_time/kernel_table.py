@@ -10,11 +10,9 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
-from leadline.estimators.ports import Array
+from leadline.estimators.ports import Array, IntArray
 
-Whole = npt.NDArray[np.int64]
-
-# Laws of kernels: a product of two matrices, a batch of them, a convolution, element by element, by rows.
+# Kinds of kernels: matrix product, batched product, convolution, element-wise, and row-wise (norm, softmax).
 PRODUCT, BATCHED, CONVOLUTION, STREAM, NORM, SOFTMAX = range(6)
 KERNEL_KINDS = ("product", "batched", "convolution", "stream", "norm", "softmax")
 COMPUTING = (PRODUCT, BATCHED, CONVOLUTION)
@@ -35,9 +33,9 @@ class KernelTable:
     in the table's ``names``.
     """
 
-    law: Whole
-    dtype: Whole
-    name: Whole
+    law: IntArray
+    dtype: IntArray
+    name: IntArray
     b: Array
     m: Array
     n: Array

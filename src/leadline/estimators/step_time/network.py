@@ -15,17 +15,17 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op
 from leadline.core.hardware import Device
+from leadline.estimators.ports import IntArray
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS, OpTable
 from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, Array, OpBasis, roofline_terms_s
 
 Float32Array = npt.NDArray[np.float32]
-Whole = npt.NDArray[np.int64]
 
 LAYOUTS = ("nchw", "nhwc")
 PHASES = ("infer", "train")
 # Kernels that have weights of their own: a class in a layout.
 NODE_KINDS = len(KERNEL_CLASSES) * len(LAYOUTS)
-# Of the columns that the law's classes have each by itself, the first, which the shipped network was trained with.
+# Leading class columns that the shipped network was trained with.
 OWN_SEEN = 31
 # Columns of `GraphBatch.node`.
 NODE_WIDTH = SHARED_COLUMNS + OWN_SEEN + SIZE_COLUMNS + len(DTYPES) + 6
@@ -56,8 +56,8 @@ class NetworkSetting:
 class GraphEdges:
     """Edges from producers to consumers: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
 
-    source: Whole
-    target: Whole
+    source: IntArray
+    target: IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class GraphBatch:
     each op, ``source`` and ``target`` (e,) positions of ops, ``setting`` (g, SETTING).
     """
 
-    kind: Whole
+    kind: IntArray
     node: Float32Array
     roofline_us: Float32Array
     count: Float32Array
     launches: Float32Array
-    owner: Whole
-    source: Whole
-    target: Whole
+    owner: IntArray
+    source: IntArray
+    target: IntArray
     setting: Float32Array
 
     @classmethod
@@ -167,7 +167,7 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
     return node
 
 
-def node_kinds(table: OpTable, layout: str) -> Whole:
+def node_kinds(table: OpTable, layout: str) -> IntArray:
     """Return the class of each op in that layout, of shape (n,)."""
     return table.classes + len(KERNEL_CLASSES) * LAYOUTS.index(layout)
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from leadline.estimators.ports import State, nest, unnest
+from leadline.estimators.ports import IntArray, State, nest, unnest
 from leadline.estimators.step_time.op_residuals import OpShares, fit_op_residuals
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, Cells
 from leadline.estimators.step_time.op_utilization import (
@@ -33,19 +32,17 @@ from leadline.estimators.step_time.op_utilization import (
     step_and_device_s,
 )
 
-Whole = npt.NDArray[np.int64]
-
-# The ridge on what every op of a class has in common and on flags, beside that on what sizes change.
+# Ridge on intercepts and flags, relative to that on sizes.
 FREEDOM = 0.03
 ODD, FAR = 0.04, 0.4
-# Errors beyond e to this power tell no more of what ops depart by.
+# Larger log errors are clipped, since they no longer determine residuals of ops.
 MOST_DEPARTED = 1.0
 LONGEST_STEP = 1.0
 MOST_TRIES = 8
 # A round that lowers the cost by a smaller share ends the search.
 ENOUGH = 1e-3
 LEAST_DAMPING = 1e-2
-# The host's launch lies between these.
+# Bounds of the host's launch.
 LAUNCHES_S = (1e-6, 3e-5)
 
 
@@ -107,8 +104,8 @@ class _Search:
     observed: Sequence[ObservedSteps]
     cells: Sequence[Cells]
     prior: OpUtilization
-    used: Whole
-    place: Whole
+    used: IntArray
+    place: IntArray
     departed: Sequence[Array]
     pull: Array
 
@@ -167,7 +164,9 @@ class _Search:
         return normal, right
 
 
-def _linearised(steps: ObservedSteps, cells: Cells, power: Array, launch_s: float, place: Whole) -> tuple[Array, Array]:
+def _linearised(
+    steps: ObservedSteps, cells: Cells, power: Array, launch_s: float, place: IntArray
+) -> tuple[Array, Array]:
     """Return slopes of ln(step) by weights, offset and ln(launch), and ln(measured ÷ predicted)."""
     basis, table, owner = steps.basis, steps.basis.table, cells.owner
     graphs, size = table.graphs, int(place.max()) + 1
@@ -204,7 +203,7 @@ def _believed(error: Array) -> Array:
     return weight
 
 
-def _columns(basis: OpBasis) -> Whole:
+def _columns(basis: OpBasis) -> IntArray:
     """Return the weights that some op of ``basis`` uses."""
     shared = np.flatnonzero((basis.shared != 0).any(axis=0))
     spoken = np.zeros((len(KERNEL_CLASSES), CLASS_COLUMNS), bool)
@@ -222,10 +221,10 @@ def _stiffness() -> Array:
 
 COMMON_RIDGE = 20.0
 OWN_RIDGE = 10.0
-# How firmly few steps are met with what was believed; how far a device departs is not known, so all are asked, the
-# firmest first: its answer is near the next one's.
+# Ridges towards the prior for few steps, firmest first. A device's deviation is unknown, so the mean of all fits is
+# used; each starts at the previous one.
 FEW_RIDGES = (640.0, 160.0, 40.0, 10.0)
-# Share of a model's error on one device that is found on another: much of it is the library's and the graph's.
+# Share of a model's error that carries over to another device, since library and graph cause much of it.
 CARRIED = 0.8
 
 SettingModels = dict[str, OpUtilization]

@@ -10,26 +10,26 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.ports import State
+from leadline.estimators.gp import squared_distances
+from leadline.estimators.ports import IntArray, State
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
 
 Array = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 Single = npt.NDArray[np.float32]
 
 # Classes of which a library has many kernels, or none: their speed jumps with the sizes.
 FICKLE = ("conv_grouped", "conv_depthwise", "conv_grouped_backward", "conv_depthwise_backward")
-# Standard deviations of the logarithm of an op's time from the law.
+# Prior log deviations of an op's residual, and of fickle classes.
 DEPARTURE, FICKLE_DEPARTURE = 0.5, 1.0
-# Standard deviation of what else moves the logarithm of a step; larger errors are believed less.
+# Log deviation of a step from other causes; larger errors weigh less.
 NOISE = 0.05
 # Ops that take less of a step tell nothing of themselves.
 LEAST_SHARE = 0.01
-# An op departs from the law by no more than e to this power.
+# Largest log residual of an op.
 FARTHEST = 1.0
 # Lengths over which ops are alike, of the columns of `op_coordinates`.
 _OCTAVES = np.array([0.5, 0.5, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5, 0.5])
-# Kernels handle so many factors of two in a width apart: 32 channels at once.
+# Widths differ by at most so many factors of two for a kernel: 32 channels at once.
 _MOST_FACTORS = 5
 
 
@@ -37,7 +37,7 @@ _MOST_FACTORS = 5
 class OpResiduals:
     """Known ops of u sizes: ``classes`` (u,), coordinates ``at`` (u, c), and ``weight`` (u,)."""
 
-    classes: Whole
+    classes: IntArray
     at: Single
     weight: Single
 
@@ -78,8 +78,8 @@ class OpShares:
     """Shares of ops in steps (e,): op ``op`` of ``table`` takes ``share`` of step ``row``."""
 
     table: OpTable
-    row: Whole
-    op: Whole
+    row: IntArray
+    op: IntArray
     share: Array
 
 
@@ -130,7 +130,7 @@ def _factors_of_two(logarithm: Array) -> Array:
     return factors
 
 
-def _distinct(at: Single) -> tuple[Single, Whole]:
+def _distinct(at: Single) -> tuple[Single, IntArray]:
     """Return the distinct coordinates, and the index of each row among them."""
     rows = np.ascontiguousarray(at).view(np.dtype((np.void, at.dtype.itemsize * at.shape[1]))).ravel()
     _, first, place = np.unique(rows, return_index=True, return_inverse=True)
@@ -138,6 +138,5 @@ def _distinct(at: Single) -> tuple[Single, Whole]:
 
 
 def _covariance(rows: Single, columns: Single) -> Single:
-    squares = (rows**2).sum(1)[:, None] + (columns**2).sum(1) - 2 * rows @ columns.T
-    likeness: Single = np.exp(-0.5 * np.maximum(squares, 0))
+    likeness: Single = np.exp(-0.5 * np.maximum(squared_distances(rows, columns), 0))
     return likeness

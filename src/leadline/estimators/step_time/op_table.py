@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
+from leadline.estimators.ports import IntArray
 from leadline.estimators.step_time.kernel_families import plain_name
 
 Array = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 
 _BOTH_WAYS = (
     "conv_depthwise", "conv_grouped", "conv_pointwise", "conv_dense", "gemm", "batched_gemm", "attention", "rnn",
@@ -19,7 +19,7 @@ _BOTH_WAYS = (
     "upsample", "cast", "clone", "cat", "pad", "reflection_pad", "fill", "add", "mul", "relu", "transcendental",
     "pointwise", "reduction", "embedding", "index", "other",
 )  # fmt: skip
-# Kernels whose utilisation follows one law; a backward pass has its own.
+# Kernel classes with weights of their own; backward passes are separate.
 KERNEL_CLASSES = (*_BOTH_WAYS, *(f"{name}_backward" for name in _BOTH_WAYS), "optimizer")
 DTYPES = ("float32", "float16", "bfloat16", "tf32", "float64", "float8_e4m3fn", "int8")
 # Columns of `OpTable.sizes`.
@@ -49,15 +49,15 @@ class OpTable:
     ``sizes`` is (n, SIZE_COLUMNS). ``first`` (g + 1,) is where each graph begins, and its last entry is n.
     """
 
-    classes: Whole
-    dtypes: Whole
+    classes: IntArray
+    dtypes: IntArray
     matrix: npt.NDArray[np.bool_]
     flops: Array
     bytes: Array
     count: Array
     kernels: Array
     sizes: Array
-    first: Whole
+    first: IntArray
 
     @property
     def graphs(self) -> int:
@@ -65,7 +65,7 @@ class OpTable:
         return len(self.first) - 1
 
     @property
-    def owner(self) -> Whole:
+    def owner(self) -> IntArray:
         """Return the number of the graph of each op, of shape (n,)."""
         return np.repeat(np.arange(self.graphs), np.diff(self.first))
 
@@ -78,7 +78,7 @@ class OpTable:
         """Return how many kernels each graph launches, of shape (g,)."""
         return self.summed(self.count * self.kernels)
 
-    def select(self, graphs: Sequence[int] | Whole) -> "OpTable":
+    def select(self, graphs: Sequence[int] | IntArray) -> "OpTable":
         """Return the table of those graphs in that order."""
         chosen = [np.arange(self.first[graph], self.first[graph + 1]) for graph in graphs]
         rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
@@ -128,7 +128,7 @@ class OpTable:
         )  # fmt: skip
 
 
-def index_ops(ops: Iterable[Op]) -> tuple[OpTable, Whole]:
+def index_ops(ops: Iterable[Op]) -> tuple[OpTable, IntArray]:
     """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
     numbers: dict[tuple[float, ...], int] = {}
     counts: dict[int, float] = {}
@@ -150,10 +150,10 @@ class Cells:
     ``owner`` (n,) is the graph of each op, and ``launches`` (g,) the kernels of each graph.
     """
 
-    owner: Whole
-    cell: Whole
-    graph: Whole
-    classes: Whole
+    owner: IntArray
+    cell: IntArray
+    graph: IntArray
+    classes: IntArray
     launches: Array
 
     @classmethod

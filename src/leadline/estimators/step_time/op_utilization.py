@@ -20,15 +20,15 @@ from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells
 
 Array = npt.NDArray[np.float64]
 
-# The least multiple of its roofline that an op takes: caches let some stay below what memory alone would need.
+# Least multiple of an op's roofline: caches serve some ops faster than memory could.
 LEAST_MULTIPLE = 0.6
-# What the smallest kernel takes; it rounds off the roofline's corner.
+# Time of the smallest kernel, which rounds off the roofline's corner.
 RAMP_S = 1.5e-6
-# What is believed of the host's time for one kernel before any step was seen.
+# Prior of the host's time for one kernel.
 PRIOR_LAUNCH_S = 4e-6
 # How sharply the slower of device and host decides: the power of the mean of the two.
 OVERLAP_POWER = 6.0
-# What is believed of f before any step was seen.
+# Prior of f.
 PRIOR_F = -0.4
 LOWEST, HIGHEST = -3.5, 4.0
 
@@ -38,7 +38,7 @@ _INTENSITY_KNOTS = (-4.0, -2.0, 0.0, 2.0)
 _LARGE_FILTER = 5.7
 SHARED_COLUMNS = len(_SIZE_KNOTS) + len(_INTENSITY_KNOTS) + 3
 CLASS_COLUMNS = 31
-# Columns of what picks another kernel: odd channels, long indices, odd widths and numbers of groups, large filters.
+# Columns that select another kernel: odd channels, long indices, odd widths and numbers of groups, large filters.
 FLAG_COLUMNS = (10, 11, *range(20, CLASS_COLUMNS))
 WEIGHT_COUNT = SHARED_COLUMNS + CLASS_COLUMNS * len(KERNEL_CLASSES)
 

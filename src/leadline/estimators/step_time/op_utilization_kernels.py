@@ -11,19 +11,19 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.estimators.ports import State, nest, strings, text_array, unnest
+from leadline.estimators.ports import IntArray, State, nest, strings, text_array, unnest
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
 from leadline.estimators.step_time.op_fitting import dump_settings, load_settings
-from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, Whole, index_ops
+from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
 from leadline.estimators.step_time.op_utilization import Array, OpBasis, OpUtilization, op_s, predict_graphs_and_ops
 from leadline.estimators.step_time.roofline import HOST_SPREAD
 
 # A graph is refused that spends more than this share of its time in kernels of classes that no learned step had.
 UNSEEN = 0.3
-# Standard deviation of ln(true ÷ predicted) of such kernels, of which little more than a roofline is believed.
+# Log spread of unlearned kernels, which little more than a roofline predicts.
 STRANGE = 0.5
-# Standard deviation of ln(true ÷ predicted) of steps on a GPU that the law was carried to.
+# Log spread of steps on a GPU without measured steps.
 SPREAD = 0.12
 # A class was learned if it takes this share of the time of so many graphs.
 SEEN_SHARE, SEEN_GRAPHS = 0.01, 5
@@ -31,7 +31,7 @@ SEEN_SHARE, SEEN_GRAPHS = 0.01, 5
 Marks = npt.NDArray[np.bool_]
 
 # Makes the table of a graph's ops, and says for each op where it stands there; remembers the last ones.
-OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, Whole]]
+OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, IntArray]]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -138,7 +138,7 @@ class _GraphPrediction:
     """A graph's table, the row of each op (n,), seconds of rows and step, and the spread."""
 
     table: OpTable
-    where: Whole
+    where: IntArray
     op_s: Array
     step_s: float
     spread: float

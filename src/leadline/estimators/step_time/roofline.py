@@ -52,7 +52,7 @@ LAUNCH_S = {DeviceKind.GPU: 9e-6, DeviceKind.CPU: 6e-6, DeviceKind.TPU: 1e-6, De
 # Standard deviation of ln(true ÷ predicted) where no steps like the one at hand were measured, an assumption.
 UNMEASURED_SPREAD = 0.40
 
-# Standard deviation of the logarithm of that time on hosts that nobody measured: nine in ten lie from 5 to 17 µs.
+# Log spread of the launch time on unmeasured hosts: nine in ten from 5 to 17 µs.
 HOST_SPREAD = 0.40
 
 # Process node by architecture, for the power cap.

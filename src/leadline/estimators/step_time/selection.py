@@ -14,7 +14,7 @@ ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
 # Share of the arithmetic in convolutions from which on a model works on images, whatever else it does.
 CONVOLVING = 0.5
-# Standard deviation that another architecture of the same maker adds, an assumption.
+# Spread added for another architecture of the same vendor, an assumption.
 ANOTHER_ARCHITECTURE = 0.1
 
 

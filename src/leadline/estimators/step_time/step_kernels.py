@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 
 # The precision whose peak stands in the table: the steps that were learned from are in half precision.
 DTYPE = "float16"
-# Order of what one kernel costs at the least, which makes the ideal step of small kernels a sensible unit.
+# Order of magnitude of the least kernel time, which makes the ideal step of small kernels a sensible unit.
 LAUNCH_S = 5e-6
 
 

@@ -31,7 +31,7 @@ from leadline.estimators.step_time.kernel_fitting import (
 from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp, gp_coordinates
 from leadline.estimators.step_time.learned_kernels import LearnedKernels
 
-# Standard deviations of what a device may be apart in, given its own kernels: its host's launch may be anything.
+# Prior deviations of a swept device's offsets; its host's launch is nearly free.
 SWEPT_DEVIATIONS = np.array([1.0, 0.3, 0.3])
 
 

@@ -47,18 +47,16 @@ BELIEFS = {
 
 # Relative errors below this count by their square, larger ones by their size.
 SCALE = 0.03
-# Errors beyond so many typical ones are cut before the process learns of them, and weigh less.
+# Errors are clipped to so many typical ones before the process is fitted, and weigh less.
 WILD = 3.0
-# Doubt about the efficiency on a generation of GPUs of which no step was seen.
+# Spread of the efficiency on a GPU generation without training steps.
 UNSEEN_PRODUCTS, UNSEEN_ATTENTION = 0.10, 0.20
-# Steps of llm-foundry so much longer, or on so many more GPUs, than any that was learned from were off by no more than
-# the law doubts itself …
+# llm-foundry's steps at up to this log distance in length or GPUs stayed within the model's own spread.
 VALIDATED_LOG_DISTANCE = math.log(32)
-# … and beyond that each unit of the logarithm of a size may add so much, of which the law has no term: congestion,
-# stragglers, other kernels. An assumption: nothing was measured there.
+# Spread for each further unit of log distance: congestion, stragglers and other kernels have no term. An assumption,
+# since nothing was measured there.
 GROWTH = 0.2
-# Doubt about blocks of other sizes than were measured (gated, fewer key-value heads), whose passes over memory are
-# others. An assumption: none was measured.
+# Spread of unmeasured block shapes (gated, fewer key-value heads), which pass over memory differently. An assumption.
 UNLIKE = 0.05
 LEAST = 8
 COEFFICIENTS = tuple(BELIEFS)

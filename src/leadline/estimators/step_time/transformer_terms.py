@@ -22,10 +22,10 @@ from leadline.estimators.ports import Array
 # peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5).
 SUSTAINED = {"Hopper": 0.83}
 
-# What one streaming multiprocessor does a clock in fused causal attention, forward and backward together: 109 TFLOP/s
-# of FlashAttention 1 on an A100 at head size 128 (Dao 2023, the figures of forward and backward). Its instructions are
-# those of Ampere, so that a later GPU is faster by its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to
-# 1.7 from A100 to H100, and multiprocessors × clock 1.6.
+# FLOPs per streaming multiprocessor and clock in fused causal attention, forward and backward: 109 TFLOP/s of
+# FlashAttention 1 on an A100 at head size 128 (Dao 2023). It uses Ampere's instructions, so a later GPU is faster by
+# its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to 1.7 from A100 to H100, and multiprocessors × clock
+# 1.6.
 ATTENTION_FLOPS_PER_CLOCK = 716.0
 
 # Sequence length at which fused attention reaches half of its speed, from the same figures.
@@ -161,7 +161,7 @@ def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
     )
 
 
-# What `log_magnitudes` are, in the words of people.
+# Display names of the columns of `log_magnitudes`.
 MAGNITUDES = ("GPUs", "layers", "channels", "parameters", "tokens a sequence", "tokens a microbatch", "microbatches")
 
 

@@ -17,12 +17,12 @@ from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_
 from leadline.estimators.tabular.tables import robust_deviation
 
 SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
-# Powers that a feature may have in a product, each with what it is less likely than none, in logarithms. n log n is
-# about n^1.07 for the n of large jobs.
+# Powers of a feature in a product, each with its log prior penalty against none. n log n is about n^1.07 for the n of
+# large jobs.
 OTHER_POWERS = ((1.0, 1.0), (-1.0, 1.0), (0.5, 2.0), (-0.5, 2.0), (2.0, 2.5), (-0.75, 2.5))
 # The dictionary holds the simplest products, at most so many.
 MOST = 3000
-# No history is believed to be told better than to 1 %.
+# No history determines a model better than to 1 %.
 FLOOR = 0.01
 LEAST = 1e-12
 ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6

@@ -23,7 +23,7 @@ from leadline.estimators.tabular.tables import (
 )
 
 FOLDS = 5
-# Errors out of fold are told well enough by so many samples.
+# So many samples determine the out-of-fold error well enough.
 ENOUGH = 1500
 
 

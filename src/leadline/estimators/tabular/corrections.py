@@ -19,7 +19,7 @@ from leadline.estimators.tabular.tables import SampleTable, assign_folds, robust
 # Prior deviations of the logarithm's offset, and of its slopes on columns of deviation one.
 OFFSETS, SLOPES = (0.03, 0.1, 0.25), (0.0, 0.04, 0.1, 0.2)
 LEAST_NOISE = 0.03
-# A law is bent where full-scale samples lie so far beyond the others, in logarithms.
+# The correction applies if full-scale samples exceed the others by this log distance.
 APART = 0.5
 
 

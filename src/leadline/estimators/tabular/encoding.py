@@ -12,12 +12,12 @@ from leadline.estimators.ports import Array, State, floats, integers, nest, stri
 
 # Columns that correlate more than this say the same, and become one.
 ALIKE = 0.999
-# Range of a feature that (nearly) did not vary: twice as much is one range beyond it.
+# Range of a (nearly) constant feature: twice its value is one range away.
 LEAST_RANGE = math.log(2)
-# How a number is taken: its logarithm (all above zero), ln(1 + x ÷ least above zero) (none below), or as it is.
+# Transformation of a number: its logarithm (all positive), ln(1 + x ÷ least positive) (none negative), or none.
 LOG, COUNT, RAW = 0, 1, 2
 ABSENT, UNUSABLE = 1, 2
-# Numbers beyond this, or one over this from zero, are taken for infinite, or zero.
+# Larger numbers count as infinite, and numbers below the inverse as zero.
 LARGEST = 1e100
 
 Row = Mapping[str, Value]

@@ -38,7 +38,7 @@ LEAST_UNIT_RUNS = 6
 # The exponent above which a feature decides how many units there are.
 DECIDES = 0.5
 COUNT, UNIT, LOOP = "count", "unit", "loop"
-# The one feature of the loop's law: the number of units times the time of one.
+# The only feature of the loop model: number of units times the time of one.
 USUAL = "usual_s"
 
 
@@ -173,7 +173,7 @@ def _usual_features(seconds: Array) -> list[dict[str, Value]]:
 
 # So many runs at least must show their phases.
 LEAST_PHASED_RUNS = 6
-# Deviation of the logarithms of the units' number from a law above which not the same loops were watched.
+# Log deviation of unit counts from a power product above which the runs watched different loops.
 UNLIKE = 0.5
 # The share of a run that a phase takes at least, so that it has a logarithm.
 LEAST_SHARE = 0.002

@@ -19,7 +19,7 @@ from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, Mask
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
 # Deviation about zero of an exponent of scale of the time of a unit.
 STEADY = 0.15
-# Deviation of what a category adds to an exponent of scale, for each deviation of the category's column.
+# Prior deviation of a category's effect on an exponent of scale, per deviation of its column.
 CROSSED = 0.2
 # Probability that an exponent is none of them.
 SLAB = 0.1
@@ -29,11 +29,11 @@ AT_ONCE = 4
 WILD_AT = 2.0
 # Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more.
 FIRST_DAMPING, LAST_DAMPING, CLOSE = 1e-3, 1e9, 1e-8
-# A sample farther than so many deviations from the law is believed that much less.
+# A sample farther than so many deviations gets a proportionally larger deviation.
 WILD = 3.0
-# Logarithm of how much less likely than the best a law with one more term is, for there to be no use in another.
+# Loss of log evidence by a further term that ends the search.
 ENOUGH = 10.0
-# Between which the deviation of a sample's logarithm is believed to lie.
+# Bounds of a sample's log deviation.
 NOISE = (0.02, 0.5)
 
 

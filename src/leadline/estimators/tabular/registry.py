@@ -91,10 +91,10 @@ class Ensemble:
 
 
 _LAW = ScalingModel("scaling_law", PosynomialForm())
-# For phases that are short beside the work.
+# For phases that are short compared with the work.
 _PLAIN = ScalingModel("plain_law", PosynomialForm(), corrected=False)
 _STEADY = ScalingModel("steady_law", PosynomialForm(), steady=True)
-# Those that say something sensible far from what was run; together they are the ensemble.
+# Estimators that extrapolate sensibly; together they form the ensemble.
 EXTRAPOLATING: tuple[StorableEstimator, ...] = (
     PhasedModel(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _PLAIN),
     PhasedModel(_LAW, _PLAIN),

@@ -60,7 +60,7 @@ class RidgeRegression:
 
 MEMBERS = 4
 HIDDEN = (16, 8)
-# Columns are held within so many deviations: tanh says nothing beyond.
+# Columns are clipped to so many deviations: tanh saturates there.
 FAR = 6.0
 LARGEST = 4000
 

@@ -89,11 +89,11 @@ def log_sum(terms: Array) -> Array:
         return np.asarray(most + np.log(np.exp(terms - most[:, None]).sum(axis=1)), np.float64)
 
 
-# Law and correction are fitted in turn so often, where a correction is worthwhile.
+# Rounds of fitting model and correction in turn, where a correction helps.
 ROUNDS = 3
 # Columns of categories have at most so many values, where these do not say the same as others.
 FEW_VALUES, MOST_CROSSES = 4, 16
-# What one fitted range beyond the samples adds to the spread, besides what the law's own exponents leave open.
+# Spread per fitted range of extrapolation, in addition to the uncertainty of the exponents.
 GROWTH = 0.05
 
 

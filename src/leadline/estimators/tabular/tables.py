@@ -18,7 +18,7 @@ FULL_SCALE_SHARE = 0.25
 HEAVIEST = 3.0
 # No spread is wider: a factor of ten either way says that nothing is known.
 WIDEST = math.log(10)
-# A prediction stays within e to this power of what was fitted, so that it is a number above zero.
+# Predictions are clipped to e to this power around the fitted values, so they stay positive and finite.
 REACH = 40.0
 
 

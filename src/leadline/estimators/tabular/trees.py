@@ -4,17 +4,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.errors import MissingExtra
-from leadline.estimators.ports import Array, State, floats, integers, nest, unnest
+from leadline.estimators.ports import Array, IntArray, State, floats, integers, nest, unnest
 
-Whole = npt.NDArray[np.int64]
 # From so many rows on, boosting grows larger trees on a part of the rows each.
 PLENTY = 2000
 # Leaves that are looked for at once: as many as stay in the processor's cache.
 AT_ONCE = 1 << 14
-# Quantiles that a spread is made of, and how many deviations of a normal variable lie between them.
+# Quantiles of the spread, and their distance in deviations of a normal variable.
 LEVELS, BETWEEN = (0.1, 0.9), 2.563
 
 
@@ -28,11 +26,11 @@ class Trees:
 
     base: float
     depth: int
-    roots: Whole
-    column: Whole
+    roots: IntArray
+    column: IntArray
     threshold: Array
-    left: Whole
-    right: Whole
+    left: IntArray
+    right: IntArray
     value: Array
 
     def predict(self, x: Array) -> tuple[Array, Array]:
@@ -46,11 +44,11 @@ class Trees:
             total[begin : begin + many] += self.value.take(node).sum(axis=0)
         return total, np.full(len(x), np.nan)
 
-    def leaves(self, x: Array) -> Whole:
+    def leaves(self, x: Array) -> IntArray:
         """Return the leaf that each row ends in, in each tree, as positions of nodes: shape (n, trees)."""
         return self._find_leaves(x).T
 
-    def _find_leaves(self, x: Array) -> Whole:
+    def _find_leaves(self, x: Array) -> IntArray:
         """Return the leaves (trees, n) of some rows."""
         branches = np.stack([self.right, self.left], axis=1).ravel()
         part = np.ascontiguousarray(x.T, dtype=np.float32)  # as scikit-learn compares
