@@ -264,14 +264,14 @@ def test_memory_is_watched_where_the_kernel_lets_no_group_be_made(tmp_path):
 
 def test_a_kill_for_memory_that_the_exit_code_hides_is_seen(measure):
     with memory_cgroup(100 * MIB) as group:
-        if group.made is None:
+        if group.job_folder is None:
             pytest.skip("this user may make no control group")
     hides = f"{shlex.join([sys.executable, '-c', HOLD, '200'])} || true"
     _, outcome = measure("sh", "-c", hides, options=["--memory-bytes", str(100 * MIB)])
     assert outcome.state is JobState.OUT_OF_MEMORY
     assert outcome.reason == "the kernel killed a process that would use more than the requested 100 MiB"
     assert outcome.measured["cgroup_memory_bytes"].value <= 100 * MIB
-    assert not group.made.exists()
+    assert not group.job_folder.exists()
 
 
 def test_of_two_submissions_of_one_attempt_only_the_first_starts(tmp_path):
