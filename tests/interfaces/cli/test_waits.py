@@ -93,7 +93,7 @@ def test_the_table_shows_waits_only_on_request(capsys, config, sacct):
     assert "result after" not in out
     _, out, _ = run(capsys, *words, "--waits", f"Pitzer={sacct}")
     assert "result after" in out
-    assert any("not known" in line for line in out.splitlines() if "largemem" in line)
+    assert any("unknown" in line for line in out.splitlines() if "largemem" in line)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_only_one_process_runs_the_plane_and_sigterm_ends_it(capsys):
     assert plane.returncode == 0
     assert "the plane ended; no jobs active" in said
     main(["plane", "status"])
-    assert "nobody" in capsys.readouterr().out
+    assert "none" in capsys.readouterr().out
 
 
 def test_the_plane_ends_by_itself_when_nothing_is_left(capsys):

@@ -319,7 +319,7 @@ def _find_job(name: str) -> Job:
     if len(jobs) > 1 and jobs[0].group is not None and {job.group for job in jobs} == {jobs[0].group}:
         failed = [job for job in jobs if job.closed and job.state is not JobState.COMPLETED]
         examples = ", ".join(f"{jobs[0].group}_{job.index}" for job in (failed or jobs)[:EXAMPLES])
-        which = f" for example of the {len(failed)} that did not complete," if failed else ""
+        which = f"for example of the {len(failed)} that did not complete, " if failed else ""
         raise InvalidInput(f"{name} is an array of {len(jobs)} jobs: choose one, {which}such as {examples}")
     return jobs[-1]
 

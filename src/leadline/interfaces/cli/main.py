@@ -120,7 +120,7 @@ def _help() -> str:
             *listed,
             "Try:",
             "  leadline estimate config.json --on OSC-Pitzer      a Hugging Face model, no torch needed",
-            "¶  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
+            "  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
             "",
             "Run leadline COMMAND --help for details of a command, leadline --version for the version.",
             "Exit codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.",
