@@ -60,7 +60,7 @@ class Question:
 
     @property
     def ordered(self) -> bool:
-        """Tell whether the questions of this home must be asked in order: the first makes what the others read."""
+        """Return whether the questions of this home need their order: later ones read what the first makes."""
         return self.home.startswith(("train", "adapt"))
 
 
