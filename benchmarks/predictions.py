@@ -313,7 +313,7 @@ def main() -> int:
     questions = read_questions(options.match)
     document = answer_questions(options.checkout.resolve(), questions, python=options.python, jobs=options.jobs)
     options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    failed = [name for name, given in document["answers"].items() if given["exit"]]
+    failed = [name for name, reply in document["answers"].items() if reply["exit"]]
     if failed:
         sys.stderr.write(f"{len(failed)} questions end with another exit code than 0: {', '.join(failed)}\n")
     return 0
