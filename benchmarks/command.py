@@ -104,7 +104,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "catalog": Benchmark(
         "benchmarks.catalog",
         "the whole catalog: estimated and ranked for one workload",
-        (*_source("catalog", "recommend", "app/estimate", "graphs/hf_config"), "benchmarks/catalog.py"),
+        (*_source("catalog", "recommendation", "app/estimate", "graphs/hf_config"), "benchmarks/catalog.py"),
     ),
     "quick": Benchmark(
         "benchmarks.quick",

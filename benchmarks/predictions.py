@@ -60,7 +60,7 @@ class Question:
 
     @property
     def ordered(self) -> bool:
-        """Tell whether the questions of this home must be asked in order: the first makes what the others read."""
+        """Return whether the questions of this home need their order: later ones read what the first makes."""
         return self.home.startswith(("train", "adapt"))
 
 
@@ -313,7 +313,7 @@ def main() -> int:
     questions = read_questions(options.match)
     document = answer_questions(options.checkout.resolve(), questions, python=options.python, jobs=options.jobs)
     options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    failed = [name for name, given in document["answers"].items() if given["exit"]]
+    failed = [name for name, reply in document["answers"].items() if reply["exit"]]
     if failed:
         sys.stderr.write(f"{len(failed)} questions end with another exit code than 0: {', '.join(failed)}\n")
     return 0

@@ -19,7 +19,7 @@ from leadline.execution.processes import run_process
 from leadline.execution.wrapper.instruments import HOOK_FOLDER
 
 HERE = Path(__file__).parent
-DEMO_JOBS = Path(demo.__file__).with_name("demo_jobs")
+DEMO_JOBS = Path(demo.__file__).with_name("jobs")
 """Folder of the demo's scripts; recorded runs name them ``jobs/NAME.py``."""
 MEDIAN_ERROR_PERCENT, WORST_ERROR_PERCENT = 10.0, 25.0
 WITHIN = 0.7

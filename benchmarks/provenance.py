@@ -66,7 +66,7 @@ def git(root: Path, *words: str) -> str | None:
     try:
         ended = subprocess.run(  # noqa: S603 - git with fixed words
             ["git", "-C", str(root), *words],  # noqa: S607 - the user's git
-            capture_output=True, text=True, check=False,
+            capture_output=True, encoding="utf-8", errors="replace", check=False,
         )  # fmt: skip
     except OSError:
         return None

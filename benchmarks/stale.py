@@ -62,27 +62,27 @@ def stale_reason(path: Path, root: Path = ROOT) -> str:
 
 def changed_code(commit: str, measures: Sequence[str], root: Path = ROOT) -> list[str]:
     """Return the measured files whose code differs between a commit and the working tree."""
-    listing = git(root, "diff", "--name-status", "--find-renames", commit, "--", *measures) or ""
-    changed = []
+    listing = git(root, "diff", "--name-status", "--no-renames", commit, "--", *measures) or ""
+    old, new = {}, {}
     for line in listing.splitlines():
-        status, *names = line.split("\t")
-        old, new = names[0], names[-1]
-        if status[0] in "RM" and new.endswith(".py") and _same_code(git(root, "show", f"{commit}:{old}"), root / new):
-            continue
-        changed.append(new)
-    return changed
+        status, _, name = line.partition("\t")
+        if status != "A":
+            old[name] = _code(name, git(root, "show", f"{commit}:{name}"))
+        if status != "D":
+            new[name] = _code(name, (root / name).read_text(encoding="utf-8", errors="replace"))
+    # by content, not by name: a moved file is the same code
+    changed = [name for name, code in new.items() if code not in old.values()]
+    return changed + [name for name, code in old.items() if name not in new and code not in new.values()]
 
 
-def _same_code(before: str | None, path: Path) -> bool:
-    """Tell whether two versions of a Python file differ in nothing but comments, docstrings and layout."""
+def _code(name: str, source: str | None) -> str:
+    """Return a text that is equal for files that differ in comments, docstrings and layout alone."""
     try:
-        return before is not None and _code(before) == _code(path.read_text(encoding="utf-8"))
-    except (OSError, SyntaxError):
-        return False
-
-
-def _code(source: str) -> str:
-    tree = ast.parse(source)
+        tree = ast.parse(source or "") if name.endswith(".py") else None
+    except SyntaxError:
+        tree = None
+    if tree is None:
+        return source or ""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             # a string that stands alone is documentation, also below a constant

@@ -1,9 +1,8 @@
-"""The traced memory of one training step of each model: one packed file beside this module.
+"""The traced memory of one training step of each model, in one packed file.
 
-``python -m benchmarks.detectors.trace`` makes the file again where the packages are installed. Of a step it keeps
-every piece of memory that is taken and given back, in order, and of its ops those that take a workspace and the first
-of each stage, between which the events lie. What is given back is told by how many live pieces are younger, which
-repeats from layer to layer and so packs well.
+``python -m benchmarks.detectors.trace`` makes the file again with the packages installed. A step keeps every allocation
+and release in order, the ops with a workspace, and the first op of each stage. A release is stored as the number of
+younger live pieces, which repeats from layer to layer and so packs well.
 """
 
 import lzma
@@ -19,7 +18,7 @@ from leadline.estimators.memory.workspaces import ScratchKernels, scratch_bytes
 
 DETECTOR_GRAPHS = Path(__file__).with_name("graphs.msgpack.xz")
 V100 = ScratchKernels(transformed=True)
-"""What all of them were trained on."""
+"""The GPU of all published runs."""
 
 Event = tuple[int, int, int, str]
 """Number of the op that is about to run, name of the piece, bytes taken or given back, category."""
@@ -33,7 +32,7 @@ class DetectorOp(msgspec.Struct, array_like=True, frozen=True):
     dims: tuple[tuple[str, int], ...]
 
     def op(self) -> Op:
-        """Return the op, of which only what memory rests on is known."""
+        """Return the op with the attributes that determine memory."""
         kind = OpKind.CONV if self.dims else OpKind.OTHER
         return Op(self.name, kind, self.stage, "float32", 0.0, 0.0, 0.0, dims=dict(self.dims))
 
@@ -41,8 +40,8 @@ class DetectorOp(msgspec.Struct, array_like=True, frozen=True):
 class DetectorGraph(msgspec.Struct, array_like=True, frozen=True):
     """One step: its ``ops`` by number, how many events come ``before`` each, and the ``events``.
 
-    An event that takes memory is the number of its piece (size and category) plus one; one that gives it back is minus
-    the place of the piece among the live ones, the youngest being the first.
+    An allocation is the number of its piece (size and category) plus one. A release is minus the position of the piece
+    among the live ones, counted from the youngest.
     """
 
     parameters: int

@@ -67,7 +67,7 @@ class MptSteps:
 
     @property
     def configuration(self) -> Texts:
-        """What runs of one model at one length share."""
+        """Return the configuration: model, length and GPU."""
         return np.array([f"{step.width} {step.sequence} {gpu}" for step, gpu in zip(self.steps, self.gpu, strict=True)])
 
     @property
@@ -138,13 +138,13 @@ def _longer(table: MptSteps, most: int, least: int, mape: float) -> SplitResult:
 
 
 def _other_generation(table: MptSteps) -> SplitResult:
-    """Learn A100s, ask H100s (float8 aside, which no A100 has); intervals from one A100 asked of the other."""
+    """Train on A100s, test on H100s without float8; intervals from one A100 tested on the other."""
     learned, held_out = table.at(table.generation == "A100"), table.at((table.generation == "H100") & ~table.float8)
     inner = [(learned.gpu == gpu, learned.gpu != gpu) for gpu in ("a100_40gb", "a100_80gb")]
     eight = table.at(table.float8)
     point = fit_transformer_steps(learned.steps, learned.elapsed_s.tolist()).predict(eight.steps).point
     error = float(np.mean(100 * np.abs(point - eight.elapsed_s) / eight.elapsed_s))
-    more = {"float8 rows, of which no A100 tells": {"n": len(point), "mape": round(error, 3)}}
+    more = {"float8 rows, which no A100 has": {"n": len(point), "mape": round(error, 3)}}
     split = _asked("H100 from A100", learned, held_out, inner, held_out.generation, 12.0, "A100s of 40 and 80 GB")
     return replace(split, more=more)
 

@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from benchmarks import command as bench
+from benchmarks.provenance import ROOT
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from leadline.interfaces.cli.output import run_command
 
@@ -22,7 +23,7 @@ def fake_bench(monkeypatch):
         module = ModuleType("sample_bench")
         module.run = run
         monkeypatch.setitem(sys.modules, "sample_bench", module)
-        monkeypatch.setitem(bench.BENCHES, "sample", ("sample_bench", "a sample"))
+        monkeypatch.setitem(bench.BENCHMARKS, "sample", bench.Benchmark("sample_bench", "a sample", ("src",), seed=7))
 
     return register
 
@@ -58,6 +59,9 @@ def test_the_json_file_holds_the_versioned_rows(fake_bench, tmp_path):
     document = json.loads(target.read_text())
     assert document["schema"] == "leadline.bench/1"
     assert document["bench"] == "sample"
+    assert (document["seed"], document["measures"]) == (7, ["src"])
+    assert {"cpu", "cores", "memory_bytes", "system", "python"} <= set(document["machine"])
+    assert document["date"]
     assert [(row["name"], row["met"]) for row in document["rows"]] == [("error", True), ("was quick", None)]
     assert document["rows"][1]["value"] == 1
 
@@ -109,3 +113,8 @@ def test_a_bench_that_cannot_run_is_refused_before_anything_is_measured(capsys, 
     message = capsys.readouterr().err
     assert fragment in message
     assert message.count("\n") == 1
+
+
+def test_every_measured_path_exists():
+    paths = [path for benchmark in bench.BENCHMARKS.values() for path in benchmark.measures]
+    assert [path for path in paths if not (ROOT / path).exists()] == []

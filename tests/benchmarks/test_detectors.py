@@ -199,7 +199,7 @@ def test_a_table_of_other_models_is_refused(tmp_path):
     found = [(one.package, one.family, one.memory_bytes) for one in rows]
     assert found == [("mmseg", "fcn", 5.7 * GIB), ("detectron2", "detectron2 RetinaNet:", 4.1 * GIB)]
     assert sorted(others.values()) == [1, 2]
-    with pytest.raises(InvalidInput, match="none of the models"):
+    with pytest.raises(InvalidInput, match="none of the traced models"):
         run(data=tmp_path)
 
 

@@ -19,14 +19,14 @@ RUN = """
 import os, sys
 from pathlib import Path
 import torch
-from benchmarks.forked_trace import traced
-from leadline.graphs.torch.worker import compiler
-compiler.postpone()
+from benchmarks.forked_trace import trace_in_forks
+from leadline.graphs.torch.worker import import_patches
+import_patches.postpone_compiler()
 folder = Path(sys.argv[1])
 for name in ("good", "bad"):
-    traced(folder / f"{name}.json", folder / f"{name}.py", (2, 3, 4, 4), timeout_s=60.0,
+    trace_in_forks(folder / f"{name}.json", folder / f"{name}.py", (2, 3, 4, 4), timeout_s=60.0,
            prepare=lambda: os.environ.update(PREPARED=name),
-           told=lambda answer: {**answer, "prepared": os.environ["PREPARED"]})
+           convert=lambda answer: {**answer, "prepared": os.environ["PREPARED"]})
 assert "PREPARED" not in os.environ
 """
 
@@ -34,10 +34,10 @@ assert "PREPARED" not in os.environ
 def test_each_model_has_an_answer_of_its_own(tmp_path):
     for name, content in MODELS.items():
         (tmp_path / f"{name}.py").write_text(content)
-    source = Path(__file__).parents[2] / "src"
+    root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(tmp_path)], capture_output=True, text=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": str(source)}, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     good, bad = (json.loads((tmp_path / f"{name}.json").read_text()) for name in MODELS)

@@ -28,7 +28,7 @@ def graph_rows(traced_models):
     models = np.array([one.model for one in traced_models])
     return GraphSteps(
         VisionSteps(
-            OpTable.counted(ops, counted), np.array([shipped.number(one) for one in traced_models]),
+            OpTable.from_counts(ops, counted), np.array([shipped.number(one) for one in traced_models]),
             np.array([0, 1, 2]),
             np.array([0.01, 0.02, 0.03]), models, models, np.array(["rtx3090", "rtx3090", "rtx4090"]),
             np.array(["infer nhwc 240", "train nchw 112", "infer nchw 291"]),

@@ -14,7 +14,8 @@ BATCH = 32
 def by_hand(traced, name, phase, layout, release):
     device = TomlCatalog(None).device(name)
     table, edges = connect_graphs([vision_graphs().graph(traced, BATCH).ops])
-    return GraphBatch.of(OpBasis.of(table, device), edges, device, NetworkSetting(phase, layout, release))
+    basis = OpBasis.from_table(table, device)
+    return GraphBatch.from_basis(basis, edges, device, NetworkSetting(phase, layout, release))
 
 
 @pytest.mark.parametrize(

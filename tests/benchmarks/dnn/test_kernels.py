@@ -87,13 +87,13 @@ def test_the_fitted_roofline_finds_the_share_that_made_the_kernels():
 
 def test_trust_goes_to_every_law():
     both = FittedKernels({0: GroupModel(np.zeros(3)), 3: GroupModel(np.ones(2))})
-    assert {0.5} == {law.trusted for law in trusted_model(both, KernelTrust(0.5)).laws.values()}
+    assert {0.5} == {law.trusted for law in trusted_model(both, KernelTrust(0.5)).groups.values()}
 
 
 def test_a_new_device_is_taken_to_be_half_as_far_apart_as_the_median_of_the_known_ones():
     apart = {(name, 3): np.full(3, value) for name, value in (("one", 0.1), ("two", 0.2), ("three", 0.6))}
     known = FittedKernels({3: GroupModel(np.ones(5))}, effects=apart)
-    assert trusted_model(known, KernelTrust(1.0, 0.5)).laws[3].typical.tolist() == [0.1] * 3
+    assert trusted_model(known, KernelTrust(1.0, 0.5)).groups[3].typical.tolist() == [0.1] * 3
 
 
 def test_layers_that_are_not_alike_have_no_kernel_in_common():

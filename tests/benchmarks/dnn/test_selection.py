@@ -64,7 +64,7 @@ def test_a_phase_measured_on_one_device_takes_what_a_new_one_adds_from_the_other
     ])  # fmt: skip
     known, new = (next(one for one in found if one.group == TRAINING and one.known is seen) for seen in (True, False))
     assert known.within < new.within < 2 * known.within
-    assert "what a new device adds was found in inference" in new.source
+    assert "additional error of a new device from inference" in new.source
 
 
 def test_few_steps_are_joined_by_those_of_the_other_phase():

@@ -71,9 +71,9 @@ def test_the_row_says_what_chance_leaves_of_its_coverage():
     """Of 40 rows that 90 % hold 32 to 39 are in, in 19 of 20 cases; of 4 curves 2 to 4."""
     measured = np.ones(40)
     one = SplitResult("t", "s", measured, {"Leadline": measured}, measured * 0.5, measured * 2, np.full(40, ""))
-    assert "chance leaves 80 to 98 % of 40 rows" in one.rows()[-1].how
+    assert "chance gives 80 to 98 % for 40 rows" in one.rows()[-1].how
     curves = replace(one, unit=np.repeat(["a", "b", "c", "d"], 10))
-    assert "chance leaves 50 to 100 % of 4 that stand for themselves" in curves.rows()[-1].how
+    assert "chance gives 50 to 100 % for 4 independent rows" in curves.rows()[-1].how
 
 
 def test_a_folder_without_the_table_is_refused_by_name(tmp_path):

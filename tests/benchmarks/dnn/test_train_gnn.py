@@ -56,4 +56,4 @@ def test_figures_are_percentages():
 
 def test_a_wrong_number_of_arguments_is_told(capsys):
     assert main(["data"]) == 1
-    assert "1 arguments were given" in capsys.readouterr().err
+    assert "1 arguments: give" in capsys.readouterr().err

@@ -27,7 +27,7 @@ def rows_like(n, relative, elsewhere=0.0):
     return StandIn(
         "",
         NEAR,
-        OpUtilization.believed(),
+        OpUtilization.prior(),
         np.arange(n),
         np.ones(n),
         np.full(n, elsewhere),

@@ -36,13 +36,13 @@ def test_every_method_answers_for_the_same_runs(history, one_estimator):
 
 
 def test_the_figures_are_of_what_was_answered():
-    figures = answered([10.0, 10.0], [8.0, 13.0], 9.0, 12.5).figures()
+    figures = answered([10.0, 10.0], [8.0, 13.0], 9.0, 12.5).metrics()
     assert pytest.approx(figures["MAPE"]) == 25.0
     assert figures["UPP"] == 50.0
     assert figures["coverage"] == 100.0
     assert figures["under-predicted at 5 % risk"] == 0.0
     assert pytest.approx(figures["over-request"]) == 1.25
-    assert answered([10.0], [8.0]).figures()["coverage"] is None
+    assert answered([10.0], [8.0]).metrics()["coverage"] is None
 
 
 def test_a_request_is_judged_from_both_sides(history):
@@ -84,7 +84,7 @@ def test_resampled_runs_are_near_the_real_ones_and_end_at_full_scale(history):
     runs = resampled_runs(history, 500)
     assert len({run.id for run in runs}) == 500
     assert Scale.FULL_SCALE is runs[-1].scale
-    real = sorted(record.figures["elapsed_s"] for record in history.records)
+    real = sorted(record.metrics["elapsed_s"] for record in history.records)
     made = [run.measured["elapsed_s"].value for run in runs]
     assert real[0] * 0.85 < min(made)
     assert max(made) < real[-1] * 1.15

@@ -63,7 +63,7 @@ def test_a_script_is_told_of_by_tables_that_have_not_seen_it(runs, monkeypatch):
     scripts = {one.words[0] for one in runs}
     assert len(scripts) == len(seen)
     assert sorted(map(sorted, seen)) == sorted(sorted(scripts - {one}) for one in scripts)
-    assert all(one.told.low <= one.told.point <= one.told.high for one in told)
+    assert all(one.predicted.low <= one.predicted.point <= one.predicted.high for one in told)
 
 
 def test_the_estimate_from_before_does_not_know_the_run(runs):
