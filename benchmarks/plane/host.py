@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
         return CANNOT_BEGIN
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
-    plane.run(lambda: bool(ending) or time.monotonic() > until_s, told=_log)
+    plane.run(lambda: bool(ending) or time.monotonic() > until_s, report=_log)
     usage_self, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     usage = {
         "elapsed_s": seconds - (until_s - time.monotonic()),

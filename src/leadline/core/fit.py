@@ -36,7 +36,7 @@ class MemoryCheck:
         return None if self.there_bytes is None else self.needed_bytes <= self.there_bytes
 
     @property
-    def describe(self) -> str:
+    def summary(self) -> str:
         """Return the need, the capacity and the margin in one sentence."""
         needed = f"{self.kind} memory: needs {format_bytes(self.needed_bytes)}"
         if self.there_bytes is None or self.risk is None:
@@ -103,7 +103,7 @@ class ServingCapacity:
     sequences: int
 
     @property
-    def describe(self) -> str:
+    def summary(self) -> str:
         """Return the capacity in one sentence."""
         return (
             f"paged attention in {self.share:.0%} of the device: {format_bytes(self.cache_bytes)} of blocks of "

@@ -210,7 +210,7 @@ def _refit_model(
 
 def _replace(path: Path, read: bytes, better: "ApplicationModel") -> str:
     """Keep the old file, then replace the model; a crash between the two steps changes no prediction."""
-    from leadline.training.atomic_write import write_atomically  # noqa: PLC0415
+    from leadline.files.atomic import write_atomically  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
     from leadline.training.model_card import model_card_markdown  # noqa: PLC0415 - numpy loads on use
 
@@ -317,7 +317,7 @@ class _RejectedRefits:
         """Add rejected refits, and write the file atomically."""
         if not runs:
             return
-        from leadline.training.atomic_write import write_atomically  # noqa: PLC0415 - loaded on use
+        from leadline.files.atomic import write_atomically  # noqa: PLC0415 - loaded on use
 
         self.runs |= runs
         try:

@@ -84,19 +84,19 @@ class Plane:
             raise
         return 0.0 if started else self._wait_s()
 
-    def run(self, until: Callable[[], bool], *, told: Callable[[str], None] = lambda _: None) -> None:
+    def run(self, until: Callable[[], bool], *, report: Callable[[str], None] = lambda _: None) -> None:
         """Step until ``until()``; report an unwritable journal once and keep trying."""
         while not until():
-            if wait_s := self.try_step(told):
+            if wait_s := self.try_step(report):
                 self.clock.sleep(wait_s)
 
-    def try_step(self, told: Callable[[str], None]) -> float:
+    def try_step(self, report: Callable[[str], None]) -> float:
         """Step, report a journal error once, and return the seconds to wait."""
         try:
             wait_s, self._last_error = self.step(), ""
         except LeadlineError as error:
             if str(error) != self._last_error:
-                told(str(error))
+                report(str(error))
             wait_s, self._last_error = IDLE_S, str(error)
         return wait_s
 

@@ -111,7 +111,7 @@ def _show(answer: FitReport) -> None:
     verdict = {True: "fits", False: "does not fit", None: "unknown"}[answer.fits]
     console.print(f"{answer.place}: {verdict}", style="bold", markup=False)
     for check in answer.checks:
-        console.print(f"  {check.describe}", markup=False, soft_wrap=True)
+        console.print(f"  {check.summary}", markup=False, soft_wrap=True)
     if answer.checks[0].kind == "GPU":
         _show_parts(answer)
     if answer.host_parts_bytes:
@@ -125,7 +125,7 @@ def _show(answer: FitReport) -> None:
             batch_text = "not even a batch of 1 fits"
         console.print(f"  {batch_text}", markup=False)
     if answer.serving is not None:
-        console.print(f"  {answer.serving.describe}", markup=False, soft_wrap=True)
+        console.print(f"  {answer.serving.summary}", markup=False, soft_wrap=True)
     why = (f"no other batch was tried: {answer.why_no_batch}",) if answer.why_no_batch else ()
     for note in dict.fromkeys((*why, *answer.notes)):
         console.print(f"  · {note}", style="dim", markup=False, soft_wrap=True)

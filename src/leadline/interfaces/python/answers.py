@@ -124,7 +124,7 @@ class FitReports(Answers[FitReport]):
             [
                 report.place,
                 verdicts[report.fits],
-                "; ".join(check.describe for check in report.checks),
+                "; ".join(check.summary for check in report.checks),
                 "" if report.largest_batch is None else str(report.largest_batch),
             ]
             for report in self.reports
