@@ -241,7 +241,7 @@ def test_the_longest_batch_is_expanded_beside_a_mean_one(expanded):
     both = expanded(SMALL, sequence=64, longest=512)
     assert mean.step.flops == both.step.flops
     assert longest.step.flops == both.largest_step.flops
-    assert any("64 tokens a sample" in note and "512" in note for note in both.notes)
+    assert any("64 tokens per sample" in note and "512" in note for note in both.notes)
 
 
 def test_lengths_make_a_larger_batch_longer_in_the_mean(expanded):

@@ -42,7 +42,7 @@ def test_sizes_missing_in_a_file_are_listed_once():
         ({**LLAMA, "hidden_act": 7}, "hidden_act is 7"),
         ({**LLAMA, "mlp_bias": "perhaps"}, "mlp_bias is 'perhaps'"),
         ({**BERT, "hidden_dropout_prob": 1.5}, "hidden_dropout_prob is 1.5"),
-        ({**BERT, "model_type": "albert", "inner_group_num": 2}, "several layers in a group"),
+        ({**BERT, "model_type": "albert", "inner_group_num": 2}, "groups of layers"),
         ({**BERT, "model_type": "deberta-v2", "conv_kernel_size": 3}, "conv_kernel_size"),
         ({"model_type": "vit", "image_size": 8}, "patches of 16"),
         ({"model_type": "mpt", "d_model": 64, "n_heads": 4, "no_bias": False}, "MPT model with biases"),
