@@ -86,7 +86,7 @@ def test_a_launcher_asks_for_a_gpu_a_process_on_its_own_nodes(script):
 def test_more_processes_than_a_node_has_gpus_are_refused_by_the_script(script):
     words = ("torchrun", "--nproc_per_node=4", script)
     request = filled(SAID, "Pitzer:gpu", *words).request
-    with pytest.raises(InvalidInput, match="4 GPUs a node cannot be had in partition gpu: it has at most 2"):
+    with pytest.raises(InvalidInput, match="4 GPUs a node are not available in partition gpu: it has at most 2"):
         render_batch_script(build_job_spec(words, "Pitzer:gpu", request), toolbox().catalog)
 
 

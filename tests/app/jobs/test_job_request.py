@@ -86,7 +86,7 @@ def test_the_script_follows_the_rules_of_the_system_named():
     script = render_batch_script(build_job_spec(["x"], "Pitzer:gpu", request), OneSystem())
     assert "#SBATCH --partition=gpu\n" in script
     assert "#SBATCH --gpus-per-node=1\n" in script
-    with pytest.raises(InvalidInput, match="Pitzer:gpu takes no job without --account"):
+    with pytest.raises(InvalidInput, match="Pitzer:gpu accepts no job without --account"):
         render_batch_script(build_job_spec(["x"], "Pitzer:gpu", replace(request, account=None)), OneSystem())
 
 

@@ -88,7 +88,7 @@ def test_terms_become_the_policy_in_seconds_and_moments():
             PlaneOptions(checkpoint_folder="kept"),
             "--checkpoint-folder needs --resumes",
         ),
-        (PlaneOptions(checkpoint_folder="../kept", resumes=True), "'../kept' is no folder within the job's own"),
+        (PlaneOptions(checkpoint_folder="../kept", resumes=True), "'../kept' is not a folder below the job's own"),
         (PlaneOptions(attempts=0), "--attempts is 0"),
         (PlaneOptions(cost=float("nan")), "--most-cost is nan"),
         (PlaneOptions(risk=1.0), "must be between 0 and 1"),
@@ -125,7 +125,7 @@ def test_a_submission_has_the_current_folder_but_its_scripts_do_not(tmp_path):
 
 
 def test_a_site_that_would_refuse_the_job_stops_the_submission():
-    with pytest.raises(InvalidInput, match="cannot be had in partition"):
+    with pytest.raises(InvalidInput, match="are not available in partition"):
         prepare_submission(
             ["./job"],
             ["Pitzer:gpu"],
