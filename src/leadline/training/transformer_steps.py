@@ -18,7 +18,7 @@ from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import Workload
 from leadline.estimators.parallelism.collectives import network_bytes_per_s
-from leadline.estimators.ports import State, floats, nest, strings, text_array, unnest
+from leadline.estimators.ports import State, nest, strings, text_array, unnest
 from leadline.estimators.step_time.transformer import (
     VALIDATED_LOG_DISTANCE,
     TransformerStepModel,
@@ -92,10 +92,10 @@ class StepModel:
 
 def load_step_model(state: State) -> StepModel:
     """Restore a model from its state."""
-    scores = {}
-    for number, name in enumerate(strings(state["generations"])):
-        arrays = unnest(f"scores{number}", state)
-        scores[name] = NormalizedScores.load({key: floats(array) for key, array in arrays.items()})
+    scores = {
+        name: NormalizedScores.load(unnest(f"scores{number}", state))
+        for number, name in enumerate(strings(state["generations"]))
+    }
     return StepModel(load_transformer_steps(unnest("law", state)), scores)
 
 
