@@ -152,7 +152,7 @@ def test_a_run_has_exclusive_cores_and_matching_threads(tmp_path, file):
 
 
 def test_an_oversized_run_is_refused_before_any_run(tmp_path, file):
-    with pytest.raises(InvalidInput, match=r"can be made on this machine: it requests 3 GPUs, but \d may be used"):
+    with pytest.raises(InvalidInput, match=r"it requests 3 GPUs, but \d may be used"):
         run_campaign(a_campaign(tmp_path), file, planned(1, gpus_per_node=3), limits=CampaignLimits(gpus=0))
     with pytest.raises(InvalidInput, match="--cores 9999 is more than this machine has"):
         run_campaign(a_campaign(tmp_path), file, planned(1), limits=CampaignLimits(cores=9999))
@@ -345,7 +345,7 @@ def test_stop_ends_runs_that_outlived_their_runner(tmp_path, driven):
     _until(lambda: _marked(tmp_path))
     process.kill()
     process.wait()
-    assert "1 of its runs were still at work" in stop_campaign(find_campaign_folder("test", None))
+    assert "ended 1 of its runs" in stop_campaign(find_campaign_folder("test", None))
     assert _marked(tmp_path) == []
 
 

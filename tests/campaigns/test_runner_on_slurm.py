@@ -95,7 +95,7 @@ def test_a_campaign_is_stopped_with_a_runner_and_without_one(tmp_path):
     with driven(tmp_path, 60.0) as process:
         until(lambda: any("-2" in one.name for one in runs(tmp_path)))
         process.kill()
-    assert "6 of its runs were still at work" in stop_campaign(tmp_path / "campaign")
+    assert "ended 6 of its runs" in stop_campaign(tmp_path / "campaign")
     listed = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True)
     assert "".join(line for line in listed.stdout.splitlines() if " CG " not in line) == ""
 
@@ -114,7 +114,7 @@ def test_an_impossible_place_is_refused_before_any_write(tmp_path, monkeypatch):
     file.touch()
     with pytest.raises(UnknownName, match="unknown system 'Nowhere'"):
         run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="Nowhere:gpu")
-    with pytest.raises(InvalidInput, match="--cores shares out this machine"):
+    with pytest.raises(InvalidInput, match="--cores is for this machine"):
         run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm", limits=places.CampaignLimits(cores=2))
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(InvalidInput, match="this machine has no sbatch"):

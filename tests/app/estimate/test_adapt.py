@@ -91,17 +91,17 @@ def test_a_broken_file_is_reported_with_the_fix(config, table):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("workload,batch\nconfig.json,1\n", "has no column step_s: give workload, step_s and options"),
-        ("workload,step_s\nconfig.json,fast\n", "line 2 of {path} has the step_s 'fast': give the seconds of one step"),
-        ("workload,step_s\nconfig.json,-1\n", "line 2 of {path} has the step_s '-1'"),
-        ("workload,step_s\n,0.1\n", "line 2 of {path} names no workload"),
+        ("workload,batch\nconfig.json,1\n", "has no column step_s: it needs workload and step_s, and may have options"),
+        ("workload,step_s\nconfig.json,fast\n", "line 2 of {path} has step_s 'fast': write the seconds of one step"),
+        ("workload,step_s\nconfig.json,-1\n", "line 2 of {path} has step_s '-1'"),
+        ("workload,step_s\n,0.1\n", "line 2 of {path} has no workload"),
         ("workload,batch,step_s\n{config},many,0.1\n", "line 2 of {path} cannot be used: Expected `int | null`"),
         (
             "workload,colour,step_s\n{config},red,0.1\n",
             "line 2 of {path} cannot be used: Object contains unknown",
         ),
         ("workload,gpus,step_s\n{config},2,0.1\n", "line 2 of {path} ran on 2 GPUs"),
-        ("workload,batch,seq,precision,step_s\n{config},1,512,bf16,0.1\n", "has 1 steps, too few to learn from"),
+        ("workload,batch,seq,precision,step_s\n{config},1,512,bf16,0.1\n", "has 1 steps, but at least 5 are needed"),
     ],
     ids=["no seconds", "no number", "negative", "no workload", "no batch", "no option", "two GPUs", "one row"],
 )

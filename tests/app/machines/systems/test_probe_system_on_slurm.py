@@ -62,7 +62,7 @@ def test_the_cluster_is_read_as_it_is_configured(probe, here):
     assert (gpu.node.count, gpu.node.device, gpu.node.gpus) == (1, "L40S", 2)
     assert (cpu.limits.max_walltime_s, gpu.limits.max_walltime_s) == (HOUR_S, 2 * HOUR_S)
     assert gpu.default_memory_bytes_per_core == 1000 * MIB
-    assert gpu.billing.in_words() == WEIGHED
+    assert gpu.billing.price_text() == WEIGHED
     setting = found.system.scheduling
     assert (
         setting.version[:5], setting.rejects_beyond_limits, setting.max_array_size, setting.sampling_interval_s,
