@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dnn.baselines import boosted_rows, nearest_row
+from benchmarks.dnn.collective_model import ALL_REDUCE, SEND, Collective, CollectiveTimes, fit_collective_times
 from benchmarks.dnn.splits import LEVEL, Array, RefusedSplit, SplitResult, joined_split
 from benchmarks.dnn.tables import Columns, read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
-from leadline.estimators.collectives import ALL_REDUCE, SEND, Collective, CollectiveTimes, fit_collective_times
 from leadline.estimators.ports import Predictions
 from leadline.uncertainty.normalized_scores import NormalizedScores
 

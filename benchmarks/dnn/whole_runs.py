@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dnn.baselines import boosted_rows, nearest_row
+from benchmarks.dnn.run_similarity import WholeRun
 from benchmarks.dnn.splits import LEVEL, Array, SplitResult, joined_split
 from benchmarks.dnn.tables import Columns, read_table
 from benchmarks.dnn.tables import select_rows as rows_of
+from benchmarks.dnn.whole_run_model import fit_run_times
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import UnknownName
 from leadline.core.hardware import Device
-from leadline.estimators.run_similarity import WholeRun
-from leadline.estimators.whole_runs import fit_run_times
 from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Mask = npt.NDArray[np.bool_]

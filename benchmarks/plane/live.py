@@ -8,10 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median, variance
 
+from benchmarks.plane.live_calibration import ProgressPoll, calibrate_live
 from benchmarks.plane.live_runs import PACKED, LiveRun, Poll, unpack
 from benchmarks.results import BenchmarkRow, at_least
 from leadline.core.estimate import NORMAL_90, Interval
-from leadline.estimators.progress.live_calibration import ProgressPoll, calibrate_live
 from leadline.estimators.progress.live_estimates import (
     ENOUGH_ERRORS,
     LiveEstimate,

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from benchmarks.plane.live import SHARES, LiveForecast, before, forecast_rows, live_forecasts
+from benchmarks.plane.live_calibration import calibrate_live
 from benchmarks.plane.live_runs import KEPT, PACKED, LiveRun, LiveRuns, pack, record, unpack
 from benchmarks.probe import ProbeJob, script_file
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
-from leadline.estimators.progress.live_calibration import calibrate_live
 from leadline.training.shipped_files import shipped_live_table
 
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.plane.live_calibration import ProgressPoll, calibrate_live
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.progress import LoopProgress, Progress
-from leadline.estimators.progress.live_calibration import ProgressPoll, calibrate_live
 from leadline.estimators.progress.live_estimates import (
     LiveEstimate,
     combine_evidence,

@@ -10,14 +10,8 @@ from dataclasses import astuple, dataclass, field
 
 import numpy as np
 
+from benchmarks.dnn.collective_curves import CollectiveCurve, SpreadGrowth, fit_curve, fit_spread_growth, make_curve
 from leadline.core.errors import InvalidInput
-from leadline.estimators.collective_curves import (
-    CollectiveCurve,
-    SpreadGrowth,
-    fit_curve,
-    fit_spread_growth,
-    make_curve,
-)
 from leadline.estimators.ports import Array, Predictions, State, floats, strings, text_array
 
 ALL_REDUCE, SEND = "all-reduce", "send"

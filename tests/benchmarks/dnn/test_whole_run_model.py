@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.dnn.run_similarity import WholeRun, covariance, encode_runs, find_first_appearances
+from benchmarks.dnn.whole_run_model import AGEING, PARTS, WALKING, fit_run_times, load_run_times
 from leadline.core.errors import InvalidInput
-from leadline.estimators.run_similarity import WholeRun, covariance, encode_runs, find_first_appearances
-from leadline.estimators.whole_runs import AGEING, PARTS, WALKING, fit_run_times, load_run_times
 
 pytest.importorskip("scipy")
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from benchmarks.harp.harp_1_0 import SEED, build_harp
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Sample, Scale
 from leadline.training.cross_validation import harp_adjustment
-from leadline.training.harp import SEED, build_harp
 from leadline.uncertainty.metrics import underprediction
 
 

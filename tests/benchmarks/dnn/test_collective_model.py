@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from benchmarks.dnn.collective_model import ALL_REDUCE, SEND, Collective, fit_collective_times, load_collective_times
 from leadline.core.errors import InvalidInput
-from leadline.estimators.collectives import ALL_REDUCE, SEND, Collective, fit_collective_times, load_collective_times
 
 SIZES = np.geomspace(2**12, 2**23, 120)
 

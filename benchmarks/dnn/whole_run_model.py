@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.errors import InvalidInput
-from leadline.estimators.ports import Array, Predictions, State, floats, nest, strings, text_array, unnest
-from leadline.estimators.run_similarity import (
+from benchmarks.dnn.run_similarity import (
     AGEING,
     PARTS,
     WALKING,
@@ -25,6 +23,8 @@ from leadline.estimators.run_similarity import (
     encode_runs,
     find_first_appearances,
 )
+from leadline.core.errors import InvalidInput
+from leadline.estimators.ports import Array, Predictions, State, floats, nest, strings, text_array, unnest
 
 Positions = npt.NDArray[np.int64]
 
