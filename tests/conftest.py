@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from leadline.testing.slurm_cluster import slurm_cluster, why_no_slurm
+from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ from benchmarks.plane.fault_plane import PlaneProcess
 from benchmarks.plane.fault_shims import SACCT_FAULTS, SBATCH_FAULTS, SlurmShims
 from benchmarks.plane.host import OFFSET
 from leadline.core.units import HOUR_S
-from leadline.testing.slurm_cluster import ClusterNotStarted, SlurmCluster
-from leadline.testing.ssh_server import SshServer
+from tests.support.slurm_cluster import ClusterNotStarted, SlurmCluster
+from tests.support.ssh_server import SshServer
 
 
 class Fault(StrEnum):

@@ -25,9 +25,9 @@ from leadline.core.jobs import JobState
 from leadline.execution.clock import iso_utc
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS
-from leadline.testing.slurm_cluster import slurm_cluster
-from leadline.testing.slurm_plan import ClusterPlan
-from leadline.testing.ssh_server import HOST, ssh_server
+from tests.support.slurm_cluster import slurm_cluster
+from tests.support.slurm_plan import ClusterPlan
+from tests.support.ssh_server import HOST, ssh_server
 
 NODES = 4
 COMMAND_S = 5.0

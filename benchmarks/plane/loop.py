@@ -40,9 +40,9 @@ from leadline.execution.schedulers.port import RequestRefused
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
 from leadline.history.sqlite import SqliteHistory
-from leadline.testing.slurm_cluster import SlurmCluster, slurm_cluster
-from leadline.testing.slurm_plan import ClusterPlan, cgroups_writable
 from leadline.training.shipped_files import shipped_live_table
+from tests.support.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.support.slurm_plan import ClusterPlan, cgroups_writable
 
 TIME_SHARE, MEMORY_SHARE = 0.3, 0.5
 JOBS, QUICK_JOBS = 20, 4

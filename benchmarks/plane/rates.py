@@ -18,7 +18,7 @@ from leadline.core.plane import Job, Place, Policy
 from leadline.core.units import MIB
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.processes import run_process, start_process
-from leadline.testing.slurm_cluster import SlurmCluster
+from tests.support.slurm_cluster import SlurmCluster
 
 PLACE = Place("cluster", "short")
 MEMORY_BYTES = 10 * MIB

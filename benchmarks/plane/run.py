@@ -13,8 +13,8 @@ from benchmarks.plane.replay import replay_rows
 from benchmarks.plane.waits import wait_rows
 from benchmarks.results import BenchmarkResult, BenchmarkRow
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.testing.slurm_cluster import slurm_cluster, why_no_slurm
-from leadline.testing.slurm_plan import ClusterPlan
+from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
+from tests.support.slurm_plan import ClusterPlan
 
 SEED = 1
 ON_SLURM, ON_TRACE = ("rates", "faults", "loop"), ("replay", "waits")

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from leadline.execution.processes import run_process
-from leadline.testing.slurm_cluster import DIE_WITH_PARENT, slurm_cluster, why_no_slurm
-from leadline.testing.slurm_plan import ClusterPlan, cgroups_writable, lay_out, slurm_conf
+from tests.support.slurm_cluster import DIE_WITH_PARENT, slurm_cluster, why_no_slurm
+from tests.support.slurm_plan import ClusterPlan, cgroups_writable, lay_out, slurm_conf
 
 needs_slurm = pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm())
 PLAN = ClusterPlan(name="broken", nodes=1, cores=2, gpus=2, preemptible="REQUEUE")
@@ -94,8 +94,8 @@ def test_daemons_are_stopped_and_started_and_jobs_outlive_them(tmp_path):
 @pytest.mark.skipif(not DIE_WITH_PARENT, reason="there is no setpriv here")
 def test_a_cluster_does_not_outlive_the_process_that_started_it(tmp_path):
     code = (
-        "import os, sys; from pathlib import Path; from leadline.testing.slurm_cluster import slurm_cluster\n"
-        "from leadline.testing.slurm_plan import ClusterPlan\n"
+        "import os, sys; from pathlib import Path; from tests.support.slurm_cluster import slurm_cluster\n"
+        "from tests.support.slurm_plan import ClusterPlan\n"
         "with slurm_cluster(Path(sys.argv[1]), ClusterPlan(nodes=1, cgroups=False)): os.kill(os.getpid(), 9)"
     )
     died = run_process(

@@ -24,7 +24,7 @@ from benchmarks.plane.faults import LEAST_FAULTS, fault_rows
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState as S
 from leadline.execution.processes import run_process
-from leadline.testing import slurm_cluster, ssh_server
+from tests.support import slurm_cluster, ssh_server
 
 KINDS = {"well": (S.COMPLETED, 0), "fails": (S.FAILED, FAILED_CODE), "cannot follow": (S.CANCELLED, None)}
 

@@ -11,7 +11,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import GIB, MIB
 from leadline.execution.schedulers.port import RequestRefused, Submission
 from leadline.execution.transport.port import LocalTransport
-from leadline.testing.slurm_cluster import why_no_slurm
+from tests.support.slurm_cluster import why_no_slurm
 
 GROWS = MeasuredJob(400.0, 2 * GIB, ((100.0, 1 * GIB), (200.0, 2 * GIB), (400.0, 2 * GIB)))
 """Its memory comes in a straight line within the first half."""

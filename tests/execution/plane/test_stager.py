@@ -17,7 +17,7 @@ from leadline.execution.plane.stager import CheckpointRoute, check_folder_name, 
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.transport.ssh import SshTransport
 from leadline.testing.fake_scheduler import retry_node_failures
-from leadline.testing.ssh_server import HOST, ssh_server, why_no_sshd
+from tests.support.ssh_server import HOST, ssh_server, why_no_sshd
 
 
 def move(situation):

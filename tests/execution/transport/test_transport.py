@@ -17,7 +17,7 @@ from leadline.core.processes import CompletedProcess
 from leadline.execution.processes import run_pipe, run_process
 from leadline.execution.transport.port import ConnectionLost, LocalTransport, shell_line
 from leadline.execution.transport.ssh import SshTransport
-from leadline.testing.ssh_server import HOST, ssh_server, why_no_sshd
+from tests.support.ssh_server import HOST, ssh_server, why_no_sshd
 
 WORDS = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",))), min_size=1, max_size=5)
 ODD = [

@@ -65,8 +65,8 @@ class Probed:
 @pytest.fixture(scope="module")
 def gpu_cluster():
     """Start the cluster in a folder that any user may read, or skip the test with the reason why there can be none."""
-    from leadline.testing.slurm_cluster import slurm_cluster, why_no_slurm
-    from leadline.testing.slurm_plan import ClusterPlan
+    from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
+    from tests.support.slurm_plan import ClusterPlan
 
     if reason := why_no_slurm():
         pytest.skip(reason)

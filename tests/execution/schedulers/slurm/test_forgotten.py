@@ -11,8 +11,8 @@ from leadline.core.units import MIB
 from leadline.execution.schedulers.port import ForgetfulScheduler, Submission
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
-from leadline.testing.slurm_cluster import slurm_cluster, why_no_slurm
-from leadline.testing.slurm_plan import ClusterPlan
+from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
+from tests.support.slurm_plan import ClusterPlan
 
 ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=50 * MIB, walltime_s=240.0)
 

@@ -21,10 +21,10 @@ from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.transport.ssh import SshTransport
 from leadline.testing.scheduler_contract import SchedulerContract
-from leadline.testing.slurm_cluster import slurm_cluster, why_no_slurm
-from leadline.testing.slurm_plan import ClusterPlan
-from leadline.testing.ssh_server import HOST, ssh_server
-from leadline.testing.ssh_server import why_no_sshd as ssh_missing
+from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
+from tests.support.slurm_plan import ClusterPlan
+from tests.support.ssh_server import HOST, ssh_server
+from tests.support.ssh_server import why_no_sshd as ssh_missing
 
 ASKED = ResourceSpec(cores_per_task=1, memory_bytes_per_node=200 * MIB, walltime_s=240.0)
 KEYS = (f"key{number}-{time.time_ns() % 10**9}" for number in itertools.count())

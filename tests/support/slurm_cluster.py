@@ -17,7 +17,7 @@ import psutil
 from leadline.core.errors import LeadlineError
 from leadline.core.processes import CompletedProcess
 from leadline.execution.processes import run_process, start_process
-from leadline.testing.slurm_plan import ClusterLayout, ClusterPlan, lay_out
+from tests.support.slurm_plan import ClusterLayout, ClusterPlan, lay_out
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "mariadb-install-db")
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])

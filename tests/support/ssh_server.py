@@ -15,7 +15,7 @@ import psutil
 
 from leadline.core.errors import LeadlineError
 from leadline.execution.processes import run_process, start_process
-from leadline.testing.slurm_cluster import DIE_WITH_PARENT, PATH
+from tests.support.slurm_cluster import DIE_WITH_PARENT, PATH
 
 HOST = "place"
 """Alias of the server in the client's configuration."""
