@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 
 from leadline import __version__
+from leadline.interfaces.cli.help_pages import help_page
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Before a job runs": {
@@ -60,6 +61,9 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments[0] not in COMMANDS:
         return _unknown(arguments[0])
+    if page := help_page(arguments):
+        sys.stdout.write(page)
+        return 0
     module = import_module(f"leadline.interfaces.cli.{COMMANDS[arguments[0]][0]}")
     from leadline.interfaces.cli.output import run_command  # noqa: PLC0415 - Typer loads only with a command
 

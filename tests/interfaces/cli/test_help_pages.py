@@ -1,0 +1,23 @@
+"""The stored help is the help of the commands."""
+
+import json
+
+from leadline.interfaces.cli.help_pages import FILE, help_page, render
+from leadline.interfaces.cli.main import main
+
+REWRITE = "run python -m leadline.interfaces.cli.help_pages"
+
+
+def test_the_stored_help_is_that_of_the_commands():
+    assert json.loads(FILE.read_text()) == render(), REWRITE
+
+
+def test_help_of_a_command_and_of_a_subcommand_comes_from_the_file(capsys):
+    for arguments in (["fit", "--help"], ["systems", "list", "-h"], ["help", "fit"]):
+        assert main(arguments) == 0
+        assert capsys.readouterr().out.startswith("Usage: leadline ")
+
+
+def test_other_command_lines_have_no_stored_help():
+    for arguments in ([], ["fit"], ["fit", "config.json", "--help"], ["submit", "--", "train", "--help"]):
+        assert help_page(arguments) is None
