@@ -68,5 +68,5 @@ def test_a_damaged_file_is_made_anew(fits, tmp_path):
 
 def test_a_folder_that_cannot_be_made_costs_a_fit_and_nothing_else(fits, monkeypatch):
     monkeypatch.setenv("LEADLINE_DATA_DIR", os.devnull)
-    assert kernel_models._fit_sweep(calibrated()).near.keys() == kernel_models._fit_sweep(calibrated()).near.keys()
+    assert kernel_models._fit_sweep(calibrated()).sweeps.keys() == kernel_models._fit_sweep(calibrated()).sweeps.keys()
     assert fits == ["T4", "T4"]

@@ -186,8 +186,8 @@ def test_a_parameter_far_outside_the_runs_is_answered_with_a_note():
      (("rate=-1",), "rate must be at least 0"),
      (("optimizer=lion",), "unknown value of optimizer 'lion'"),
      (("cores=0",), "cores must be at least 1"),
-     (("epochs",), "write a name and a value, as in --set epochs=30"),
-     (("node_cpu=x",), "node_cpu is what a place has"),
+     (("epochs",), "write NAME=VALUE, as in --set epochs=30"),
+     (("node_cpu=x",), "node_cpu belongs to a system"),
      ((*SET, "epochs=3"), "epochs is given twice")],
 )  # fmt: skip
 def test_a_value_that_cannot_be_is_one_sentence(given, says):
@@ -222,7 +222,7 @@ def test_a_device_is_no_place_for_a_trained_model_and_an_unknown_system_is_named
 def test_a_model_without_a_time_cannot_recommend():
     model = MadeModel(per_core, memory=1e9)
     model.targets = ("host_memory_bytes",)
-    with pytest.raises(InvalidInput, match="and not elapsed_s"):
+    with pytest.raises(InvalidInput, match="but not elapsed_s"):
         recommend(model)
 
 

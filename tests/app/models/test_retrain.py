@@ -80,7 +80,7 @@ def test_a_model_is_replaced_and_the_older_one_kept_beside(home):
     before = path.read_bytes()
     (lesson,) = retrain(folder=home)
     assert (lesson.replaced, lesson.drifted, lesson.application) == (True, True, "net")
-    assert "replaced, elapsed_s drifted" in lesson.sentence
+    assert "replaced (elapsed_s drifted" in lesson.sentence
     assert before == Path(lesson.older).read_bytes()
     (line,) = models.load_model(path).card.refits
     assert line.older == f"older/{Path(lesson.older).name}"
@@ -128,7 +128,7 @@ def test_an_application_without_a_model_is_corrected_and_estimates_say_so(tmp_pa
     assert pytest.approx(told.elapsed_s.point, rel=0.05) == 250
     assert told.elapsed_s.high / told.elapsed_s.low < 2
     assert pytest.approx(float(tags[CORRECTED_TAG + "elapsed_s"]), rel=0.05) == 2.5
-    assert "as 30 runs of bare took" in told.notes[0]
+    assert "fitted to 30 runs of bare" in told.notes[0]
     assert (estimate(100.0), {}) == correct_estimate(estimate(100.0), "another", folder=tmp_path)
 
 

@@ -48,7 +48,7 @@ def test_a_neighbour_s_memory_is_proposed_where_there_is_a_link():
     assert not any(option.gpus > 1 for option in list_offloads(estimate(), DEVICE, WORK))
     beside = next(option for option in list_offloads(estimate(), LINKED, WORK) if option.gpus == 2)
     assert beside.step_s.point == pytest.approx(0.5)  # 40 GiB at 300 GB/s hide behind half a second
-    assert "a GPU beside it (300 GB/s a direction)" in beside.description
+    assert "a neighbouring GPU (300 GB/s a direction)" in beside.description
 
 
 def test_inference_keeps_its_weights_on_the_host():

@@ -265,4 +265,4 @@ def test_generated_tokens_take_no_more_blocks_than_they_need(expanded):
     job = expanded({"model_type": "llama", **GROUPED}, paged=True, generated=200)
     ends = [(step.length, cached(step.graph)) for steps in job.generation.stretches for step in steps]
     each = ends[0][1] // 32
-    assert all(-(-length // 16) * 16 * each == cached for length, held in ends)
+    assert all(-(-length // 16) * 16 * each == cached_tokens for length, cached_tokens in ends)

@@ -200,7 +200,7 @@ def test_a_user_whom_the_cluster_hides_its_nodes_from_gets_what_is_left(gpu_clus
     assert [partition.name for partition in found.system.partitions] == ["short", "long", "gpu"]
     gpu = found.system.partition("gpu")
     assert (gpu.limits.max_walltime_s, gpu.node.cores) == (2 * HOUR_S, None)
-    assert any("show node is refused" in note for note in found.notes)
+    assert any("show node failed" in note for note in found.notes)
     assert any("you have no account" in note for note in found.notes)
     assert (
         find_unrunnable_jobs(
@@ -232,7 +232,7 @@ def test_a_controller_that_is_down_is_reported_and_keeps_the_file(gpu_cluster, h
 def test_a_machine_without_slurm_is_reported(here, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(here))
     said = run(capsys, "systems", "probe", code=4).err
-    assert said.startswith("leadline systems: there is no Slurm here")
+    assert said.startswith("leadline systems: no Slurm on this machine")
 
 
 def test_an_accounting_that_is_down_leaves_its_limits_unknown(gpu_cluster, probe):
