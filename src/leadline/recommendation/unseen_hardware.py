@@ -61,11 +61,11 @@ def find_unseen_hardware(
     kind = "GPU" if gpus else "processor"
     feature, value = features.get(name), node.get(name)
     if feature is None:
-        return UnseenHardware(UNKNOWN_SPREAD, f"the runs do not say which {kind} they had: the ranges are wider for it")
+        return UnseenHardware(UNKNOWN_SPREAD, f"the runs do not say which {kind} they had: wider intervals")
     if value is not None and str(value) in map(str, feature.choices):
         return None
     had = ", ".join(map(str, feature.choices[:3])) + " …" * (len(feature.choices) > 3)
-    sentence = f"no run had its {kind}{f' ({value})' if value else ''}, but {had}: the range is wider for it"
+    sentence = f"no run had its {kind}{f' ({value})' if value else ''}, but {had}: wider interval"
     return UnseenHardware(0.0 if feature.used else _spread(features.get(speed), node.get(speed)), sentence)
 
 

@@ -143,7 +143,7 @@ def test_hardware_that_was_measured_comes_before_what_was_not():
 
 def test_a_model_whose_runs_do_not_say_their_hardware_is_sure_of_none():
     model = MadeModel(per_core, features=(*PARAMETERS, CORES))
-    said = "the runs do not say which processor they had: the ranges are wider for it"
+    said = "the runs do not say which processor they had: wider intervals"
     assert (said,) == recommend(model).options[0].notes
 
 
