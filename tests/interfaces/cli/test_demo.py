@@ -48,10 +48,10 @@ def job(tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--budget", "5"], "--budget 5 is too short to measure anything"),
-        (["--budget", "soon"], "--budget is 'soon', but it must be a number"),
+        (["--budget", "5"], "--budget is 5, but it must be at least 10 seconds"),
+        (["--budget", "soon"], "invalid value for '--budget'"),
         (["--quick"], "no such option: --quick; run leadline demo --help"),
-        (["mine.py"], "'mine.py' is too much"),
+        (["mine.py"], "got unexpected extra argument(s) (mine.py)"),
     ],
 )
 def test_the_demo_refuses_invalid_options_before_running(words, says, capsys, tmp_path):
