@@ -51,7 +51,7 @@ def job(tmp_path):
         (["--budget", "5"], "--budget is 5, but it must be at least 10 seconds"),
         (["--budget", "soon"], "invalid value for '--budget'"),
         (["--quick"], "no such option: --quick; run leadline demo --help"),
-        (["mine.py"], "unexpected extra argument(s) (mine.py)"),
+        (["mine.py"], "got unexpected extra argument(s) (mine.py)"),
     ],
 )
 def test_the_demo_refuses_invalid_options_before_running(words, says, capsys, tmp_path):
