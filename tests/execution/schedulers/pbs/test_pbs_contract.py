@@ -27,10 +27,10 @@ def made(folder):
 class TestContract(SchedulerContract):
     too_many_cores = 1000
 
-    test_jobs_are_cancelled_running_or_waiting = None
-    test_one_element_can_be_cancelled_and_its_sibling_runs = None
-    test_the_elements_of_an_array_are_jobs_of_their_own = None
-    test_a_held_job_that_is_taken_back_never_begins = None
+    test_running_and_waiting_jobs_can_be_cancelled = None
+    test_one_element_can_be_cancelled_while_its_sibling_runs = None
+    test_array_elements_are_separate_jobs = None
+    test_a_cancelled_held_job_never_begins = None
     test_a_limit_may_be_lowered = None
 
     @pytest.fixture
