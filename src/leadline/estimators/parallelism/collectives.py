@@ -4,9 +4,9 @@ The model is α–β: a hop costs its latency, a byte the time of the slowest li
 gather passes (n−1)/n of the data in n−1 hops, an all-reduce twice that. Between nodes a tree of few hops is used where
 it is faster, as NCCL does.
 
-The measured all-reduces inside nodes are knots of curves that ``estimators/collectives.py`` fitted to the network
-profiles published with Vidur (MIT licence, data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs joined by
-NVSwitch. Straight lines between their logarithms meet the measured means above 1 MiB within 2.3 to 4.6 % (mean
+The measured all-reduces inside nodes are knots of curves that ``benchmarks/dnn/collective_model.py`` fitted to the
+network profiles published with Vidur (MIT licence, data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs
+joined by NVSwitch. Straight lines between their logarithms meet the measured means above 1 MiB within 2.3 to 4.6 % (mean
 absolute). Below it single times jump between two values, and the knots are their middle.
 """
 

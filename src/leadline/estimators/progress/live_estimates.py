@@ -3,7 +3,7 @@
 Both sources describe the remaining time in logarithms, so a prediction is never in the past. The earlier estimate is
 conditioned on the job still running. The progress is extrapolated like a probe's (``loop_extrapolation``). Each source
 counts by its spread. The interval comes from the errors on polls of earlier runs, by the share done
-(``live_calibration``).
+(``benchmarks/plane/live_calibration.py``).
 """
 
 import math
