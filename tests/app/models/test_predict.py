@@ -123,7 +123,7 @@ def test_a_place_of_the_runs_own_hardware_keeps_the_interval_and_another_widens_
     assert seen.notes == ()
     assert pytest.approx(1.1) == seen.estimate.elapsed_s.high / seen.estimate.elapsed_s.point
     assert other.estimate.elapsed_s.high / other.estimate.elapsed_s.point > math.exp(1.6 * 0.4)
-    said = f"no run had its processor (Intel Xeon Platinum 8268), but {XEON}: the range is wider for it"
+    said = f"no run had its processor (Intel Xeon Platinum 8268), but {XEON}: wider interval"
     assert (said,) == other.notes
 
 
