@@ -6,8 +6,8 @@ it is faster, as NCCL does.
 
 The measured all-reduces inside nodes are knots of curves that ``benchmarks/dnn/collective_model.py`` fitted to the
 network profiles published with Vidur (MIT licence, data/profiling/network/a100_dgx and h100_dgx): nodes of eight GPUs
-joined by NVSwitch. Straight lines between their logarithms meet the measured means above 1 MiB within 2.3 to 4.6 % (mean
-absolute). Below it single times jump between two values, and the knots are their middle.
+joined by NVSwitch. Straight lines between their logarithms meet the measured means above 1 MiB within 2.3 to 4.6 %
+(mean absolute). Below it single times jump between two values, and the knots are their middle.
 """
 
 import math
