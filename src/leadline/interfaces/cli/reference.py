@@ -1,5 +1,9 @@
-"""The command-line reference as Markdown, generated from the parsers."""
+"""The command-line reference as Markdown, and the stored help texts, generated from the parsers.
 
+``python -m leadline.interfaces.cli.reference`` writes the help texts.
+"""
+
+import json
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -7,7 +11,11 @@ from typing import Any
 from typer.main import get_command
 
 from leadline.interfaces.cli.command import format_usage, option_sections
-from leadline.interfaces.cli.main import GROUPS
+from leadline.interfaces.cli.help_pages import FILE
+from leadline.interfaces.cli.main import COMMANDS, GROUPS
+
+WIDTH = 78
+"""Columns of text on a terminal of 80."""
 
 
 def reference() -> str:
@@ -43,3 +51,21 @@ def _command(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - Typer'
 def _escaped(text: str) -> str:
     """Escape Markdown's own characters."""
     return text.replace("*", r"\*").replace("[", r"\[").replace("<", r"\<")
+
+
+def help_pages() -> dict[str, str]:
+    """Return the help of every command and subcommand, by its words after ``leadline``."""
+    pages = {}
+    for verb, (module, _) in COMMANDS.items():
+        if verb == "bench":  # its help depends on whether the benchmarks are installed
+            continue
+        command = get_command(import_module(f"leadline.interfaces.cli.{module}").app)
+        for name, inner in (("", command), *getattr(command, "commands", {}).items()):
+            words = f"{verb} {name}".rstrip()
+            context = inner.make_context(f"leadline {words}", [], resilient_parsing=True, terminal_width=WIDTH)
+            pages[words] = f"{inner.get_help(context)}\n"
+    return pages
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(help_pages(), indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
