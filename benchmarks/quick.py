@@ -31,6 +31,7 @@ from leadline.core.plane import Job, Place, Policy
 from leadline.estimators.memory.device import peak_memory
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels
 from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.schedulers.slurm.parsing import read_queue
 from leadline.training.shipped_models import shipped_op_utilization
 
 BASELINE = Path(__file__).with_name("quick.json")
@@ -87,6 +88,9 @@ def cases(folder: Path, *, quick: bool = False) -> Iterator[RatioCase]:
     )  # fmt: skip
     chain = chain_graph(10_000)
     yield RatioCase("peak of 10,000 ops ÷ numpy work", lambda: peak_memory(chain), _numpy_work, 3)
+    lines = [f"{number}|PENDING|1795349354|N/A|5:00|0:00|1||leadline:k|nap-k|Priority" for number in range(50_000)]
+    listing, ids = "\n".join(lines), [str(number) for number in range(50_000)]
+    yield RatioCase("queue of 50,000 jobs ÷ numpy work", lambda: read_queue(listing, ids), _numpy_work, 3)
     yield RatioCase("journal of jobs ÷ plain SQLite", lambda: _journal(folder), lambda: _plain_sqlite(folder), 3)
 
 
