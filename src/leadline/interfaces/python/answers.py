@@ -1,5 +1,6 @@
 """Answers of the Python API: typed nouns of the core that show themselves as tables."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -21,8 +22,9 @@ class Answers(TableView, Generic[T]):
 
     __slots__ = ()
 
+    @abstractmethod
     def _answers(self) -> Sequence[T]:
-        raise NotImplementedError
+        """Return the answers in order."""
 
     def __len__(self) -> int:
         """Return the number of places."""

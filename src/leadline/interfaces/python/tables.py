@@ -1,5 +1,6 @@
 """Tables for terminals and notebooks."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
 from io import StringIO
@@ -10,7 +11,7 @@ from rich.table import Table
 TERMINAL_WIDTH = 160
 
 
-class TableView:
+class TableView(ABC):
     """Mixin of answers: a text table for ``print`` and an HTML table for a notebook.
 
     A subclass returns a title, column names and rows of cells from ``_table``.
@@ -18,8 +19,9 @@ class TableView:
 
     __slots__ = ()
 
+    @abstractmethod
     def _table(self) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-        raise NotImplementedError
+        """Return the title, the names of the columns, and the cells of each row."""
 
     def __str__(self) -> str:
         """Return the title and the table as text."""
