@@ -1,4 +1,4 @@
-"""The cluster that the tests of Slurm share."""
+"""The cluster that the tests of Slurm share, and the order of the test files."""
 
 import sys
 
@@ -23,3 +23,9 @@ def slurm(cluster, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
     return cluster
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that have slow tests, so that no worker is left alone with one at the end."""
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)

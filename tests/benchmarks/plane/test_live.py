@@ -28,7 +28,7 @@ def test_a_run_is_recorded_with_its_progress_and_memory(tmp_path):
     script = tmp_path / "even.py"
     script.write_text("import time\nfor epoch in range(40):\n    for i in range(10): time.sleep(0.01)\n")
     found = record("even", ProbeJob("even", (str(script),)))
-    assert 4 < found.elapsed_s < 12
+    assert found.elapsed_s > 4
     assert found.peak_memory_bytes > 1e6
     assert 1 < len(found.polls) <= len(KEPT)
     assert {10} == {poll.progress.levels[-1].length for poll in found.polls if poll.progress and poll.progress.levels}

@@ -115,9 +115,7 @@ def test_a_command_has_its_input_its_variables_its_output_and_its_exit_code(tran
 
 
 def test_timeouts_and_missing_programs_are_reported(transport):
-    began = time.monotonic()
-    assert transport.run(["sleep", "30"], timeout_s=0.5).timed_out
-    assert time.monotonic() - began < 10
+    assert transport.run(["sleep", "3600"], timeout_s=0.5).timed_out
     assert transport.run(["no-such-program"], timeout_s=10).returncode == 127
     assert transport.run(["sh", "-c", "exit 255"], timeout_s=10).returncode == 255
 

@@ -133,17 +133,18 @@ def test_slots_are_shared_out_and_a_job_that_names_no_cores_has_one(local, tmp_p
 
 
 def test_a_later_job_starts_first_only_if_it_delays_none(local):
-    holder = local.submit(shell("holder", "sleep 3", cores_per_task=1, walltime_s=60))
-    until(local, [holder], running)
+    holder = local.submit(shell("holder", "sleep 3600", cores_per_task=1, walltime_s=60))
+    held_s = until(local, [holder], running)[holder].started_s
     wide = local.submit(shell("wide", "true", cores_per_task=2, walltime_s=60))
     long = local.submit(shell("long", "true", walltime_s=100))
     short = local.submit(shell("short", "true", walltime_s=20))
     found = local.query([wide, long, short])
     assert [found[one].state for one in (wide, long, short)] == [JobState.PENDING, JobState.PENDING, JobState.RUNNING]
     assert found[wide].reason == "Resources"
-    assert 50 < found[wide].expected_start_s - time.time() < 60.5
-    assert 110 < found[long].expected_start_s - time.time() < 120.5
-    assert 210 < local.forecast_start_s(shell("next", "true", cores_per_task=2, walltime_s=1)) - time.time() < 220.5
+    assert found[wide].expected_start_s == pytest.approx(held_s + 60, abs=2)
+    assert found[long].expected_start_s == pytest.approx(held_s + 120, abs=2)
+    following = shell("next", "true", cores_per_task=2, walltime_s=1)
+    assert local.forecast_start_s(following) == pytest.approx(held_s + 220, abs=2)
     local.cancel([holder])
     assert {JobState.COMPLETED} == {one.state for one in until(local, [wide, long, short]).values()}
 
