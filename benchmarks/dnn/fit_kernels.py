@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dnn.kernel_data import NAMES, STREAMS, half_timings, timings
+from benchmarks.dnn.kernel_fitting import fit_kernels
 from benchmarks.dnn.kernels import HALF, HeldOutKernels, KernelTrust, table_of, trusted_model
+from benchmarks.dnn.setting_models import find_learned_classes
 from benchmarks.dnn.transformers import held_out_runs
 from benchmarks.dnn.vision_lab import VisionLab, setting_of
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.estimators.step_time.fitted_kernels import KERNEL_GROUPS, FittedKernels, kernel_groups
-from leadline.estimators.step_time.kernel_fitting import KernelSample, fit_kernels
-from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels, find_learned_classes
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, kernel_groups
+from leadline.estimators.step_time.kernel_table import KERNEL_GROUPS
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
+from leadline.estimators.step_time.swept_kernels import KernelSample
 
 MOST = {"bmm": 2500, "linear": 2500, "conv": 2500, "ln": 1400, "softmax": 1750, **dict.fromkeys(STREAMS, 300)}
 """Kernels of each device and table in the training data."""

@@ -134,23 +134,46 @@ def _linear(x: Array, points: Array, slopes: Array) -> Array:
 
 
 def _matern(x: Array, points: Array, lengths: Array) -> Array:
-    distance = ROOT5 * np.sqrt(np.maximum(squared_distances(x / lengths, points / lengths), 0.0))
+    distance = ROOT5 * np.sqrt(squared_distances(x / lengths, points / lengths))
     return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance), np.float64)
 
 
+def exponential(x: npt.NDArray[Number], points: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return the covariance (n, m) of a surface without slopes, in units of its lengths."""
+    covariance: npt.NDArray[Number] = np.exp(-np.sqrt(squared_distances(x, points)))
+    return covariance
+
+
+def squared_exponential(x: npt.NDArray[Number], points: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return the covariance (n, m) of a smooth surface, in units of its lengths."""
+    covariance: npt.NDArray[Number] = np.exp(-0.5 * squared_distances(x, points))
+    return covariance
+
+
 def squared_distances(x: npt.NDArray[Number], points: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Return squared distances (n, m) in the inputs' precision; rounding may make them slightly negative."""
-    squares: npt.NDArray[Number] = (x**2).sum(1)[:, None] + (points**2).sum(1) - 2 * x @ points.T
+    """Return squared distances (n, m) in the inputs' precision."""
+    # Rounding may make the distance of equal rows slightly negative.
+    squares: npt.NDArray[Number] = np.maximum((x**2).sum(1)[:, None] + (points**2).sum(1) - 2 * x @ points.T, 0.0)
     return squares
+
+
+def leave_one_out(covariance: Array, values: Array) -> tuple[Array, Array]:
+    """Return the weights (n,) of measured ``values``, and the error at each when it is left out.
+
+    These errors have a closed form (Rasmussen and Williams 2006, section 5.4.2).
+    """
+    inverse = np.linalg.inv(covariance)
+    weights = inverse @ values
+    return weights, weights / np.diag(inverse)
 
 
 def _solve(matrix: Array, right: Array) -> tuple[Array, Array]:
     """Return the inverse of a covariance times ``right``, and a root R of the inverse: R Rᵀ."""
-    root = np.asarray(np.linalg.inv(_factor(matrix)).T, np.float64)
+    root = np.asarray(np.linalg.inv(factor_covariance(matrix)).T, np.float64)
     return root @ (root.T @ right), root
 
 
-def _factor(covariance: Array) -> Array:
+def factor_covariance(covariance: Array) -> Array:
     """Return Cholesky's factor, with as little more on the diagonal as rounding makes necessary."""
     usual = float(np.trace(covariance)) / len(covariance) * np.eye(len(covariance))
     for more in RESCUES[:-1]:
@@ -197,7 +220,7 @@ def _badness(
     linear = _linear(x, x, _slopes(columns, float(slope), trend=trend))
     noisy = noise / weight + 1e-8
     covariance = linear + rough * shape + np.diag(noisy)
-    factor = _factor(covariance)
+    factor = factor_covariance(covariance)
     root = np.linalg.inv(factor)
     inverse = root.T @ root
     alpha = inverse @ y

@@ -5,19 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.dnn.setting_models import find_learned_classes
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
-from leadline.estimators.step_time.op_utilization import OpBasis, OpUtilization, predict_graphs
+from leadline.estimators.step_time.op_utilization import OpBasis, OpUtilization
 from leadline.estimators.step_time.op_utilization_kernels import (
     OpUtilizationKernels,
     OpUtilizationModels,
     StepSetting,
-    find_learned_classes,
     is_channels_last,
 )
+from tests.estimators.step_time.conftest import predict_graphs
 
 KNOWN = Device(
     "Known", "nobody", DeviceKind.GPU, memory_bytes_per_s=1e12,

@@ -3,7 +3,7 @@
 A product is cut into tiles. The compute units work through them in waves. The library is assumed to choose the best of
 several tile sizes and splits of the inner sum. A tile loses time in proportion to its circumference over its area.
 
-The fit is a damped Gauss-Newton on robust log errors. It finds a model's parameters and each device's offsets.
+The fit finds a model's parameters and each device's offsets from robust log errors.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ import numpy as np
 
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.device_features import PlacedKernels
+from leadline.estimators.step_time.gauss_newton import Damping, minimize
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION
 
 TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
@@ -246,7 +247,7 @@ SCALE = 0.15
 # Prior deviations, over devices, of ln launch, ln arithmetic and ln traffic.
 APART = np.array([0.35, 0.2, 0.2])
 STEP = 1e-4
-MOST_STEPS = 30
+DAMPING = Damping(start=1e-2, easier=4, harder=5, enough=1e-4, rounds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,98 +262,67 @@ class FittedAnalyticalModel:
 class KernelMeasurements:
     """n measured kernels: seconds, whether they include the launch (0 or 1), and effect groups (n, 3).
 
-    ``corrected`` is the trees' correction of the log kernel time, and ``weight`` the kernels that a row stands for.
+    ``weight`` is the number of kernels that a row stands for.
     """
 
     placed: PlacedKernels
     seconds: Array
     launched: Array
     groups: IntArray
-    corrected: Array
     weight: Array
 
 
 def fit_analytical_model(
-    law: AnalyticalModel, measured: KernelMeasurements, *, fixed: Array | None = None, apart: Array = APART
+    law: AnalyticalModel, measured: KernelMeasurements, *, apart: Array = APART
 ) -> FittedAnalyticalModel:
-    """Return the likeliest parameters and effects; with ``fixed`` parameters, the effects only.
-
-    Priors are normal. Each group's misfit is divided by its number of kernels, so that no device outweighs the others
-    by its rows.
-    """
-    start = np.array(law.start) if fixed is None else fixed
-    many = int(measured.groups.max()) + 1
-    problem = _Problem(law, measured, start, many, apart, fixed is None)
-    return _minimize(problem, np.concatenate([start, np.zeros(3 * many)]))
+    """Return the likeliest parameters and effects, with normal priors of deviations ``law.loose`` and ``apart``."""
+    p, groups = len(law.start), int(measured.groups.max()) + 1
+    start = np.concatenate([law.start, np.zeros(3 * groups)])
+    x, _ = minimize(_Problem(law, measured, start, np.concatenate([law.loose, np.tile(apart, groups)])), start, DAMPING)
+    return FittedAnalyticalModel(x[:p], x[p:].reshape(-1, 3))
 
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
+    """The misfit of parameters (p,), then of effects (3 g,), with the prior's ``start`` and ``scale`` (p + 3 g,)."""
+
     law: AnalyticalModel
     measured: KernelMeasurements
     start: Array
-    groups: int
-    apart: Array
-    free: bool
+    scale: Array
 
     def errors(self, x: Array) -> Array:
         """Return ln(measured ÷ law) of each kernel."""
-        p = len(self.start)
-        effects = x[p:].reshape(self.groups, 3)
-        row_effects = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
-        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], row_effects)
-        predicted_s = combine_with_launch_s(
-            kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s, self.law.wait
+        p = len(self.law.start)
+        effects = x[p:].reshape(-1, 3)[self.measured.groups, np.arange(3)]
+        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], effects)
+        log: Array = np.log(
+            self.measured.seconds / combine_with_launch_s(kernel_s, self.measured.launched * launch_s, self.law.wait)
         )
-        log: Array = np.log(self.measured.seconds / predicted_s)
         return log
 
-    def prior(self, x: Array) -> Array:
-        p = len(self.start)
-        return np.concatenate(
-            [(x[:p] - self.start) / np.array(self.law.loose), (x[p:].reshape(-1, 3) / self.apart).ravel()]
-        )
-
-    def cost(self, errors: Array, x: Array) -> float:
+    def cost(self, x: Array) -> tuple[float, Array]:
+        errors = self.errors(x)
         robust = 2 * (np.sqrt(1 + (errors / SCALE) ** 2) - 1)
-        return float(self.measured.weight @ robust + np.sum(self.prior(x) ** 2))
+        return float(self.measured.weight @ robust + np.sum(((x - self.start) / self.scale) ** 2)), errors
 
-    def slopes(self, x: Array, errors: Array) -> Array:
-        """Return the Jacobian (n, p + 3 g); one evaluation serves the same effect of all groups."""
-        p, n = len(self.start), len(errors)
+    def normal(self, x: Array, state: Array) -> tuple[Array, Array]:
+        jacobian = self._slopes(x, state)
+        weighted = jacobian.T * (self.measured.weight / (SCALE**2 * np.sqrt(1 + (state / SCALE) ** 2)))
+        slope = weighted @ state + (x - self.start) / self.scale / self.scale
+        return weighted @ jacobian + np.diag(self.scale**-2), -slope
+
+    def _slopes(self, x: Array, errors: Array) -> Array:
+        """Return the Jacobian (n, p + 3 g)."""
+        p, n = len(self.law.start), len(errors)
         jacobian = np.zeros((n, len(x)))
-        if self.free:
-            for i in range(p):
-                moved = x.copy()
-                moved[i] += STEP
-                jacobian[:, i] = (self.errors(moved) - errors) / STEP
+        for i in range(p):
+            moved = x.copy()
+            moved[i] += STEP
+            jacobian[:, i] = (self.errors(moved) - errors) / STEP
+        # A kernel depends on one group for each of the three effects: one evaluation serves all groups.
         for i in range(3):
             moved = x.copy()
             moved[p + i :: 3] += STEP
             jacobian[np.arange(n), p + 3 * self.measured.groups[:, i] + i] = (self.errors(moved) - errors) / STEP
         return jacobian
-
-
-def _minimize(problem: _Problem, x: Array) -> FittedAnalyticalModel:
-    p = len(problem.start)
-    scale = np.concatenate([problem.law.loose, np.tile(problem.apart, problem.groups)])
-    errors = problem.errors(x)
-    cost, damping = problem.cost(errors, x), 1e-2
-    for _ in range(MOST_STEPS):
-        jacobian = problem.slopes(x, errors)
-        weight = problem.measured.weight / (SCALE**2 * np.sqrt(1 + (errors / SCALE) ** 2))
-        normal = (jacobian.T * weight) @ jacobian + np.diag(scale**-2)
-        slope = (jacobian.T * weight) @ errors + problem.prior(x) / scale
-        before = cost
-        for _ in range(8):
-            step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slope)
-            tried = x + np.clip(step, -1.0, 1.0)
-            tried_errors = problem.errors(tried)
-            reached = problem.cost(tried_errors, tried)
-            if reached < cost:
-                x, errors, cost, damping = tried, tried_errors, reached, damping / 4
-                break
-            damping *= 5
-        if before - cost < 1e-4 * before:
-            break
-    return FittedAnalyticalModel(x[:p], x[p:].reshape(-1, 3))

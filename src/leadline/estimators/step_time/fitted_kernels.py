@@ -26,17 +26,23 @@ from leadline.estimators.step_time.device_features import (
     place_kernels,
     streaming_features,
 )
-from leadline.estimators.step_time.kernel_gp import KernelGP, gp_coordinates
-from leadline.estimators.step_time.kernel_table import BATCHED, COMPUTING, CONVOLUTION, KERNEL_KINDS, NORM, KernelTable
+from leadline.estimators.step_time.kernel_gp import KernelGP
+from leadline.estimators.step_time.kernel_table import (
+    BATCHED,
+    COMPUTING,
+    CONVOLUTION,
+    KERNEL_GROUPS,
+    MATRIX,
+    NORM,
+    KernelTable,
+    gp_coordinates,
+)
 from leadline.estimators.step_time.roofline import RAMP_S
 from leadline.estimators.tabular import trees
 from leadline.estimators.tabular.trees import Trees
 
 Marks = npt.NDArray[np.bool_]
 
-# Group of products on matrix units, whatever their op.
-MATRIX = len(KERNEL_KINDS)
-KERNEL_GROUPS = (*KERNEL_KINDS, "matrix")
 # Substitutes of each group without a model, most similar first.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
 # Largest log correction by trees.
@@ -99,7 +105,7 @@ class FittedKernels:
         state: State = {"names": text_array(self.names), "laws": np.array(sorted(self.groups), np.int64)}
         for group, law in self.groups.items():
             part = {"at": law.at, "trusted": np.array([law.trusted]), "typical": law.typical}
-            part |= nest("trees", _compact(law.trees)) if law.trees else {}
+            part |= nest("trees", compact_trees(law.trees)) if law.trees else {}
             state |= nest(KERNEL_GROUPS[group], part)
         state["effects.device"] = text_array([device for device, _ in self.effects])
         state["effects.group"] = np.array([group for _, group in self.effects], np.int64)
@@ -229,20 +235,6 @@ class FittedKernels:
         is_measured = any(name == device for name, _ in self.effects)
         return 1.0 if is_measured else float(np.exp(self.steps.get(vendor, 0.0)))
 
-    def typical_effects(self, group: int) -> Array:
-        """Return the typical offsets of the known devices, shape (3,).
-
-        It is the median. The launch is instead the one with the least relative error to all known hosts.
-        """
-        effects = np.array([value for (_, number), value in self.effects.items() if number == group]).reshape(-1, 3)
-        if not len(effects):
-            return np.zeros(3)
-        typical: Array = np.median(effects, axis=0)
-        launches = np.exp(effects[:, LAUNCH])
-        errors = np.abs(launches[:, None] / launches - 1).sum(axis=1)
-        typical[LAUNCH] = effects[int(np.argmin(errors)), LAUNCH]
-        return typical
-
     def _launch_offsets(self, group: int) -> Array:
         """Return each named operator's launch offset from its device's, shape (names + 1,).
 
@@ -308,12 +300,7 @@ def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
     return streaming_features(placed, kernel_s)
 
 
-def round_trees(grown: Trees) -> Trees:
-    """Return trees that survive storage in single precision unchanged."""
-    return trees.load_trees(_compact(grown))
-
-
-def _compact(grown: Trees) -> State:
+def compact_trees(grown: Trees) -> State:
     """Return the trees' state in the narrowest types."""
     kept = grown.dump()
     for name in ("threshold", "value"):

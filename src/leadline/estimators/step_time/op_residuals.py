@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.gp import squared_distances
+from leadline.estimators.gp import squared_exponential
 from leadline.estimators.ports import IntArray, State
+from leadline.estimators.step_time.kernel_table import distinct_rows
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
 
 Array = npt.NDArray[np.float64]
@@ -49,8 +50,8 @@ class OpResiduals:
             learned, rows = self.classes == number, np.flatnonzero(table.classes == number)
             if not len(rows):
                 continue
-            sizes, place = _distinct(at[rows])
-            expected = _covariance(sizes, self.at[learned]) @ self.weight[learned]
+            first, place = distinct_rows(at[rows])
+            expected = squared_exponential(at[rows][first], self.at[learned]) @ self.weight[learned]
             residuals[rows] = expected[place]
         return np.clip(residuals, -FARTHEST, FARTHEST)
 
@@ -93,9 +94,10 @@ def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
     for number in np.unique(classes):
         members = np.flatnonzero(classes == number)
         members = members[np.argsort(row[members], kind="stable")]
-        sizes, place = _distinct(at[members])
+        kinds, place = distinct_rows(at[members])
+        sizes = at[members][kinds]
         rows, first = np.unique(row[members], return_index=True)
-        ops_and_steps = np.add.reduceat(_covariance(sizes, sizes)[:, place] * share[members], first, axis=1)
+        ops_and_steps = np.add.reduceat(squared_exponential(sizes, sizes)[:, place] * share[members], first, axis=1)
         steps = np.add.reduceat(ops_and_steps[place] * share[members, None], first, axis=0)
         departure = _departure(int(number))
         covariance[np.ix_(rows, rows)] += departure**2 * steps
@@ -128,15 +130,3 @@ def _factors_of_two(logarithm: Array) -> Array:
     size = np.maximum(np.rint(2.0**logarithm), 1).astype(np.int64)
     factors: Array = np.log2(size & -size)
     return factors
-
-
-def _distinct(at: Single) -> tuple[Single, IntArray]:
-    """Return the distinct coordinates, and the index of each row among them."""
-    rows = np.ascontiguousarray(at).view(np.dtype((np.void, at.dtype.itemsize * at.shape[1]))).ravel()
-    _, first, place = np.unique(rows, return_index=True, return_inverse=True)
-    return at[first], place.astype(np.int64)
-
-
-def _covariance(rows: Single, columns: Single) -> Single:
-    likeness: Single = np.exp(-0.5 * np.maximum(squared_distances(rows, columns), 0))
-    return likeness

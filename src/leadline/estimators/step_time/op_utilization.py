@@ -140,22 +140,12 @@ class GraphPredictions:
     spread: Array
 
 
-def predict_graphs(basis: OpBasis, weights: OpUtilization) -> GraphPredictions:
-    """Return the predictions for the graphs of ``basis``."""
-    return predict_graphs_and_ops(basis, weights)[0]
-
-
 def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[GraphPredictions, Array]:
     """Return the predictions for the graphs of ``basis``, and seconds per call of each op (n,)."""
     power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
     spread = _spread(basis, weights, slopes_s(basis, power), device_s)
     return GraphPredictions(step_s, device_s, spread), multiples_s(basis, power)
-
-
-def op_s(basis: OpBasis, weights: OpUtilization) -> Array:
-    """Return the seconds of one call of each op on the device, of shape (n,)."""
-    return multiples_s(basis, op_powers(basis, weights, op_residuals(basis, weights)))
 
 
 def op_residuals(basis: OpBasis, weights: OpUtilization) -> Array:

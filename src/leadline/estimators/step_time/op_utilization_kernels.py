@@ -14,9 +14,8 @@ from leadline.core.hardware import Device
 from leadline.estimators.ports import IntArray, State, nest, strings, text_array, unnest
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
-from leadline.estimators.step_time.op_fitting import dump_settings, load_settings
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
-from leadline.estimators.step_time.op_utilization import Array, OpBasis, OpUtilization, op_s, predict_graphs_and_ops
+from leadline.estimators.step_time.op_utilization import Array, OpBasis, OpUtilization, predict_graphs_and_ops
 from leadline.estimators.step_time.roofline import HOST_SPREAD
 
 # A graph is refused that spends more than this share of its time in kernels of classes that no learned step had.
@@ -25,8 +24,6 @@ UNSEEN = 0.3
 STRANGE = 0.5
 # Log spread of steps on a GPU without measured steps.
 SPREAD = 0.12
-# A class was learned if it takes this share of the time of so many graphs.
-SEEN_SHARE, SEEN_GRAPHS = 0.01, 5
 
 Marks = npt.NDArray[np.bool_]
 
@@ -71,21 +68,27 @@ class OpUtilizationModels:
     def dump(self) -> State:
         """Return all of it as named arrays."""
         settings = list(self.models)
-        state = nest("laws", dump_settings({str(setting): self.models[setting] for setting in settings}))
-        return state | {"settings": text_array([str(setting) for setting in settings]),
-                        "usual": np.array([self.typical_spreads[setting] for setting in settings]),
-                        "seen": np.array([self.learned_classes[setting] for setting in settings]),
-                        "learned_on": text_array([self.origin(setting) for setting in settings])}  # fmt: skip
+        names = text_array([str(setting) for setting in settings])
+        state = {"laws.settings": names, "settings": names,
+                 "usual": np.array([self.typical_spreads[setting] for setting in settings]),
+                 "seen": np.array([self.learned_classes[setting] for setting in settings]),
+                 "learned_on": text_array([self.origin(setting) for setting in settings])}  # fmt: skip
+        for number, setting in enumerate(settings):
+            state |= nest(f"laws.{number}", self.models[setting].dump())
+        return state
 
     @classmethod
     def load(cls, state: State) -> "OpUtilizationModels":
         """Return the models that ``dump`` wrote."""
-        settings = {name: StepSetting.read(name) for name in strings(state["settings"])}
-        each = list(settings.values())
-        usual = dict(zip(each, state["usual"].astype(float).tolist(), strict=True))
-        learned_classes = dict(zip(each, state["seen"].astype(bool), strict=True))
-        laws = {settings[name]: law for name, law in load_settings(unnest("laws", state)).items()}
-        return cls(laws, usual, learned_classes, dict(zip(each, strings(state["learned_on"]), strict=True)))
+        names = strings(state["laws.settings"])
+        laws = {
+            StepSetting.read(name): OpUtilization.load(unnest(f"laws.{number}", state))
+            for number, name in enumerate(names)
+        }
+        settings = [StepSetting.read(name) for name in strings(state["settings"])]
+        usual, seen = state["usual"].astype(float).tolist(), state["seen"].astype(bool)
+        columns = (dict(zip(settings, column, strict=True)) for column in (usual, seen, strings(state["learned_on"])))
+        return cls(laws, *columns)
 
     def origin(self, setting: StepSetting) -> str:
         """Return the device whose figures the model of a setting uses."""
@@ -219,16 +222,6 @@ class OpUtilizationKernels:
             math.exp(float(np.mean([math.log(estimate.step_s[0]) for estimate, _ in each]))),
             float(np.mean([estimate.spread[0] for estimate, _ in each])),
         )
-
-
-def find_learned_classes(basis: OpBasis, law: OpUtilization) -> Marks:
-    """Return a mask (classes,) of the kernel classes that enough graphs contain."""
-    table = basis.table
-    seconds = op_s(basis, law) * table.count
-    share = seconds / table.summed(seconds)[table.owner]
-    cell = np.bincount(table.owner * len(KERNEL_CLASSES) + table.classes, share, table.graphs * len(KERNEL_CLASSES))
-    learned: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
-    return learned
 
 
 def is_channels_last(graph: OpGraph) -> bool:
