@@ -10,11 +10,11 @@ import numpy.typing as npt
 from benchmarks.dnn.baselines import boosted_rows, nearest_row
 from benchmarks.dnn.splits import LEVEL, Array, SplitResult, joined_split
 from benchmarks.dnn.tables import Columns, read_table
+from benchmarks.shipped.step_model import fit_step_model
 from leadline.catalog.read import TomlCatalog
 from leadline.core.workload import Sharding
 from leadline.estimators.step_time.transformer import fit_transformer_steps
 from leadline.estimators.step_time.transformer_terms import TransformerStep
-from leadline.training.transformer_steps import fit_step_model
 from leadline.uncertainty.metrics import best_constant
 
 Mask = npt.NDArray[np.bool_]
