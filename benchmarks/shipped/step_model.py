@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.shipped.cards import StepModelCard, write_card
-from leadline.estimators.step_time.transformer import fit_transformer_steps
+from benchmarks.shipped.transformer_fitting import fit_transformer_steps
 from leadline.estimators.step_time.transformer_terms import TransformerStep
 from leadline.training.transformer_steps import (
     ALL,

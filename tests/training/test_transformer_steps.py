@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.shipped.transformer_fitting import fit_transformer_steps, model_flops
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import (
@@ -18,7 +19,6 @@ from leadline.core.workload import (
     Sharding,
     Workload,
 )
-from leadline.estimators.step_time.transformer import fit_transformer_steps
 from leadline.estimators.step_time.transformer_terms import TransformerStep, gpu_generation
 from leadline.graphs.hf_config import expand
 from leadline.training.transformer_steps import (
@@ -50,7 +50,7 @@ STEPS = [
     for gpus in (8, 16, 32)
     for sequence, batch in ((512, 16), (1024, 8), (2048, 2))
 ]
-SECONDS = np.array([one.model_flops / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for one in STEPS])
+SECONDS = np.array([model_flops(one) / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for one in STEPS])
 WITHIN, OUTSIDE = STEPS[13], replace(STEPS[13], sequence=LONG, microbatch=1)
 
 

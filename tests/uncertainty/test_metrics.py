@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.best_constant import best_constant
 from leadline.core.errors import UnknownName
 from leadline.uncertainty.metrics import (
     EXACT,
     POLICIES,
-    best_constant,
     choose_model,
     compare_errors,
     coverage,

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.shipped.cards import ShippedEstimatorsCard, StepModelCard, shipped_network_card
 from benchmarks.shipped.step_model import fit_step_model, write_step_model
+from benchmarks.shipped.transformer_fitting import model_flops
 from leadline.catalog.read import TomlCatalog
 from leadline.estimators.step_time.transformer_terms import TransformerStep
 from leadline.training.array_files import read_arrays
@@ -42,7 +43,7 @@ def card():
 def test_scores_of_extrapolations_are_separate_and_survive_saving():
     gpus, length = (np.array([getattr(step, name) for step in STEPS]) for name in ("gpus", "sequence"))
     splits = [(gpus <= 8, gpus > 8), (length <= 512, length > 512)]
-    seconds = np.array([step.model_flops / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for step in STEPS])
+    seconds = np.array([model_flops(step) / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for step in STEPS])
     seconds *= np.exp(np.random.default_rng(0).normal(0, 0.02, len(STEPS)))
     model = fit_step_model(STEPS, seconds, [str(number) for number in range(len(STEPS))], splits)
     assert {ALL, ALL + BEYOND} <= set(model.scores)

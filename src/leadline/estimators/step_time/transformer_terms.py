@@ -82,13 +82,6 @@ class TransformerStep:
         """Tokens of one microbatch on one GPU."""
         return self.microbatch * self.sequence
 
-    @property
-    def model_flops(self) -> float:
-        """FLOPs of one GPU's step that the model needs: 6 a weight and token, plus attention."""
-        weights = self.block_weights + self.vocabulary * self.width
-        attention = 6.0 * self.layers * self.sequence * self.attended
-        return self.microbatches * self.tokens * (6.0 * weights + attention)
-
 
 @dataclass(frozen=True, slots=True)
 class StepTerms:
@@ -119,10 +112,6 @@ class StepTerms:
     sequence: Array
     microbatches: Array
     float8: Array
-
-    def at(self, chosen: Array) -> "StepTerms":
-        """Return the rows of a mask or of positions."""
-        return StepTerms(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def gpu_generation(device: Device) -> str:
