@@ -143,11 +143,6 @@ def test_a_request_of_nearly_nothing_is_expensive_and_terminates():
     assert 10 < expected_cost([10.0], [0.0]) == expected_cost([10.0], [-5.0])
 
 
-def test_a_rerun_must_request_more():
-    with pytest.raises(ValueError, match="growth is 1"):
-        expected_cost([1.0], [1.0], growth=1.0)
-
-
 def test_an_unknown_policy_suggests_the_closest_one():
     with pytest.raises(UnknownName, match="did you mean 'wtm'"):
         choose_model("wmt", MEASURED, MODELS)

@@ -94,12 +94,9 @@ MOST_RERUNS = 40
 
 
 def choose_model(policy: str, measured: Sequence[float], predictions: Mapping[str, Sequence[float]]) -> str:
-    """Return the name of the model that a policy chooses; the first of equals.
+    """Return the name of the model that a policy chooses by its predictions of validation runs; the first of equals.
 
-    Args:
-        policy: a key of ``POLICIES``, or ``wtm-published``.
-        measured: values of the validation runs, above zero.
-        predictions: model to its predictions of the same runs; at least one model.
+    ``policy`` is a key of ``POLICIES``, or ``wtm-published``.
 
     Raises:
         UnknownName: no such policy.
@@ -128,43 +125,26 @@ def wtm_published(measured: Sequence[float], predictions: Mapping[str, Sequence[
     return tied[0] if len(tied) == 1 else min(scores, key=lambda name: scores[name][1])
 
 
-def expected_cost(
-    measured: Sequence[float],
-    requested: Sequence[float],
-    *,
-    waste: float = WASTE,
-    growth: float = GROWTH,
-    requeue: float = REQUEUE,
-) -> float:
+def expected_cost(measured: Sequence[float], requested: Sequence[float]) -> float:
     """Return the mean cost of requesting ``requested`` on top of the run itself, as a share of the measured time.
 
-    A request that is not used costs ``waste`` of its length. A killed run costs its whole request and ``requeue`` of
-    its own length, and runs again with ``growth`` times the request until that suffices.
-
-    Raises:
-        ValueError: as for the metrics, or ``growth`` is not above 1.
+    A request that is not used costs ``WASTE`` of its length. A killed run costs its whole request and ``REQUEUE`` of
+    its own length, and runs again with ``GROWTH`` times the request until that suffices.
     """
-    if growth <= 1:
-        raise ValueError(f"a rerun must request more than before: growth is {growth}")
-    _check(measured, requested)
-    costs = [_cost(y, r, growth, waste, requeue) for y, r in zip(measured, requested, strict=True)]
-    return sum(costs) / len(costs)
+    return _mean([_cost(y, r) for y, r in _pairs(measured, requested)])
 
 
-def _kills(needed: float, requested: float, growth: float) -> int:
-    if requested >= needed:
-        return 0
-    if requested <= needed * growth**-MOST_RERUNS:
-        return MOST_RERUNS
-    return math.ceil(math.log(needed / requested) / math.log(growth) - 1e-12)
-
-
-def _cost(needed: float, requested: float, growth: float, waste: float, requeue: float) -> float:
-    kills = _kills(needed, requested, growth)
+def _cost(needed: float, requested: float) -> float:
     # A request of nearly nothing would be killed without end.
-    requested = max(requested, needed * growth**-MOST_RERUNS)
-    lost = requested * (growth**kills - 1) / (growth - 1)
-    return (lost + waste * max(requested * growth**kills - needed, 0.0)) / needed + requeue * kills
+    least = needed * GROWTH**-MOST_RERUNS
+    kills = MOST_RERUNS
+    if requested >= needed:
+        kills = 0
+    elif requested > least:
+        kills = math.ceil(math.log(needed / requested) / math.log(GROWTH) - 1e-12)
+    requested = max(requested, least)
+    lost = requested * (GROWTH**kills - 1) / (GROWTH - 1)
+    return (lost + WASTE * max(requested * GROWTH**kills - needed, 0.0)) / needed + REQUEUE * kills
 
 
 POLICIES: dict[str, Key] = {
@@ -204,11 +184,8 @@ def compare_errors(
 ) -> PairedComparison:
     """Compare the log errors of two predictors on the same runs by a paired sign-flip test.
 
-    Args:
-        before: errors ln(measured ÷ predicted) of the first.
-        after: errors of the second.
-        tried: number of predictors among which these errors chose the second. It multiplies the p-value (Bonferroni).
-        seed: of the drawn signs.
+    ``tried`` is the number of predictors among which these errors chose the second. It multiplies the p-value
+    (Bonferroni).
 
     Raises:
         ValueError: there is no run, or the two have different numbers of runs.
@@ -221,10 +198,9 @@ def compare_errors(
     close = 1e-12 * sum(map(abs, gains))
     if len(gains) <= EXACT:
         flips = product((1, -1), repeat=len(gains))
-        reached = [
+        p_value = fmean(
             sum(sign * gain for sign, gain in zip(signs, gains, strict=True)) >= total - close for signs in flips
-        ]
-        p_value = fmean(reached)
+        )
     else:
         source = Random(seed)  # noqa: S311 - signs, not secrets
         as_large = sum(
