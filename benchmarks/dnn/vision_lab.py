@@ -60,7 +60,7 @@ class VisionLab:
         """Return the prediction of each row by the op model of ``setting``; ``device`` names a basis."""
         graphs, place = np.unique(self.steps.graph[rows], return_inverse=True)
         predictions, _ = predict_graphs_and_ops(self.bases[device].select(graphs), laws[setting])
-        return GraphPredictions(predictions.step_s[place], predictions.device_s[place], predictions.spread[place])
+        return GraphPredictions(predictions.step_s[place], predictions.spread[place])
 
     def answered(self, rows: Whole, laws: SettingModels) -> tuple[Array, Array]:
         """Return prediction and spread of rows, each by the op model of its own setting."""

@@ -114,15 +114,13 @@ def configuration_weights(
     """Return 1 ÷ the repeats of each row's configuration, counted by scale and separately for extrapolations."""
     names = np.char.add(np.char.add(np.where(blocked, "b", "i"), np.char.add(scale, "\n")), configuration)
     _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
-    weights: Array = 1.0 / counts[place]
-    return weights
+    return np.asarray(1.0 / counts[place])
 
 
 def _student(freedom: float, scale: float) -> Array:
     from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s, needed to calibrate and never to predict
 
-    quantiles: Array = scale * stdtrit(freedom, 1 - TAILS)
-    return quantiles
+    return np.asarray(scale * stdtrit(freedom, 1 - TAILS))
 
 
 def _scale_of(errors: Array, weights: Array) -> tuple[float, float]:
@@ -290,13 +288,11 @@ def _width(spread: Array, power: float, typical: float) -> Array:
     """Return the width of each row relative to a typical row, from the estimator's spread."""
     relative = np.where(np.isfinite(spread) & (spread > 0), spread, typical) / typical
     # A spread of almost nothing is not credible: the width is at least a quarter of the typical one.
-    width: Array = np.hypot(relative, 0.25) ** power
-    return width
+    return np.asarray(np.hypot(relative, 0.25) ** power)
 
 
 def _far(beyond: Array) -> Array:
-    far: Array = np.minimum(np.where(np.isnan(beyond), 0.0, beyond), MOST_BEYOND)
-    return far
+    return np.asarray(np.minimum(np.where(np.isnan(beyond), 0.0, beyond), MOST_BEYOND))
 
 
 def _full_spread(spread: Array, far: Array, error: float) -> Array:

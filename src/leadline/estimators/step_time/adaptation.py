@@ -40,21 +40,14 @@ class ScaledKernels:
     factor: float
     spread: float | None = None
     reasons: tuple[str, ...] = ()
+    tier = Tier.LEARNED
+    # This host launched the runs.
+    host_spread = 0.0
 
     @property
     def name(self) -> str:
         """Name of the method, marked as adapted."""
         return self.kernels.name + ADAPTED
-
-    @property
-    def tier(self) -> Tier:
-        """Learned, because it comes from runs on the device."""
-        return Tier.LEARNED
-
-    @property
-    def host_spread(self) -> float:
-        """Zero, because this host launched the runs."""
-        return 0.0
 
     def spread_of(self, graph: OpGraph) -> float:
         """Return the spread on models left out of the runs."""
@@ -153,20 +146,14 @@ def _adapted(
     (place, law), graph = next(iter(laws.models.items())), runs.graphs[0]
     origin = laws.origin(place)
     learned_on = None if origin == device.name else devices(origin)
-    basis = OpBasis.from_table(
-        OpTable.from_graphs([training_graph.ops for training_graph in runs.graphs]), device, learned_on=learned_on
-    )
+    table = OpTable.from_graphs([training_graph.ops for training_graph in runs.graphs])
+    basis = OpBasis.from_table(table, device, learned_on=learned_on)
     utilization = fit_few_steps(law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
     setting = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
-    kept = replace(
-        utilization, variance=law.variance
-    )  # how far a graph is from the published ones is still theirs to say
-    return OpUtilizationModels(
-        {setting: kept},
-        {setting: laws.typical_spreads[place]},
-        {setting: laws.learned_classes[place]},
-        {setting: origin},
-    )
+    # How far a graph is from the published ones is still theirs to say.
+    kept = replace(utilization, variance=law.variance)
+    spread, classes = laws.typical_spreads[place], laws.learned_classes[place]
+    return OpUtilizationModels({setting: kept}, {setting: spread}, {setting: classes}, {setting: origin})
 
 
 def _law_s(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]) -> Array:

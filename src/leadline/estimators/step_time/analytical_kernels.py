@@ -63,15 +63,13 @@ def combine_with_launch_s(kernel_s: Array, launch_s: Array, wait: float | Array)
     The kernel starts after the share ``wait`` of the launch. The second event waits for the kernel, and for the host,
     which needs ``launch_s`` for the call.
     """
-    elapsed_s: Array = ((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
-    return elapsed_s
+    return np.asarray(((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP))
 
 
 def subtract_launch_s(seconds: Array, launch_s: Array, wait: float) -> Array:
     """Return the kernel's seconds, the inverse of ``combine_with_launch_s``; at least a tenth."""
     unlaunched = np.maximum(1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP, 0.0) ** (1 / OVERLAP)
-    kernel_s: Array = np.maximum(seconds * unlaunched - wait * launch_s, 0.1 * seconds)
-    return kernel_s
+    return np.asarray(np.maximum(seconds * unlaunched - wait * launch_s, 0.1 * seconds))
 
 
 def lower_bound_s(placed: PlacedKernels) -> Array:
@@ -81,8 +79,7 @@ def lower_bound_s(placed: PlacedKernels) -> Array:
     least = np.where(kernels.fast_m > 0, kernels.flops / WINOGRAD, kernels.flops)
     in_cache = np.where(kernels.moved < 2 * placed.l2_bytes, CACHED, 1.0)
     busy_s = np.where(computing, least / placed.peak, 0.0)
-    bound_s: Array = np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache))
-    return bound_s
+    return np.asarray(np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache)))
 
 
 def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
@@ -107,12 +104,9 @@ def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array,
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """Losses of tiles.
+    """Losses of tiles, as logarithms."""
 
-    An inner-sum step keeps a compute unit busy for at least 1000 exp(``hide``) operations. However small the tiles,
-    they need other instructions and operands, and parts stay empty.
-    """
-
+    # However small the tiles, they need other instructions and operands, and parts stay empty.
     lost: float
     edge: float
     small: float
@@ -122,6 +116,7 @@ class _Tiles:
     depth: float
     split: float
     wave: float
+    # An inner-sum step keeps a compute unit busy for at least 1000 exp(hide) operations.
     hide: float
     cap: float
 
@@ -130,17 +125,11 @@ def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> A
     """Return the seconds with the best tile and split, in chunks that fit the processor's cache."""
     best_s = np.empty(len(b))
     n, width = placed.kernels.n, placed.kernels.width
+    figures = (placed.peak, placed.allowed, placed.bytes_per_s, placed.units, placed.modern, placed.vector)
     for begin in range(0, len(b), _CHUNK):
         part = slice(begin, begin + _CHUNK)
-        board = (
-            placed.peak[part],
-            placed.allowed[part],
-            placed.bytes_per_s[part],
-            placed.units[part],
-            placed.modern[part],
-            placed.vector[part],
-        )
-        best_s[part] = _best_part(how, (b[part], m[part], n[part], k[part], width[part]), board)
+        sizes = tuple(size[part] for size in (b, m, n, k, width))
+        best_s[part] = _best_part(how, sizes, tuple(figure[part] for figure in figures))
     return best_s
 
 
@@ -167,8 +156,7 @@ def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) 
     cooler *= cooler
     busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
     sums_s = (_SPLIT > 1) * (width * b * m * n * _SPLIT / bytes_per_s + 1e-6 * np.exp(how.split))
-    least_s: Array = np.min(busy_s + sums_s, axis=0)
-    return least_s
+    return np.asarray(np.min(busy_s + sums_s, axis=0))
 
 
 def _streaming(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
@@ -204,8 +192,7 @@ def _streamed(placed: PlacedKernels, cached: float) -> Array:
     """Return the bytes that kernels move, cached ones divided by the cache's speed-up."""
     moved = placed.kernels.moved
     inside = 1 / (1 + (moved / placed.l2_bytes) ** 2)
-    streamed: Array = moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached)))
-    return streamed
+    return np.asarray(moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached))))
 
 
 _NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split", "wave", "hide", "cap",
@@ -296,10 +283,8 @@ class _Problem:
         p = len(self.law.start)
         effects = x[p:].reshape(-1, 3)[self.measured.groups, np.arange(3)]
         kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], effects)
-        log: Array = np.log(
-            self.measured.seconds / combine_with_launch_s(kernel_s, self.measured.launched * launch_s, self.law.wait)
-        )
-        return log
+        predicted_s = combine_with_launch_s(kernel_s, self.measured.launched * launch_s, self.law.wait)
+        return np.asarray(np.log(self.measured.seconds / predicted_s))
 
     def cost(self, x: Array) -> tuple[float, Array]:
         errors = self.errors(x)

@@ -13,7 +13,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.ports import Array
 from leadline.estimators.step_time.kernel_table import COMPUTING, DTYPES, KernelTable
-from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM
+from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM, require_bandwidth
 
 # Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
 MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}
@@ -66,15 +66,13 @@ class DeviceFeatures:
         Raises:
             InvalidInput: a device has no memory bandwidth in the catalog.
         """
-        for device in devices:
-            if not device.memory_bytes_per_s:
-                raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
+        bandwidths = [require_bandwidth(device) for device in devices]
         return cls(
             tuple(device.name for device in devices),
             np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES)),
             np.array([_vector(device) for device in devices]),
             np.array([_allowed(device) for device in devices]),
-            np.array([float(device.memory_bytes_per_s or np.nan) for device in devices]),
+            np.array(bandwidths, np.float64),
             np.array([float(device.l2_bytes or 6 * MIB) for device in devices]),
             np.array([float(device.compute_units or _units(device)) for device in devices]),
             np.array([_clock_hz(device) for device in devices]),
@@ -125,18 +123,11 @@ def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArr
     matrix = (kernels.dtype != DTYPES.index("float32")) & (
         peak > vector * np.where(boards.modern[where] > 0, MATRIX_UNITS[1], MATRIX_UNITS[0])
     )
-    return PlacedKernels(
-        kernels,
-        peak,
-        vector,
-        np.where(matrix, np.inf, boards.allowed[where]),
-        boards.bytes_per_s[where],
-        boards.l2_bytes[where],
-        boards.units[where],
-        boards.clock_hz[where],
-        boards.modern[where],
-        matrix,
-    )
+    allowed = np.where(matrix, np.inf, boards.allowed[where])
+    figures = {
+        name: getattr(boards, name)[where] for name in ("bytes_per_s", "l2_bytes", "units", "clock_hz", "modern")
+    }
+    return PlacedKernels(kernels, peak, vector, allowed, **figures, matrix=matrix)
 
 
 def _peaks(device: Device) -> list[float]:

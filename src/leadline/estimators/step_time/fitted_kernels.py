@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,7 @@ from leadline.estimators.step_time.kernel_table import (
     KERNEL_GROUPS,
     MATRIX,
     NORM,
+    PRODUCT,
     KernelTable,
     gp_coordinates,
 )
@@ -45,6 +47,8 @@ Marks = npt.NDArray[np.bool_]
 
 # Substitutes of each group without a model, most similar first.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
+_MODELS = {PRODUCT: PRODUCT_MODEL, BATCHED: BATCHED_MODEL, CONVOLUTION: CONVOLUTION_MODEL, NORM: NORMALIZATION_MODEL,
+           MATRIX: PRODUCT_MODEL}  # fmt: skip
 # Largest log correction by trees.
 LARGEST_CORRECTION = 1.0
 
@@ -107,14 +111,12 @@ class FittedKernels:
             part = {"at": law.at, "trusted": np.array([law.trusted]), "typical": law.typical}
             part |= nest("trees", compact_trees(law.trees)) if law.trees else {}
             state |= nest(KERNEL_GROUPS[group], part)
-        state["effects.device"] = text_array([device for device, _ in self.effects])
-        state["effects.group"] = np.array([group for _, group in self.effects], np.int64)
+        for prefix, column, table in (("effects", "group", self.effects), ("launches", "name", self.launches),
+                                      ("near", "group", self.sweeps)):  # fmt: skip
+            state[f"{prefix}.device"] = text_array([device for device, _ in table])
+            state[f"{prefix}.{column}"] = np.array([number for _, number in table], np.int64)
         state["effects.value"] = np.array(list(self.effects.values())).reshape(-1, 3)
-        state["launches.device"] = text_array([device for device, _ in self.launches])
-        state["launches.name"] = np.array([name for _, name in self.launches], np.int64)
         state["launches.value"] = np.array(list(self.launches.values()))
-        state["near.device"] = text_array([device for device, _ in self.sweeps])
-        state["near.group"] = np.array([group for _, group in self.sweeps], np.int64)
         state["steps.vendor"] = text_array(list(self.steps))
         state["steps.value"] = np.array(list(self.steps.values()))
         for i, swept in enumerate(self.sweeps.values()):
@@ -131,35 +133,29 @@ class FittedKernels:
             grown = trees.load_trees(kept) if kept else None
             trusted = float(floats(part["trusted"])[0])
             laws[group] = GroupModel(floats(part["at"]), grown, trusted, floats(part["typical"]))
-        keys = zip(strings(state["effects.device"]), state["effects.group"].astype(int).tolist(), strict=True)
+        keys, named, owners = (
+            zip(strings(state[f"{part}.device"]), state[f"{part}.{name}"].astype(int).tolist(), strict=True)
+            for part, name in (("effects", "group"), ("launches", "name"), ("near", "group"))
+        )
         effects = dict(zip(keys, floats(state["effects.value"]), strict=True))
-        named = zip(strings(state["launches.device"]), state["launches.name"].astype(int).tolist(), strict=True)
         launches = dict(zip(named, floats(state["launches.value"]).tolist(), strict=True))
-        owners = zip(strings(state["near.device"]), state["near.group"].astype(int).tolist(), strict=True)
         near = {key: SweptGroup.load(unnest(f"near.{i}", state)) for i, key in enumerate(owners)}
         steps = dict(zip(strings(state["steps.vendor"]), floats(state["steps.value"]).tolist(), strict=True))
         return cls(laws, strings(state["names"]), effects, launches, near, steps)
 
     def for_device(self, device: str) -> "FittedKernels":
         """Return all data of one device, without the models."""
-        return FittedKernels(
-            {},
-            self.names,
-            {key: value for key, value in self.effects.items() if key[0] == device},
-            {key: value for key, value in self.launches.items() if key[0] == device},
-            {key: value for key, value in self.sweeps.items() if key[0] == device},
-        )
+        own = {
+            name: {key: value for key, value in getattr(self, name).items() if key[0] == device}
+            for name in ("effects", "launches", "sweeps")
+        }
+        return FittedKernels({}, self.names, **own)
 
     def merge(self, newer: "FittedKernels") -> "FittedKernels":
         """Return both; on conflict, ``newer`` wins."""
-        return replace(
-            self,
-            groups={**self.groups, **newer.groups},
-            effects={**self.effects, **newer.effects},
-            launches={**self.launches, **newer.launches},
-            sweeps={**self.sweeps, **newer.sweeps},
-            steps={**self.steps, **newer.steps},
-        )
+        tables = ("groups", "effects", "launches", "sweeps", "steps")
+        merged: dict[str, Any] = {name: {**getattr(self, name), **getattr(newer, name)} for name in tables}
+        return replace(self, **merged)
 
     def predict(
         self, kernels: KernelTable, boards: DeviceFeatures, where: IntArray, *, queued: bool = False
@@ -249,13 +245,11 @@ class FittedKernels:
 
     def device_effects(self, kernels: KernelTable, devices: Sequence[str], where: IntArray, group: IntArray) -> Array:
         """Return the known device offsets for each kernel, shape (n, 3); zeros for unknown devices."""
-        table = np.zeros((len(devices), len(KERNEL_GROUPS), 3))
-        launch = np.full((len(devices), len(self.names) + 1), np.nan)
-        for i, device in enumerate(devices):
-            for number in range(len(KERNEL_GROUPS)):
-                table[i, number] = self.effects.get((device, number), np.zeros(3))
-            for number in range(len(self.names)):
-                launch[i, number] = self.launches.get((device, number), np.nan)
+        numbers, none = range(len(KERNEL_GROUPS)), np.zeros(3)
+        table = np.array([[self.effects.get((device, number), none) for number in numbers] for device in devices])
+        # The last column, which the position -1 of other operators finds, is of none.
+        names = (*range(len(self.names)), -1)
+        launch = np.array([[self.launches.get((device, name), np.nan) for name in names] for device in devices])
         effects: Array = table[where, group]
         named = launch[where, kernels.name]
         effects[:, 0] = np.where(np.isnan(named), effects[:, 0], named)
@@ -276,19 +270,12 @@ def _waited_s(group: int, at: Array) -> float:
 def kernel_groups(placed: PlacedKernels) -> IntArray:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
-    groups: IntArray = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
-    return groups
+    return np.asarray(np.where(computing & placed.matrix, MATRIX, placed.kernels.law))
 
 
 def analytical_model(group: int) -> AnalyticalModel:
     """Return the analytical model of a group."""
-    if group == CONVOLUTION:
-        return CONVOLUTION_MODEL
-    if group == BATCHED:
-        return BATCHED_MODEL
-    if group == NORM:
-        return NORMALIZATION_MODEL
-    return PRODUCT_MODEL if group in COMPUTING or group == MATRIX else STREAMING_MODEL
+    return _MODELS.get(group, STREAMING_MODEL)
 
 
 def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:

@@ -106,8 +106,7 @@ class GraphNetwork:
 
     def step_s(self, batch: GraphBatch) -> Array:
         """Return the seconds of a step of each graph, of shape (g,)."""
-        seconds: Array = np.asarray(self.session(batch.inputs()), float) * 1e-6
-        return seconds
+        return np.asarray(self.session(batch.inputs()), np.float64) * 1e-6
 
     def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: NetworkSetting) -> Array:
         """Return the seconds of a step of each graph on ``device``, of shape (g,).
@@ -161,10 +160,8 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
         table.matrix.astype(float),
     ]
     dtypes = table.dtypes[:, None] == np.arange(len(DTYPES))
-    node: Float32Array = np.concatenate(
-        [basis.shared, basis.by_class[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)], 1, dtype=np.float32
-    )
-    return node
+    columns = [basis.shared, basis.by_class[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)]
+    return np.concatenate(columns, 1, dtype=np.float32)
 
 
 def node_kinds(table: OpTable, layout: str) -> IntArray:

@@ -111,8 +111,7 @@ class _Search:
         """Return the distance of ``x`` to the prior; launches have no prior."""
         settings = len(self.observed)
         offsets, launches = np.full(settings, self.prior.offset), x[len(x) - settings :]
-        distance: Array = x - np.concatenate([self.prior.f[self.used], offsets, launches])
-        return distance
+        return np.asarray(x - np.concatenate([self.prior.f[self.used], offsets, launches]))
 
     def cost(self, x: Array) -> tuple[float, list[Array]]:
         """Return the robust cost of the errors plus the ridge, and exp(f) of the ops of each setting."""
@@ -165,15 +164,13 @@ def _loss(error: Array) -> Array:
     """Return the cost of log errors: quadratic, then linear, then logarithmic."""
     size = np.abs(error)
     linear = np.where(size < ODD, size**2 / (2 * ODD), size - ODD / 2)
-    loss: Array = np.where(size < FAR, linear, FAR - ODD / 2 + FAR * np.log(np.maximum(size, FAR) / FAR))
-    return loss
+    return np.asarray(np.where(size < FAR, linear, FAR - ODD / 2 + FAR * np.log(np.maximum(size, FAR) / FAR)))
 
 
 def _believed(error: Array) -> Array:
     """Return the least-squares weights that descend ``_loss``: its slope over the error."""
     size = np.abs(error)
-    weight: Array = 1 / np.maximum(size, ODD) * np.minimum(1, FAR / np.maximum(size, ODD))
-    return weight
+    return np.asarray(1 / np.maximum(size, ODD) * np.minimum(1, FAR / np.maximum(size, ODD)))
 
 
 def _columns(basis: OpBasis) -> IntArray:

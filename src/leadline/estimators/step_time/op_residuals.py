@@ -99,7 +99,7 @@ def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
         rows, first = np.unique(row[members], return_index=True)
         ops_and_steps = np.add.reduceat(squared_exponential(sizes, sizes)[:, place] * share[members], first, axis=1)
         steps = np.add.reduceat(ops_and_steps[place] * share[members, None], first, axis=0)
-        departure = _departure(int(number))
+        departure = FICKLE_DEPARTURE if KERNEL_CLASSES[number] in FICKLE else DEPARTURE
         covariance[np.ix_(rows, rows)] += departure**2 * steps
         parts.append((number, sizes, place, row[members], departure**2 * share[members]))
     believed = np.linalg.solve(covariance, error)
@@ -118,15 +118,9 @@ def op_coordinates(table: OpTable) -> Single:
     s = table.sizes
     factors = [np.minimum(_factors_of_two(s[:, column]), _MOST_FACTORS) for column in (0, 1)]
     columns = [*s[:, :6].T, *factors, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
-    coordinates: Single = (np.stack(columns, 1) / _OCTAVES).astype(np.float32)
-    return coordinates
-
-
-def _departure(number: int) -> float:
-    return FICKLE_DEPARTURE if KERNEL_CLASSES[number] in FICKLE else DEPARTURE
+    return np.asarray((np.stack(columns, 1) / _OCTAVES).astype(np.float32))
 
 
 def _factors_of_two(logarithm: Array) -> Array:
     size = np.maximum(np.rint(2.0**logarithm), 1).astype(np.int64)
-    factors: Array = np.log2(size & -size)
-    return factors
+    return np.asarray(np.log2(size & -size))

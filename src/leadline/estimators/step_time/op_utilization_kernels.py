@@ -107,11 +107,9 @@ class OpUtilizationModels:
         """Return both; on conflict, ``newer`` wins."""
         origins = {setting: each.origin(setting) for each in (self, newer) for setting in each.models}
         return OpUtilizationModels(
-            {**self.models, **newer.models},
-            {**self.typical_spreads, **newer.typical_spreads},
-            {**self.learned_classes, **newer.learned_classes},
-            origins,
-        )
+            {**self.models, **newer.models}, {**self.typical_spreads, **newer.typical_spreads},
+            {**self.learned_classes, **newer.learned_classes}, origins,
+        )  # fmt: skip
 
     def has_device(self, device: Device, *, training: bool) -> bool:
         """Return whether steps of that phase were measured on the device."""

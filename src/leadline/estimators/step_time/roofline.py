@@ -71,6 +71,17 @@ TILE = 64
 PADDING = 32
 
 
+def require_bandwidth(device: Device) -> float:
+    """Return the memory bandwidth of a device.
+
+    Raises:
+        InvalidInput: the catalog does not have it.
+    """
+    if not device.memory_bytes_per_s:
+        raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
+    return device.memory_bytes_per_s
+
+
 class RooflineKernels:
     """A ``KernelModel`` from a device's specifications.
 
@@ -84,13 +95,11 @@ class RooflineKernels:
     spread = UNMEASURED_SPREAD
 
     def __init__(self, device: Device, *, spread: float | None = None, reasons: tuple[str, ...] = ()) -> None:
-        if not device.memory_bytes_per_s:
-            raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
         self.device = device
         self.reasons = reasons
         if spread is not None:
             self.spread = spread
-        self._bytes_per_s = device.memory_bytes_per_s
+        self._bytes_per_s = require_bandwidth(device)
         self._last: tuple[Sequence[Op], list[float]] = ((), [])
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
@@ -108,9 +117,12 @@ class RooflineKernels:
         share = BANDWIDTH_EFFICIENCY.get(op.kind, DEFAULT_BANDWIDTH_EFFICIENCY)
         traffic_s = (op.bytes_read + op.bytes_written) / (self._bytes_per_s * share)
         if op.kind in MATRIX_KINDS and op.flops:
-            busy_s = op.flops / (self.peak(op) * EFFICIENCY[op.kind] * self._fill(op) * self._sustained(op))
+            vector = op.dtype in ("float32", "float64")
+            sustained = 1.0 if vector else SUSTAINED.get(self.device.architecture or "", 1.0)
+            busy_s = op.flops / (self.peak(op) * EFFICIENCY[op.kind] * self._fill(op) * sustained)
         else:
-            busy_s = op.flops / (self._vector_peak() or math.inf)
+            peak = self.device.peak_flops_per_s.get("float32")
+            busy_s = op.flops / (self._power_capped(peak) if peak else math.inf)
         ramp_s = RAMP_S * op.kernels if self.device.kind is DeviceKind.GPU else 0.0
         return ramp_s + math.hypot(busy_s, traffic_s)
 
@@ -142,10 +154,6 @@ class RooflineKernels:
             raise InvalidInput(f"{self.device.name} has no {dtype} peak in the catalog, so its speed is not known")
         return self._power_capped(peaks[dtype]) if dtype == "float32" else peaks[dtype]
 
-    def _vector_peak(self) -> float | None:
-        peak = self.device.peak_flops_per_s.get("float32")
-        return self._power_capped(peak) if peak else None
-
     def _power_capped(self, peak: float) -> float:
         """Return the mean of the float32 peak and the peak within the power limit."""
         process = PROCESS_NM.get(self.device.architecture or "")
@@ -153,10 +161,6 @@ class RooflineKernels:
             return peak
         allowed = self.device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12
         return (peak + min(peak, allowed)) / 2
-
-    def _sustained(self, op: Op) -> float:
-        vector = op.dtype in ("float32", "float64")
-        return 1.0 if vector else SUSTAINED.get(self.device.architecture or "", 1.0)
 
     def _fill(self, op: Op) -> float:
         """Return the share of its full speed that a GEMM or convolution of this size reaches, in (0, 1]."""

@@ -172,6 +172,10 @@ def _fit_residuals(
     return fit_kernel_gp(gp_coordinates(number, part.kernels), errors, grown)
 
 
+_KINDS = {
+    **dict.fromkeys(PRODUCTS, OpKind.GEMM), **dict.fromkeys(RECURRENT, OpKind.RNN), "convolution": OpKind.CONV,
+    "attention": OpKind.ATTENTION,
+}  # fmt: skip
 # Columns that kernels without rows are laid out in; their speed does not follow them.
 LOOKED_UP = 1024
 
@@ -237,14 +241,6 @@ def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
 
 def _kind(name: str) -> OpKind:
     """Return the op kind of a sweep kernel, as far as the kernel model distinguishes kinds."""
-    stem = name.removesuffix("_backward")
-    if name in PRODUCTS:
-        return OpKind.GEMM
-    if stem in RECURRENT:
-        return OpKind.RNN
-    named = {"convolution": OpKind.CONV, "attention": OpKind.ATTENTION}
-    if stem in named:
-        return named[stem]
-    if "softmax" in name:
-        return OpKind.SOFTMAX
-    return OpKind.NORM if "_norm" in name else OpKind.ELEMENTWISE
+    if kind := _KINDS.get(name) or _KINDS.get(name.removesuffix("_backward")):
+        return kind
+    return OpKind.SOFTMAX if "softmax" in name else OpKind.NORM if "_norm" in name else OpKind.ELEMENTWISE

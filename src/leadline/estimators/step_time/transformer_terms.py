@@ -87,15 +87,10 @@ class TransformerStep:
 class StepTerms:
     """Seconds of one microbatch on one GPU for n steps, each (n,), and sizes for efficiency.
 
-    Attributes:
-        products_s: matrix products of the blocks at the sustained peak.
-        head_s: matrix product of the output layer at the sustained peak.
-        attention_s: fused attention.
-        activations_s: one pass over a block's activations for each layer, at the memory bandwidth.
-        logits_s: one pass over the logits, at the memory bandwidth.
-        optimizer_s: one pass over the GPU's shard of the weights, once a step.
-        transfer_s: bytes of sharded gathers and reductions.
-        hops_s: latencies of sharded gathers and reductions.
+    ``products_s`` of the blocks and ``head_s`` of the output layer are at the sustained peak, ``attention_s`` is fused.
+    ``activations_s`` of each layer and ``logits_s`` are one pass at the memory bandwidth, ``optimizer_s`` is one over
+    the GPU's shard of the weights, once a step. ``transfer_s`` and ``hops_s`` are the bytes and the latencies of
+    sharded gathers and reductions.
     """
 
     products_s: Array
@@ -130,24 +125,15 @@ def step_terms(steps: Sequence[TransformerStep]) -> StepTerms:
 
 def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
     """Return further regressors of efficiency, as logarithms and flags (n, columns)."""
-    return np.array(
-        [
-            [
-                np.log(step.width),
-                np.log(step.tokens),
-                float(step.checkpointing),
-                np.log(step.sequence),
-                np.log(step.gpus) / 2,
-                np.log(step.microbatch),
-                np.log(step.device.peak_flops_per_s[HEAD_DTYPE]),
-                np.log(step.device.memory_bytes_per_s or 1.0),
-                np.log2(step.reduced_bytes),
-                float(step.dtype == "float8"),
-            ]
-            for step in steps
-        ],
-        np.float64,
-    )
+    rows = [
+        (
+            np.log(step.width), np.log(step.tokens), step.checkpointing, np.log(step.sequence), np.log(step.gpus) / 2,
+            np.log(step.microbatch), np.log(step.device.peak_flops_per_s[HEAD_DTYPE]),
+            np.log(step.device.memory_bytes_per_s or 1.0), np.log2(step.reduced_bytes), step.dtype == "float8",
+        )
+        for step in steps
+    ]  # fmt: skip
+    return np.array(rows, np.float64)
 
 
 # Display names of the columns of `log_magnitudes`.
@@ -156,15 +142,11 @@ MAGNITUDES = ("GPUs", "layers", "channels", "parameters", "tokens a sequence", "
 
 def log_magnitudes(steps: Sequence[TransformerStep]) -> Array:
     """Return the log sizes (n, columns) that are compared with the training range."""
-    return np.log(
-        np.array(
-            [
-                (step.gpus, step.layers, step.width, step.parameters, step.sequence, step.tokens, step.microbatches)
-                for step in steps
-            ],
-            np.float64,
-        )
-    )
+    rows = [
+        (step.gpus, step.layers, step.width, step.parameters, step.sequence, step.tokens, step.microbatches)
+        for step in steps
+    ]
+    return np.log(np.array(rows, np.float64))
 
 
 def _of(step: TransformerStep) -> tuple[float, ...]:
@@ -247,11 +229,8 @@ def decoder_step(
         InvalidInput: the model does not apply; the message says why.
     """
     _require_plan(workload, device)
-    graph, microbatches, precision = (
-        job.step,
-        max(workload.accumulation, job.loop.accumulation),
-        _precision(workload, job),
-    )
+    graph, precision = job.step, _precision(workload, job)
+    microbatches = max(workload.accumulation, job.loop.accumulation)
     forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
     attention, layers = _attention(forward, microbatches)
     width = residual_width(graph)
@@ -270,21 +249,19 @@ def decoder_step(
 def _require_plan(workload: Workload, device: Device) -> None:
     """Refuse a job unlike the training data."""
     plan = workload.parallelism
-    if workload.phase is not Phase.TRAINING:
-        raise InvalidInput("the training-step model predicts nothing of inference")
-    if workload.adapters is not None:
-        raise InvalidInput("the training-step model covers only steps that train all weights")
-    if workload.compiled:
-        raise InvalidInput("the training-step model covers only eager steps: a compiled one fuses the ops it counts")
-    if plan.tensor * plan.pipeline > 1:
-        raise InvalidInput("the training-step model covers no tensor or pipeline parallelism")
-    if workload.gpus > 1 and not plan.sharding.gathers:
-        raise InvalidInput(
-            f"the training-step model needs sharded weights or gradients, not sharding {plan.sharding.value}, which "
-            "overlaps its communication differently"
-        )
-    if device.kind is not DeviceKind.GPU or device.vendor.casefold() != "nvidia":
-        raise InvalidInput(f"the training-step model covers NVIDIA GPUs only, and {device.name} is none")
+    nvidia = device.kind is DeviceKind.GPU and device.vendor.casefold() == "nvidia"
+    unsharded = f"sharding {plan.sharding.value}, which overlaps its communication differently"
+    refusals = (
+        (workload.phase is not Phase.TRAINING, "predicts nothing of inference"),
+        (workload.adapters is not None, "covers only steps that train all weights"),
+        (workload.compiled, "covers only eager steps: a compiled one fuses the ops it counts"),
+        (plan.tensor * plan.pipeline > 1, "covers no tensor or pipeline parallelism"),
+        (workload.gpus > 1 and not plan.sharding.gathers, f"needs sharded weights or gradients, not {unsharded}"),
+        (not nvidia, f"covers NVIDIA GPUs only, and {device.name} is none"),
+    )
+    for applies, reason in refusals:
+        if applies:
+            raise InvalidInput(f"the training-step model {reason}")
 
 
 def _precision(workload: Workload, job: TracedJob) -> Precision:
