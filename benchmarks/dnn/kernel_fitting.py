@@ -9,16 +9,9 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, IntArray
-from leadline.estimators.step_time.analytical_kernels import LAUNCH, fit_analytical_model
-from leadline.estimators.step_time.device_features import DeviceFeatures
-from leadline.estimators.step_time.fitted_kernels import (
-    FittedKernels,
-    GroupModel,
-    analytical_model,
-    compact_trees,
-    group_features,
-    kernel_groups,
-)
+from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, fit_analytical_model
+from leadline.estimators.step_time.device_features import DeviceFeatures, group_features
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, GroupModel, compact_trees, kernel_groups
 from leadline.estimators.step_time.kernel_table import KernelTable, distinct_rows
 from leadline.estimators.step_time.learned_kernels import FURTHER, LearnedKernels, alone_s, kernel_keys
 from leadline.estimators.step_time.swept_kernels import (

@@ -12,8 +12,8 @@ from benchmarks.dnn.kernel_data import DRIFTING, FAMILIES, NAMES, half_timings, 
 from benchmarks.dnn.kernel_fitting import fit_kernel_samples, typical_effects
 from benchmarks.dnn.kernel_sweeps import HALF_PLAN, swept_kernels
 from benchmarks.dnn.splits import LEVEL, Array, SplitResult
-from leadline.estimators.step_time.analytical_kernels import combine_with_launch_s
-from leadline.estimators.step_time.fitted_kernels import FittedKernels, analytical_model, kernel_groups
+from leadline.estimators.step_time.analytical_kernels import analytical_model, combine_with_launch_s
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, kernel_groups
 from leadline.estimators.step_time.kernel_table import KERNEL_GROUPS, kernel_coordinates
 from leadline.estimators.step_time.swept_kernels import KernelSamples, fit_sweep, tabulate_kernels
 from leadline.uncertainty.conformal import Residuals, calibrate

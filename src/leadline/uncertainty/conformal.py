@@ -100,23 +100,6 @@ def make_extrapolation_group(errors: Array, weights: Array) -> ConformalGroup:
     )
 
 
-def prior_scale(errors: Array, weights: Array, parts: Sequence[npt.NDArray[np.bool_]]) -> tuple[float, float]:
-    """Return the largest scale among parts of the errors, with its number of configurations; (0, 0) without any.
-
-    The largest, because errors within the fitted range say little about extrapolations.
-    """
-    return max((_scale_of(errors[part], weights[part]) for part in parts if part.any()), default=(0.0, 0.0))
-
-
-def configuration_weights(
-    configuration: npt.NDArray[np.str_], blocked: npt.NDArray[np.bool_], scale: npt.NDArray[np.str_]
-) -> Array:
-    """Return 1 ÷ the repeats of each row's configuration, counted by scale and separately for extrapolations."""
-    names = np.char.add(np.char.add(np.where(blocked, "b", "i"), np.char.add(scale, "\n")), configuration)
-    _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
-    return np.asarray(1.0 / counts[place])
-
-
 def _student(freedom: float, scale: float) -> Array:
     from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s, needed to calibrate and never to predict
 
@@ -308,12 +291,17 @@ def _groups(residuals: Residuals, power: float, typical: float, error: float) ->
     """
     width = _width(residuals.spread, power, typical)
     errors = residuals.log_error / width
-    weights = configuration_weights(residuals.configuration, residuals.blocked, residuals.scale)
+    # Repeats of a configuration share the weight of one, by scale and separately for extrapolations.
+    names = np.char.add(np.where(residuals.blocked, "b", "i"), np.char.add(residuals.scale, "\n"))
+    _, place, counts = np.unique(np.char.add(names, residuals.configuration), return_inverse=True, return_counts=True)
+    weights = 1.0 / counts[place]
     groups = {}
     for name in np.unique(residuals.scale[~residuals.blocked]):
         inside = ~residuals.blocked & (residuals.scale == name)
         elsewhere = residuals.scale != name
-        prior = prior_scale(errors, weights, [elsewhere & ~residuals.blocked, elsewhere & residuals.blocked])
+        # The largest scale, because errors within the fitted range say little about extrapolations.
+        parts = [elsewhere & ~residuals.blocked, elsewhere & residuals.blocked]
+        prior = max((_scale_of(errors[part], weights[part]) for part in parts if part.any()), default=(0.0, 0.0))
         groups[str(name)] = make_group(errors[inside], weights[inside], width[inside], prior)
     relative = residuals.log_error / _full_spread(residuals.spread, _far(residuals.beyond), error)
     tried = residuals.blocked if residuals.blocked.any() else ~residuals.blocked

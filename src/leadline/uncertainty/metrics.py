@@ -17,60 +17,48 @@ from leadline.core.errors import UnknownName
 
 def mae(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the mean absolute error, in the unit of the measurement."""
-    return _mean([abs(p - y) for y, p in _pairs(measured, predicted)])
+    return _mean([abs(p - y) for y, p in _rows(measured, predicted)])
 
 
 def mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the mean absolute percentage error, in percent."""
-    return 100 * _mean([abs(p - y) / y for y, p in _pairs(measured, predicted)])
+    return 100 * _mean([abs(p - y) / y for y, p in _rows(measured, predicted)])
 
 
 def underprediction(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the share of predictions below the measurement, in percent (HARP's UPP)."""
-    return 100 * _mean([float(p < y) for y, p in _pairs(measured, predicted)])
+    return 100 * _mean([float(p < y) for y, p in _rows(measured, predicted)])
 
 
 def up_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the MAPE over the under-predicted points alone (HARP's UP_MAPE), in percent; 0 where there are none."""
-    return 100 * _mean([(y - p) / y for y, p in _pairs(measured, predicted) if p < y], none=0.0)
+    return 100 * _mean([(y - p) / y for y, p in _rows(measured, predicted) if p < y], none=0.0)
 
 
 def ov_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the MAPE over the over-predicted points alone (HARP's OV_MAPE), in percent; 0 where there are none."""
-    return 100 * _mean([(p - y) / y for y, p in _pairs(measured, predicted) if p > y], none=0.0)
+    return 100 * _mean([(p - y) / y for y, p in _rows(measured, predicted) if p > y], none=0.0)
 
 
 def over_request(measured: Sequence[float], requested: Sequence[float]) -> float:
     """Return the median of requested ÷ measured: 1.25 requests a quarter more than needed."""
-    return statistics.median(r / y for y, r in _pairs(measured, requested))
+    return statistics.median(r / y for y, r in _rows(measured, requested))
 
 
 def pinball(measured: Sequence[float], predicted: Sequence[float], quantile: float) -> float:
     """Return the mean pinball loss, in the unit of the measurement; the true ``quantile`` minimises it."""
-    return _mean([max(quantile * (y - p), (quantile - 1) * (y - p)) for y, p in _pairs(measured, predicted)])
+    return _mean([max(quantile * (y - p), (quantile - 1) * (y - p)) for y, p in _rows(measured, predicted)])
 
 
 def coverage(measured: Sequence[float], low: Sequence[float], high: Sequence[float]) -> float:
     """Return the share of measurements within their interval, its ends included, in percent."""
-    return 100 * _mean([float(a <= y <= b) for y, a, b in _triples(measured, low, high)])
+    return 100 * _mean([float(a <= y <= b) for y, a, b in _rows(measured, low, high)])
 
 
-def _pairs(measured: Sequence[float], predicted: Sequence[float]) -> Iterator[tuple[float, float]]:
-    _check(measured, predicted)
-    return zip(measured, predicted, strict=True)
-
-
-def _triples(
-    measured: Sequence[float], low: Sequence[float], high: Sequence[float]
-) -> Iterator[tuple[float, float, float]]:
-    _check(measured, low)
-    _check(measured, high)
-    return zip(measured, low, high, strict=True)
-
-
-def _check(measured: Sequence[float], predicted: Sequence[float]) -> None:
-    if len(measured) == 0 or len(measured) != len(predicted) or not min(measured) > 0:
+def _rows(measured: Sequence[float], *predicted: Sequence[float]) -> Iterator[tuple[float, ...]]:
+    if not len(measured) or any(len(column) != len(measured) for column in predicted) or not min(measured) > 0:
         raise ValueError("a metric needs as many predictions as positive measurements, and at least one")
+    return zip(measured, *predicted, strict=True)
 
 
 def _mean(values: Sequence[float], *, none: float | None = None) -> float:
@@ -131,7 +119,7 @@ def expected_cost(measured: Sequence[float], requested: Sequence[float]) -> floa
     A request that is not used costs ``WASTE`` of its length. A killed run costs its whole request and ``REQUEUE`` of
     its own length, and runs again with ``GROWTH`` times the request until that suffices.
     """
-    return _mean([_cost(y, r) for y, r in _pairs(measured, requested)])
+    return _mean([_cost(y, r) for y, r in _rows(measured, requested)])
 
 
 def _cost(needed: float, requested: float) -> float:

@@ -7,12 +7,11 @@ where it started, and says nothing about another one.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from leadline.estimators.ports import Array, State, floats
 
 LEAST_SPREAD = 1e-6
 """Smallest spread that is believed: no estimator is exact."""
@@ -76,11 +75,11 @@ class NormalizedScores:
         width, points = np.exp(half), np.asarray(point, float)
         return points / width, points * width
 
-    def dump(self) -> dict[str, npt.NDArray[Any]]:
+    def dump(self) -> State:
         """Return the state as arrays by name."""
         return {"scores": self.scores, "weights": self.weights}
 
     @classmethod
-    def load(cls, state: dict[str, npt.NDArray[Any]]) -> "NormalizedScores":
+    def load(cls, state: State) -> "NormalizedScores":
         """Restore the scores from their state."""
-        return cls(np.asarray(state["scores"], float), np.asarray(state["weights"], float))
+        return cls(floats(state["scores"]), floats(state["weights"]))

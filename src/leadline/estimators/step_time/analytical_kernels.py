@@ -14,7 +14,7 @@ import numpy as np
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.device_features import PlacedKernels
 from leadline.estimators.step_time.gauss_newton import Damping, minimize
-from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION
+from leadline.estimators.step_time.kernel_table import BATCHED, COMPUTING, CONVOLUTION, MATRIX, NORM, PRODUCT
 
 TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
 # Candidate tiles of the output and splits of the inner sum.
@@ -227,6 +227,13 @@ NORMALIZATION_MODEL = AnalyticalModel(
     (0.3, 1.0, 1.0, 1.0, 0.7, 0.7, 1.0),
     _normalising,
 )
+_MODELS = {PRODUCT: PRODUCT_MODEL, BATCHED: BATCHED_MODEL, CONVOLUTION: CONVOLUTION_MODEL, NORM: NORMALIZATION_MODEL,
+           MATRIX: PRODUCT_MODEL}  # fmt: skip
+
+
+def analytical_model(group: int) -> AnalyticalModel:
+    """Return the analytical model of a group."""
+    return _MODELS.get(group, STREAMING_MODEL)
 
 
 # Log error from which on a kernel counts less than its square (pseudo-Huber).

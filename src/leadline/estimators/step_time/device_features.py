@@ -12,7 +12,7 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.ports import Array
-from leadline.estimators.step_time.kernel_table import COMPUTING, DTYPES, KernelTable
+from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, DTYPES, MATRIX, KernelTable
 from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM, require_bandwidth
 
 # Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
@@ -227,3 +227,12 @@ def streaming_features(placed: PlacedKernels, kernel_s: Array) -> Array:
         placed.modern,
     ]
     return np.column_stack(features)
+
+
+def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
+    """Return the features that a group's trees read."""
+    if group == CONVOLUTION:
+        return convolving_features(placed, kernel_s)
+    if group in COMPUTING or group == MATRIX:
+        return computing_features(placed, kernel_s)
+    return streaming_features(placed, kernel_s)

@@ -9,33 +9,14 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.estimators.ports import Array, IntArray, State, floats, nest, strings, text_array, unnest
-from leadline.estimators.step_time.analytical_kernels import (
-    BATCHED_MODEL,
-    CONVOLUTION_MODEL,
-    LAUNCH,
-    NORMALIZATION_MODEL,
-    PRODUCT_MODEL,
-    STREAMING_MODEL,
-    AnalyticalModel,
-    lower_bound_s,
-)
-from leadline.estimators.step_time.device_features import (
-    DeviceFeatures,
-    PlacedKernels,
-    computing_features,
-    convolving_features,
-    place_kernels,
-    streaming_features,
-)
+from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, lower_bound_s
+from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, group_features, place_kernels
 from leadline.estimators.step_time.kernel_gp import KernelGP
 from leadline.estimators.step_time.kernel_table import (
-    BATCHED,
     COMPUTING,
     CONVOLUTION,
     KERNEL_GROUPS,
     MATRIX,
-    NORM,
-    PRODUCT,
     KernelTable,
     gp_coordinates,
 )
@@ -47,8 +28,6 @@ Marks = npt.NDArray[np.bool_]
 
 # Substitutes of each group without a model, most similar first.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
-_MODELS = {PRODUCT: PRODUCT_MODEL, BATCHED: BATCHED_MODEL, CONVOLUTION: CONVOLUTION_MODEL, NORM: NORMALIZATION_MODEL,
-           MATRIX: PRODUCT_MODEL}  # fmt: skip
 # Largest log correction by trees.
 LARGEST_CORRECTION = 1.0
 
@@ -271,20 +250,6 @@ def kernel_groups(placed: PlacedKernels) -> IntArray:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
     return np.asarray(np.where(computing & placed.matrix, MATRIX, placed.kernels.law))
-
-
-def analytical_model(group: int) -> AnalyticalModel:
-    """Return the analytical model of a group."""
-    return _MODELS.get(group, STREAMING_MODEL)
-
-
-def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
-    """Return the features that a group's trees read."""
-    if group == CONVOLUTION:
-        return convolving_features(placed, kernel_s)
-    if group in COMPUTING or group == MATRIX:
-        return computing_features(placed, kernel_s)
-    return streaming_features(placed, kernel_s)
 
 
 def compact_trees(grown: Trees) -> State:

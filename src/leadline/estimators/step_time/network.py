@@ -15,9 +15,9 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op
 from leadline.core.hardware import Device
-from leadline.estimators.ports import IntArray
+from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS, OpTable
-from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, Array, OpBasis, roofline_terms_s
+from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis, roofline_terms_s
 
 Float32Array = npt.NDArray[np.float32]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leadline.estimators.ports import IntArray
+from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.gauss_newton import Damping, minimize
 from leadline.estimators.step_time.op_residuals import OpShares, fit_op_residuals
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, Cells
@@ -23,7 +23,6 @@ from leadline.estimators.step_time.op_utilization import (
     OVERLAP_POWER,
     SHARED_COLUMNS,
     WEIGHT_COUNT,
-    Array,
     ObservedSteps,
     OpBasis,
     OpUtilization,

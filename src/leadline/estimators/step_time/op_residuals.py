@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.estimators.gp import squared_exponential
-from leadline.estimators.ports import IntArray, State
+from leadline.estimators.ports import Array, IntArray, State
 from leadline.estimators.step_time.kernel_table import distinct_rows
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
 
-Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
 # Classes of which a library has many kernels, or none: their speed jumps with the sizes.

@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
-from leadline.estimators.ports import IntArray
+from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.kernel_families import plain_name
-
-Array = npt.NDArray[np.float64]
 
 _BOTH_WAYS = (
     "conv_depthwise", "conv_grouped", "conv_pointwise", "conv_dense", "gemm", "batched_gemm", "attention", "rnn",

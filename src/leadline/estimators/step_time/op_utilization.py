@@ -14,12 +14,10 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device
-from leadline.estimators.ports import State, nest, unnest
+from leadline.estimators.ports import Array, State, nest, unnest
 from leadline.estimators.step_time.op_residuals import OpResiduals
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells, OpTable
 from leadline.estimators.step_time.roofline import require_bandwidth
-
-Array = npt.NDArray[np.float64]
 
 # Least multiple of an op's roofline: caches serve some ops faster than memory could.
 LEAST_MULTIPLE = 0.6

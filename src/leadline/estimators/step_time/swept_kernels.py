@@ -12,15 +12,14 @@ from leadline.core.estimate import Tier
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, KernelTiming
 from leadline.estimators.ports import Array, IntArray
-from leadline.estimators.step_time.analytical_kernels import KernelMeasurements, fit_analytical_model, subtract_launch_s
-from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, place_kernels
-from leadline.estimators.step_time.fitted_kernels import (
-    LARGEST_CORRECTION,
-    FittedKernels,
-    SweptGroup,
+from leadline.estimators.step_time.analytical_kernels import (
+    KernelMeasurements,
     analytical_model,
-    kernel_groups,
+    fit_analytical_model,
+    subtract_launch_s,
 )
+from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, place_kernels
+from leadline.estimators.step_time.fitted_kernels import LARGEST_CORRECTION, FittedKernels, SweptGroup, kernel_groups
 from leadline.estimators.step_time.kernel_families import PRODUCTS, RECURRENT
 from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp
 from leadline.estimators.step_time.kernel_table import KernelTable, gp_coordinates, tabulate_ops

@@ -66,14 +66,11 @@ class TransformerStepModel:
         x = (efficiency_features(steps) - self.middle) / self.scale
         remainder, unsure = self.process.predict(x)
         parameter_variance = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
-        beyond = self._extrapolation(steps)
+        magnitudes = log_magnitudes(steps)
+        beyond = np.maximum(np.maximum(magnitudes - self.most, self.least - magnitudes), 0.0).max(axis=1)
         grown = GROWTH * np.maximum(beyond - VALIDATED_LOG_DISTANCE, 0.0)
-        variance = parameter_variance + unsure**2 + self.noise**2 + grown**2 + self._untested_spread(steps, slopes) ** 2
+        variance = parameter_variance + unsure**2 + self.noise**2 + grown**2 + self.untested_spread(steps) ** 2
         return Predictions(point * np.exp(remainder), np.sqrt(variance), beyond)
-
-    def untested_spread(self, steps: Sequence[TransformerStep]) -> Array:
-        """Return the part of the spread (n,) that no training step can test: new GPUs, other blocks."""
-        return self._untested_spread(steps, _slopes(self.theta, step_terms(steps)))
 
     def parts(self, steps: Sequence[TransformerStep]) -> dict[str, Array]:
         """Return the seconds of one step by kind of computing, and of communication without overlap."""
@@ -88,14 +85,9 @@ class TransformerStepModel:
         context = {"noise": np.array([self.noise]), "generations": text_array(self.generations)}
         return {name: getattr(self, name) for name in names} | context | nest("process", self.process.dump())
 
-    def _extrapolation(self, steps: Sequence[TransformerStep]) -> Array:
-        magnitudes = log_magnitudes(steps)
-        return np.asarray(
-            np.maximum(np.maximum(magnitudes - self.most, self.least - magnitudes), 0.0).max(axis=1), np.float64
-        )
-
-    def _untested_spread(self, steps: Sequence[TransformerStep], slopes: Array) -> Array:
-        """Return the spread due to GPU generations and block shapes outside the training data."""
+    def untested_spread(self, steps: Sequence[TransformerStep]) -> Array:
+        """Return the part of the spread (n,) that no training step can test: new GPUs, other blocks."""
+        slopes = _slopes(self.theta, step_terms(steps))
         new = np.array([gpu_generation(step.device) not in self.generations for step in steps])
         unlike = np.array([not step.usual for step in steps])
         products, attention = slopes[:, COEFFICIENTS.index("products")], slopes[:, COEFFICIENTS.index("attention")]
