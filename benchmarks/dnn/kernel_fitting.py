@@ -70,12 +70,12 @@ def _learned(
 ) -> tuple[GroupModel, dict[str, Array], dict[tuple[str, int], float]]:
     """Return the model of a group, and the offsets and launches of each device."""
     few = timings.at(_some(timings.device, most[0], seed))
-    fitted = fit_analytical_model(analytical_model(number), make_measurements(few))
+    at, effects = fit_analytical_model(analytical_model(number), make_measurements(few))
     many = timings.at(_some(timings.device, most[1], seed + 1))
     groups, keys = effect_groups(many)
-    before = {key: fitted.effects[i] for i, key in enumerate(effect_groups(few)[1])}
+    before = {key: effects[i] for i, key in enumerate(effect_groups(few)[1])}
     table = np.array([before.get(key, np.zeros(3)) for key in keys])
-    law = GroupModel(fitted.at, _trees(number, many, fitted.at, table[groups, np.arange(3)], seed))
+    law = GroupModel(at, _trees(number, many, at, table[groups, np.arange(3)], seed))
     names = timings.boards.names
     apart = {names[device]: value.copy() for (device, kind), value in before.items() if kind < 0}
     launches = {(names[device], kind): float(value[0]) for (device, kind), value in before.items() if kind >= 0}

@@ -245,14 +245,6 @@ DAMPING = Damping(start=1e-2, easier=4, harder=5, enough=1e-4, rounds=30)
 
 
 @dataclass(frozen=True, slots=True)
-class FittedAnalyticalModel:
-    """Parameters (p,), and effects (g, 3) of the measured groups."""
-
-    at: Array
-    effects: Array
-
-
-@dataclass(frozen=True, slots=True)
 class KernelMeasurements:
     """n measured kernels: seconds, whether they include the launch (0 or 1), and effect groups (n, 3).
 
@@ -268,12 +260,15 @@ class KernelMeasurements:
 
 def fit_analytical_model(
     law: AnalyticalModel, measured: KernelMeasurements, *, apart: Array = APART
-) -> FittedAnalyticalModel:
-    """Return the likeliest parameters and effects, with normal priors of deviations ``law.loose`` and ``apart``."""
+) -> tuple[Array, Array]:
+    """Return the likeliest parameters (p,) and effects (g, 3) of the measured groups.
+
+    Their priors are normal, with the deviations ``law.loose`` and ``apart``.
+    """
     p, groups = len(law.start), int(measured.groups.max()) + 1
     start = np.concatenate([law.start, np.zeros(3 * groups)])
     x, _ = minimize(_Problem(law, measured, start, np.concatenate([law.loose, np.tile(apart, groups)])), start, DAMPING)
-    return FittedAnalyticalModel(x[:p], x[p:].reshape(-1, 3))
+    return x[:p], x[p:].reshape(-1, 3)
 
 
 @dataclass(frozen=True, slots=True)

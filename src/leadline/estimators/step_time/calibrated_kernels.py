@@ -201,7 +201,7 @@ class CalibratedKernels:
                 dims |= {name: max(dims.get(name, 1) * width // 4, 1) for name in ("elements", "columns")}
         if points is None:
             return self._base_s(family, dtype, dims, flops, moved)
-        if points.by_size:
+        if len(points.surface.points[0]) == 1:  # the sweep measured this family along its size only
             return points.along(math.log(max(dims.get("elements", 1), 1)))
         share = 1.0
         if family.endswith("_backward") and dims.get("gradients") == 1:
@@ -223,11 +223,6 @@ class _Family:
 
     surface: KrigingSurface
     line: tuple[tuple[float, float], ...]
-
-    @property
-    def by_size(self) -> bool:
-        """True if the sweep measured this family along its size only."""
-        return len(self.surface.points[0]) == 1
 
     @classmethod
     def of(cls, points: list[tuple[tuple[float, ...], float, float]]) -> "_Family":

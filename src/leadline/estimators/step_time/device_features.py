@@ -42,14 +42,13 @@ def require_gpu(device: Device, subject: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFeatures:
-    """Specifications of d devices: ``peak`` (d, dtypes), NaN where unknown; the others (d,).
+class _Specifications:
+    """Columns of specifications.
 
     ``allowed`` is the float32 rate within the power limit outside matrix units (FLOP/s), infinite if unknown.
     ``modern`` is 1 for NVIDIA's devices since Volta, which issue integers and floats together.
     """
 
-    names: tuple[str, ...]
     peak: Array
     vector: Array
     allowed: Array
@@ -58,6 +57,13 @@ class DeviceFeatures:
     units: Array
     clock_hz: Array
     modern: Array
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFeatures(_Specifications):
+    """Specifications of d devices: ``peak`` (d, dtypes), NaN where unknown; the others (d,)."""
+
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> "DeviceFeatures":
@@ -68,7 +74,6 @@ class DeviceFeatures:
         """
         bandwidths = [require_bandwidth(device) for device in devices]
         return cls(
-            tuple(device.name for device in devices),
             np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES)),
             np.array([_vector(device) for device in devices]),
             np.array([_allowed(device) for device in devices]),
@@ -77,34 +82,27 @@ class DeviceFeatures:
             np.array([float(device.compute_units or _units(device)) for device in devices]),
             np.array([_clock_hz(device) for device in devices]),
             np.array([float(_generation(device) >= 7) for device in devices]),
+            tuple(device.name for device in devices),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedKernels:
+class PlacedKernels(_Specifications):
     """n kernels, each with the figures of the device it runs on, all of shape (n,).
 
     ``matrix`` is true where the arithmetic runs on matrix units.
     """
 
-    kernels: KernelTable
-    peak: Array
-    vector: Array
-    allowed: Array
-    bytes_per_s: Array
-    l2_bytes: Array
-    units: Array
-    clock_hz: Array
-    modern: Array
     matrix: npt.NDArray[np.bool_]
+    kernels: KernelTable
 
     def __len__(self) -> int:
         return len(self.kernels)
 
     def at(self, chosen: npt.NDArray[np.generic]) -> "PlacedKernels":
         """Return the rows that a mask or positions name."""
-        columns = (getattr(self, field.name)[chosen] for field in fields(self) if field.name != "kernels")
-        return PlacedKernels(self.kernels.at(chosen), *columns)
+        columns = {field.name: getattr(self, field.name)[chosen] for field in fields(self) if field.name != "kernels"}
+        return PlacedKernels(**columns, kernels=self.kernels.at(chosen))
 
 
 def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> PlacedKernels:
@@ -127,7 +125,7 @@ def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArr
     figures = {
         name: getattr(boards, name)[where] for name in ("bytes_per_s", "l2_bytes", "units", "clock_hz", "modern")
     }
-    return PlacedKernels(kernels, peak, vector, allowed, **figures, matrix=matrix)
+    return PlacedKernels(peak, vector, allowed, **figures, matrix=matrix, kernels=kernels)
 
 
 def _peaks(device: Device) -> list[float]:

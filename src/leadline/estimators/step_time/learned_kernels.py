@@ -30,11 +30,7 @@ KernelTableFactory = Callable[[Sequence[Op]], KernelTable]
 def kernel_table_factory(fitted: FittedKernels) -> KernelTableFactory:
     """Return a factory of the tables that ``fitted`` predicts from."""
     names = {name: i for i, name in enumerate(fitted.names)}
-
-    def columns(ops: Sequence[Op]) -> KernelTable:
-        return tabulate_ops(ops, names)
-
-    return RecentCache(columns)
+    return RecentCache[Sequence[Op], KernelTable](lambda ops: tabulate_ops(ops, names))
 
 
 class LearnedKernels:

@@ -133,7 +133,10 @@ def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]
             if not op.bytes_read + op.bytes_written:
                 behind.append(frozenset())
                 continue
-            number = numbers.setdefault(_identity(op), len(ops))
+            # Two ops of the same key are the same to the network.
+            key = (op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.kernels,
+                   tuple(sorted(op.dims.items())), op.inputs, op.outputs)  # fmt: skip
+            number = numbers.setdefault(key, len(ops))
             if number == len(ops):
                 ops.append(op)
             counts[number] = counts.get(number, 0.0) + op.count
@@ -189,10 +192,3 @@ def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
     logs = [log2(value / usual) for value, usual in figures.values() if value]
     version = setting.release / 100 - 2
     return [float(setting.phase == "train"), float(setting.layout == "nhwc"), version, version * abs(version), *logs]
-
-
-def _identity(op: Op) -> tuple[object, ...]:
-    """Return the key of ops that the network cannot distinguish."""
-    sizes = tuple(sorted(op.dims.items()))
-    return (op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.kernels, sizes,
-            op.inputs, op.outputs)  # fmt: skip

@@ -94,7 +94,10 @@ class _Search:
         used = np.unique(np.concatenate([_columns(steps.basis) for steps in observed]))
         place = np.full(WEIGHT_COUNT, -1)
         place[used] = np.arange(len(used))
-        pull = np.concatenate([ridge * _stiffness()[used], np.full(2 * len(observed), ridge * FREEDOM / 10)])
+        stiffness = np.ones(WEIGHT_COUNT)
+        for column in (0, *FLAG_COLUMNS):
+            stiffness[SHARED_COLUMNS + column :: CLASS_COLUMNS] = FREEDOM
+        pull = np.concatenate([ridge * stiffness[used], np.full(2 * len(observed), ridge * FREEDOM / 10)])
         cells = [Cells.of(steps.basis.table) for steps in observed]
         departed = [op_residuals(steps.basis, prior) for steps in observed]
         return cls(observed, cells, prior, used, place, departed, pull)
@@ -179,13 +182,6 @@ def _columns(basis: OpBasis) -> IntArray:
     for column in range(CLASS_COLUMNS):
         spoken[np.unique(basis.table.classes[basis.by_class[:, column] != 0]), column] = True
     return np.concatenate([shared, SHARED_COLUMNS + np.flatnonzero(spoken.ravel())])
-
-
-def _stiffness() -> Array:
-    stiffness = np.ones(WEIGHT_COUNT)
-    for column in (0, *FLAG_COLUMNS):
-        stiffness[SHARED_COLUMNS + column :: CLASS_COLUMNS] = FREEDOM
-    return stiffness
 
 
 # Ridges towards the prior for few steps, firmest first. A device's deviation is unknown, so the mean of all fits is

@@ -5,7 +5,7 @@ the sum of its ops', weighted by their shares of the step. Whole steps therefore
 unseen model inherits those of similar kernels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -56,11 +56,8 @@ class OpResiduals:
 
     def merge(self, newer: "OpResiduals") -> "OpResiduals":
         """Return the sum of both."""
-        return OpResiduals(
-            np.concatenate([self.classes, newer.classes]),
-            np.concatenate([self.at, newer.at]),
-            np.concatenate([self.weight, newer.weight]),
-        )
+        names = [field.name for field in fields(self)]
+        return OpResiduals(*(np.concatenate([getattr(self, name), getattr(newer, name)]) for name in names))
 
     def dump(self) -> State:
         """Return the known ops as arrays."""
@@ -115,11 +112,7 @@ def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
 def op_coordinates(table: OpTable) -> Single:
     """Return the coordinates (n, c) of ops in their class, in units of correlation length."""
     s = table.sizes
-    factors = [np.minimum(_factors_of_two(s[:, column]), _MOST_FACTORS) for column in (0, 1)]
-    columns = [*s[:, :6].T, *factors, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
+    widths = np.maximum(np.rint(2.0 ** s[:, :2]), 1).astype(np.int64)
+    factors = np.minimum(np.log2(widths & -widths), _MOST_FACTORS)
+    columns = [*s[:, :6].T, *factors.T, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
     return np.asarray((np.stack(columns, 1) / _OCTAVES).astype(np.float32))
-
-
-def _factors_of_two(logarithm: Array) -> Array:
-    size = np.maximum(np.rint(2.0**logarithm), 1).astype(np.int64)
-    return np.asarray(np.log2(size & -size))

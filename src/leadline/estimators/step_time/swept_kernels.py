@@ -147,14 +147,14 @@ def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
 def _adapted(fitted: FittedKernels, number: int, samples: KernelSamples) -> tuple[Array, dict[int, float], SweptGroup]:
     """Return a device's effects, launches by name and fit of one group, with the shared model as prior."""
     expected = replace(analytical_model(number), start=tuple(fitted.groups[number].at.tolist()))
-    fit = fit_analytical_model(expected, make_measurements(samples), apart=SWEPT_DEVIATIONS)
+    at, effects = fit_analytical_model(expected, make_measurements(samples), apart=SWEPT_DEVIATIONS)
     groups, keys = effect_groups(samples)
-    launches = {kind: float(fit.effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
-    whole = fit.effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
+    launches = {kind: float(effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
+    whole = effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
     if launches:
         whole[0] = float(np.median(list(launches.values())))
-    surface = _fit_residuals(fitted, number, samples, fit.at, fit.effects[groups, np.arange(3)])
-    return whole, launches, SweptGroup(fit.at, surface)
+    surface = _fit_residuals(fitted, number, samples, at, effects[groups, np.arange(3)])
+    return whole, launches, SweptGroup(at, surface)
 
 
 def _fit_residuals(

@@ -21,19 +21,15 @@ from leadline.estimators.ports import Array
 # Share of the peak that matrix products keep through a whole step, against Ampere's: Megatron-LM reports 47 % of the
 # peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5).
 SUSTAINED = {"Hopper": 0.83}
-
 # FLOPs per streaming multiprocessor and clock in fused causal attention, forward and backward: 109 TFLOP/s of
 # FlashAttention 1 on an A100 at head size 128 (Dao 2023). It uses Ampere's instructions, so a later GPU is faster by
 # its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to 1.7 from A100 to H100, and multiprocessors × clock
 # 1.6.
 ATTENTION_FLOPS_PER_CLOCK = 716.0
-
 # Sequence length at which fused attention reaches half of its speed, from the same figures.
 ATTENTION_RAMP = 450.0
-
 # Relative difference within which a block has as many weights as those that were measured.
 SAME = 0.02
-
 # The output layer stays in it where the blocks' products are in float8.
 HEAD_DTYPE = "bfloat16"
 
