@@ -88,18 +88,6 @@ def make_group(errors: Array, weights: Array, width: Array, prior: tuple[float, 
     return ConformalGroup(errors[order], weights[order], _student(freedom, np.sqrt(variance)), least)
 
 
-def make_extrapolation_group(errors: Array, weights: Array) -> ConformalGroup:
-    """Return the group of extrapolations from their errors, which are relative to the estimator's spread.
-
-    Extrapolations from one set of runs go wrong together, so many count as few. The prior is the estimator's spread.
-    """
-    scale, counts = _scale_of(errors, weights)
-    variance = (PRIOR_COUNTS_AS + counts * scale**2) / (PRIOR_COUNTS_AS + counts)
-    return ConformalGroup(
-        np.empty(0), np.empty(0), _student(PRIOR_COUNTS_AS, max(float(np.sqrt(variance)), LEAST_SPREAD_SHARE))
-    )
-
-
 def _student(freedom: float, scale: float) -> Array:
     from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s, needed to calibrate and never to predict
 
@@ -305,7 +293,11 @@ def _groups(residuals: Residuals, power: float, typical: float, error: float) ->
         groups[str(name)] = make_group(errors[inside], weights[inside], width[inside], prior)
     relative = residuals.log_error / _full_spread(residuals.spread, _far(residuals.beyond), error)
     tried = residuals.blocked if residuals.blocked.any() else ~residuals.blocked
-    return {**groups, EXTRAPOLATIONS: make_extrapolation_group(relative[tried], weights[tried])}
+    scale, count = _scale_of(relative[tried], weights[tried])
+    # Extrapolations from one set of runs go wrong together, so many count as few. The prior is the estimator's spread.
+    variance = (PRIOR_COUNTS_AS + count * scale**2) / (PRIOR_COUNTS_AS + count)
+    student = _student(PRIOR_COUNTS_AS, max(float(np.sqrt(variance)), LEAST_SPREAD_SHARE))
+    return {**groups, EXTRAPOLATIONS: ConformalGroup(np.empty(0), np.empty(0), student)}
 
 
 def _power(inside: Residuals, typical: float) -> float:

@@ -136,7 +136,9 @@ class _Bet:
     def play(self, number: int, factor: float) -> float:
         """Multiply the stake by the payment for an outcome, numbered from 0, and return it."""
         log_new, log_factor = -math.log((number + 1) * (number + 2)), math.log(factor)
-        self.log_stake = _log_sum(self.log_stake, log_new) + log_factor
+        # The logarithm of a sum, shifted so that neither part overflows.
+        top = max(self.log_stake, log_new)
+        self.log_stake = top + math.log(math.exp(self.log_stake - top) + math.exp(log_new - top)) + log_factor
         return math.exp(min(self.log_stake, _MOST))
 
     def factor(self, low: float, high: float, *, censored: bool) -> float:
@@ -218,8 +220,3 @@ def _unlikelihood(scores: Sequence[float]) -> float:
     """Return the negative log-likelihood of Laplace-distributed scores, without constant terms."""
     middle = median(scores)
     return len(scores) * math.log(max(fmean(abs(score - middle) for score in scores), LEAST_WIDTH))
-
-
-def _log_sum(first: float, second: float) -> float:
-    top = max(first, second)
-    return top + math.log(math.exp(first - top) + math.exp(second - top))
