@@ -8,7 +8,7 @@ import numpy.typing as npt
 from benchmarks.dnn.vision_data import VisionSteps
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array
-from leadline.estimators.step_time.kernel_fitting import KernelSamples
+from leadline.estimators.step_time.swept_kernels import KernelSamples
 
 
 def nearest_row(learned: Array, values: Array, rows: Array, scale: Array | None = None) -> Array:

@@ -7,13 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dnn.kernel_data import NAMES, STREAMS, half_timings, timings
+from benchmarks.dnn.kernel_fitting import fit_kernels
 from benchmarks.dnn.kernels import HALF, HeldOutKernels, KernelTrust, table_of, trusted_model
+from benchmarks.dnn.setting_models import find_learned_classes
 from benchmarks.dnn.transformers import held_out_runs
 from benchmarks.dnn.vision_lab import VisionLab, setting_of
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.estimators.step_time.fitted_kernels import KERNEL_GROUPS, FittedKernels, kernel_groups
-from leadline.estimators.step_time.kernel_fitting import KernelSample, fit_kernels
-from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels, find_learned_classes
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, kernel_groups
+from leadline.estimators.step_time.kernel_table import KERNEL_GROUPS
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels, SettingModel
+from leadline.estimators.step_time.swept_kernels import KernelSample
 
 MOST = {"bmm": 2500, "linear": 2500, "conv": 2500, "ln": 1400, "softmax": 1750, **dict.fromkeys(STREAMS, 300)}
 """Kernels of each device and table in the training data."""
@@ -73,12 +76,11 @@ USUAL = 0.9
 def fitted_op_models(lab: VisionLab) -> OpUtilizationModels:
     """Return the op model of every measured setting, fitted to all of its steps."""
     laws = lab.laws(np.arange(len(lab.steps.step_s)))
-    models, usual, classes = {}, {}, {}
+    models = {}
     for name in np.unique(lab.setting).tolist():
         rows = np.flatnonzero(lab.setting == name)
         device, setting = name.split()[0], setting_of(lab, name)
         basis = lab.bases[device].select(np.unique(lab.steps.graph[rows]))
-        models[setting] = laws[name]
-        usual[setting] = float(np.quantile(lab.priced(rows, device, laws, name).spread, USUAL))
-        classes[setting] = find_learned_classes(basis, laws[name])
-    return OpUtilizationModels(models, usual, classes)
+        usual = float(np.quantile(lab.priced(rows, device, laws, name).spread, USUAL))
+        models[setting] = SettingModel(laws[name], usual, find_learned_classes(basis, laws[name]), setting.device)
+    return OpUtilizationModels(models)

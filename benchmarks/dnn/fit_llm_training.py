@@ -14,17 +14,12 @@ import numpy as np
 from benchmarks.dnn.llm_training import DEVICES, Mask, MptSteps, splits, steps_of
 from benchmarks.dnn.splits import SplitResult
 from benchmarks.dnn.tables import read_table
+from benchmarks.shipped.cards import StepModelCard
+from benchmarks.shipped.step_model import fit_step_model, write_step_model
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.estimators.step_time.transformer import COEFFICIENTS
 from leadline.estimators.step_time.transformer_terms import MAGNITUDES
-from leadline.training.transformer_steps import (
-    STEP_MODEL_CARD_FILE,
-    STEP_MODEL_FILE,
-    StepModel,
-    StepModelCard,
-    fit_step_model,
-    write_step_model,
-)
+from leadline.training.transformer_steps import STEP_MODEL_CARD_FILE, STEP_MODEL_FILE, StepModel
 
 REFUSED = (
     "inference, compiled steps, single precision",

@@ -11,7 +11,7 @@ from benchmarks.dnn.tables import Columns, read_table, select_rows
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device
-from leadline.estimators.step_time.kernel_fitting import KernelSample
+from leadline.estimators.step_time.swept_kernels import KernelSample
 
 DEVICES = {
     "AMD Instinct MI100": "MI100", "NVIDIA A100-PCIE-40GB": "A100 PCIe 40GB", "Tesla P100-PCIE-16GB": "P100 PCIe 16GB",

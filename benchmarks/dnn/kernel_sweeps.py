@@ -8,8 +8,8 @@ import numpy.typing as npt
 from benchmarks.dnn.splits import Array
 from leadline.catalog.probes.timing_cost import timing_cost_s, timing_probability
 from leadline.estimators.step_time.fitted_kernels import kernel_groups
-from leadline.estimators.step_time.kernel_fitting import KernelSamples
-from leadline.estimators.step_time.kernel_gp import kernel_coordinates
+from leadline.estimators.step_time.kernel_table import kernel_coordinates
+from leadline.estimators.step_time.swept_kernels import KernelSamples
 
 Whole = npt.NDArray[np.int64]
 

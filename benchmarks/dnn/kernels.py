@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from benchmarks.dnn import baselines
 from benchmarks.dnn.kernel_data import DRIFTING, FAMILIES, NAMES, half_timings, timings
+from benchmarks.dnn.kernel_fitting import fit_kernel_samples, typical_effects
 from benchmarks.dnn.kernel_sweeps import HALF_PLAN, swept_kernels
 from benchmarks.dnn.splits import LEVEL, Array, SplitResult
-from leadline.estimators.step_time.analytical_kernels import combine_with_launch_s
-from leadline.estimators.step_time.fitted_kernels import KERNEL_GROUPS, FittedKernels, analytical_model, kernel_groups
-from leadline.estimators.step_time.kernel_fitting import KernelSamples, fit_kernel_samples, tabulate_kernels
-from leadline.estimators.step_time.kernel_gp import kernel_coordinates
-from leadline.estimators.step_time.swept_kernels import fit_sweep
+from leadline.estimators.step_time.analytical_kernels import analytical_model, combine_with_launch_s
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, kernel_groups
+from leadline.estimators.step_time.kernel_table import KERNEL_GROUPS, kernel_coordinates
+from leadline.estimators.step_time.swept_kernels import KernelSamples, fit_sweep, tabulate_kernels
 from leadline.uncertainty.conformal import Residuals, calibrate
 
 Whole = npt.NDArray[np.int64]
@@ -209,7 +209,7 @@ class _SweptDevice:
 def trusted_model(fitted: FittedKernels, suit: KernelTrust) -> FittedKernels:
     """Return the model with settings for new devices."""
     laws = {
-        number: replace(law, trusted=suit.trusted, typical=suit.share * fitted.typical_effects(number))
+        number: replace(law, trusted=suit.trusted, typical=suit.share * typical_effects(fitted, number))
         for number, law in fitted.groups.items()
     }
     return replace(fitted, groups=laws)

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.best_constant import best_constant
 from benchmarks.dnn.baselines import boosted_rows, nearest_row
 from benchmarks.dnn.splits import LEVEL, Array, SplitResult, joined_split
 from benchmarks.dnn.tables import Columns, read_table
+from benchmarks.shipped.step_model import fit_step_model
+from benchmarks.shipped.transformer_fitting import fit_transformer_steps, model_flops
 from leadline.catalog.read import TomlCatalog
 from leadline.core.workload import Sharding
-from leadline.estimators.step_time.transformer import fit_transformer_steps
 from leadline.estimators.step_time.transformer_terms import TransformerStep
-from leadline.training.transformer_steps import fit_step_model
-from leadline.uncertainty.metrics import best_constant
 
 Mask = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.str_]
@@ -216,7 +216,7 @@ def _roofs(part: MptSteps) -> Array:
     """Return the seconds of arithmetic at the peak and of activations at the bandwidth (n, 2)."""
     return np.array(
         [
-            [s.model_flops / s.device.peak_flops_per_s[s.dtype],
+            [model_flops(s) / s.device.peak_flops_per_s[s.dtype],
              s.microbatches * s.tokens * s.layers * s.width * 2 / (s.device.memory_bytes_per_s or 1)]
             for s in part.steps
         ]

@@ -10,13 +10,14 @@ import numpy as np
 
 from benchmarks.dnn.fit_kernels import fitted_on_all
 from benchmarks.dnn.kernel_data import product_op, streamed_op
+from benchmarks.dnn.kernel_fitting import interpolate_kernels, predict_steps_s
 from benchmarks.results import BenchmarkRow, at_most
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device
 from leadline.estimators.step_time.fitted_kernels import FittedKernels
 from leadline.estimators.step_time.kernel_table import tabulate_ops
-from leadline.estimators.step_time.learned_kernels import LearnedKernels, predict_steps_s
+from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels
 from leadline.training.shipped_files import SHIPPED_FOLDER
 from leadline.training.shipped_models import shipped_kernels, shipped_op_utilization
@@ -89,7 +90,7 @@ def configurations_s(fitted: FittedKernels) -> float:
     chosen = [TomlCatalog().device(name) for name in DEVICES]
 
     def priced() -> None:
-        batches = [few.interpolate(many, (batch - 1) / 124) for batch in range(1, 126)]
+        batches = [interpolate_kernels(few, many, (batch - 1) / 124) for batch in range(1, 126)]
         tables = [table for table in batches for _ in chosen]
         predict_steps_s(fitted, tables, [device for _ in batches for device in chosen])
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from benchmarks.dnn.fit_kernels import fitted_op_models
@@ -17,6 +16,7 @@ from benchmarks.dnn.selection import records
 from benchmarks.dnn.vision_lab import DEVICES, VisionLab
 from benchmarks.dnn.vision_tabular import StepTable
 from benchmarks.dnn.vision_tabular import black_box_groups as tried_black_box
+from benchmarks.shipped.cards import NetworkCard, ShippedEstimatorsCard, shipped_network_card, write_card
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.estimators.ports import State
@@ -24,7 +24,6 @@ from leadline.estimators.step_time.selection import AccuracyRecord, Domain, Step
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.training import shipped_models
 from leadline.training.shipped_files import SHIPPED_FOLDER
-from leadline.training.shipped_models import NetworkCard, ShippedEstimatorsCard, shipped_network_card
 
 NETWORK = NetworkKernels.name
 LEARNED_FROM = {
@@ -77,9 +76,7 @@ def _write(data: Path) -> None:
     _save(SHIPPED_FOLDER / shipped_models.KERNELS_FILE, fitted.dump())
     _save(SHIPPED_FOLDER / shipped_models.STEPS_FILE, laws.dump())
     _save(SHIPPED_FOLDER / shipped_models.BLACK_BOX_FILE, table.fitted(np.arange(len(table.step_s))).dump())
-    (SHIPPED_FOLDER / shipped_models.CARD_FILE).write_bytes(
-        msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n"
-    )
+    write_card(SHIPPED_FOLDER / shipped_models.CARD_FILE, card)
 
 
 def _network_records(card: NetworkCard) -> list[AccuracyRecord]:

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,8 +14,8 @@ from benchmarks.dnn.gnn_data import GraphSteps
 from benchmarks.dnn.gnn_network import StepNetwork, onnx_network, tensors
 from benchmarks.dnn.vision_data import vision_steps
 from benchmarks.dnn.vision_lab import FOLDS, VisionLab, fold_numbers
+from benchmarks.shipped.cards import NetworkCard, write_card
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.training.shipped_models import NetworkCard
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -146,7 +145,7 @@ def write(folder: Path, network: bytes, card: NetworkCard) -> None:
     """Write ``gnn.onnx`` and ``gnn.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "gnn.onnx").write_bytes(network)
-    (folder / "gnn.json").write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+    write_card(folder / "gnn.json", card)
 
 
 if __name__ == "__main__":

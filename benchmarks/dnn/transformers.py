@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dnn.kernel_data import DEVICES, NAMES, STREAMS, timings
+from benchmarks.dnn.kernel_fitting import fit_kernel_samples
 from benchmarks.dnn.kernel_sweeps import swept_kernels as swept_by
 from benchmarks.dnn.kernels import INNER_ROWS, KernelTrust, predicted_seconds, trusted_model
 from benchmarks.dnn.splits import LEVEL, Array, SplitResult
@@ -14,10 +15,9 @@ from benchmarks.dnn.transformer_graphs import TracedTransformer, traced_transfor
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
 from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.kernel_fitting import KernelSamples, fit_kernel_samples, tabulate_kernels
 from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from leadline.estimators.step_time.roofline import RooflineKernels
-from leadline.estimators.step_time.swept_kernels import fit_sweep
+from leadline.estimators.step_time.swept_kernels import KernelSamples, fit_sweep, tabulate_kernels
 from leadline.uncertainty.conformal import Residuals, calibrate
 
 MOST = {"bmm": 1000, "linear": 1000, "ln": 500, "softmax": 500, **dict.fromkeys(STREAMS, 250)}

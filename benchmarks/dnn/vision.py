@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.dnn.setting_models import SettingModels
 from benchmarks.dnn.splits import LEVEL, SplitResult
 from benchmarks.dnn.vision_devices import TABLE, after_few_runs, other_gpu, pairs_of
 from benchmarks.dnn.vision_lab import FOLDS, LEADLINE, VisionLab, fold_numbers, residuals
 from benchmarks.dnn.vision_uncertainty import INNER
-from leadline.estimators.step_time.op_fitting import SettingModels
 from leadline.uncertainty.conformal import Residuals, calibrate
 
 Array = npt.NDArray[np.float64]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.dnn.setting_models import SettingModels, expected_errors, fit_few_expected
 from benchmarks.dnn.splits import LEVEL, SplitResult
 from benchmarks.dnn.vision_lab import DEVICES, FOLDS, LEADLINE, VisionLab, inference
 from benchmarks.dnn.vision_uncertainty import (
@@ -16,7 +17,6 @@ from benchmarks.dnn.vision_uncertainty import (
     stand_in,
     unevenness,
 )
-from leadline.estimators.step_time.op_fitting import SettingModels, expected_errors, fit_few_steps
 from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Array = npt.NDArray[np.float64]
@@ -127,7 +127,7 @@ def few_run_predictions(lab: VisionLab, part: StandIn, seed: int, *, knowing: bo
 
 def _adapted(lab: VisionLab, part: StandIn, few: Whole, ask: Whole, shift: Array) -> Array:
     """Predict ``ask`` by the op model adapted to ``few``; both are positions among the part's rows."""
-    law = fit_few_steps(part.law, lab.observed(part.rows[few], part.basis), shift[few])
+    law = fit_few_expected(part.law, lab.observed(part.rows[few], part.basis), shift[few])
     step_s: Array = lab.priced(part.rows[ask], part.basis, {"": law}, "").step_s * np.exp(shift[ask])
     return step_s
 

@@ -6,11 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dnn.baselines import VisionBaselines
+from benchmarks.dnn.setting_models import SettingModels, fit_settings
 from benchmarks.dnn.vision_data import VisionSteps, vision_steps
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
-from leadline.estimators.step_time.op_fitting import SettingModels, fit_settings
-from leadline.estimators.step_time.op_utilization import GraphPredictions, ObservedSteps, OpBasis, predict_graphs
+from leadline.estimators.step_time.op_utilization import (
+    GraphPredictions,
+    ObservedSteps,
+    OpBasis,
+    predict_graphs_and_ops,
+)
 from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 from leadline.uncertainty.conformal import Residuals
 
@@ -54,8 +59,8 @@ class VisionLab:
     def priced(self, rows: Whole, device: str, laws: SettingModels, setting: str) -> GraphPredictions:
         """Return the prediction of each row by the op model of ``setting``; ``device`` names a basis."""
         graphs, place = np.unique(self.steps.graph[rows], return_inverse=True)
-        predictions = predict_graphs(self.bases[device].select(graphs), laws[setting])
-        return GraphPredictions(predictions.step_s[place], predictions.device_s[place], predictions.spread[place])
+        predictions, _ = predict_graphs_and_ops(self.bases[device].select(graphs), laws[setting])
+        return GraphPredictions(predictions.step_s[place], predictions.spread[place])
 
     def answered(self, rows: Whole, laws: SettingModels) -> tuple[Array, Array]:
         """Return prediction and spread of rows, each by the op model of its own setting."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.dnn.setting_models import SettingModels, expected_errors
 from benchmarks.dnn.splits import LEVEL
 from benchmarks.dnn.vision_lab import VisionLab, carried_to, errors_elsewhere, fold_numbers, nearest_setting
-from leadline.estimators.step_time.op_fitting import SettingModels, expected_errors
 from leadline.estimators.step_time.op_utilization import OpUtilization
 from leadline.uncertainty.normalized_scores import NormalizedScores
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 
+from benchmarks.best_constant import best_constant
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most
 from leadline.app.machines.this_machine import calibrate
 from leadline.core.errors import JobFailed
@@ -16,7 +17,7 @@ from leadline.estimators.memory.host import host_memory
 from leadline.estimators.step_time.calibrated_kernels import CalibratedKernels
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_function
-from leadline.uncertainty.metrics import best_constant, mape
+from leadline.uncertainty.metrics import mape
 
 MODELS_FILE = Path(__file__).with_name("models.py")
 MEASURE_FILE = Path(__file__).with_name("measured.py")

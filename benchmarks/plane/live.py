@@ -11,6 +11,7 @@ from statistics import fmean, median, variance
 from benchmarks.plane.live_calibration import ProgressPoll, calibrate_live
 from benchmarks.plane.live_runs import PACKED, LiveRun, Poll, unpack
 from benchmarks.results import BenchmarkRow, at_least
+from leadline.core.documents import to_json
 from leadline.core.estimate import NORMAL_90, Interval
 from leadline.estimators.progress.live_estimates import (
     ENOUGH_ERRORS,
@@ -19,7 +20,8 @@ from leadline.estimators.progress.live_estimates import (
     live_elapsed,
     live_memory,
 )
-from leadline.training.shipped_files import write_shipped_live_table
+from leadline.files.atomic import write_atomically
+from leadline.training.shipped_files import LIVE_TABLE_FILE, SHIPPED_FOLDER
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9)
 """Shares of a run's time at which its end is forecast."""
@@ -224,5 +226,5 @@ def ship_table(path: Path = PACKED) -> LiveTable:
     """Learn the shipped table from all runs, write it, and return it."""
     runs = unpack(path).runs
     table = calibrate_live([poll for run in runs for poll in polled(run, runs)])
-    write_shipped_live_table(table)
+    write_atomically(SHIPPED_FOLDER / LIVE_TABLE_FILE, to_json(table, indent=0) + "\n")
     return table

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.shipped.transformer_fitting import fit_transformer_steps, model_flops
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import (
@@ -18,20 +19,14 @@ from leadline.core.workload import (
     Sharding,
     Workload,
 )
-from leadline.estimators.step_time.transformer import fit_transformer_steps
 from leadline.estimators.step_time.transformer_terms import TransformerStep, gpu_generation
 from leadline.graphs.hf_config import expand
 from leadline.training.transformer_steps import (
     ALL,
     BEYOND,
     StepModel,
-    fit_step_model,
-    load_step_model,
     predict_decoder_step,
-    read_step_model,
     shipped_step_model,
-    shipped_step_model_card,
-    write_step_model,
 )
 from leadline.uncertainty.normalized_scores import NormalizedScores
 
@@ -55,7 +50,7 @@ STEPS = [
     for gpus in (8, 16, 32)
     for sequence, batch in ((512, 16), (1024, 8), (2048, 2))
 ]
-SECONDS = np.array([one.model_flops / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for one in STEPS])
+SECONDS = np.array([model_flops(one) / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for one in STEPS])
 WITHIN, OUTSIDE = STEPS[13], replace(STEPS[13], sequence=LONG, microbatch=1)
 
 
@@ -88,18 +83,6 @@ def test_scores_of_the_same_generation_come_first(law):
 
 def test_without_extrapolations_all_scores_apply_outside_the_range(law):
     assert half(StepModel(law, {ALL: scores(2.0)}), OUTSIDE) == pytest.approx(2.0)
-
-
-def test_scores_of_extrapolations_are_separate_and_survive_saving():
-    gpus, length = (np.array([getattr(one, name) for one in STEPS]) for name in ("gpus", "sequence"))
-    tries = [(gpus <= 8, gpus > 8), (length <= 512, length > 512)]
-    seconds = SECONDS * np.exp(np.random.default_rng(0).normal(0, 0.02, len(STEPS)))
-    model = fit_step_model(STEPS, seconds, [str(number) for number in range(len(STEPS))], tries)
-    assert {ALL, ALL + BEYOND} <= set(model.scores)
-    assert len(model.scores[ALL + BEYOND].scores) >= 36
-    again = load_step_model(model.dump())
-    for one in (WITHIN, OUTSIDE):
-        assert half(again, one) == pytest.approx(half(model, one))
 
 
 CATALOG = TomlCatalog()
@@ -227,31 +210,3 @@ def test_unset_options_follow_the_training_loop(asked):
 def test_the_optimizer_of_a_trace_does_not_change_the_step(asked):
     adam, lion = (asked(optimizer=one).step_s.point for one in (Optimizer.ADAMW, Optimizer.LION))
     assert adam == lion
-
-
-def test_the_step_model_card_has_errors_and_limits():
-    card, model = shipped_step_model_card(), shipped_step_model()
-    assert card.rows == 216
-    assert {"64 and more GPUs from fewer", "H100 from A100", "random by configuration"} <= set(card.errors)
-    assert all(0 < value["median"] <= value["mape"] < 5 for value in card.errors.values())
-    assert set(card.errors) == set(card.coverage)
-    assert card.ranges["GPUs"] == (8.0, 512.0)
-    assert set(model.law.generations) == {"Ampere 8.0", "Hopper 9.0"}
-    assert card.licence.startswith("Apache-2.0")
-    assert card.refused
-    assert card.limits
-
-
-def test_a_written_step_model_is_read_back_the_same(tmp_path):
-    write_step_model(tmp_path, shipped_step_model(), shipped_step_model_card())
-    again = read_step_model((tmp_path / "llm_training.npz").read_bytes(), "again")
-    assert shipped_step_model().law.theta.tolist() == again.law.theta.tolist()
-    assert {name: one.factor(0.9) for name, one in again.scores.items()} == {
-        name: one.factor(0.9) for name, one in shipped_step_model().scores.items()
-    }
-
-
-@pytest.mark.parametrize("content", [b"", b"not a state", b"PK\x03\x04 cut off"])
-def test_another_file_is_not_a_step_model(content):
-    with pytest.raises(InvalidInput, match="x holds no model of training steps"):
-        read_step_model(content, "x")

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.best_constant import best_constant
 from leadline.core.errors import UnknownName
 from leadline.uncertainty.metrics import (
     EXACT,
     POLICIES,
-    best_constant,
     choose_model,
     compare_errors,
     coverage,
@@ -141,11 +141,6 @@ def test_a_kill_costs_the_request_and_waste_a_share_of_it(cost, requested):
 
 def test_a_request_of_nearly_nothing_is_expensive_and_terminates():
     assert 10 < expected_cost([10.0], [0.0]) == expected_cost([10.0], [-5.0])
-
-
-def test_a_rerun_must_request_more():
-    with pytest.raises(ValueError, match="growth is 1"):
-        expected_cost([1.0], [1.0], growth=1.0)
 
 
 def test_an_unknown_policy_suggests_the_closest_one():

@@ -11,17 +11,11 @@ from leadline.campaigns.budgets import compute_cost
 from leadline.campaigns.configurations import configuration_key, run_configuration
 from leadline.campaigns.designs import sobol_pool, space_filling_design
 from leadline.campaigns.plan import FULL_SCALE_RUNS, SCALED_DOWN_RUNS, cheapest_configuration, plan_campaign
-from leadline.campaigns.run_time_model import (
-    Array,
-    RunTimeForecaster,
-    RunTimeModel,
-    forecast_cost,
-    run_observations,
-    squared_distances,
-)
+from leadline.campaigns.run_time_model import Array, RunTimeForecaster, RunTimeModel, forecast_cost, run_observations
 from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale
+from leadline.estimators.gp import squared_distances
 
 CANDIDATES = {Scale.SCALED_DOWN: 256, Scale.FULL_SCALE: 64}
 TARGETS = 128

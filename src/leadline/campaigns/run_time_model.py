@@ -21,6 +21,7 @@ from leadline.core.campaigns import Campaign, Configuration, PlannedRun
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale, Value
+from leadline.estimators.gp import factor_covariance, squared_distances
 
 Array = npt.NDArray[np.float64]
 
@@ -203,7 +204,7 @@ class RunTimeModel:
             target = np.where(censored, _expected_above(log_seconds, fitted, np.hypot(noise, 0.1)), log_seconds)
             working = f + pull * d + (target - fitted) / share
             covariance = plain + STARTUP_SD**2 * np.outer(pull, pull)
-            self._lower = np.linalg.cholesky(covariance + np.diag((noise / share) ** 2 + 1e-9))
+            self._lower = factor_covariance(covariance + np.diag((noise / share) ** 2 + 1e-9))
             self._weights = cho_solve((self._lower, True), working - self._prior)
             # Without the clip, a first guess far off makes exp(f) overflow.
             change = np.clip(self._prior + plain @ self._weights - f, -1.5, 1.5)
@@ -251,11 +252,6 @@ class RunTimeModel:
     def _noise(self, share: Array) -> Array:
         """Return the spread of log t of one run, given the share of work in its time."""
         return np.asarray(np.hypot(self.settings.noise, self.settings.unlike * (1 - share)))
-
-
-def squared_distances(rows: Array, columns: Array) -> Array:
-    """Return the squared distances between the rows of two tables, shape (n, m)."""
-    return np.asarray(np.maximum((rows**2).sum(1)[:, None] + (columns**2).sum(1)[None, :] - 2 * rows @ columns.T, 0.0))
 
 
 def _expected_above(bound: Array, fitted: Array, spread: Array) -> Array:

@@ -22,6 +22,8 @@ ROOT5 = math.sqrt(5)
 # Shares of the mean variance that are added to all where rounding has made a covariance indefinite.
 RESCUES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 
+_ARRAYS = ("points", "alpha", "root", "slopes", "lengths")
+
 Number = TypeVar("Number", bound=np.floating[Any])
 
 
@@ -50,14 +52,8 @@ class Process:
 
     def dump(self) -> State:
         """Return the process as arrays."""
-        return {
-            "figures": np.array([self.mean, self.rough]),
-            "points": self.points,
-            "alpha": self.alpha,
-            "root": self.root,
-            "slopes": self.slopes,
-            "lengths": self.lengths,
-        }
+        figures = np.array([self.mean, self.rough])
+        return {"figures": figures} | {name: getattr(self, name) for name in _ARRAYS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,39 +72,26 @@ class GaussianProcess:
         mean = float(np.average(y, weights=weight))
         tuned = farthest_points(x, TUNED_ON, seed)
         scale = max(float(y.std()), 1e-6)
-        settings = _tune(x[tuned], (y[tuned] - mean) / scale, weight[tuned], trend=self.trend)
-        slopes, rough, lengths = settings.slopes * scale**2, settings.rough * scale**2, settings.lengths
-        noise = settings.noise * scale**2 / weight
+        slopes, rough, noise, lengths = _tune(x[tuned], (y[tuned] - mean) / scale, weight[tuned], trend=self.trend)
+        slopes, rough, noises = slopes * scale**2, rough * scale**2, noise * scale**2 / weight
         kept = farthest_points(x, KEPT, seed)
         points = x[kept]
         among = _linear(points, points, slopes) + rough * _matern(points, points, lengths)
         jitter = 1e-8 * (float(np.trace(among)) / len(points) + 1e-12) * np.eye(len(points))
         if len(kept) == len(x):
-            alpha, root = _solve(among + np.diag(noise[kept]) + jitter, y[kept] - mean)
+            alpha, root = _solve(among + np.diag(noises[kept]) + jitter, y[kept] - mean)
             return Process(mean, points, alpha, root, slopes, rough, lengths)
         between = _linear(x, points, slopes) + rough * _matern(x, points, lengths)
-        posterior = among + jitter + (between / noise[:, None]).T @ between
-        alpha, _ = _solve(posterior, between.T @ ((y - mean) / noise))
+        posterior = among + jitter + (between / noises[:, None]).T @ between
+        alpha, _ = _solve(posterior, between.T @ ((y - mean) / noises))
         reduction = np.linalg.inv(among + jitter) - np.linalg.inv(posterior)
         values, vectors = np.linalg.eigh((reduction + reduction.T) / 2)
         return Process(mean, points, alpha, vectors * np.sqrt(np.maximum(values, 0)), slopes, rough, lengths)
 
     def load(self, state: State) -> Process:
         """Return the process that ``dump`` gave."""
-        figures = floats(state["figures"])
-        names = ("points", "alpha", "root", "slopes")
-        points, alpha, root, slopes = (floats(state[name]) for name in names)
-        return Process(float(figures[0]), points, alpha, root, slopes, float(figures[1]), floats(state["lengths"]))
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessSettings:
-    """Variances of the linear part (1 + columns), rough part and noise, and the rough part's lengths."""
-
-    slopes: Array
-    rough: float
-    noise: float
-    lengths: Array
+        mean, rough = floats(state["figures"]).tolist()
+        return Process(mean=mean, rough=rough, **{name: floats(state[name]) for name in _ARRAYS})
 
 
 def farthest_points(x: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
@@ -134,23 +117,43 @@ def _linear(x: Array, points: Array, slopes: Array) -> Array:
 
 
 def _matern(x: Array, points: Array, lengths: Array) -> Array:
-    distance = ROOT5 * np.sqrt(np.maximum(squared_distances(x / lengths, points / lengths), 0.0))
+    distance = ROOT5 * np.sqrt(squared_distances(x / lengths, points / lengths))
     return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance), np.float64)
 
 
+def exponential(x: npt.NDArray[Number], points: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return the covariance (n, m) of a surface without slopes, in units of its lengths."""
+    return np.asarray(np.exp(-np.sqrt(squared_distances(x, points))))
+
+
+def squared_exponential(x: npt.NDArray[Number], points: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Return the covariance (n, m) of a smooth surface, in units of its lengths."""
+    return np.asarray(np.exp(-0.5 * squared_distances(x, points)))
+
+
 def squared_distances(x: npt.NDArray[Number], points: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Return squared distances (n, m) in the inputs' precision; rounding may make them slightly negative."""
-    squares: npt.NDArray[Number] = (x**2).sum(1)[:, None] + (points**2).sum(1) - 2 * x @ points.T
-    return squares
+    """Return squared distances (n, m) in the inputs' precision."""
+    # Rounding may make the distance of equal rows slightly negative.
+    return np.asarray(np.maximum((x**2).sum(1)[:, None] + (points**2).sum(1) - 2 * x @ points.T, 0.0))
+
+
+def leave_one_out(covariance: Array, values: Array) -> tuple[Array, Array]:
+    """Return the weights (n,) of measured ``values``, and the error at each when it is left out.
+
+    These errors have a closed form (Rasmussen and Williams 2006, section 5.4.2).
+    """
+    inverse = np.linalg.inv(covariance)
+    weights = inverse @ values
+    return weights, weights / np.diag(inverse)
 
 
 def _solve(matrix: Array, right: Array) -> tuple[Array, Array]:
     """Return the inverse of a covariance times ``right``, and a root R of the inverse: R Rᵀ."""
-    root = np.asarray(np.linalg.inv(_factor(matrix)).T, np.float64)
+    root = np.asarray(np.linalg.inv(factor_covariance(matrix)).T, np.float64)
     return root @ (root.T @ right), root
 
 
-def _factor(covariance: Array) -> Array:
+def factor_covariance(covariance: Array) -> Array:
     """Return Cholesky's factor, with as little more on the diagonal as rounding makes necessary."""
     usual = float(np.trace(covariance)) / len(covariance) * np.eye(len(covariance))
     for more in RESCUES[:-1]:
@@ -161,8 +164,11 @@ def _factor(covariance: Array) -> Array:
     return np.asarray(np.linalg.cholesky(covariance + RESCUES[-1] * usual), np.float64)
 
 
-def _tune(x: Array, y: Array, weight: Array, *, trend: bool) -> ProcessSettings:
-    """Return the settings of most evidence times prior; ``y`` has deviation one."""
+def _tune(x: Array, y: Array, weight: Array, *, trend: bool) -> tuple[Array, float, float, Array]:
+    """Return the variances of linear part (1 + columns), rough part and noise, and the rough part's lengths.
+
+    They have the most evidence times prior; ``y`` has deviation one.
+    """
     from scipy.optimize import minimize  # noqa: PLC0415 - needed to fit alone
 
     columns = x.shape[1]
@@ -178,7 +184,7 @@ def _tune(x: Array, y: Array, weight: Array, *, trend: bool) -> ProcessSettings:
         options={"maxiter": ROUNDS},
     )
     lengths, (rough, slope, noise) = np.exp(answer.x[:columns]), np.exp(2 * answer.x[columns:])
-    return ProcessSettings(_slopes(columns, float(slope), trend=trend), float(rough), float(noise), lengths)
+    return _slopes(columns, float(slope), trend=trend), float(rough), float(noise), lengths
 
 
 def _slopes(columns: int, slope: float, *, trend: bool) -> Array:
@@ -197,7 +203,7 @@ def _badness(
     linear = _linear(x, x, _slopes(columns, float(slope), trend=trend))
     noisy = noise / weight + 1e-8
     covariance = linear + rough * shape + np.diag(noisy)
-    factor = _factor(covariance)
+    factor = factor_covariance(covariance)
     root = np.linalg.inv(factor)
     inverse = root.T @ root
     alpha = inverse @ y

@@ -2,20 +2,16 @@
 
 import math
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from zipfile import BadZipFile
 
 import msgspec
-import numpy as np
 
-from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90
 from leadline.core.hardware import Device
-from leadline.estimators.ports import nest, unnest
+from leadline.estimators.ports import State, nest, unnest
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import StepGroup
-from leadline.files.atomic import write_atomically
+from leadline.training.array_files import read_with_card, write_with_card
 
 ADAPTED_SCHEMA = "leadline.adapted/1"
 
@@ -80,10 +76,7 @@ def adapted_steps_path(folder: Path, device: Device) -> Path:
 
 def save_adapted_steps(adapted: AdaptedSteps, path: Path) -> None:
     """Write the file whole or not at all."""
-    card = np.frombuffer(msgspec.json.encode(adapted.card), np.uint8)
-    content = BytesIO()
-    np.savez_compressed(content, card=card, **(nest("laws", adapted.laws.dump()) if adapted.laws else {}))  # type: ignore[arg-type]
-    write_atomically(path, content.getvalue())
+    write_with_card(path, adapted.card, nest("laws", adapted.laws.dump()) if adapted.laws else {})
 
 
 def read_adapted_steps(path: Path) -> AdaptedSteps:
@@ -92,15 +85,10 @@ def read_adapted_steps(path: Path) -> AdaptedSteps:
     Raises:
         InvalidInput: the file is damaged, of another version, or something else.
     """
-    try:
-        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-            state = dict(arrays)
-        card = msgspec.json.decode(state["card"].tobytes(), type=AdaptedCard)
-        laws = (
-            OpUtilizationModels.load(unnest("laws", state)) if any(name.startswith("laws.") for name in state) else None
-        )
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError) as error:
-        raise InvalidInput(f"{path} cannot be read ({error}): delete it, and run leadline adapt again") from error
-    if card.schema != ADAPTED_SCHEMA:
-        raise InvalidInput(f"{path} has the schema {card.schema}, not {ADAPTED_SCHEMA}: run leadline adapt again")
-    return AdaptedSteps(card, laws)
+
+    def restore(card: AdaptedCard, state: State) -> AdaptedSteps:
+        laws = unnest("laws", state)
+        return AdaptedSteps(card, OpUtilizationModels.load(laws) if laws else None)
+
+    fix = "delete it, and run leadline adapt again"
+    return read_with_card(path, AdaptedCard, ADAPTED_SCHEMA, restore, fix=fix)

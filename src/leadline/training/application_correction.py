@@ -7,17 +7,14 @@ So one factor removes most of the error where no model of the application exists
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from zipfile import BadZipFile
 
 import msgspec
-import numpy as np
 
-from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
-from leadline.estimators.ports import nest, unnest
-from leadline.files.atomic import write_atomically
+from leadline.estimators.ports import State, nest, unnest
+from leadline.training.array_files import read_with_card, write_with_card
 from leadline.training.refit import (
     JUDGED,
     LEAST_JUDGED,
@@ -140,11 +137,8 @@ def save_correction(correction: ApplicationCorrection, path: Path) -> None:
     Raises:
         LeadlineError: the file cannot be written.
     """
-    card = np.frombuffer(msgspec.json.encode(correction.card), np.uint8)
-    content = BytesIO()
-    np.savez_compressed(content, card=card, **nest("calibration", dict(correction.calibration.dump())))  # type: ignore[arg-type]
     try:
-        write_atomically(path, content.getvalue())
+        write_with_card(path, correction.card, nest("calibration", dict(correction.calibration.dump())))
     except OSError as error:
         raise LeadlineError(f"{path} cannot be written ({error.strerror}): make its folder writable") from error
 
@@ -155,17 +149,12 @@ def read_correction(path: Path) -> ApplicationCorrection:
     Raises:
         InvalidInput: the file is damaged, of another version, or something else.
     """
-    try:
-        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
-            state = dict(arrays)
-        card = msgspec.json.decode(state["card"].tobytes(), type=CorrectionCard)
-        if card.schema != CORRECTION_SCHEMA:
-            raise InvalidInput(
-                f"{path} has the schema {card.schema}, not {CORRECTION_SCHEMA}: delete it, and it is learned again"
-            )
+
+    def restore(card: CorrectionCard, state: State) -> ApplicationCorrection:
         return ApplicationCorrection(card, IntervalCalibration.load(dict(unnest("calibration", state))))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError) as error:
-        raise InvalidInput(f"{path} cannot be read ({error}): delete it, and it is learned again") from error
+
+    fix = "delete it, and it is learned again"
+    return read_with_card(path, CorrectionCard, CORRECTION_SCHEMA, restore, fix=fix)
 
 
 def _times(outcome: PredictionOutcome, factor: float) -> PredictionOutcome:

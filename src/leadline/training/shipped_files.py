@@ -7,9 +7,8 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from leadline.core.documents import from_json, to_json
+from leadline.core.documents import from_json
 from leadline.estimators.progress.live_estimates import LiveTable
-from leadline.files.atomic import write_atomically
 
 SHIPPED_FOLDER = Path(str(files("leadline.training") / "shipped"))
 LIVE_TABLE_FILE = "live.json"
@@ -24,8 +23,3 @@ def read_shipped(name: str) -> bytes:
 def shipped_live_table() -> LiveTable:
     """Return the shipped errors of live estimates, from which the intervals of running jobs are made."""
     return from_json(read_shipped(LIVE_TABLE_FILE), LiveTable, label=LIVE_TABLE_FILE)
-
-
-def write_shipped_live_table(table: LiveTable) -> None:
-    """Replace the shipped table of live estimates."""
-    write_atomically(SHIPPED_FOLDER / LIVE_TABLE_FILE, to_json(table, indent=0).encode() + b"\n")

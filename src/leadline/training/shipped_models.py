@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cache
-from io import BytesIO
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -12,25 +10,18 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.estimators.ports import FittedEstimator, State
 from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphNetwork, NetworkSession
+from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphNetwork
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import AccuracyRecord
 from leadline.estimators.tabular import registry
+from leadline.training.array_files import read_arrays
 from leadline.training.shipped_files import read_shipped
 
 KERNELS_FILE, STEPS_FILE, BLACK_BOX_FILE, CARD_FILE = "kernels.npz", "steps.npz", "black_box.npz", "estimators.json"
 
 
-class ShippedEstimatorsCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Training data of the shipped estimators, and the error of each on held-out steps."""
-
-    schema: str
-    made_on: str
-    learned_from: dict[str, tuple[str, ...]]
-    """Estimator to its measurements, their licence and number; the op graphs are Leadline's own."""
+class _AccuracyRecords(msgspec.Struct, frozen=True):
     records: tuple[AccuracyRecord, ...]
-    limits: tuple[str, ...]
-    versions: dict[str, str]
 
 
 @cache
@@ -52,38 +43,13 @@ def shipped_black_box() -> FittedEstimator:
 
 
 @cache
-def shipped_estimators_card() -> ShippedEstimatorsCard:
-    """Return the card of the shipped estimators."""
-    return msgspec.json.decode(read_shipped(CARD_FILE), type=ShippedEstimatorsCard)
+def shipped_accuracy() -> tuple[AccuracyRecord, ...]:
+    """Return the error of each shipped estimator on held-out steps."""
+    return msgspec.json.decode(read_shipped(CARD_FILE), type=_AccuracyRecords).records
 
 
 def _state(name: str) -> State:
-    with np.load(BytesIO(read_shipped(name))) as state:
-        return dict(state)
-
-
-class NetworkCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Training data and errors of a trained network.
-
-    Attributes:
-        settings: device, phase, layout and release of the training steps.
-        errors: split to errors in percent (``mape``, ``median``, ``p90``) and the number of rows ``n``.
-        law: the same for the operator model on the same rows.
-    """
-
-    schema: str
-    made_on: str
-    sources: tuple[str, ...]
-    licence: str
-    rows: int
-    graphs: int
-    devices: tuple[str, ...]
-    settings: tuple[str, ...]
-    training: dict[str, float]
-    errors: dict[str, dict[str, float]]
-    law: dict[str, dict[str, float]]
-    versions: dict[str, str]
-    limits: str
+    return read_arrays(read_shipped(name))
 
 
 def shipped_network() -> GraphNetwork:
@@ -95,25 +61,6 @@ def shipped_network() -> GraphNetwork:
     return load_network(read_shipped("gnn.onnx"), "the shipped gnn.onnx")
 
 
-def shipped_network_card() -> NetworkCard:
-    """Return the card of the network that comes with Leadline."""
-    return msgspec.json.decode(read_shipped("gnn.json"), type=NetworkCard)
-
-
-def read_network(path: Path) -> GraphNetwork:
-    """Return the network of an ONNX file.
-
-    Raises:
-        InvalidInput: the file cannot be read, or is no such network.
-        MissingExtra: onnxruntime is not installed.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read ({error.strerror}): give a network's ONNX file") from error
-    return load_network(content, str(path))
-
-
 def load_network(content: bytes, name: str) -> GraphNetwork:
     """Return the network of an ONNX file's ``content``; errors call it ``name``.
 
@@ -121,10 +68,6 @@ def load_network(content: bytes, name: str) -> GraphNetwork:
         InvalidInput: it is not an ONNX model, or has other inputs.
         MissingExtra: onnxruntime is not installed.
     """
-    return GraphNetwork(_session(content, name))
-
-
-def _session(content: bytes, name: str) -> NetworkSession:
     try:
         import onnxruntime  # noqa: PLC0415 - only the graph neural network needs it
         from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf  # noqa: PLC0415
@@ -149,4 +92,4 @@ def _session(content: bytes, name: str) -> NetworkSession:
         output: npt.NDArray[np.generic] = session.run(None, dict(arrays))[0]
         return output
 
-    return run
+    return GraphNetwork(run)

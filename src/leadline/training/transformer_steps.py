@@ -1,28 +1,23 @@
 """Training steps of transformers: the fitted model with intervals, its shipped file, and predictions of a decoder."""
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Interval
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import Workload
 from leadline.estimators.parallelism.collectives import network_bytes_per_s
-from leadline.estimators.ports import State, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, State, nest, strings, text_array, unnest
 from leadline.estimators.step_time.transformer import (
     VALIDATED_LOG_DISTANCE,
     TransformerStepModel,
-    fit_transformer_steps,
     load_transformer_steps,
 )
 from leadline.estimators.step_time.transformer_terms import (
@@ -32,17 +27,12 @@ from leadline.estimators.step_time.transformer_terms import (
     gpu_generation,
     log_magnitudes,
 )
+from leadline.training.array_files import read_arrays
 from leadline.training.shipped_files import read_shipped
 from leadline.uncertainty.normalized_scores import NormalizedScores
 
-Array = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 Texts = npt.NDArray[np.str_]
 
-FOLDS = 5
-SEED = 0
-ENOUGH = 19
-"""Scores that a generation of GPUs needs for intervals of its own."""
 ALL, BEYOND = "", ", beyond"
 """The group of all generations, for those with few scores; and the suffix of groups of extrapolations.
 
@@ -70,7 +60,7 @@ class StepModel:
             InvalidInput: a device lacks a specification, or a size is not above zero.
         """
         predicted, untested = self.law.predict(steps), self.law.untested_spread(steps)
-        spread, groups = _tested_spread(predicted.spread, untested), _groups(steps, predicted.extrapolation)
+        spread, groups = tested_spread(predicted.spread, untested), step_groups(steps, predicted.extrapolation)
         low, high = np.empty(len(steps)), np.empty(len(steps))
         for name in np.unique(groups):
             rows, scores = groups == name, self._scores_of(str(name))
@@ -99,83 +89,24 @@ def load_step_model(state: State) -> StepModel:
     return StepModel(load_transformer_steps(unnest("law", state)), scores)
 
 
-def fit_step_model(
-    steps: Sequence[TransformerStep],
-    elapsed_s: Array,
-    configuration: Sequence[str],
-    extrapolations: Sequence[tuple[Mask, Mask]] = (),
-) -> StepModel:
-    """Fit the model of n measured steps, and score its errors by cross-validation.
-
-    Args:
-        steps: measured steps.
-        elapsed_s: their times, of shape (n,).
-        configuration: of each step; steps of one configuration are held out together.
-        extrapolations: further splits to score, as masks of shape (n,) of the steps to fit on and to predict.
-
-    Raises:
-        InvalidInput: too few steps, a time not above zero, or a device without a specification.
-    """
-    names, place = np.unique(np.asarray(configuration, np.str_), return_inverse=True)
-    folds = np.random.default_rng(SEED).integers(0, FOLDS, len(names))[place]
-    crossed = [(folds != fold, folds == fold) for fold in range(FOLDS) if 0 < (folds == fold).sum() < len(folds)]
-    parts = [_held_out_errors(steps, elapsed_s, *split) for split in (*crossed, *extrapolations)]
-    errors, spreads = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
-    groups = np.concatenate([part[2] for part in parts])
-    far = np.char.endswith(groups, BEYOND)
-    scores = {ALL: NormalizedScores.of(errors, spreads)}
-    for name, rows in [(ALL + BEYOND, far), *((str(group), groups == group) for group in np.unique(groups))]:
-        if rows.sum() >= ENOUGH:
-            scores[name] = NormalizedScores.of(errors[rows], spreads[rows])
-    return StepModel(fit_transformer_steps(steps, elapsed_s.tolist()), scores)
-
-
-def _held_out_errors(
-    steps: Sequence[TransformerStep], elapsed_s: Array, fitted: Mask, held_out: Mask
-) -> tuple[Array, Array, Texts]:
-    """Return ln(measured ÷ predicted) of the held-out steps, the model's spread, and their groups."""
-    model = fit_transformer_steps([steps[i] for i in np.flatnonzero(fitted).tolist()], elapsed_s[fitted].tolist())
-    scored = [steps[i] for i in np.flatnonzero(held_out).tolist()]
-    predicted = model.predict(scored)
-    errors = np.log(elapsed_s[held_out] / predicted.point)
-    spread = _tested_spread(predicted.spread, model.untested_spread(scored))
-    return errors, spread, _groups(scored, predicted.extrapolation)
-
-
-def _groups(steps: Sequence[TransformerStep], extrapolation: Array) -> Texts:
+def step_groups(steps: Sequence[TransformerStep], extrapolation: Array) -> Texts:
+    """Return the group of each step for the scores: its GPU's generation, and whether it extrapolates."""
     names = [
         gpu_generation(step.device) + BEYOND * bool(far) for step, far in zip(steps, extrapolation > 0, strict=True)
     ]
     return np.array(names, np.str_)
 
 
-def _tested_spread(spread: Array, untested: Array) -> Array:
+def tested_spread(spread: Array, untested: Array) -> Array:
     """Return the part of the spread that errors on other steps can validate."""
     return np.sqrt(np.maximum(spread**2 - untested**2, 0.0))
 
 
-class StepModelCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Training data and errors of the model.
+class StepModelErrors(msgspec.Struct, frozen=True):
+    """Part of the model's card: training steps, and split to errors in percent (``mape``, ``median``, ``p90``)."""
 
-    Attributes:
-        errors: split to errors in percent (``mape``, ``median``, ``p90``) and the number of rows ``n``.
-        coverage: split and group to the percentage of measurements in the 90 % intervals, with the number of rows.
-        coefficients: of the model, by name.
-    """
-
-    schema: str
-    made_on: str
-    sources: tuple[str, ...]
-    licence: str
     rows: int
-    devices: tuple[str, ...]
-    ranges: dict[str, tuple[float, float]]
     errors: dict[str, dict[str, float]]
-    coverage: dict[str, dict[str, dict[str, float]]]
-    coefficients: dict[str, float]
-    refused: tuple[str, ...]
-    limits: tuple[str, ...]
-    versions: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,35 +150,13 @@ def predict_decoder_step(
 @cache
 def shipped_step_model() -> StepModel:
     """Return the model that comes with Leadline."""
-    return read_step_model(read_shipped(STEP_MODEL_FILE), f"the shipped {STEP_MODEL_FILE}")
+    return load_step_model(read_arrays(read_shipped(STEP_MODEL_FILE)))
 
 
 @cache
-def shipped_step_model_card() -> StepModelCard:
-    """Return the card of the model that comes with Leadline."""
-    return msgspec.json.decode(read_shipped(STEP_MODEL_CARD_FILE), type=StepModelCard)
-
-
-def read_step_model(content: bytes, name: str) -> StepModel:
-    """Return the model of a file's ``content``; errors call it ``name``.
-
-    Raises:
-        InvalidInput: it is no state of such a model.
-    """
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as state:
-            return load_step_model(dict(state))
-    except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
-        raise InvalidInput(
-            f"{name} holds no model of training steps ({error}): fit it again with benchmarks.dnn.fit_llm_training"
-        ) from error
-
-
-def write_step_model(folder: Path, model: StepModel, card: StepModelCard) -> None:
-    """Write the model's state and its card into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(folder / STEP_MODEL_FILE, **model.dump())  # type: ignore[arg-type]
-    (folder / STEP_MODEL_CARD_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+def shipped_step_model_errors() -> StepModelErrors:
+    """Return the errors of the model that comes with Leadline."""
+    return msgspec.json.decode(read_shipped(STEP_MODEL_CARD_FILE), type=StepModelErrors)
 
 
 def _times_outside(model: StepModel, step: TransformerStep) -> float:

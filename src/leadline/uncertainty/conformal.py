@@ -6,14 +6,13 @@ Where it has few, Student's t is used, and its scale is shrunk towards that of t
 range, the errors of earlier extrapolations are added, relative to the estimator's own spread.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from leadline.estimators.ports import Array, State, floats, nest, unnest
 
 EXTRAPOLATIONS = "*"
 """Name of the group of extrapolations, whose errors are relative to the estimator's own spread."""
@@ -29,24 +28,17 @@ TAILS: Array = np.geomspace(0.5, 1e-4, 65)
 
 @dataclass(frozen=True, slots=True)
 class ConformalGroup:
-    """Errors of one scale, relative to the widths of their rows.
+    """Errors (m,) of one scale, sorted and relative to the widths of their rows.
 
-    Attributes:
-        errors: sorted, of shape (m,).
-        weights: of the errors; they sum to the number of configurations.
-        student: upper quantiles, at ``TAILS``, of the t distribution with the group's scale and degrees of freedom.
-        least_width: smallest width of a row. In a small group, a smaller spread of the estimator is not validated.
+    ``weights`` (m,) sum to the number of configurations. ``student`` has upper quantiles, at ``TAILS``, of the t
+    distribution with the group's scale and degrees of freedom. ``least_width`` is the smallest width of a row: in a
+    small group, a smaller spread of the estimator is not validated.
     """
 
     errors: Array
     weights: Array
     student: Array
     least_width: float = 0.0
-
-    @property
-    def configurations(self) -> float:
-        """Return the number of runs, counting repeats once."""
-        return float(self.weights.sum())
 
     def quantile(self, tail: float, *, below: bool) -> float:
         """Return the value that an error exceeds with probability ``tail`` at most (``below``: falls short of).
@@ -56,9 +48,10 @@ class ConformalGroup:
         and the largest error.
         """
         sign = -1.0 if below else 1.0
-        rank = (1 - tail) * (self.configurations + 1)
+        configurations = float(self.weights.sum())
+        rank = (1 - tail) * (configurations + 1)
         errors, weights = (-self.errors[::-1], self.weights[::-1]) if below else (self.errors, self.weights)
-        if rank > self.configurations + 1e-9:
+        if rank > configurations + 1e-9:
             return sign * max(self._student(tail), errors[-1] if len(errors) else 0.0)
         place = int(np.searchsorted(np.cumsum(weights), rank - 1e-9))
         return sign * float(errors[min(place, len(errors) - 1)])
@@ -68,32 +61,23 @@ class ConformalGroup:
             return -self._student(1 - tail)
         return float(np.interp(-np.log(tail), -np.log(TAILS), self.student))
 
-    def dump(self) -> dict[str, npt.NDArray[Any]]:
+    def dump(self) -> State:
         """Return the state as arrays by name."""
-        return {
-            "errors": self.errors,
-            "weights": self.weights,
-            "student": self.student,
-            "least_width": np.asarray([self.least_width]),
-        }
+        arrays = {name: getattr(self, name) for name in ("errors", "weights", "student")}
+        return {**arrays, "least_width": np.asarray([self.least_width])}
 
     @classmethod
-    def load(cls, state: Mapping[str, npt.NDArray[Any]], prefix: str) -> "ConformalGroup":
-        """Restore a group from the arrays whose names begin with ``prefix``."""
-        errors, weights, student = (
-            np.asarray(state[prefix + name], float) for name in ("errors", "weights", "student")
-        )
-        return cls(errors, weights, student, float(state[prefix + "least_width"][0]))
+    def load(cls, state: State) -> "ConformalGroup":
+        """Restore a group from its state."""
+        errors, weights, student = (floats(state[name]) for name in ("errors", "weights", "student"))
+        return cls(errors, weights, student, float(floats(state["least_width"])[0]))
 
 
 def make_group(errors: Array, weights: Array, width: Array, prior: tuple[float, float]) -> ConformalGroup:
-    """Return a group of errors.
+    """Return a group of errors (m,), which are relative to their ``width``.
 
-    Args:
-        errors: relative to their widths, of shape (m,).
-        weights: 1 ÷ the repeats of each error's configuration.
-        width: of each row.
-        prior: scale of the errors of other groups, and their number of configurations.
+    ``weights`` are 1 ÷ the repeats of each error's configuration. ``prior`` is the scale of the errors of other groups,
+    and their number of configurations.
     """
     scale, counts = prior
     counts = min(counts, PRIOR_COUNTS_AS)
@@ -104,41 +88,10 @@ def make_group(errors: Array, weights: Array, width: Array, prior: tuple[float, 
     return ConformalGroup(errors[order], weights[order], _student(freedom, np.sqrt(variance)), least)
 
 
-def make_extrapolation_group(errors: Array, weights: Array) -> ConformalGroup:
-    """Return the group of extrapolations from their errors, which are relative to the estimator's spread.
-
-    Extrapolations from one set of runs go wrong together, so many count as few. The prior is the estimator's spread.
-    """
-    scale, counts = _scale_of(errors, weights)
-    variance = (PRIOR_COUNTS_AS + counts * scale**2) / (PRIOR_COUNTS_AS + counts)
-    return ConformalGroup(
-        np.empty(0), np.empty(0), _student(PRIOR_COUNTS_AS, max(float(np.sqrt(variance)), LEAST_SPREAD_SHARE))
-    )
-
-
-def prior_scale(errors: Array, weights: Array, parts: Sequence[npt.NDArray[np.bool_]]) -> tuple[float, float]:
-    """Return the largest scale among parts of the errors, with its number of configurations; (0, 0) without any.
-
-    The largest, because errors within the fitted range say little about extrapolations.
-    """
-    return max((_scale_of(errors[part], weights[part]) for part in parts if part.any()), default=(0.0, 0.0))
-
-
-def configuration_weights(
-    configuration: npt.NDArray[np.str_], blocked: npt.NDArray[np.bool_], scale: npt.NDArray[np.str_]
-) -> Array:
-    """Return 1 ÷ the repeats of each row's configuration, counted by scale and separately for extrapolations."""
-    names = np.char.add(np.char.add(np.where(blocked, "b", "i"), np.char.add(scale, "\n")), configuration)
-    _, place, counts = np.unique(names, return_inverse=True, return_counts=True)
-    weights: Array = 1.0 / counts[place]
-    return weights
-
-
 def _student(freedom: float, scale: float) -> Array:
     from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s, needed to calibrate and never to predict
 
-    quantiles: Array = scale * stdtrit(freedom, 1 - TAILS)
-    return quantiles
+    return np.asarray(scale * stdtrit(freedom, 1 - TAILS))
 
 
 def _scale_of(errors: Array, weights: Array) -> tuple[float, float]:
@@ -149,6 +102,8 @@ def _scale_of(errors: Array, weights: Array) -> tuple[float, float]:
 
 
 Texts = npt.NDArray[np.str_]
+Numbers = npt.ArrayLike
+Names = Sequence[str] | str
 
 POWERS = (0.0, 0.5, 1.0)
 """Powers of the estimator's own spread to choose from: ignore it, take its root, or all of it."""
@@ -164,12 +119,9 @@ WIDEST = 5.0
 class Residuals:
     """Errors of n held-out runs; arrays of shape (n,).
 
-    Attributes:
-        spread: the estimator's standard deviation of the logarithm; NaN where it gives none.
-        beyond: distance outside the fitted range, in ranges.
-        scale: name of the group whose errors are alike.
-        blocked: the run is one of the largest, predicted from smaller ones only.
-        configuration: repeats share it, and count as one.
+    ``spread`` is the estimator's standard deviation of the logarithm, NaN where it gives none. ``beyond`` is the
+    distance outside the fitted range, in ranges. ``scale`` names the group whose errors are alike. ``blocked`` runs are
+    the largest, predicted from smaller ones only. Repeats share their ``configuration``, and count as one.
     """
 
     log_error: Array
@@ -187,7 +139,7 @@ class Residuals:
         *,
         spread: npt.ArrayLike | None = None,
         beyond: npt.ArrayLike | None = None,
-        scale: Sequence[str] | str = "",
+        scale: Names = "",
         blocked: npt.ArrayLike | bool = False,
         configuration: Sequence[str] | None = None,
     ) -> "Residuals":
@@ -206,36 +158,19 @@ class Residuals:
     @classmethod
     def joined(cls, *parts: "Residuals") -> "Residuals":
         """Concatenate the errors of several folds."""
-        return cls(
-            np.concatenate([part.log_error for part in parts]),
-            np.concatenate([part.spread for part in parts]),
-            np.concatenate([part.beyond for part in parts]),
-            np.concatenate([part.scale for part in parts]),
-            np.concatenate([part.blocked for part in parts]),
-            np.concatenate([part.configuration for part in parts]),
-        )
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     def at(self, rows: npt.NDArray[np.bool_]) -> "Residuals":
         """Return the errors where the mask ``rows`` is true."""
-        return Residuals(
-            self.log_error[rows],
-            self.spread[rows],
-            self.beyond[rows],
-            self.scale[rows],
-            self.blocked[rows],
-            self.configuration[rows],
-        )
+        return Residuals(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalCalibration:
-    """Bounds around points.
+    """Bounds around points, from the ``groups`` of errors by scale and that of extrapolations.
 
-    Attributes:
-        power: of the spread, in the width of a row.
-        typical: spread of a typical row, whose width is about 1.
-        error: root mean square log error, for rows without a spread.
-        groups: errors by scale, and those of extrapolations.
+    A row's width is its spread over the ``typical`` one, to the ``power``. ``error`` is the root mean square log error,
+    for rows without a spread.
     """
 
     power: float
@@ -244,59 +179,34 @@ class IntervalCalibration:
     groups: dict[str, ConformalGroup]
 
     def interval(
-        self,
-        point: npt.ArrayLike,
-        spread: npt.ArrayLike,
-        beyond: npt.ArrayLike,
-        scale: Sequence[str] | str,
-        level: float,
+        self, point: Numbers, spread: Numbers, beyond: Numbers, scale: Names, level: float
     ) -> tuple[Array, Array]:
         """Return the low and high ends of central intervals, each of the points' shape (n,).
 
         Unknown scales have the errors of extrapolations.
         """
-        tail = (1 - level) / 2
-        return (
-            self._bound(point, spread, beyond, scale, tail, below=True),
-            self._bound(point, spread, beyond, scale, tail, below=False),
-        )
+        low, high = (self.upper(point, spread, beyond, scale, (1 - level) / 2, below=below) for below in (True, False))
+        return low, high
 
     def upper(
-        self,
-        point: npt.ArrayLike,
-        spread: npt.ArrayLike,
-        beyond: npt.ArrayLike,
-        scale: Sequence[str] | str,
-        risk: float,
+        self, point: Numbers, spread: Numbers, beyond: Numbers, scale: Names, risk: float, *, below: bool = False
     ) -> Array:
-        """Return the values exceeded with probability ``risk``, of the points' shape (n,)."""
-        return self._bound(point, spread, beyond, scale, risk, below=False)
-
-    def _bound(
-        self,
-        point: npt.ArrayLike,
-        spread: npt.ArrayLike,
-        beyond: npt.ArrayLike,
-        scale: Sequence[str] | str,
-        tail: float,
-        *,
-        below: bool,
-    ) -> Array:
-        if not 0 < tail < 1:
-            raise ValueError(f"a risk and a level must be between 0 and 1, not {tail}")
+        """Return the values exceeded (``below``: not reached) with probability ``risk``, of the points' shape (n,)."""
+        if not 0 < risk < 1:
+            raise ValueError(f"a risk and a level must be between 0 and 1, not {risk}")
         points = np.asarray(point, float)
         scales = np.broadcast_to(np.asarray(scale, np.str_), points.shape)
         offsets: Array = np.empty(points.shape)
         spreads = np.broadcast_to(np.asarray(spread, float), points.shape)
         far = np.broadcast_to(_far(np.asarray(beyond, float)), points.shape)
         width = _width(spreads, self.power, self.typical)
-        outside = self.groups[EXTRAPOLATIONS].quantile(tail, below=below) * _full_spread(spreads, far, self.error)
+        outside = self.groups[EXTRAPOLATIONS].quantile(risk, below=below) * _full_spread(spreads, far, self.error)
         for name in np.unique(scales):
             rows, group = scales == name, self.groups.get(str(name))
             if group is None:
                 offsets[rows] = outside[rows]
                 continue
-            within = np.maximum(width[rows], group.least_width) * group.quantile(tail, below=below)
+            within = np.maximum(width[rows], group.least_width) * group.quantile(risk, below=below)
             extra = np.minimum(far[rows], 1.0) * outside[rows]
             # Independent errors on the same side of the point add in squares.
             same_side = within * extra > 0
@@ -311,22 +221,20 @@ class IntervalCalibration:
         }
         return replace(self, groups=groups)
 
-    def dump(self) -> dict[str, npt.NDArray[Any]]:
+    def dump(self) -> State:
         """Return the state as arrays by name."""
-        state: dict[str, npt.NDArray[Any]] = {
-            "width": np.asarray([self.power, self.typical, self.error]),
-            "groups": np.asarray(list(self.groups), np.str_),
-        }
+        state: State = {"width": np.asarray([self.power, self.typical, self.error]),
+                        "groups": np.asarray(list(self.groups), np.str_)}  # fmt: skip
         for number, group in enumerate(self.groups.values()):
-            state |= {f"{number}.{name}": array for name, array in group.dump().items()}
+            state |= nest(str(number), group.dump())
         return state
 
     @classmethod
-    def load(cls, state: dict[str, npt.NDArray[Any]]) -> "IntervalCalibration":
+    def load(cls, state: State) -> "IntervalCalibration":
         """Restore a calibration from its state."""
-        power, typical, error = (float(number) for number in state["width"])
-        names = [str(name) for name in state["groups"]]
-        groups = {name: ConformalGroup.load(state, f"{number}.") for number, name in enumerate(names)}
+        names = state["groups"].astype(str).tolist()
+        groups = {name: ConformalGroup.load(unnest(str(number), state)) for number, name in enumerate(names)}
+        power, typical, error = floats(state["width"]).tolist()
         return cls(power, typical, error, groups)
 
 
@@ -351,13 +259,11 @@ def _width(spread: Array, power: float, typical: float) -> Array:
     """Return the width of each row relative to a typical row, from the estimator's spread."""
     relative = np.where(np.isfinite(spread) & (spread > 0), spread, typical) / typical
     # A spread of almost nothing is not credible: the width is at least a quarter of the typical one.
-    width: Array = np.hypot(relative, 0.25) ** power
-    return width
+    return np.asarray(np.hypot(relative, 0.25) ** power)
 
 
 def _far(beyond: Array) -> Array:
-    far: Array = np.minimum(np.where(np.isnan(beyond), 0.0, beyond), MOST_BEYOND)
-    return far
+    return np.asarray(np.minimum(np.where(np.isnan(beyond), 0.0, beyond), MOST_BEYOND))
 
 
 def _full_spread(spread: Array, far: Array, error: float) -> Array:
@@ -373,16 +279,25 @@ def _groups(residuals: Residuals, power: float, typical: float, error: float) ->
     """
     width = _width(residuals.spread, power, typical)
     errors = residuals.log_error / width
-    weights = configuration_weights(residuals.configuration, residuals.blocked, residuals.scale)
+    # Repeats of a configuration share the weight of one, by scale and separately for extrapolations.
+    names = np.char.add(np.where(residuals.blocked, "b", "i"), np.char.add(residuals.scale, "\n"))
+    _, place, counts = np.unique(np.char.add(names, residuals.configuration), return_inverse=True, return_counts=True)
+    weights = 1.0 / counts[place]
     groups = {}
     for name in np.unique(residuals.scale[~residuals.blocked]):
         inside = ~residuals.blocked & (residuals.scale == name)
         elsewhere = residuals.scale != name
-        prior = prior_scale(errors, weights, [elsewhere & ~residuals.blocked, elsewhere & residuals.blocked])
+        # The largest scale, because errors within the fitted range say little about extrapolations.
+        parts = [elsewhere & ~residuals.blocked, elsewhere & residuals.blocked]
+        prior = max((_scale_of(errors[part], weights[part]) for part in parts if part.any()), default=(0.0, 0.0))
         groups[str(name)] = make_group(errors[inside], weights[inside], width[inside], prior)
     relative = residuals.log_error / _full_spread(residuals.spread, _far(residuals.beyond), error)
     tried = residuals.blocked if residuals.blocked.any() else ~residuals.blocked
-    return {**groups, EXTRAPOLATIONS: make_extrapolation_group(relative[tried], weights[tried])}
+    scale, count = _scale_of(relative[tried], weights[tried])
+    # Extrapolations from one set of runs go wrong together, so many count as few. The prior is the estimator's spread.
+    variance = (PRIOR_COUNTS_AS + count * scale**2) / (PRIOR_COUNTS_AS + count)
+    student = _student(PRIOR_COUNTS_AS, max(float(np.sqrt(variance)), LEAST_SPREAD_SHARE))
+    return {**groups, EXTRAPOLATIONS: ConformalGroup(np.empty(0), np.empty(0), student)}
 
 
 def _power(inside: Residuals, typical: float) -> float:

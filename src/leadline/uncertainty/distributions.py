@@ -17,7 +17,9 @@ class Distribution(Protocol):
     """The distribution of a quantity X above zero."""
 
     @property
-    def median(self) -> float: ...  # noqa: D102 - a field
+    def median(self) -> float:
+        """The median of X."""
+        return self.quantile(0.5)
 
     def quantile(self, probability: float) -> float:
         """Return a value that X stays at or below with at least this probability."""
@@ -29,7 +31,7 @@ class Distribution(Protocol):
         """Return E[X; X ≤ ``value``], the contribution of values up to this one to the mean."""
 
 
-class HalfLogNormals:
+class HalfLogNormals(Distribution):
     """Two log-normal halves that meet at their common median, the point of an interval."""
 
     def __init__(self, median: float, spread_below: float, spread_above: float) -> None:
@@ -40,15 +42,10 @@ class HalfLogNormals:
         """Return the distribution whose quantiles at the interval's level are its ends."""
         return cls(interval.point, *log_spreads(interval))
 
-    @property
-    def median(self) -> float:
-        """The median of X."""
-        return self._median
-
     def quantile(self, probability: float) -> float:
         """Return the value that X stays below with this probability."""
         spread = self._above if probability >= 0.5 else self._below
-        return self.median * math.exp(spread * _z(probability))
+        return self._median * math.exp(spread * _z(probability))
 
     def above(self, value: float) -> float:
         """Return the probability of X > ``value``."""
@@ -56,16 +53,16 @@ class HalfLogNormals:
 
     def mean_below(self, value: float) -> float:
         """Return E[X; X ≤ ``value``]; for a log-normal of spread s it is median × exp(s²/2) × Φ(z - s)."""
-        below = self.median * math.exp(self._below**2 / 2)
-        if value < self.median:
+        below = self._median * math.exp(self._below**2 / 2)
+        if value < self._median:
             return below * _phi(self._z(value) - self._below)
-        above = self.median * math.exp(self._above**2 / 2)
+        above = self._median * math.exp(self._above**2 / 2)
         return below * _phi(-self._below) + above * (_phi(self._z(value) - self._above) - _phi(-self._above))
 
     def _z(self, value: float) -> float:
         if value <= 0:
             return -math.inf
-        away = math.log(value / self.median)
+        away = math.log(value / self._median)
         spread = self._above if away >= 0 else self._below
         return away / spread if spread else math.copysign(math.inf, away)
 
@@ -120,16 +117,11 @@ _STEPS = 80
 """Bisections of a logarithm, enough to shrink the widest bracket far below rounding."""
 
 
-class ParetoDistribution:
+class ParetoDistribution(Distribution):
     """A quantity with a known lower bound only: P(X > x) = (least ÷ x) ** ``TAIL``."""
 
     def __init__(self, least: float) -> None:
         self._least = least
-
-    @property
-    def median(self) -> float:
-        """The median of X."""
-        return self.quantile(0.5)
 
     def quantile(self, probability: float) -> float:
         """Return the value that X stays below with this probability."""
@@ -144,7 +136,7 @@ class ParetoDistribution:
         return self._least * math.log(value / self._least) if value > self._least else 0.0
 
 
-class ContaminatedForecast:
+class ContaminatedForecast(Distribution):
     """A forecast that is wrong with probability ``WRONG_FORECAST``: a mixture, as Tukey's contaminated normal.
 
     Up to its median it is the forecast. Above it, the wrong part is scale-free. That part hardly matters at the start
@@ -154,11 +146,6 @@ class ContaminatedForecast:
     def __init__(self, interval: Interval) -> None:
         self._base = HalfLogNormals.of(interval)
         self._wrong = ParetoDistribution(self._base.median)
-
-    @property
-    def median(self) -> float:
-        """The median of X."""
-        return self._base.median
 
     def quantile(self, probability: float) -> float:
         """Return the value that X stays below with this probability."""
@@ -181,17 +168,12 @@ class ContaminatedForecast:
         return below + (1 - WRONG_FORECAST) * beyond + WRONG_FORECAST / 2 * self._wrong.mean_below(value)
 
 
-class ConditionalDistribution:
+class ConditionalDistribution(Distribution):
     """A quantity given that it exceeds ``past``: P(X > x | X > past) = P(X > x) ÷ P(X > past)."""
 
     def __init__(self, base: Distribution, past: float) -> None:
         self._base, self._past = base, max(past, 0.0)
         self._remaining = base.above(self._past)
-
-    @property
-    def median(self) -> float:
-        """The median of X."""
-        return self.quantile(0.5)
 
     def quantile(self, probability: float) -> float:
         """Return the value that X stays below with this probability."""
@@ -211,15 +193,7 @@ class ConditionalDistribution:
 
 
 def survival_distribution(interval: Interval | None, past: float) -> Distribution | None:
-    """Return the distribution of a quantity that already exceeds ``past``.
-
-    Args:
-        interval: forecast of the quantity, if any.
-        past: value that it exceeds, 0 for none.
-
-    Returns:
-        ``None`` where there is neither a forecast nor a past.
-    """
+    """Return the distribution of a quantity that already exceeds ``past``; ``None`` without a forecast or a past."""
     if interval is None or interval.point <= 0:
         return ParetoDistribution(past) if past > 0 else None
     return _surviving(interval, past)
@@ -227,11 +201,8 @@ def survival_distribution(interval: Interval | None, past: float) -> Distributio
 
 @lru_cache(maxsize=4096)
 def _surviving(interval: Interval, past: float) -> Distribution:
-    return (
-        ConditionalDistribution(ContaminatedForecast(interval), past)
-        if past > _NOTHING * interval.point
-        else ContaminatedForecast(interval)
-    )
+    forecast = ContaminatedForecast(interval)
+    return ConditionalDistribution(forecast, past) if past > _NOTHING * interval.point else forecast
 
 
 def _bisect(base: Distribution, above: float, least: float) -> float:

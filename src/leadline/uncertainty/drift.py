@@ -68,15 +68,10 @@ class PredictionOutcome:
 class Drift:
     """The result of a test for drift.
 
-    Attributes:
-        runs: number of outcomes.
-        alpha: probability of a false alarm.
-        evidence: the highest value of the stake, which starts at 1.
-        detected: the evidence exceeded 1 ÷ alpha.
-        since: number of the outcome, from 0, at which the change probably began.
-        detected_at: number of the outcome at which it was detected.
-        ratio: median of measured ÷ predicted since the change.
-        at_least: ``ratio`` is a lower bound, because more than half of the runs were cut off.
+    ``evidence`` is the highest value of the stake, which starts at 1. A change is ``detected`` where it exceeds 1 ÷
+    ``alpha``, the probability of a false alarm. Outcome number ``detected_at``, from 0, did so; the change probably
+    began at ``since``. ``ratio`` is the median of measured ÷ predicted since then: a lower bound if ``at_least``,
+    because more than half of the runs were cut off.
     """
 
     runs: int
@@ -141,7 +136,9 @@ class _Bet:
     def play(self, number: int, factor: float) -> float:
         """Multiply the stake by the payment for an outcome, numbered from 0, and return it."""
         log_new, log_factor = -math.log((number + 1) * (number + 2)), math.log(factor)
-        self.log_stake = _log_sum(self.log_stake, log_new) + log_factor
+        # The logarithm of a sum, shifted so that neither part overflows.
+        top = max(self.log_stake, log_new)
+        self.log_stake = top + math.log(math.exp(self.log_stake - top) + math.exp(log_new - top)) + log_factor
         return math.exp(min(self.log_stake, _MOST))
 
     def factor(self, low: float, high: float, *, censored: bool) -> float:
@@ -151,14 +148,8 @@ class _Bet:
         return {DriftKind.MORE: more, DriftKind.LESS: less, DriftKind.WIDER: (more + less) / 2}[self.change]
 
 
-def find_drift(
-    outcomes: Sequence[PredictionOutcome],
-    *,
-    reference: Sequence[PredictionOutcome] = (),
-    alpha: float = ALPHA,
-    seed: int = 0,
-) -> Drift:
-    """Test whether the errors changed along ``outcomes``, oldest first.
+def find_drift(outcomes: Sequence[PredictionOutcome], *, alpha: float = ALPHA, seed: int = 0) -> Drift:
+    """Test whether the errors of one predictor changed along ``outcomes``, oldest first; ``seed`` breaks ties.
 
     A censored outcome pays the mean of what its unknown end would pay. Among the past it counts as whatever hinders an
     alarm, so the bound on false alarms holds with censored outcomes too.
@@ -167,21 +158,12 @@ def find_drift(
     1.5 % raised an alarm at an ``alpha`` of 5 %. After 50 unchanged runs, a shift of 20 % is detected after a median of
     9 runs where the errors have a standard deviation of 5 %, after 18 at 10 % and after 73 at 20 %.
 
-    Args:
-        outcomes: of one predictor.
-        reference: earlier outcomes of the same predictor, taken as unchanged. Without them the stream is compared with
-            its own beginning.
-        alpha: probability of a false alarm.
-        seed: breaks ties.
-
     Raises:
         ValueError: ``alpha`` is not in (0, 1), or a value is not above zero.
     """
     if not 0 < alpha < 1:
         raise ValueError(f"a probability of false alarms must be between 0 and 1, not {alpha}")
     random, ranks = Random(seed), _Ranks()  # noqa: S311 - to part ties, not to keep secrets
-    for outcome in reference:
-        ranks.add(outcome.score, censored=outcome.censored)
     bets = [_Bet(change, shift) for change in DriftKind for shift in SHIFTS]
     evidence, detected_at, change = 1.0, None, None
     for number, outcome in enumerate(outcomes):
@@ -238,8 +220,3 @@ def _unlikelihood(scores: Sequence[float]) -> float:
     """Return the negative log-likelihood of Laplace-distributed scores, without constant terms."""
     middle = median(scores)
     return len(scores) * math.log(max(fmean(abs(score - middle) for score in scores), LEAST_WIDTH))
-
-
-def _log_sum(first: float, second: float) -> float:
-    top = max(first, second)
-    return top + math.log(math.exp(first - top) + math.exp(second - top))

@@ -17,76 +17,48 @@ from leadline.core.errors import UnknownName
 
 def mae(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the mean absolute error, in the unit of the measurement."""
-    return _mean([abs(p - y) for y, p in _pairs(measured, predicted)])
+    return _mean([abs(p - y) for y, p in _rows(measured, predicted)])
 
 
 def mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the mean absolute percentage error, in percent."""
-    return 100 * _mean([abs(p - y) / y for y, p in _pairs(measured, predicted)])
+    return 100 * _mean([abs(p - y) / y for y, p in _rows(measured, predicted)])
 
 
 def underprediction(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the share of predictions below the measurement, in percent (HARP's UPP)."""
-    return 100 * _mean([float(p < y) for y, p in _pairs(measured, predicted)])
+    return 100 * _mean([float(p < y) for y, p in _rows(measured, predicted)])
 
 
 def up_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the MAPE over the under-predicted points alone (HARP's UP_MAPE), in percent; 0 where there are none."""
-    return 100 * _mean([(y - p) / y for y, p in _pairs(measured, predicted) if p < y], none=0.0)
+    return 100 * _mean([(y - p) / y for y, p in _rows(measured, predicted) if p < y], none=0.0)
 
 
 def ov_mape(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """Return the MAPE over the over-predicted points alone (HARP's OV_MAPE), in percent; 0 where there are none."""
-    return 100 * _mean([(p - y) / y for y, p in _pairs(measured, predicted) if p > y], none=0.0)
+    return 100 * _mean([(p - y) / y for y, p in _rows(measured, predicted) if p > y], none=0.0)
 
 
 def over_request(measured: Sequence[float], requested: Sequence[float]) -> float:
     """Return the median of requested ÷ measured: 1.25 requests a quarter more than needed."""
-    return statistics.median(r / y for y, r in _pairs(measured, requested))
+    return statistics.median(r / y for y, r in _rows(measured, requested))
 
 
 def pinball(measured: Sequence[float], predicted: Sequence[float], quantile: float) -> float:
     """Return the mean pinball loss, in the unit of the measurement; the true ``quantile`` minimises it."""
-    return _mean([max(quantile * (y - p), (quantile - 1) * (y - p)) for y, p in _pairs(measured, predicted)])
+    return _mean([max(quantile * (y - p), (quantile - 1) * (y - p)) for y, p in _rows(measured, predicted)])
 
 
 def coverage(measured: Sequence[float], low: Sequence[float], high: Sequence[float]) -> float:
     """Return the share of measurements within their interval, its ends included, in percent."""
-    return 100 * _mean([float(a <= y <= b) for y, a, b in _triples(measured, low, high)])
+    return 100 * _mean([float(a <= y <= b) for y, a, b in _rows(measured, low, high)])
 
 
-def best_constant(measured: Sequence[float], predicted: Sequence[float]) -> float:
-    """Return the factor on ``predicted`` (positive) that minimises the MAPE.
-
-    The error is a sum of absolute values, linear between its kinks. So the best factor is one of the kinks: the median
-    of measured ÷ predicted, weighted by predicted ÷ measured.
-    """
-    ratios = sorted((y / p, p / y) for y, p in zip(measured, predicted, strict=True))
-    half = sum(weight for _, weight in ratios) / 2
-    cumulative = 0.0
-    for ratio, weight in ratios:
-        cumulative += weight
-        if cumulative >= half:
-            return ratio
-    raise ValueError("no points")
-
-
-def _pairs(measured: Sequence[float], predicted: Sequence[float]) -> Iterator[tuple[float, float]]:
-    _check(measured, predicted)
-    return zip(measured, predicted, strict=True)
-
-
-def _triples(
-    measured: Sequence[float], low: Sequence[float], high: Sequence[float]
-) -> Iterator[tuple[float, float, float]]:
-    _check(measured, low)
-    _check(measured, high)
-    return zip(measured, low, high, strict=True)
-
-
-def _check(measured: Sequence[float], predicted: Sequence[float]) -> None:
-    if len(measured) == 0 or len(measured) != len(predicted) or not min(measured) > 0:
+def _rows(measured: Sequence[float], *predicted: Sequence[float]) -> Iterator[tuple[float, ...]]:
+    if not len(measured) or any(len(column) != len(measured) for column in predicted) or not min(measured) > 0:
         raise ValueError("a metric needs as many predictions as positive measurements, and at least one")
+    return zip(measured, *predicted, strict=True)
 
 
 def _mean(values: Sequence[float], *, none: float | None = None) -> float:
@@ -110,12 +82,9 @@ MOST_RERUNS = 40
 
 
 def choose_model(policy: str, measured: Sequence[float], predictions: Mapping[str, Sequence[float]]) -> str:
-    """Return the name of the model that a policy chooses; the first of equals.
+    """Return the name of the model that a policy chooses by its predictions of validation runs; the first of equals.
 
-    Args:
-        policy: a key of ``POLICIES``, or ``wtm-published``.
-        measured: values of the validation runs, above zero.
-        predictions: model to its predictions of the same runs; at least one model.
+    ``policy`` is a key of ``POLICIES``, or ``wtm-published``.
 
     Raises:
         UnknownName: no such policy.
@@ -144,43 +113,26 @@ def wtm_published(measured: Sequence[float], predictions: Mapping[str, Sequence[
     return tied[0] if len(tied) == 1 else min(scores, key=lambda name: scores[name][1])
 
 
-def expected_cost(
-    measured: Sequence[float],
-    requested: Sequence[float],
-    *,
-    waste: float = WASTE,
-    growth: float = GROWTH,
-    requeue: float = REQUEUE,
-) -> float:
+def expected_cost(measured: Sequence[float], requested: Sequence[float]) -> float:
     """Return the mean cost of requesting ``requested`` on top of the run itself, as a share of the measured time.
 
-    A request that is not used costs ``waste`` of its length. A killed run costs its whole request and ``requeue`` of
-    its own length, and runs again with ``growth`` times the request until that suffices.
-
-    Raises:
-        ValueError: as for the metrics, or ``growth`` is not above 1.
+    A request that is not used costs ``WASTE`` of its length. A killed run costs its whole request and ``REQUEUE`` of
+    its own length, and runs again with ``GROWTH`` times the request until that suffices.
     """
-    if growth <= 1:
-        raise ValueError(f"a rerun must request more than before: growth is {growth}")
-    _check(measured, requested)
-    costs = [_cost(y, r, growth, waste, requeue) for y, r in zip(measured, requested, strict=True)]
-    return sum(costs) / len(costs)
+    return _mean([_cost(y, r) for y, r in _rows(measured, requested)])
 
 
-def _kills(needed: float, requested: float, growth: float) -> int:
-    if requested >= needed:
-        return 0
-    if requested <= needed * growth**-MOST_RERUNS:
-        return MOST_RERUNS
-    return math.ceil(math.log(needed / requested) / math.log(growth) - 1e-12)
-
-
-def _cost(needed: float, requested: float, growth: float, waste: float, requeue: float) -> float:
-    kills = _kills(needed, requested, growth)
+def _cost(needed: float, requested: float) -> float:
     # A request of nearly nothing would be killed without end.
-    requested = max(requested, needed * growth**-MOST_RERUNS)
-    lost = requested * (growth**kills - 1) / (growth - 1)
-    return (lost + waste * max(requested * growth**kills - needed, 0.0)) / needed + requeue * kills
+    least = needed * GROWTH**-MOST_RERUNS
+    kills = MOST_RERUNS
+    if requested >= needed:
+        kills = 0
+    elif requested > least:
+        kills = math.ceil(math.log(needed / requested) / math.log(GROWTH) - 1e-12)
+    requested = max(requested, least)
+    lost = requested * (GROWTH**kills - 1) / (GROWTH - 1)
+    return (lost + WASTE * max(requested * GROWTH**kills - needed, 0.0)) / needed + REQUEUE * kills
 
 
 POLICIES: dict[str, Key] = {
@@ -220,11 +172,8 @@ def compare_errors(
 ) -> PairedComparison:
     """Compare the log errors of two predictors on the same runs by a paired sign-flip test.
 
-    Args:
-        before: errors ln(measured ÷ predicted) of the first.
-        after: errors of the second.
-        tried: number of predictors among which these errors chose the second. It multiplies the p-value (Bonferroni).
-        seed: of the drawn signs.
+    ``tried`` is the number of predictors among which these errors chose the second. It multiplies the p-value
+    (Bonferroni).
 
     Raises:
         ValueError: there is no run, or the two have different numbers of runs.
@@ -237,10 +186,9 @@ def compare_errors(
     close = 1e-12 * sum(map(abs, gains))
     if len(gains) <= EXACT:
         flips = product((1, -1), repeat=len(gains))
-        reached = [
+        p_value = fmean(
             sum(sign * gain for sign, gain in zip(signs, gains, strict=True)) >= total - close for signs in flips
-        ]
-        p_value = fmean(reached)
+        )
     else:
         source = Random(seed)  # noqa: S311 - signs, not secrets
         as_large = sum(

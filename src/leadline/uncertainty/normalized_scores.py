@@ -7,12 +7,11 @@ where it started, and says nothing about another one.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from leadline.estimators.ports import Array, State, floats
 
 LEAST_SPREAD = 1e-6
 """Smallest spread that is believed: no estimator is exact."""
@@ -33,11 +32,9 @@ class NormalizedScores:
     ) -> "NormalizedScores":
         """Return the scores of m errors.
 
-        Args:
-            log_error: ln(measured ÷ predicted).
-            spread: the estimator's standard deviation of the logarithm.
-            unit: names errors that occur together, such as those of one curve. All units weigh the same, whatever their
-                number of errors. Later questions are about the same units, so each error still counts as one run.
+        An error is ln(measured ÷ predicted), ``spread`` the estimator's standard deviation of the logarithm. ``unit``
+        names errors that occur together, such as those of one curve. All units weigh the same, whatever their number of
+        errors. Later questions are about the same units, so each error still counts as one run.
 
         Raises:
             ValueError: there is no error, or one is not finite.
@@ -45,11 +42,8 @@ class NormalizedScores:
         errors = np.abs(np.asarray(log_error, float))
         if not len(errors) or not np.isfinite(errors).all():
             raise ValueError("scores need errors of held-out runs, all finite, and at least one")
-        _, place, counts = np.unique(
-            np.arange(len(errors)) if unit is None else np.asarray(unit, np.str_),
-            return_inverse=True,
-            return_counts=True,
-        )
+        units = np.arange(len(errors)) if unit is None else np.asarray(unit, np.str_)
+        _, place, counts = np.unique(units, return_inverse=True, return_counts=True)
         scores = errors / np.maximum(np.asarray(spread, float), LEAST_SPREAD)
         order = np.argsort(scores)
         weights = len(errors) / len(counts) / counts[place]
@@ -61,10 +55,11 @@ class NormalizedScores:
         This is the conformal quantile of rank level·(m + 1) (Vovk et al. 2005). Where that rank exceeds m, it is
         ``BEYOND_LARGEST`` times the largest score.
         """
-        rank = level * (len(self.scores) + 1)
-        if rank > len(self.scores) + 1e-9:
+        count = len(self.scores)
+        rank = level * (count + 1)
+        if rank > count + 1e-9:
             return BEYOND_LARGEST * float(self.scores[-1])
-        return float(self.scores[min(int(np.searchsorted(np.cumsum(self.weights), rank - 1e-9)), len(self.scores) - 1)])
+        return float(self.scores[min(int(np.searchsorted(np.cumsum(self.weights), rank - 1e-9)), count - 1)])
 
     def interval(
         self, point: npt.ArrayLike, spread: npt.ArrayLike, level: float, untested: npt.ArrayLike = 0.0
@@ -80,11 +75,11 @@ class NormalizedScores:
         width, points = np.exp(half), np.asarray(point, float)
         return points / width, points * width
 
-    def dump(self) -> dict[str, npt.NDArray[Any]]:
+    def dump(self) -> State:
         """Return the state as arrays by name."""
         return {"scores": self.scores, "weights": self.weights}
 
     @classmethod
-    def load(cls, state: dict[str, npt.NDArray[Any]]) -> "NormalizedScores":
+    def load(cls, state: State) -> "NormalizedScores":
         """Restore the scores from their state."""
-        return cls(np.asarray(state["scores"], float), np.asarray(state["weights"], float))
+        return cls(floats(state["scores"]), floats(state["weights"]))

@@ -7,12 +7,11 @@ Chernozhukov, Wüthrich and Zhu 2021).
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
+from leadline.estimators.ports import Array, State, floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,11 @@ class Recalibration:
         place = int(np.searchsorted(np.cumsum(self.weights), rank + 1e-9)) - 1
         return float(self.transforms[place]) if place >= 0 else 0.0
 
-    def dump(self) -> dict[str, npt.NDArray[Any]]:
+    def dump(self) -> State:
         """Return the state as arrays by name."""
         return {"transforms": self.transforms, "weights": self.weights}
 
     @classmethod
-    def load(cls, state: dict[str, npt.NDArray[Any]]) -> "Recalibration":
+    def load(cls, state: State) -> "Recalibration":
         """Restore the recalibration from its state."""
-        return cls(np.asarray(state["transforms"], float), np.asarray(state["weights"], float))
+        return cls(floats(state["transforms"]), floats(state["weights"]))

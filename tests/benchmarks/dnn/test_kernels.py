@@ -18,7 +18,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind
 from leadline.estimators.step_time.fitted_kernels import FittedKernels, GroupModel
-from leadline.estimators.step_time.kernel_fitting import KernelSample, tabulate_kernels
+from leadline.estimators.step_time.swept_kernels import KernelSample, tabulate_kernels
 
 DATA = Path(os.environ.get("LEADLINE_DATA", "missing"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="LEADLINE_DATA names no folder of measured data")

@@ -12,7 +12,7 @@ from benchmarks.dnn.llm_training import steps_of
 from benchmarks.dnn.run import TABLES, table_splits
 from benchmarks.dnn.splits import RefusedSplit, SplitResult, joined_split
 from benchmarks.dnn.tables import read_table
-from leadline.training.transformer_steps import shipped_step_model, shipped_step_model_card
+from leadline.training.transformer_steps import shipped_step_model, shipped_step_model_errors
 
 pytest.importorskip("sklearn")
 
@@ -78,13 +78,13 @@ def test_a_table_beats_every_plain_method_on_every_split(data, table):
 def test_the_shipped_law_is_what_the_data_teach(data):
     table = steps_of(read_table(data, "llm_foundry_train"))
     model, shipped = fitted_step_model(table), shipped_step_model()
-    assert shipped_step_model_card().rows == len(table.steps)
+    assert shipped_step_model_errors().rows == len(table.steps)
     assert pytest.approx(shipped.law.theta, abs=1e-3) == model.law.theta
     for name, scores in shipped.scores.items():
         assert pytest.approx(scores.factor(0.9), rel=0.01) == model.scores[name].factor(0.9)
     point, low, high = shipped.predict(table.steps, 0.9)
     assert (
         100 * np.mean(np.abs(point / table.elapsed_s - 1))
-        < shipped_step_model_card().errors["random by configuration"]["mape"]
+        < shipped_step_model_errors().errors["random by configuration"]["mape"]
     )
     assert np.mean((low <= table.elapsed_s) & (table.elapsed_s <= high)) > 0.9

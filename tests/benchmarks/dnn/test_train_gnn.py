@@ -10,7 +10,8 @@ pytest.importorskip("onnxscript")
 
 from benchmarks.dnn.gnn_network import onnx_network  # noqa: E402
 from benchmarks.dnn.train_gnn import GnnTraining, card_of, figures, main, network_steps, train_network, write  # noqa: E402
-from leadline.training.shipped_models import NetworkCard, read_network  # noqa: E402
+from benchmarks.shipped.cards import NetworkCard  # noqa: E402
+from leadline.training.shipped_models import load_network  # noqa: E402
 
 ALL = np.arange(3)
 SHORT = GnnTraining(epochs=60, batch=3)
@@ -45,7 +46,7 @@ def test_what_is_written_is_read_and_says_the_same(tmp_path, graph_rows, network
     card = card_of(graph_rows, SHORT, *[graph_rows.steps.step_s * 1.1] * 2)
     write(tmp_path, onnx_network(network, graph_rows.batch(ALL)), card)
     assert card == msgspec.json.decode((tmp_path / "gnn.json").read_bytes(), type=NetworkCard)
-    told = read_network(tmp_path / "gnn.onnx").step_s(graph_rows.batch(ALL))
+    told = load_network((tmp_path / "gnn.onnx").read_bytes(), "gnn.onnx").step_s(graph_rows.batch(ALL))
     assert pytest.approx(network_steps(graph_rows, network, ALL), rel=1e-4) == told
 
 

@@ -4,10 +4,12 @@ import math
 
 import pytest
 
+from benchmarks.dnn.kernel_fitting import fit_kernels
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.analytical_kernels import WAIT
-from leadline.estimators.step_time.kernel_fitting import KernelSample, fit_kernels
+from leadline.estimators.step_time.op_utilization import predict_graphs_and_ops
+from leadline.estimators.step_time.swept_kernels import KernelSample
 
 NAMES = ("aten.add.Tensor",)
 LAUNCH_S = {"small": 20e-6, "middle": 30e-6, "large": 25e-6, "huge": 40e-6}
@@ -66,3 +68,11 @@ def marked_s(launch_s, kernel_s):
 @pytest.fixture(scope="session")
 def fitted():
     return fit_kernels([case for on in DEVICES[:3] for case in timings_on(on)], NAMES)
+
+
+def predict_graphs(basis, law):
+    return predict_graphs_and_ops(basis, law)[0]
+
+
+def op_s(basis, law):
+    return predict_graphs_and_ops(basis, law)[1]

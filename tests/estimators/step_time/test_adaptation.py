@@ -12,7 +12,12 @@ from leadline.estimators.step_time.adaptation import (
     adapt_by_factor,
     adapt_op_utilization,
 )
-from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, OpUtilizationModels, StepSetting
+from leadline.estimators.step_time.op_utilization_kernels import (
+    OpUtilizationKernels,
+    OpUtilizationModels,
+    SettingModel,
+    StepSetting,
+)
 from leadline.estimators.step_time.roofline import RooflineKernels
 from tests.estimators.step_time.test_op_utilization_kernels import KNOWN, NEW, SEEN, add, conv, law
 
@@ -20,7 +25,7 @@ from tests.estimators.step_time.test_op_utilization_kernels import KNOWN, NEW, S
 @pytest.fixture
 def laws():
     place = StepSetting.read("Known|inference|nchw|2.4")
-    return OpUtilizationModels({place: law(0.0)}, {place: 0.5}, {place: SEEN})
+    return OpUtilizationModels({place: SettingModel(law(0.0), 0.5, SEEN, place.device)})
 
 
 def graphs(count):

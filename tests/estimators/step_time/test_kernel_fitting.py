@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.dnn.kernel_fitting import fit_kernels, typical_effects
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.estimators.step_time.analytical_kernels import (
@@ -17,10 +18,9 @@ from leadline.estimators.step_time.analytical_kernels import (
 )
 from leadline.estimators.step_time.device_features import DeviceFeatures
 from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.kernel_fitting import KernelSample, fit_kernels, tabulate_kernels
 from leadline.estimators.step_time.kernel_table import NORM
 from leadline.estimators.step_time.learned_kernels import LearnedKernels
-from leadline.estimators.step_time.swept_kernels import fit_sweep
+from leadline.estimators.step_time.swept_kernels import KernelSample, fit_sweep, tabulate_kernels
 from tests.estimators.step_time.conftest import DEVICES, LAUNCH_S, NAMES, add, gemm, marked_s, timings_on, true_s
 
 UNSEEN = DEVICES[3]
@@ -161,7 +161,7 @@ def test_an_operator_whose_calls_take_longer_on_all_hosts_does_so_on_a_new_one()
 
 def test_the_launch_expected_of_a_new_host_is_the_one_that_is_least_off_in_percent():
     effects = {(str(i), 3): np.array([math.log(launch), launch, 0.0]) for i, launch in enumerate((1, 1.1, 2, 4))}
-    launch, arithmetic, _ = FittedKernels({}, effects=effects).typical_effects(3)
+    launch, arithmetic, _ = typical_effects(FittedKernels({}, effects=effects), 3)
     assert math.exp(launch) == pytest.approx(1.1)
     assert arithmetic == pytest.approx(1.55)
 

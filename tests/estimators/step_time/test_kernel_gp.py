@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp, gp_coordinates
-from leadline.estimators.step_time.kernel_table import PRODUCT, tabulate_ops
+from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp
+from leadline.estimators.step_time.kernel_table import PRODUCT, gp_coordinates, tabulate_ops
 from tests.estimators.step_time.conftest import gemm
 
 

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.dnn.kernel_fitting import interpolate_kernels, predict_steps_s
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Calibration, DeviceKind
 from leadline.estimators.step_time.kernel_table import tabulate_ops
-from leadline.estimators.step_time.learned_kernels import LearnedKernels, predict_steps_s
+from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from tests.estimators.step_time.conftest import DEVICES, add, device, gemm
 
 UNSEEN = DEVICES[3]
@@ -70,14 +71,9 @@ def test_many_configurations_are_priced_like_each_by_itself(fitted):
 
 def test_a_batch_between_two_is_made_of_their_sizes():
     two, eight, four = (tabulate_ops((gemm(b * 128, 512, 256), add(b * 128, 256))) for b in (2, 8, 4))
-    made = two.interpolate(eight, 1 / 3)
+    made = interpolate_kernels(two, eight, 1 / 3)
     for name in ("m", "n", "k", "moved", "flops", "rows", "columns"):
         assert getattr(made, name) == pytest.approx(getattr(four, name))
-
-
-def test_tables_of_two_graphs_do_not_mix():
-    with pytest.raises(InvalidInput, match="1 and 2 kernels of two graphs do not pair"):
-        tabulate_ops([VIEW]).interpolate(tabulate_ops([VIEW, VIEW]), 0.5)
 
 
 def test_a_step_of_views_takes_its_launches(fitted):

@@ -8,7 +8,8 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.op_fitting import add_op_residuals, fit_op_utilization
 from leadline.estimators.step_time.op_residuals import FARTHEST, OpResiduals, OpShares, fit_op_residuals
 from leadline.estimators.step_time.op_table import OpTable
-from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis, OpUtilization, op_s, predict_graphs
+from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis, OpUtilization
+from tests.estimators.step_time.conftest import op_s, predict_graphs
 
 DEVICE = Device(
     "Made up", "nobody", DeviceKind.GPU, memory_bytes_per_s=1e12,

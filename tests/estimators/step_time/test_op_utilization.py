@@ -3,20 +3,19 @@
 import numpy as np
 import pytest
 
+from benchmarks.dnn.setting_models import CARRIED, expected_errors, fit_few_expected, fit_settings
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.step_time import op_fitting
-from leadline.estimators.step_time.op_fitting import fit_op_utilization
+from leadline.estimators.step_time.op_fitting import fit_few_steps, fit_op_utilization
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import (
     LEAST_MULTIPLE,
     ObservedSteps,
     OpBasis,
     OpUtilization,
-    op_s,
-    predict_graphs,
 )
+from tests.estimators.step_time.conftest import op_s, predict_graphs
 
 DEVICE = Device(
     "Made up", "nobody", DeviceKind.GPU, memory_bytes_per_s=1e12,
@@ -98,7 +97,7 @@ def test_settings_share_weights_and_differ_by_their_offset():
 def test_a_few_steps_of_a_slower_device_move_the_whole_model():
     law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
     few, unseen = observed(10, 5), observed(40, 6)
-    adapted = op_fitting.fit_few_steps(law, ObservedSteps(few.basis, few.graph, few.step_s * 1.5))
+    adapted = fit_few_steps(law, ObservedSteps(few.basis, few.graph, few.step_s * 1.5))
     before = np.abs(predict_graphs(unseen.basis, law).step_s / (1.5 * unseen.step_s) - 1).mean()
     after = np.abs(predict_graphs(unseen.basis, adapted).step_s / (1.5 * unseen.step_s) - 1).mean()
     assert after < 0.2 * before
@@ -106,21 +105,20 @@ def test_a_few_steps_of_a_slower_device_move_the_whole_model():
 
 def test_models_survive_storage_as_arrays():
     given = {"a": observed(30, 0), "b": observed(30, 1)}
-    laws = op_fitting.fit_settings(given, {"a": "group", "b": "group"})
-    again = op_fitting.load_settings(op_fitting.dump_settings(laws))
-    assert set(again) == {"a", "b", "group in common"}
-    basis = observed(5, 9).basis
-    was, now = (predict_graphs(basis, case["a"]).step_s for case in (laws, again))
-    assert np.allclose(was, now, rtol=1e-4)
-    assert all(array.dtype != object for array in op_fitting.dump_settings(laws).values())
+    laws = fit_settings(given, {"a": "group", "b": "group"})
+    assert set(laws) == {"a", "b", "group in common"}
+    basis, state = observed(5, 9).basis, laws["a"].dump()
+    before, after = (predict_graphs(basis, law).step_s for law in (laws["a"], OpUtilization.load(state)))
+    assert np.allclose(before, after, rtol=1e-4)
+    assert all(array.dtype != object for array in state.values())
 
 
 def test_peculiarities_of_models_do_not_count_as_the_devices():
     law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
     few, unseen = observed(12, 5), observed(40, 6)
-    odd = op_fitting.expected_errors(np.random.default_rng(0).normal(0.0, 0.5, 12))
+    odd = expected_errors(np.random.default_rng(0).normal(0.0, 0.5, 12))
     measured = ObservedSteps(few.basis, few.graph, few.step_s * 1.5 * np.exp(odd))
-    plain, knowing = (op_fitting.fit_few_steps(law, measured, known) for known in (None, odd))
+    plain, knowing = fit_few_steps(law, measured), fit_few_expected(law, measured, odd)
     errors = [
         np.abs(predict_graphs(unseen.basis, case).step_s / (1.5 * unseen.step_s) - 1).mean()
         for case in (plain, knowing)
@@ -129,9 +127,7 @@ def test_peculiarities_of_models_do_not_count_as_the_devices():
 
 
 def test_an_unknown_error_elsewhere_shifts_nothing():
-    assert [0.0, pytest.approx(0.1 * op_fitting.CARRIED)] == op_fitting.expected_errors(
-        np.array([np.nan, 0.1])
-    ).tolist()
+    assert [0.0, pytest.approx(0.1 * CARRIED)] == expected_errors(np.array([np.nan, 0.1])).tolist()
 
 
 def test_a_device_without_a_peak_is_refused_by_name():
@@ -187,7 +183,7 @@ def test_a_model_far_off_does_not_bend_a_class_that_it_alone_calls():
     known = graphs(60, 0)
     odd = [[*graph, norm] for graph in graphs(4, 5)]
     basis = OpBasis.from_table(OpTable.from_graphs([*known, *odd]), DEVICE)
-    op_fitting = truth(basis) * np.where(np.arange(64) < 60, 1.0, 6.0)
-    law = fit_op_utilization([ObservedSteps(basis, np.arange(64), op_fitting)], OpUtilization.prior(), ridge=10.0)[0]
+    steps_s = truth(basis) * np.where(np.arange(64) < 60, 1.0, 6.0)
+    law = fit_op_utilization([ObservedSteps(basis, np.arange(64), steps_s)], OpUtilization.prior(), ridge=10.0)[0]
     alone = OpBasis.from_table(OpTable.from_graphs([[norm]]), DEVICE)
     assert op_s(alone, law)[0] < 4 * op_s(alone, OpUtilization.prior())[0]

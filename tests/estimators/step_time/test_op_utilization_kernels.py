@@ -5,19 +5,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.dnn.setting_models import find_learned_classes
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
-from leadline.estimators.step_time.op_utilization import OpBasis, OpUtilization, predict_graphs
+from leadline.estimators.step_time.op_utilization import OpBasis, OpUtilization
 from leadline.estimators.step_time.op_utilization_kernels import (
     OpUtilizationKernels,
     OpUtilizationModels,
+    SettingModel,
     StepSetting,
-    find_learned_classes,
     is_channels_last,
 )
+from tests.estimators.step_time.conftest import predict_graphs
 
 KNOWN = Device(
     "Known", "nobody", DeviceKind.GPU, memory_bytes_per_s=1e12,
@@ -67,7 +69,7 @@ def laws():
         StepSetting.read("Known|inference|nhwc|2.4"): law(-0.5),
         StepSetting.read("Other|inference|nchw|2.9"): law(0.6),
     }
-    return OpUtilizationModels(settings, dict.fromkeys(settings, 0.5), dict.fromkeys(settings, SEEN))
+    return OpUtilizationModels({case: SettingModel(model, 0.5, SEEN, case.device) for case, model in settings.items()})
 
 
 def under(weights, device, graph=GRAPH, learned_on=None):
@@ -138,9 +140,7 @@ def test_time_in_kernels_never_learned_widens_the_interval_and_then_refuses(laws
 
 
 def test_a_graph_farther_from_the_learned_ones_is_less_sure(laws):
-    unsure = OpUtilizationModels(
-        {case: law(0.2, 4.0) for case in laws.models}, laws.typical_spreads, laws.learned_classes
-    )
+    unsure = OpUtilizationModels({case: replace(model, law=law(0.2, 4.0)) for case, model in laws.models.items()})
     assert OpUtilizationKernels(laws, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) == 0.1
     assert OpUtilizationKernels(unsure, KNOWN, GRAPH, spread=0.1, devices=DEVICES.get).spread_of(GRAPH) > 0.2
 

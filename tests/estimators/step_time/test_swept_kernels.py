@@ -9,10 +9,15 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Calibration, KernelTiming
-from leadline.estimators.step_time.kernel_fitting import tabulate_kernels
 from leadline.estimators.step_time.kernel_table import CONVOLUTION, NORM, SOFTMAX, STREAM, tabulate_ops
 from leadline.estimators.step_time.learned_kernels import LearnedKernels
-from leadline.estimators.step_time.swept_kernels import SweptKernels, calibration_samples, fit_calibration, timing_to_op
+from leadline.estimators.step_time.swept_kernels import (
+    SweptKernels,
+    calibration_samples,
+    fit_calibration,
+    tabulate_kernels,
+    timing_to_op,
+)
 from tests.estimators.step_time.conftest import DEVICES, NAMES, add, gemm, timings_on, true_s
 
 UNSEEN = DEVICES[3]

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.shipped.transformer_fitting import fit_transformer_steps, model_flops
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Sharding
-from leadline.estimators.step_time.transformer import COEFFICIENTS, fit_transformer_steps, load_transformer_steps
+from leadline.estimators.step_time.transformer import COEFFICIENTS, load_transformer_steps
 from leadline.estimators.step_time.transformer_terms import TransformerStep, step_terms
 
 pytest.importorskip("scipy")
@@ -38,7 +39,7 @@ def grid(device=A100):
 
 def made_s(one, efficiency=0.6):
     """The truth of these tests: a constant share of the peak for what the model needs, and a constant."""
-    return one.model_flops / (efficiency * one.device.peak_flops_per_s["bfloat16"]) + 0.01
+    return model_flops(one) / (efficiency * one.device.peak_flops_per_s["bfloat16"]) + 0.01
 
 
 @pytest.fixture(scope="module")

@@ -243,7 +243,7 @@ def _adapt_groups(
 ) -> tuple[list[AdaptedRecord], OpUtilizationModels]:
     """Return the records of each group and of all steps, and the refitted op-utilization models."""
     records: list[AdaptedRecord] = []
-    models = OpUtilizationModels({}, {}, {})
+    models = OpUtilizationModels({})
     for (group, channels_last), rows in _by_group(traced, device).items():
         if len(rows) < LEAST_STEPS:
             continue

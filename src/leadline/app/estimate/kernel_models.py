@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.app.estimate.state_cache import load_state, save_state
 from leadline.catalog.read import TomlCatalog
 from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput
@@ -37,11 +36,12 @@ from leadline.estimators.step_time.selection import (
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.estimators.step_time.swept_kernels import SweptKernels, fit_calibration
 from leadline.training.adapted_steps import AdaptedRecord, AdaptedSteps, adapted_steps_path, read_adapted_steps
+from leadline.training.array_files import keep_cached, load_cached
 from leadline.training.shipped_files import read_shipped
 from leadline.training.shipped_models import (
     KERNELS_FILE,
+    shipped_accuracy,
     shipped_black_box,
-    shipped_estimators_card,
     shipped_kernels,
     shipped_op_utilization,
 )
@@ -58,10 +58,10 @@ def _fit_sweep(device: Device) -> FittedKernels:
     """
     path = settings.swept_dir() / f"{device.file_stem}.npz"
     made_of = hashlib.sha256(read_shipped(KERNELS_FILE) + to_json(device).encode()).hexdigest()
-    fitted = _load(load_state(path), made_of)
+    fitted = _load(load_cached(path), made_of)
     if fitted is None:
         fitted = fit_calibration(shipped_kernels(), device).for_device(device.name)
-        save_state(path, {**fitted.dump(), MADE_OF: text_array([made_of])})
+        keep_cached(path, {**fitted.dump(), MADE_OF: text_array([made_of])})
     return shipped_kernels().merge(fitted)
 
 
@@ -146,7 +146,7 @@ def _ranked_records(device: Device, graph: OpGraph, group: StepGroup) -> list[Ac
 
     If swept kernels have no record of a group, the record of kernels without a sweep is used.
     """
-    kernels, records = _kernels_on(device), shipped_estimators_card().records
+    kernels, records = _kernels_on(device), shipped_accuracy()
     if not any(record.estimator == kernels and record.group == group for record in records):
         unswept = [record for record in records if record.estimator == LearnedKernels.name and record.group == group]
         records += tuple(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.app.estimate.state_cache import load_state, save_state
 from leadline.core.errors import LeadlineError
 from leadline.core.queues import AccountedJob, QueueWait
 from leadline.core.units import DAY_S
+from leadline.training.array_files import keep_cached, load_cached
 from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model, load_queue_wait_model
 
 VALID_S = DAY_S
@@ -43,12 +43,12 @@ def learn_queue(system: str, jobs: Sequence[AccountedJob]) -> LearnedQueue:
     learned = _load_cached(path, now_s)
     if learned is None:
         learned = fit_queue_wait_model(jobs, now_s)
-        save_state(path, learned.dump())
+        keep_cached(path, learned.dump())
     return LearnedQueue(learned, jobs, now_s)
 
 
 def _load_cached(path: Path, now_s: float) -> QueueWaitModel | None:
-    state = load_state(path)
+    state = load_cached(path)
     try:
         learned = None if state is None else load_queue_wait_model(state)
     except (LeadlineError, ValueError, KeyError):

@@ -91,7 +91,7 @@ def predict_decoder_step(
 def _whole_step(
     workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
 ) -> WholeStep | None:
-    from leadline.training.transformer_steps import predict_decoder_step, shipped_step_model, shipped_step_model_card  # noqa: PLC0415 - numpy loads on use
+    from leadline.training.transformer_steps import predict_decoder_step, shipped_step_model, shipped_step_model_errors  # noqa: PLC0415 - numpy loads on use
 
     try:
         prediction = predict_decoder_step(
@@ -102,7 +102,7 @@ def _whole_step(
         return None
     if prediction.beyond > MAX_EXTRAPOLATION:
         return None
-    card = shipped_step_model_card()
+    card = shipped_step_model_errors()
     errors = [figures["mape"] for figures in card.errors.values()]
     why = (
         f"estimated with the {DECODER_MODEL}: errors of {min(errors):.0f} to {max(errors):.0f} % on held-out steps of "

@@ -14,9 +14,10 @@ from leadline.core.estimate import NORMAL_90, Tier
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
+from leadline.estimators.ports import Array
 from leadline.estimators.step_time.op_fitting import fit_few_steps
 from leadline.estimators.step_time.op_table import OpTable
-from leadline.estimators.step_time.op_utilization import Array, ObservedSteps, OpBasis
+from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis
 from leadline.estimators.step_time.op_utilization_kernels import (
     OpUtilizationKernels,
     OpUtilizationModels,
@@ -40,21 +41,14 @@ class ScaledKernels:
     factor: float
     spread: float | None = None
     reasons: tuple[str, ...] = ()
+    tier = Tier.LEARNED
+    # This host launched the runs.
+    host_spread = 0.0
 
     @property
     def name(self) -> str:
         """Name of the method, marked as adapted."""
         return self.kernels.name + ADAPTED
-
-    @property
-    def tier(self) -> Tier:
-        """Learned, because it comes from runs on the device."""
-        return Tier.LEARNED
-
-    @property
-    def host_spread(self) -> float:
-        """Zero, because this host launched the runs."""
-        return 0.0
 
     def spread_of(self, graph: OpGraph) -> float:
         """Return the spread on models left out of the runs."""
@@ -133,7 +127,8 @@ def adapt_op_utilization(
     Raises:
         InvalidInput: the models have no such steps, or a graph is unlike all training graphs.
     """
-    candidates = [laws.select([candidate]) for candidate in laws.settings_for(device, runs.graphs[0])]
+    settings = laws.settings_for(device, runs.graphs[0])
+    candidates = [OpUtilizationModels({setting: laws.models[setting]}) for setting in settings]
     logs = [np.log(runs.step_s / _law_s(candidate, device, runs, devices)) for candidate in candidates]
     best = min(range(len(candidates)), key=lambda candidate: _error(logs[candidate]))
     errors = np.empty(len(runs.step_s))
@@ -150,23 +145,15 @@ def _adapted(
     laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]
 ) -> OpUtilizationModels:
     """Return the only model in ``laws``, adapted to the device itself."""
-    (place, law), graph = next(iter(laws.models.items())), runs.graphs[0]
-    origin = laws.origin(place)
-    learned_on = None if origin == device.name else devices(origin)
-    basis = OpBasis.from_table(
-        OpTable.from_graphs([training_graph.ops for training_graph in runs.graphs]), device, learned_on=learned_on
-    )
-    utilization = fit_few_steps(law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
+    (original,), graph = laws.models.values(), runs.graphs[0]
+    learned_on = None if original.learned_on == device.name else devices(original.learned_on)
+    table = OpTable.from_graphs([training_graph.ops for training_graph in runs.graphs])
+    basis = OpBasis.from_table(table, device, learned_on=learned_on)
+    law = fit_few_steps(original.law, ObservedSteps(basis, np.arange(len(runs.graphs)), runs.step_s))
     setting = StepSetting(device.name, graph.is_training, is_channels_last(graph), NEWER)
-    kept = replace(
-        utilization, variance=law.variance
-    )  # how far a graph is from the published ones is still theirs to say
-    return OpUtilizationModels(
-        {setting: kept},
-        {setting: laws.typical_spreads[place]},
-        {setting: laws.learned_classes[place]},
-        {setting: origin},
-    )
+    # How far a graph is from the published ones is still theirs to say.
+    kept = replace(law, variance=original.law.variance)
+    return OpUtilizationModels({setting: replace(original, law=kept)})
 
 
 def _law_s(laws: OpUtilizationModels, device: Device, runs: MeasuredSteps, devices: Callable[[str], Device]) -> Array:

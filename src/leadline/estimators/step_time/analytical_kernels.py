@@ -3,7 +3,7 @@
 A product is cut into tiles. The compute units work through them in waves. The library is assumed to choose the best of
 several tile sizes and splits of the inner sum. A tile loses time in proportion to its circumference over its area.
 
-The fit is a damped Gauss-Newton on robust log errors. It finds a model's parameters and each device's offsets.
+The fit finds a model's parameters and each device's offsets from robust log errors.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,8 @@ import numpy as np
 
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.device_features import PlacedKernels
-from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION
+from leadline.estimators.step_time.gauss_newton import Damping, minimize
+from leadline.estimators.step_time.kernel_table import BATCHED, COMPUTING, CONVOLUTION, MATRIX, NORM, PRODUCT
 
 TILES = ((256, 128), (128, 128), (64, 128), (32, 128), (16, 128), (64, 64), (32, 64), (16, 64), (32, 32))
 # Candidate tiles of the output and splits of the inner sum.
@@ -62,15 +63,13 @@ def combine_with_launch_s(kernel_s: Array, launch_s: Array, wait: float | Array)
     The kernel starts after the share ``wait`` of the launch. The second event waits for the kernel, and for the host,
     which needs ``launch_s`` for the call.
     """
-    elapsed_s: Array = ((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP)
-    return elapsed_s
+    return np.asarray(((kernel_s + wait * launch_s) ** OVERLAP + launch_s**OVERLAP) ** (1 / OVERLAP))
 
 
 def subtract_launch_s(seconds: Array, launch_s: Array, wait: float) -> Array:
     """Return the kernel's seconds, the inverse of ``combine_with_launch_s``; at least a tenth."""
     unlaunched = np.maximum(1 - np.minimum(launch_s / seconds, 1.0) ** OVERLAP, 0.0) ** (1 / OVERLAP)
-    kernel_s: Array = np.maximum(seconds * unlaunched - wait * launch_s, 0.1 * seconds)
-    return kernel_s
+    return np.asarray(np.maximum(seconds * unlaunched - wait * launch_s, 0.1 * seconds))
 
 
 def lower_bound_s(placed: PlacedKernels) -> Array:
@@ -80,8 +79,7 @@ def lower_bound_s(placed: PlacedKernels) -> Array:
     least = np.where(kernels.fast_m > 0, kernels.flops / WINOGRAD, kernels.flops)
     in_cache = np.where(kernels.moved < 2 * placed.l2_bytes, CACHED, 1.0)
     busy_s = np.where(computing, least / placed.peak, 0.0)
-    bound_s: Array = np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache))
-    return bound_s
+    return np.asarray(np.maximum(busy_s, kernels.moved / (placed.bytes_per_s * in_cache)))
 
 
 def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
@@ -106,12 +104,9 @@ def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array,
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """Losses of tiles.
+    """Losses of tiles, as logarithms."""
 
-    An inner-sum step keeps a compute unit busy for at least 1000 exp(``hide``) operations. However small the tiles,
-    they need other instructions and operands, and parts stay empty.
-    """
-
+    # However small the tiles, they need other instructions and operands, and parts stay empty.
     lost: float
     edge: float
     small: float
@@ -121,6 +116,7 @@ class _Tiles:
     depth: float
     split: float
     wave: float
+    # An inner-sum step keeps a compute unit busy for at least 1000 exp(hide) operations.
     hide: float
     cap: float
 
@@ -129,17 +125,11 @@ def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> A
     """Return the seconds with the best tile and split, in chunks that fit the processor's cache."""
     best_s = np.empty(len(b))
     n, width = placed.kernels.n, placed.kernels.width
+    figures = (placed.peak, placed.allowed, placed.bytes_per_s, placed.units, placed.modern, placed.vector)
     for begin in range(0, len(b), _CHUNK):
         part = slice(begin, begin + _CHUNK)
-        board = (
-            placed.peak[part],
-            placed.allowed[part],
-            placed.bytes_per_s[part],
-            placed.units[part],
-            placed.modern[part],
-            placed.vector[part],
-        )
-        best_s[part] = _best_part(how, (b[part], m[part], n[part], k[part], width[part]), board)
+        sizes = tuple(size[part] for size in (b, m, n, k, width))
+        best_s[part] = _best_part(how, sizes, tuple(figure[part] for figure in figures))
     return best_s
 
 
@@ -166,8 +156,7 @@ def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) 
     cooler *= cooler
     busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
     sums_s = (_SPLIT > 1) * (width * b * m * n * _SPLIT / bytes_per_s + 1e-6 * np.exp(how.split))
-    least_s: Array = np.min(busy_s + sums_s, axis=0)
-    return least_s
+    return np.asarray(np.min(busy_s + sums_s, axis=0))
 
 
 def _streaming(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array, Array]:
@@ -203,8 +192,7 @@ def _streamed(placed: PlacedKernels, cached: float) -> Array:
     """Return the bytes that kernels move, cached ones divided by the cache's speed-up."""
     moved = placed.kernels.moved
     inside = 1 / (1 + (moved / placed.l2_bytes) ** 2)
-    streamed: Array = moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached)))
-    return streamed
+    return np.asarray(moved / (1 + inside * np.expm1(np.logaddexp(0.0, cached))))
 
 
 _NAMES = ("lost", "edge", "small", "narrow", "modern", "side", "depth", "split", "wave", "hide", "cap",
@@ -239,6 +227,13 @@ NORMALIZATION_MODEL = AnalyticalModel(
     (0.3, 1.0, 1.0, 1.0, 0.7, 0.7, 1.0),
     _normalising,
 )
+_MODELS = {PRODUCT: PRODUCT_MODEL, BATCHED: BATCHED_MODEL, CONVOLUTION: CONVOLUTION_MODEL, NORM: NORMALIZATION_MODEL,
+           MATRIX: PRODUCT_MODEL}  # fmt: skip
+
+
+def analytical_model(group: int) -> AnalyticalModel:
+    """Return the analytical model of a group."""
+    return _MODELS.get(group, STREAMING_MODEL)
 
 
 # Log error from which on a kernel counts less than its square (pseudo-Huber).
@@ -246,113 +241,75 @@ SCALE = 0.15
 # Prior deviations, over devices, of ln launch, ln arithmetic and ln traffic.
 APART = np.array([0.35, 0.2, 0.2])
 STEP = 1e-4
-MOST_STEPS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class FittedAnalyticalModel:
-    """Parameters (p,), and effects (g, 3) of the measured groups."""
-
-    at: Array
-    effects: Array
+DAMPING = Damping(start=1e-2, easier=4, harder=5, enough=1e-4, rounds=30)
 
 
 @dataclass(frozen=True, slots=True)
 class KernelMeasurements:
     """n measured kernels: seconds, whether they include the launch (0 or 1), and effect groups (n, 3).
 
-    ``corrected`` is the trees' correction of the log kernel time, and ``weight`` the kernels that a row stands for.
+    ``weight`` is the number of kernels that a row stands for.
     """
 
     placed: PlacedKernels
     seconds: Array
     launched: Array
     groups: IntArray
-    corrected: Array
     weight: Array
 
 
 def fit_analytical_model(
-    law: AnalyticalModel, measured: KernelMeasurements, *, fixed: Array | None = None, apart: Array = APART
-) -> FittedAnalyticalModel:
-    """Return the likeliest parameters and effects; with ``fixed`` parameters, the effects only.
+    law: AnalyticalModel, measured: KernelMeasurements, *, apart: Array = APART
+) -> tuple[Array, Array]:
+    """Return the likeliest parameters (p,) and effects (g, 3) of the measured groups.
 
-    Priors are normal. Each group's misfit is divided by its number of kernels, so that no device outweighs the others
-    by its rows.
+    Their priors are normal, with the deviations ``law.loose`` and ``apart``.
     """
-    start = np.array(law.start) if fixed is None else fixed
-    many = int(measured.groups.max()) + 1
-    problem = _Problem(law, measured, start, many, apart, fixed is None)
-    return _minimize(problem, np.concatenate([start, np.zeros(3 * many)]))
+    p, groups = len(law.start), int(measured.groups.max()) + 1
+    start = np.concatenate([law.start, np.zeros(3 * groups)])
+    x, _ = minimize(_Problem(law, measured, start, np.concatenate([law.loose, np.tile(apart, groups)])), start, DAMPING)
+    return x[:p], x[p:].reshape(-1, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
+    """The misfit of parameters (p,), then of effects (3 g,), with the prior's ``start`` and ``scale`` (p + 3 g,)."""
+
     law: AnalyticalModel
     measured: KernelMeasurements
     start: Array
-    groups: int
-    apart: Array
-    free: bool
+    scale: Array
 
     def errors(self, x: Array) -> Array:
         """Return ln(measured ÷ law) of each kernel."""
-        p = len(self.start)
-        effects = x[p:].reshape(self.groups, 3)
-        row_effects = np.stack([effects[self.measured.groups[:, i], i] for i in range(3)], axis=1)
-        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], row_effects)
-        predicted_s = combine_with_launch_s(
-            kernel_s * np.exp(self.measured.corrected), self.measured.launched * launch_s, self.law.wait
-        )
-        log: Array = np.log(self.measured.seconds / predicted_s)
-        return log
+        p = len(self.law.start)
+        effects = x[p:].reshape(-1, 3)[self.measured.groups, np.arange(3)]
+        kernel_s, launch_s = self.law.parts(self.measured.placed, x[:p], effects)
+        predicted_s = combine_with_launch_s(kernel_s, self.measured.launched * launch_s, self.law.wait)
+        return np.asarray(np.log(self.measured.seconds / predicted_s))
 
-    def prior(self, x: Array) -> Array:
-        p = len(self.start)
-        return np.concatenate(
-            [(x[:p] - self.start) / np.array(self.law.loose), (x[p:].reshape(-1, 3) / self.apart).ravel()]
-        )
-
-    def cost(self, errors: Array, x: Array) -> float:
+    def cost(self, x: Array) -> tuple[float, Array]:
+        errors = self.errors(x)
         robust = 2 * (np.sqrt(1 + (errors / SCALE) ** 2) - 1)
-        return float(self.measured.weight @ robust + np.sum(self.prior(x) ** 2))
+        return float(self.measured.weight @ robust + np.sum(((x - self.start) / self.scale) ** 2)), errors
 
-    def slopes(self, x: Array, errors: Array) -> Array:
-        """Return the Jacobian (n, p + 3 g); one evaluation serves the same effect of all groups."""
-        p, n = len(self.start), len(errors)
+    def normal(self, x: Array, state: Array) -> tuple[Array, Array]:
+        jacobian = self._slopes(x, state)
+        weighted = jacobian.T * (self.measured.weight / (SCALE**2 * np.sqrt(1 + (state / SCALE) ** 2)))
+        slope = weighted @ state + (x - self.start) / self.scale / self.scale
+        return weighted @ jacobian + np.diag(self.scale**-2), -slope
+
+    def _slopes(self, x: Array, errors: Array) -> Array:
+        """Return the Jacobian (n, p + 3 g)."""
+        p, n = len(self.law.start), len(errors)
         jacobian = np.zeros((n, len(x)))
-        if self.free:
-            for i in range(p):
-                moved = x.copy()
-                moved[i] += STEP
-                jacobian[:, i] = (self.errors(moved) - errors) / STEP
+        for i in range(p):
+            moved = x.copy()
+            moved[i] += STEP
+            jacobian[:, i] = (self.errors(moved) - errors) / STEP
+        # A kernel depends on one group for each of the three effects: one evaluation serves all groups.
         for i in range(3):
             moved = x.copy()
             moved[p + i :: 3] += STEP
             jacobian[np.arange(n), p + 3 * self.measured.groups[:, i] + i] = (self.errors(moved) - errors) / STEP
         return jacobian
-
-
-def _minimize(problem: _Problem, x: Array) -> FittedAnalyticalModel:
-    p = len(problem.start)
-    scale = np.concatenate([problem.law.loose, np.tile(problem.apart, problem.groups)])
-    errors = problem.errors(x)
-    cost, damping = problem.cost(errors, x), 1e-2
-    for _ in range(MOST_STEPS):
-        jacobian = problem.slopes(x, errors)
-        weight = problem.measured.weight / (SCALE**2 * np.sqrt(1 + (errors / SCALE) ** 2))
-        normal = (jacobian.T * weight) @ jacobian + np.diag(scale**-2)
-        slope = (jacobian.T * weight) @ errors + problem.prior(x) / scale
-        before = cost
-        for _ in range(8):
-            step = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), slope)
-            tried = x + np.clip(step, -1.0, 1.0)
-            tried_errors = problem.errors(tried)
-            reached = problem.cost(tried_errors, tried)
-            if reached < cost:
-                x, errors, cost, damping = tried, tried_errors, reached, damping / 4
-                break
-            damping *= 5
-        if before - cost < 1e-4 * before:
-            break
-    return FittedAnalyticalModel(x[:p], x[p:].reshape(-1, 3))

@@ -4,6 +4,8 @@ Kriging (Matheron 1963) is Gaussian-process regression with an unknown mean. It 
 prediction costs milliseconds without a numerical library.
 """
 
+# Not on `estimators.gp`: that loads numpy, which takes longer than all predictions for a calibrated CPU.
+
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,8 +54,7 @@ class KrigingSurface:
         for i, row in enumerate(matrix):
             row[i] += NUGGET
         factor = _cholesky(matrix)
-        solved_ones = _solve(factor, [1.0] * len(near))
-        solved = _solve(factor, values)
+        solved_ones, solved = _solve(factor, [1.0] * len(near)), _solve(factor, values)
         mean = sum(solved) / (sum(solved_ones) + 1.0)
         return mean + sum(
             _covariance(distance) * (s - mean * o)
@@ -118,8 +119,7 @@ class CalibratedKernels:
         if device.calibration is None or not device.calibration.timings:
             raise InvalidInput(f"{device.name} is not calibrated: run leadline calibrate on it")
         self._device = device
-        self._figures = device.calibration.figures
-        self._calibration = device.calibration
+        self._calibration, self._figures = device.calibration, device.calibration.figures
         self._call_s = self._figures.get("call_s", 0.0)
         self._peaks = device.peak_flops_per_s
         self._bytes_per_s = self._figures.get("copy_bytes_per_s") or device.memory_bytes_per_s or 1e10
@@ -134,10 +134,9 @@ class CalibratedKernels:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Reasons to distrust the sweep."""
-        if not self._calibration.is_doubtful:
-            return ()
         busy = f"the machine was {self._calibration.busy_share:.0%} busy with other work when it was calibrated"
-        return (f"{busy}: times may be several times too long; run leadline calibrate again when it is idle",)
+        reason = f"{busy}: times may be several times too long; run leadline calibrate again when it is idle"
+        return (reason,) if self._calibration.is_doubtful else ()
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
         """Return the seconds of one call of each op."""
@@ -202,13 +201,14 @@ class CalibratedKernels:
                 dims |= {name: max(dims.get(name, 1) * width // 4, 1) for name in ("elements", "columns")}
         if points is None:
             return self._base_s(family, dtype, dims, flops, moved)
-        if points.by_size:
+        if len(points.surface.points[0]) == 1:  # the sweep measured this family along its size only
             return points.along(math.log(max(dims.get("elements", 1), 1)))
-        where = family_coordinates(family, dims)
+        share = 1.0
         if family.endswith("_backward") and dims.get("gradients") == 1:
-            flops *= 2  # the neighbours made both gradients; halve their time rather than their sizes
-            return 0.5 * self._base_s(family, dtype, dims, flops, moved) * math.exp(points.surface.at(where))
-        return self._base_s(family, dtype, dims, flops, moved) * math.exp(points.surface.at(where))
+            # The neighbours made both gradients; halve their time rather than their sizes.
+            share, flops = 0.5, 2 * flops
+        ratio = math.exp(points.surface.at(family_coordinates(family, dims)))
+        return share * self._base_s(family, dtype, dims, flops, moved) * ratio
 
 
 def _computes(family: str) -> bool:
@@ -223,11 +223,6 @@ class _Family:
 
     surface: KrigingSurface
     line: tuple[tuple[float, float], ...]
-
-    @property
-    def by_size(self) -> bool:
-        """True if the sweep measured this family along its size only."""
-        return len(self.surface.points[0]) == 1
 
     @classmethod
     def of(cls, points: list[tuple[tuple[float, ...], float, float]]) -> "_Family":

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.ports import Array
-from leadline.estimators.step_time.kernel_table import COMPUTING, DTYPES, KernelTable
-from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM
+from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, DTYPES, MATRIX, KernelTable
+from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM, require_bandwidth
 
 # Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
 MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}
@@ -42,14 +42,13 @@ def require_gpu(device: Device, subject: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFeatures:
-    """Specifications of d devices: ``peak`` (d, dtypes), NaN where unknown; the others (d,).
+class _Specifications:
+    """Columns of specifications.
 
     ``allowed`` is the float32 rate within the power limit outside matrix units (FLOP/s), infinite if unknown.
     ``modern`` is 1 for NVIDIA's devices since Volta, which issue integers and floats together.
     """
 
-    names: tuple[str, ...]
     peak: Array
     vector: Array
     allowed: Array
@@ -58,6 +57,13 @@ class DeviceFeatures:
     units: Array
     clock_hz: Array
     modern: Array
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFeatures(_Specifications):
+    """Specifications of d devices: ``peak`` (d, dtypes), NaN where unknown; the others (d,)."""
+
+    names: tuple[str, ...]
 
     @classmethod
     def of(cls, devices: Sequence[Device]) -> "DeviceFeatures":
@@ -66,47 +72,37 @@ class DeviceFeatures:
         Raises:
             InvalidInput: a device has no memory bandwidth in the catalog.
         """
-        for device in devices:
-            if not device.memory_bytes_per_s:
-                raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
+        bandwidths = [require_bandwidth(device) for device in devices]
         return cls(
-            tuple(device.name for device in devices),
             np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES)),
             np.array([_vector(device) for device in devices]),
             np.array([_allowed(device) for device in devices]),
-            np.array([float(device.memory_bytes_per_s or np.nan) for device in devices]),
+            np.array(bandwidths, np.float64),
             np.array([float(device.l2_bytes or 6 * MIB) for device in devices]),
             np.array([float(device.compute_units or _units(device)) for device in devices]),
             np.array([_clock_hz(device) for device in devices]),
             np.array([float(_generation(device) >= 7) for device in devices]),
+            tuple(device.name for device in devices),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedKernels:
+class PlacedKernels(_Specifications):
     """n kernels, each with the figures of the device it runs on, all of shape (n,).
 
     ``matrix`` is true where the arithmetic runs on matrix units.
     """
 
-    kernels: KernelTable
-    peak: Array
-    vector: Array
-    allowed: Array
-    bytes_per_s: Array
-    l2_bytes: Array
-    units: Array
-    clock_hz: Array
-    modern: Array
     matrix: npt.NDArray[np.bool_]
+    kernels: KernelTable
 
     def __len__(self) -> int:
         return len(self.kernels)
 
     def at(self, chosen: npt.NDArray[np.generic]) -> "PlacedKernels":
         """Return the rows that a mask or positions name."""
-        columns = (getattr(self, field.name)[chosen] for field in fields(self) if field.name != "kernels")
-        return PlacedKernels(self.kernels.at(chosen), *columns)
+        columns = {field.name: getattr(self, field.name)[chosen] for field in fields(self) if field.name != "kernels"}
+        return PlacedKernels(**columns, kernels=self.kernels.at(chosen))
 
 
 def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> PlacedKernels:
@@ -125,18 +121,11 @@ def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArr
     matrix = (kernels.dtype != DTYPES.index("float32")) & (
         peak > vector * np.where(boards.modern[where] > 0, MATRIX_UNITS[1], MATRIX_UNITS[0])
     )
-    return PlacedKernels(
-        kernels,
-        peak,
-        vector,
-        np.where(matrix, np.inf, boards.allowed[where]),
-        boards.bytes_per_s[where],
-        boards.l2_bytes[where],
-        boards.units[where],
-        boards.clock_hz[where],
-        boards.modern[where],
-        matrix,
-    )
+    allowed = np.where(matrix, np.inf, boards.allowed[where])
+    figures = {
+        name: getattr(boards, name)[where] for name in ("bytes_per_s", "l2_bytes", "units", "clock_hz", "modern")
+    }
+    return PlacedKernels(peak, vector, allowed, **figures, matrix=matrix, kernels=kernels)
 
 
 def _peaks(device: Device) -> list[float]:
@@ -236,3 +225,12 @@ def streaming_features(placed: PlacedKernels, kernel_s: Array) -> Array:
         placed.modern,
     ]
     return np.column_stack(features)
+
+
+def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
+    """Return the features that a group's trees read."""
+    if group == CONVOLUTION:
+        return convolving_features(placed, kernel_s)
+    if group in COMPUTING or group == MATRIX:
+        return computing_features(placed, kernel_s)
+    return streaming_features(placed, kernel_s)

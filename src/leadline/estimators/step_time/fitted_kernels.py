@@ -2,41 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.estimators.ports import Array, IntArray, State, floats, nest, strings, text_array, unnest
-from leadline.estimators.step_time.analytical_kernels import (
-    BATCHED_MODEL,
-    CONVOLUTION_MODEL,
-    LAUNCH,
-    NORMALIZATION_MODEL,
-    PRODUCT_MODEL,
-    STREAMING_MODEL,
-    AnalyticalModel,
-    lower_bound_s,
+from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, lower_bound_s
+from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, group_features, place_kernels
+from leadline.estimators.step_time.kernel_gp import KernelGP
+from leadline.estimators.step_time.kernel_table import (
+    COMPUTING,
+    CONVOLUTION,
+    KERNEL_GROUPS,
+    MATRIX,
+    KernelTable,
+    gp_coordinates,
 )
-from leadline.estimators.step_time.device_features import (
-    DeviceFeatures,
-    PlacedKernels,
-    computing_features,
-    convolving_features,
-    place_kernels,
-    streaming_features,
-)
-from leadline.estimators.step_time.kernel_gp import KernelGP, gp_coordinates
-from leadline.estimators.step_time.kernel_table import BATCHED, COMPUTING, CONVOLUTION, KERNEL_KINDS, NORM, KernelTable
 from leadline.estimators.step_time.roofline import RAMP_S
 from leadline.estimators.tabular import trees
 from leadline.estimators.tabular.trees import Trees
 
 Marks = npt.NDArray[np.bool_]
 
-# Group of products on matrix units, whatever their op.
-MATRIX = len(KERNEL_KINDS)
-KERNEL_GROUPS = (*KERNEL_KINDS, "matrix")
 # Substitutes of each group without a model, most similar first.
 ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5), (3, 4), (0, 1, 2))
 # Largest log correction by trees.
@@ -99,16 +88,14 @@ class FittedKernels:
         state: State = {"names": text_array(self.names), "laws": np.array(sorted(self.groups), np.int64)}
         for group, law in self.groups.items():
             part = {"at": law.at, "trusted": np.array([law.trusted]), "typical": law.typical}
-            part |= nest("trees", _compact(law.trees)) if law.trees else {}
+            part |= nest("trees", compact_trees(law.trees)) if law.trees else {}
             state |= nest(KERNEL_GROUPS[group], part)
-        state["effects.device"] = text_array([device for device, _ in self.effects])
-        state["effects.group"] = np.array([group for _, group in self.effects], np.int64)
+        for prefix, column, table in (("effects", "group", self.effects), ("launches", "name", self.launches),
+                                      ("near", "group", self.sweeps)):  # fmt: skip
+            state[f"{prefix}.device"] = text_array([device for device, _ in table])
+            state[f"{prefix}.{column}"] = np.array([number for _, number in table], np.int64)
         state["effects.value"] = np.array(list(self.effects.values())).reshape(-1, 3)
-        state["launches.device"] = text_array([device for device, _ in self.launches])
-        state["launches.name"] = np.array([name for _, name in self.launches], np.int64)
         state["launches.value"] = np.array(list(self.launches.values()))
-        state["near.device"] = text_array([device for device, _ in self.sweeps])
-        state["near.group"] = np.array([group for _, group in self.sweeps], np.int64)
         state["steps.vendor"] = text_array(list(self.steps))
         state["steps.value"] = np.array(list(self.steps.values()))
         for i, swept in enumerate(self.sweeps.values()):
@@ -125,35 +112,29 @@ class FittedKernels:
             grown = trees.load_trees(kept) if kept else None
             trusted = float(floats(part["trusted"])[0])
             laws[group] = GroupModel(floats(part["at"]), grown, trusted, floats(part["typical"]))
-        keys = zip(strings(state["effects.device"]), state["effects.group"].astype(int).tolist(), strict=True)
+        keys, named, owners = (
+            zip(strings(state[f"{part}.device"]), state[f"{part}.{name}"].astype(int).tolist(), strict=True)
+            for part, name in (("effects", "group"), ("launches", "name"), ("near", "group"))
+        )
         effects = dict(zip(keys, floats(state["effects.value"]), strict=True))
-        named = zip(strings(state["launches.device"]), state["launches.name"].astype(int).tolist(), strict=True)
         launches = dict(zip(named, floats(state["launches.value"]).tolist(), strict=True))
-        owners = zip(strings(state["near.device"]), state["near.group"].astype(int).tolist(), strict=True)
         near = {key: SweptGroup.load(unnest(f"near.{i}", state)) for i, key in enumerate(owners)}
         steps = dict(zip(strings(state["steps.vendor"]), floats(state["steps.value"]).tolist(), strict=True))
         return cls(laws, strings(state["names"]), effects, launches, near, steps)
 
     def for_device(self, device: str) -> "FittedKernels":
         """Return all data of one device, without the models."""
-        return FittedKernels(
-            {},
-            self.names,
-            {key: value for key, value in self.effects.items() if key[0] == device},
-            {key: value for key, value in self.launches.items() if key[0] == device},
-            {key: value for key, value in self.sweeps.items() if key[0] == device},
-        )
+        own = {
+            name: {key: value for key, value in getattr(self, name).items() if key[0] == device}
+            for name in ("effects", "launches", "sweeps")
+        }
+        return FittedKernels({}, self.names, **own)
 
     def merge(self, newer: "FittedKernels") -> "FittedKernels":
         """Return both; on conflict, ``newer`` wins."""
-        return replace(
-            self,
-            groups={**self.groups, **newer.groups},
-            effects={**self.effects, **newer.effects},
-            launches={**self.launches, **newer.launches},
-            sweeps={**self.sweeps, **newer.sweeps},
-            steps={**self.steps, **newer.steps},
-        )
+        tables = ("groups", "effects", "launches", "sweeps", "steps")
+        merged: dict[str, Any] = {name: {**getattr(self, name), **getattr(newer, name)} for name in tables}
+        return replace(self, **merged)
 
     def predict(
         self, kernels: KernelTable, boards: DeviceFeatures, where: IntArray, *, queued: bool = False
@@ -229,20 +210,6 @@ class FittedKernels:
         is_measured = any(name == device for name, _ in self.effects)
         return 1.0 if is_measured else float(np.exp(self.steps.get(vendor, 0.0)))
 
-    def typical_effects(self, group: int) -> Array:
-        """Return the typical offsets of the known devices, shape (3,).
-
-        It is the median. The launch is instead the one with the least relative error to all known hosts.
-        """
-        effects = np.array([value for (_, number), value in self.effects.items() if number == group]).reshape(-1, 3)
-        if not len(effects):
-            return np.zeros(3)
-        typical: Array = np.median(effects, axis=0)
-        launches = np.exp(effects[:, LAUNCH])
-        errors = np.abs(launches[:, None] / launches - 1).sum(axis=1)
-        typical[LAUNCH] = effects[int(np.argmin(errors)), LAUNCH]
-        return typical
-
     def _launch_offsets(self, group: int) -> Array:
         """Return each named operator's launch offset from its device's, shape (names + 1,).
 
@@ -257,13 +224,11 @@ class FittedKernels:
 
     def device_effects(self, kernels: KernelTable, devices: Sequence[str], where: IntArray, group: IntArray) -> Array:
         """Return the known device offsets for each kernel, shape (n, 3); zeros for unknown devices."""
-        table = np.zeros((len(devices), len(KERNEL_GROUPS), 3))
-        launch = np.full((len(devices), len(self.names) + 1), np.nan)
-        for i, device in enumerate(devices):
-            for number in range(len(KERNEL_GROUPS)):
-                table[i, number] = self.effects.get((device, number), np.zeros(3))
-            for number in range(len(self.names)):
-                launch[i, number] = self.launches.get((device, number), np.nan)
+        numbers, none = range(len(KERNEL_GROUPS)), np.zeros(3)
+        table = np.array([[self.effects.get((device, number), none) for number in numbers] for device in devices])
+        # The last column, which the position -1 of other operators finds, is of none.
+        names = (*range(len(self.names)), -1)
+        launch = np.array([[self.launches.get((device, name), np.nan) for name in names] for device in devices])
         effects: Array = table[where, group]
         named = launch[where, kernels.name]
         effects[:, 0] = np.where(np.isnan(named), effects[:, 0], named)
@@ -284,36 +249,10 @@ def _waited_s(group: int, at: Array) -> float:
 def kernel_groups(placed: PlacedKernels) -> IntArray:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
-    groups: IntArray = np.where(computing & placed.matrix, MATRIX, placed.kernels.law)
-    return groups
+    return np.asarray(np.where(computing & placed.matrix, MATRIX, placed.kernels.law))
 
 
-def analytical_model(group: int) -> AnalyticalModel:
-    """Return the analytical model of a group."""
-    if group == CONVOLUTION:
-        return CONVOLUTION_MODEL
-    if group == BATCHED:
-        return BATCHED_MODEL
-    if group == NORM:
-        return NORMALIZATION_MODEL
-    return PRODUCT_MODEL if group in COMPUTING or group == MATRIX else STREAMING_MODEL
-
-
-def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
-    """Return the features that a group's trees read."""
-    if group == CONVOLUTION:
-        return convolving_features(placed, kernel_s)
-    if group in COMPUTING or group == MATRIX:
-        return computing_features(placed, kernel_s)
-    return streaming_features(placed, kernel_s)
-
-
-def round_trees(grown: Trees) -> Trees:
-    """Return trees that survive storage in single precision unchanged."""
-    return trees.load_trees(_compact(grown))
-
-
-def _compact(grown: Trees) -> State:
+def compact_trees(grown: Trees) -> State:
     """Return the trees' state in the narrowest types."""
     kept = grown.dump()
     for name in ("threshold", "value"):

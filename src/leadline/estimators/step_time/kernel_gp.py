@@ -5,13 +5,13 @@ trees of other devices (Davies and Ghahramani 2014). The second part is one valu
 walk. The trust in the trees' own correction is one more unknown, about a half.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
-from leadline.estimators.gp import squared_distances
+from leadline.estimators.gp import exponential, leave_one_out
 from leadline.estimators.ports import Array, IntArray, State, floats
-from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, KERNEL_KINDS, KernelTable
 
 # Logarithm to begin with of the scale of every size, and of two variances over that of the surface of sizes: of what
 # leaves share, and of a single kernel's own.
@@ -23,8 +23,6 @@ FARTHEST = (-6.0, 3.5)
 ROBUST = 0.15
 # The trust in trees that is expected of a device, and its standard deviation.
 TRUSTED = 0.5
-# Half of the edge of the usual large tile: a library takes a smaller one where an odd number of halves is filled.
-HALF_TILE = 64.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class KernelGP:
 
     def at(self, points: Array, predicted: Array | None = None, leaves: IntArray | None = None) -> Array:
         """Return the expected value at points (n, f), with tree predictions (n,) and leaves (n, trees)."""
-        expected: Array = _covariance(points * self.scales, self.points * self.scales) @ self.weights
+        expected: Array = exponential(points * self.scales, self.points * self.scales) @ self.weights
         if predicted is not None:
             expected += self.trusted * predicted
         if leaves is not None and len(self.values):
@@ -54,11 +52,8 @@ class KernelGP:
     def dump(self) -> State:
         """Return the surface as arrays."""
         figures = np.array([self.trusted, self.error])
-        values = self.values.astype(np.float32)
-        return {
-            "points": self.points, "scales": self.scales, "weights": self.weights, "values": values,
-            "figures": figures,
-        }  # fmt: skip
+        return {"points": self.points, "scales": self.scales, "weights": self.weights,
+                "values": self.values.astype(np.float32), "figures": figures}  # fmt: skip
 
     @classmethod
     def load(cls, state: State) -> "KernelGP":
@@ -78,93 +73,36 @@ class TreePredictions:
 
 
 def fit_kernel_gp(points: Array, values: Array, grown: TreePredictions | None = None) -> KernelGP:
-    """Return the surface of least robust leave-one-out error, by coordinate search of its scales.
+    """Return the surface of least robust leave-one-out error, by coordinate search of its scales."""
+    # The share of the trees in which two kernels end in the same leaf, and what an unknown trust in them has in common.
+    common: Array | float = 0.0
+    trust, mean = common, common
+    if grown is not None:
+        common = np.mean([leaf[:, None] == leaf[None, :] for leaf in grown.leaves.T], axis=0)
+        trust, mean = TRUSTED**2 * np.outer(grown.predicted, grown.predicted), TRUSTED * grown.predicted
 
-    These errors have a closed form (Rasmussen and Williams 2006, section 5.4.2).
-    """
-    search = _Search(points, values, grown)
-    at = np.full(points.shape[1] + 2, START)
-    best, weights, errors = search.misfit(at)
-    for step in STEPS:
-        for i in range(len(at)):
-            for move in (step, -step):
-                tried = at.copy()
-                tried[i] = np.clip(tried[i] + move, *FARTHEST)
-                cost, tried_weights, tried_errors = search.misfit(tried)
-                if cost < best:
-                    best, weights, errors, at = cost, tried_weights, tried_errors, tried
-                    break
-    error, scales = float(np.sqrt(np.mean(errors**2))), np.exp(at[:-2])
-    if grown is None:
-        return KernelGP(points, scales, weights, 0.0, error)
-    by_leaf = _by_leaf(grown.leaves, np.exp(at[-2]) * weights, grown.nodes)
-    trusted = TRUSTED + TRUSTED**2 * float(grown.predicted @ weights)
-    return KernelGP(points, scales, weights, trusted, error, by_leaf)
-
-
-@dataclass(slots=True)
-class _Search:
-    points: Array
-    values: Array
-    grown: TreePredictions | None
-    common: Array = field(init=False)
-    trust: Array = field(init=False)
-    mean: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        predicted = np.zeros(len(self.values)) if self.grown is None else self.grown.predicted
-        self.common = (
-            np.zeros((len(predicted), len(predicted))) if self.grown is None else _in_common(self.grown.leaves)
-        )
-        self.trust = TRUSTED**2 * np.outer(predicted, predicted)
-        self.mean = TRUSTED * predicted
-
-    def misfit(self, at: Array) -> tuple[float, Array, Array]:
-        """Return the robust mean of the errors left out, the weights (s,) and those errors (s,)."""
-        scaled = self.points * np.exp(at[:-2])
-        near = _covariance(scaled, scaled) + np.exp(at[-2]) * self.common + self.trust
-        near[np.diag_indices(len(near))] += np.exp(at[-1])
-        inverse = np.linalg.inv(near)
-        weights = inverse @ (self.values - self.mean)
-        errors = weights / np.diag(inverse)
+    def misfit(at: Array) -> tuple[float, Array, Array]:
+        scaled = points * np.exp(at[:-2])
+        covariance = exponential(scaled, scaled) + np.exp(at[-2]) * common + trust
+        covariance[np.diag_indices(len(covariance))] += np.exp(at[-1])
+        weights, errors = leave_one_out(covariance, values - mean)
         return float(np.mean(np.sqrt(1 + (errors / ROBUST) ** 2) - 1)), weights, errors
 
-
-def kernel_coordinates(group: int, kernels: KernelTable) -> Array:
-    """Return log sizes (n, f), the coordinates of kernels in their group."""
-    if group == CONVOLUTION:
-        images = np.maximum(kernels.m / kernels.side**2, 1.0)
-        return np.column_stack([np.log(each) for each in (kernels.b, images, kernels.side, kernels.n, kernels.k)])
-    if group in COMPUTING or group == len(KERNEL_KINDS):
-        sizes = (kernels.b, kernels.m, kernels.n, kernels.k)
-        return np.column_stack([np.log(each) for each in sizes])
-    each_moves = np.maximum(kernels.moved / (kernels.rows * kernels.columns), 1e-3)
-    return np.column_stack([np.log(each) for each in (kernels.rows, kernels.columns, each_moves)])
-
-
-def gp_coordinates(group: int, kernels: KernelTable) -> Array:
-    """Return ``kernel_coordinates`` with half-filled tiles and alignment, which also select kernels."""
-    where = kernel_coordinates(group, kernels)
-    if group not in COMPUTING and group != len(KERNEL_KINDS):
-        return where
-    halves = (np.ceil(kernels.m / HALF_TILE) % 2, np.ceil(kernels.n / HALF_TILE) % 2)
-    return np.column_stack([where, *halves, kernels.k % 4 == 0])
-
-
-def _in_common(leaves: IntArray) -> Array:
-    """Return the share of the trees in which two points end in the same leaf, (s, s)."""
-    share: Array = np.mean([each[:, None] == each[None, :] for each in leaves.T], axis=0)
-    return share
-
-
-def _by_leaf(leaves: IntArray, weights: Array, nodes: int) -> Array:
-    """Return each node's contribution to the kernels that end in it."""
-    trees = leaves.shape[1]
-    by_node = np.bincount(leaves.ravel(), np.repeat(weights / trees, trees), minlength=nodes)
-    return by_node.astype(np.float32).astype(np.float64)  # as it is kept
-
-
-def _covariance(rows: Array, columns: Array) -> Array:
-    """Return the exponential covariance: even close kernels may run different code."""
-    covariance: Array = np.exp(-np.sqrt(np.maximum(squared_distances(rows, columns), 0.0)))
-    return covariance
+    at = np.full(points.shape[1] + 2, START)
+    best, weights, errors = misfit(at)
+    for step, i in product(STEPS, range(len(at))):
+        for move in (step, -step):
+            tried = at.copy()
+            tried[i] = np.clip(tried[i] + move, *FARTHEST)
+            cost, tried_weights, tried_errors = misfit(tried)
+            if cost < best:
+                best, weights, errors, at = cost, tried_weights, tried_errors, tried
+                break
+    surface = KernelGP(points, np.exp(at[:-2]), weights, 0.0, float(np.sqrt(np.mean(errors**2))))
+    if grown is None:
+        return surface
+    trees = grown.leaves.shape[1]
+    by_node = np.bincount(grown.leaves.ravel(), np.repeat(np.exp(at[-2]) * weights / trees, trees), grown.nodes)
+    trusted = TRUSTED + TRUSTED**2 * float(grown.predicted @ weights)
+    # Rounded as it is kept, so that a stored surface predicts the same.
+    return replace(surface, trusted=trusted, values=by_node.astype(np.float32).astype(np.float64))

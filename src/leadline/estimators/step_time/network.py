@@ -15,9 +15,9 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op
 from leadline.core.hardware import Device
-from leadline.estimators.ports import IntArray
+from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS, OpTable
-from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, Array, OpBasis, roofline_terms_s
+from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis, roofline_terms_s
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -106,8 +106,7 @@ class GraphNetwork:
 
     def step_s(self, batch: GraphBatch) -> Array:
         """Return the seconds of a step of each graph, of shape (g,)."""
-        seconds: Array = np.asarray(self.session(batch.inputs()), float) * 1e-6
-        return seconds
+        return np.asarray(self.session(batch.inputs()), np.float64) * 1e-6
 
     def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: NetworkSetting) -> Array:
         """Return the seconds of a step of each graph on ``device``, of shape (g,).
@@ -134,7 +133,10 @@ def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]
             if not op.bytes_read + op.bytes_written:
                 behind.append(frozenset())
                 continue
-            number = numbers.setdefault(_identity(op), len(ops))
+            # Two ops of the same key are the same to the network.
+            key = (op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.kernels,
+                   tuple(sorted(op.dims.items())), op.inputs, op.outputs)  # fmt: skip
+            number = numbers.setdefault(key, len(ops))
             if number == len(ops):
                 ops.append(op)
             counts[number] = counts.get(number, 0.0) + op.count
@@ -161,10 +163,8 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
         table.matrix.astype(float),
     ]
     dtypes = table.dtypes[:, None] == np.arange(len(DTYPES))
-    node: Float32Array = np.concatenate(
-        [basis.shared, basis.by_class[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)], 1, dtype=np.float32
-    )
-    return node
+    columns = [basis.shared, basis.by_class[:, :OWN_SEEN], table.sizes, dtypes, np.stack(logs, 1)]
+    return np.concatenate(columns, 1, dtype=np.float32)
 
 
 def node_kinds(table: OpTable, layout: str) -> IntArray:
@@ -192,10 +192,3 @@ def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
     logs = [log2(value / usual) for value, usual in figures.values() if value]
     version = setting.release / 100 - 2
     return [float(setting.phase == "train"), float(setting.layout == "nhwc"), version, version * abs(version), *logs]
-
-
-def _identity(op: Op) -> tuple[object, ...]:
-    """Return the key of ops that the network cannot distinguish."""
-    sizes = tuple(sorted(op.dims.items()))
-    return (op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.kernels, sizes,
-            op.inputs, op.outputs)  # fmt: skip

@@ -8,12 +8,13 @@ their square below ``ODD``, by their size below ``FAR``, and by their logarithm 
 runs a kernel that no size predicts, and a class that it alone calls would absorb it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from leadline.estimators.ports import IntArray, State, nest, unnest
+from leadline.estimators.ports import Array, IntArray
+from leadline.estimators.step_time.gauss_newton import Damping, minimize
 from leadline.estimators.step_time.op_residuals import OpShares, fit_op_residuals
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, Cells
 from leadline.estimators.step_time.op_utilization import (
@@ -22,7 +23,6 @@ from leadline.estimators.step_time.op_utilization import (
     OVERLAP_POWER,
     SHARED_COLUMNS,
     WEIGHT_COUNT,
-    Array,
     ObservedSteps,
     OpBasis,
     OpUtilization,
@@ -37,11 +37,7 @@ FREEDOM = 0.03
 ODD, FAR = 0.04, 0.4
 # Larger log errors are clipped, since they no longer determine residuals of ops.
 MOST_DEPARTED = 1.0
-LONGEST_STEP = 1.0
-MOST_TRIES = 8
-# A round that lowers the cost by a smaller share ends the search.
-ENOUGH = 1e-3
-LEAST_DAMPING = 1e-2
+DAMPING = Damping(start=0.0, easier=10, harder=10, least=1e-2, enough=1e-3, rounds=10_000)
 # Bounds of the host's launch.
 LAUNCHES_S = (1e-6, 3e-5)
 
@@ -58,29 +54,12 @@ def fit_op_utilization(
     search = _Search.of(observed, prior, ridge)
     x = np.concatenate([begin.f[search.used], np.full(len(observed), begin.offset),
                         np.full(len(observed), np.log(begin.launch_s))])  # fmt: skip
-    x, normal = _minimize(search, x)
+    low, high = np.full((2, len(x)), [[-np.inf], [np.inf]])
+    low[-len(observed) :], high[-len(observed) :] = np.log(LAUNCHES_S)
+    x, normal = minimize(search, x, DAMPING, low=low, high=high)
     variance = np.full(WEIGHT_COUNT, 1 / (ridge * FREEDOM))
     variance[search.used] = np.diag(np.linalg.inv(normal))[: len(search.used)]
     return [replace(search.law(x, number), variance=variance) for number in range(len(observed))]
-
-
-def _minimize(search: "_Search", x: Array) -> tuple[Array, Array]:
-    """Return the point of least cost and the normal matrix there, by damped Gauss-Newton."""
-    cost, damping = search.cost(x), 0.0
-    while True:
-        normal, right = search.normal(x)
-        before = cost
-        for _ in range(MOST_TRIES):
-            damped = normal + damping * np.diag(np.diag(normal))
-            tried = search.bounded(x + np.clip(np.linalg.solve(damped, right), -LONGEST_STEP, LONGEST_STEP))
-            reached = search.cost(tried)
-            if reached < cost:
-                x, cost = tried, reached
-                damping = damping / 10 if damping > LEAST_DAMPING else 0.0
-                break
-            damping = max(10 * damping, LEAST_DAMPING)
-        if before - cost < ENOUGH * before:
-            return x, normal
 
 
 def add_op_residuals(observed: ObservedSteps, weights: OpUtilization) -> OpUtilization:
@@ -115,7 +94,10 @@ class _Search:
         used = np.unique(np.concatenate([_columns(steps.basis) for steps in observed]))
         place = np.full(WEIGHT_COUNT, -1)
         place[used] = np.arange(len(used))
-        pull = np.concatenate([ridge * _stiffness()[used], np.full(2 * len(observed), ridge * FREEDOM / 10)])
+        stiffness = np.ones(WEIGHT_COUNT)
+        for column in (0, *FLAG_COLUMNS):
+            stiffness[SHARED_COLUMNS + column :: CLASS_COLUMNS] = FREEDOM
+        pull = np.concatenate([ridge * stiffness[used], np.full(2 * len(observed), ridge * FREEDOM / 10)])
         cells = [Cells.of(steps.basis.table) for steps in observed]
         departed = [op_residuals(steps.basis, prior) for steps in observed]
         return cls(observed, cells, prior, used, place, departed, pull)
@@ -127,36 +109,28 @@ class _Search:
         launch_s = float(np.exp(x[size + len(self.observed) + number]))
         return OpUtilization(f, float(x[size + number]), launch_s, departures=self.prior.departures)
 
-    def bounded(self, x: Array) -> Array:
-        """Return ``x`` with launches clipped to the possible range."""
-        bounded, first = x.copy(), len(self.used) + len(self.observed)
-        bounded[first:] = np.clip(bounded[first:], *np.log(LAUNCHES_S))
-        return bounded
-
     def away(self, x: Array) -> Array:
         """Return the distance of ``x`` to the prior; launches have no prior."""
         settings = len(self.observed)
         offsets, launches = np.full(settings, self.prior.offset), x[len(x) - settings :]
-        distance: Array = x - np.concatenate([self.prior.f[self.used], offsets, launches])
-        return distance
+        return np.asarray(x - np.concatenate([self.prior.f[self.used], offsets, launches]))
 
-    def cost(self, x: Array) -> float:
-        """Return the robust cost of the errors plus the ridge."""
-        total = 0.5 * float(self.pull @ self.away(x) ** 2)
+    def cost(self, x: Array) -> tuple[float, list[Array]]:
+        """Return the robust cost of the errors plus the ridge, and exp(f) of the ops of each setting."""
+        total, powers = 0.5 * float(self.pull @ self.away(x) ** 2), []
         for number, steps in enumerate(self.observed):
             law = self.law(x, number)
-            priced, _ = step_and_device_s(steps.basis, op_powers(steps.basis, law, self.departed[number]), law.launch_s)
+            powers.append(op_powers(steps.basis, law, self.departed[number]))
+            priced, _ = step_and_device_s(steps.basis, powers[-1], law.launch_s)
             total += float(_loss(np.log(steps.step_s / priced[steps.graph])).sum())
-        return total
+        return total, powers
 
-    def normal(self, x: Array) -> tuple[Array, Array]:
-        """Return the normal matrix and the right side of a step of Gauss-Newton."""
+    def normal(self, x: Array, state: list[Array]) -> tuple[Array, Array]:
         used, settings = len(self.used), len(self.observed)
         normal, right = np.diag(self.pull), -self.pull * self.away(x)
         for number, steps in enumerate(self.observed):
-            law = self.law(x, number)
-            power = op_powers(steps.basis, law, self.departed[number])
-            slopes, error = _linearised(steps, self.cells[number], power, law.launch_s, self.place)
+            launch_s = self.law(x, number).launch_s
+            slopes, error = _linearised(steps, self.cells[number], state[number], launch_s, self.place)
             weighted = slopes * _believed(error)[:, None]
             columns = np.r_[np.arange(used), used + number, used + settings + number]
             normal[np.ix_(columns, columns)] += weighted.T @ slopes
@@ -192,15 +166,13 @@ def _loss(error: Array) -> Array:
     """Return the cost of log errors: quadratic, then linear, then logarithmic."""
     size = np.abs(error)
     linear = np.where(size < ODD, size**2 / (2 * ODD), size - ODD / 2)
-    loss: Array = np.where(size < FAR, linear, FAR - ODD / 2 + FAR * np.log(np.maximum(size, FAR) / FAR))
-    return loss
+    return np.asarray(np.where(size < FAR, linear, FAR - ODD / 2 + FAR * np.log(np.maximum(size, FAR) / FAR)))
 
 
 def _believed(error: Array) -> Array:
     """Return the least-squares weights that descend ``_loss``: its slope over the error."""
     size = np.abs(error)
-    weight: Array = 1 / np.maximum(size, ODD) * np.minimum(1, FAR / np.maximum(size, ODD))
-    return weight
+    return np.asarray(1 / np.maximum(size, ODD) * np.minimum(1, FAR / np.maximum(size, ODD)))
 
 
 def _columns(basis: OpBasis) -> IntArray:
@@ -212,84 +184,20 @@ def _columns(basis: OpBasis) -> IntArray:
     return np.concatenate([shared, SHARED_COLUMNS + np.flatnonzero(spoken.ravel())])
 
 
-def _stiffness() -> Array:
-    stiffness = np.ones(WEIGHT_COUNT)
-    for column in (0, *FLAG_COLUMNS):
-        stiffness[SHARED_COLUMNS + column :: CLASS_COLUMNS] = FREEDOM
-    return stiffness
-
-
-COMMON_RIDGE = 20.0
-OWN_RIDGE = 10.0
 # Ridges towards the prior for few steps, firmest first. A device's deviation is unknown, so the mean of all fits is
 # used; each starts at the previous one.
 FEW_RIDGES = (640.0, 160.0, 40.0, 10.0)
-# Share of a model's error that carries over to another device, since library and graph cause much of it.
-CARRIED = 0.8
-
-SettingModels = dict[str, OpUtilization]
 
 
-def fit_settings(
-    observed: Mapping[str, ObservedSteps], alike: Mapping[str, str], *, start: SettingModels | None = None
-) -> SettingModels:
-    """Return the model of each setting; ``alike`` names the group that shares weights.
-
-    ``start`` holds models of nearly the same steps, which shorten the search.
-    """
-    models: SettingModels = {}
-    for group in dict.fromkeys(alike[name] for name in observed):
-        names = [name for name in observed if alike[name] == group]
-        near = start.get(f"{group} in common") if start else None
-        together = fit_op_utilization(
-            [observed[name] for name in names], OpUtilization.prior(), ridge=COMMON_RIDGE, start=near
-        )
-        for name, common in zip(names, together, strict=True):
-            models[name] = add_op_residuals(
-                observed[name], fit_op_utilization([observed[name]], common, ridge=OWN_RIDGE)[0]
-            )
-        models[f"{group} in common"] = together[0]
-    return models
-
-
-def fit_few_steps(weights: OpUtilization, few: ObservedSteps, expected: Array | None = None) -> OpUtilization:
-    """Return the model nearest to ``weights`` for a setting or device with few measured steps.
-
-    ``expected`` (k,) are the errors to expect of these models (``expected_errors``). They keep a model's peculiarity
-    from counting as the device's.
-    """
-    if expected is not None:
-        few = ObservedSteps(few.basis, few.graph, few.step_s * np.exp(-expected))
+def fit_few_steps(weights: OpUtilization, few: ObservedSteps) -> OpUtilization:
+    """Return the model nearest to ``weights`` for a setting or device with few measured steps."""
     tried: list[OpUtilization] = []
     for ridge in FEW_RIDGES:
         tried += fit_op_utilization([few], weights, ridge=ridge, start=tried[-1] if tried else None)
-    return add_op_residuals(few, _mean_of(tried))
-
-
-def _mean_of(laws: Sequence[OpUtilization]) -> OpUtilization:
-    """Return the model of mean weights; residuals and variances are the same in all."""
-    return replace(
-        laws[-1],
-        f=np.mean([model.f for model in laws], axis=0),
-        offset=float(np.mean([model.offset for model in laws])),
-        launch_s=float(np.exp(np.mean([np.log(model.launch_s) for model in laws]))),
+    mean = replace(
+        tried[-1],
+        f=np.mean([model.f for model in tried], axis=0),
+        offset=float(np.mean([model.offset for model in tried])),
+        launch_s=float(np.exp(np.mean([np.log(model.launch_s) for model in tried]))),
     )
-
-
-def expected_errors(elsewhere: Array) -> Array:
-    """Return the expected ln(measured ÷ predicted) given errors on another device; 0 for NaN."""
-    expected: Array = CARRIED * np.nan_to_num(elsewhere)
-    return expected
-
-
-def dump_settings(laws: SettingModels) -> State:
-    """Return the models as arrays."""
-    state: State = {"settings": np.array(list(laws))}
-    for number, weights in enumerate(laws.values()):
-        state |= nest(str(number), weights.dump())
-    return state
-
-
-def load_settings(state: State) -> SettingModels:
-    """Return the models that ``dump_settings`` wrote."""
-    return {str(name): OpUtilization.load(unnest(str(number), state)) for number, name in enumerate(state["settings"])}
+    return add_op_residuals(few, mean)

@@ -5,16 +5,16 @@ the sum of its ops', weighted by their shares of the step. Whole steps therefore
 unseen model inherits those of similar kernels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.gp import squared_distances
-from leadline.estimators.ports import IntArray, State
+from leadline.estimators.gp import squared_exponential
+from leadline.estimators.ports import Array, IntArray, State
+from leadline.estimators.step_time.kernel_table import distinct_rows
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
 
-Array = npt.NDArray[np.float64]
 Single = npt.NDArray[np.float32]
 
 # Classes of which a library has many kernels, or none: their speed jumps with the sizes.
@@ -49,18 +49,15 @@ class OpResiduals:
             learned, rows = self.classes == number, np.flatnonzero(table.classes == number)
             if not len(rows):
                 continue
-            sizes, place = _distinct(at[rows])
-            expected = _covariance(sizes, self.at[learned]) @ self.weight[learned]
+            first, place = distinct_rows(at[rows])
+            expected = squared_exponential(at[rows][first], self.at[learned]) @ self.weight[learned]
             residuals[rows] = expected[place]
         return np.clip(residuals, -FARTHEST, FARTHEST)
 
     def merge(self, newer: "OpResiduals") -> "OpResiduals":
         """Return the sum of both."""
-        return OpResiduals(
-            np.concatenate([self.classes, newer.classes]),
-            np.concatenate([self.at, newer.at]),
-            np.concatenate([self.weight, newer.weight]),
-        )
+        names = [field.name for field in fields(self)]
+        return OpResiduals(*(np.concatenate([getattr(self, name), getattr(newer, name)]) for name in names))
 
     def dump(self) -> State:
         """Return the known ops as arrays."""
@@ -93,11 +90,12 @@ def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
     for number in np.unique(classes):
         members = np.flatnonzero(classes == number)
         members = members[np.argsort(row[members], kind="stable")]
-        sizes, place = _distinct(at[members])
+        kinds, place = distinct_rows(at[members])
+        sizes = at[members][kinds]
         rows, first = np.unique(row[members], return_index=True)
-        ops_and_steps = np.add.reduceat(_covariance(sizes, sizes)[:, place] * share[members], first, axis=1)
+        ops_and_steps = np.add.reduceat(squared_exponential(sizes, sizes)[:, place] * share[members], first, axis=1)
         steps = np.add.reduceat(ops_and_steps[place] * share[members, None], first, axis=0)
-        departure = _departure(int(number))
+        departure = FICKLE_DEPARTURE if KERNEL_CLASSES[number] in FICKLE else DEPARTURE
         covariance[np.ix_(rows, rows)] += departure**2 * steps
         parts.append((number, sizes, place, row[members], departure**2 * share[members]))
     believed = np.linalg.solve(covariance, error)
@@ -114,29 +112,7 @@ def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
 def op_coordinates(table: OpTable) -> Single:
     """Return the coordinates (n, c) of ops in their class, in units of correlation length."""
     s = table.sizes
-    factors = [np.minimum(_factors_of_two(s[:, column]), _MOST_FACTORS) for column in (0, 1)]
-    columns = [*s[:, :6].T, *factors, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
-    coordinates: Single = (np.stack(columns, 1) / _OCTAVES).astype(np.float32)
-    return coordinates
-
-
-def _departure(number: int) -> float:
-    return FICKLE_DEPARTURE if KERNEL_CLASSES[number] in FICKLE else DEPARTURE
-
-
-def _factors_of_two(logarithm: Array) -> Array:
-    size = np.maximum(np.rint(2.0**logarithm), 1).astype(np.int64)
-    factors: Array = np.log2(size & -size)
-    return factors
-
-
-def _distinct(at: Single) -> tuple[Single, IntArray]:
-    """Return the distinct coordinates, and the index of each row among them."""
-    rows = np.ascontiguousarray(at).view(np.dtype((np.void, at.dtype.itemsize * at.shape[1]))).ravel()
-    _, first, place = np.unique(rows, return_index=True, return_inverse=True)
-    return at[first], place.astype(np.int64)
-
-
-def _covariance(rows: Single, columns: Single) -> Single:
-    likeness: Single = np.exp(-0.5 * np.maximum(squared_distances(rows, columns), 0))
-    return likeness
+    widths = np.maximum(np.rint(2.0 ** s[:, :2]), 1).astype(np.int64)
+    factors = np.minimum(np.log2(widths & -widths), _MOST_FACTORS)
+    columns = [*s[:, :6].T, *factors.T, s[:, 8], s[:, 9], s[:, 10], s[:, 6], s[:, 11]]
+    return np.asarray((np.stack(columns, 1) / _OCTAVES).astype(np.float32))

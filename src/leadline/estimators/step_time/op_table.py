@@ -1,17 +1,15 @@
 """Ops of many graphs as arrays: kernel class, amount of work, and sizes that decide its speed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import log2, prod
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
-from leadline.estimators.ports import IntArray
+from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.kernel_families import plain_name
-
-Array = npt.NDArray[np.float64]
 
 _BOTH_WAYS = (
     "conv_depthwise", "conv_grouped", "conv_pointwise", "conv_dense", "gemm", "batched_gemm", "attention", "rnn",
@@ -83,10 +81,8 @@ class OpTable:
         chosen = [np.arange(self.first[graph], self.first[graph + 1]) for graph in graphs]
         rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
         first = np.concatenate([[0], np.cumsum([len(graph) for graph in chosen])]).astype(np.int64)
-        return OpTable(
-            self.classes[rows], self.dtypes[rows], self.matrix[rows], self.flops[rows], self.bytes[rows],
-            self.count[rows], self.kernels[rows], self.sizes[rows], first,
-        )  # fmt: skip
+        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self) if field.name != "first"}
+        return OpTable(**columns, first=first)
 
     @classmethod
     def from_graphs(cls, graphs: Iterable[Iterable[Op]]) -> "OpTable":
@@ -94,20 +90,17 @@ class OpTable:
 
         Ops of the same sizes become one with their counts added, since a graph repeats its layers.
         """
-        ops: list[Op] = []
+        rows: list[tuple[float, ...]] = []
         counted: list[dict[int, float]] = []
         for graph in graphs:
-            numbers: dict[tuple[float, ...], int] = {}
-            counts: dict[int, float] = {}
+            counts: dict[tuple[float, ...], float] = {}
             for op in graph:
-                if not op.bytes_read + op.bytes_written:
-                    continue
-                number = numbers.setdefault(_row(op), len(ops))
-                if number == len(ops):
-                    ops.append(op)
-                counts[number] = counts.get(number, 0.0) + op.count
-            counted.append(counts)
-        return cls.from_counts(ops, counted)
+                if op.bytes_read + op.bytes_written:
+                    row = _row(op)
+                    counts[row] = counts.get(row, 0.0) + op.count
+            counted.append(dict(enumerate(counts.values(), len(rows))))
+            rows += counts
+        return cls.from_rows(rows, counted)
 
     @classmethod
     def from_counts(cls, ops: Sequence[Op], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
@@ -147,21 +140,20 @@ def index_ops(ops: Iterable[Op]) -> tuple[OpTable, IntArray]:
 class Cells:
     """Ops of a table by graph and class: ``cell`` (n,) is a position in ``graph`` and ``classes``.
 
-    ``owner`` (n,) is the graph of each op, and ``launches`` (g,) the kernels of each graph.
+    ``owner`` (n,) is the graph of each op.
     """
 
     owner: IntArray
     cell: IntArray
     graph: IntArray
     classes: IntArray
-    launches: Array
 
     @classmethod
     def of(cls, table: OpTable) -> "Cells":
         """Return the cells of ``table``."""
         owner = table.owner
         present, cell = np.unique(owner * len(KERNEL_CLASSES) + table.classes, return_inverse=True)
-        return cls(owner, cell, present // len(KERNEL_CLASSES), present % len(KERNEL_CLASSES), table.launches)
+        return cls(owner, cell, present // len(KERNEL_CLASSES), present % len(KERNEL_CLASSES))
 
 
 def kernel_class(op: Op) -> str:

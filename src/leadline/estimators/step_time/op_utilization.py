@@ -14,11 +14,10 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device
-from leadline.estimators.ports import State, nest, unnest
+from leadline.estimators.ports import Array, State, nest, unnest
 from leadline.estimators.step_time.op_residuals import OpResiduals
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells, OpTable
-
-Array = npt.NDArray[np.float64]
+from leadline.estimators.step_time.roofline import require_bandwidth
 
 # Least multiple of an op's roofline: caches serve some ops faster than memory could.
 LEAST_MULTIPLE = 0.6
@@ -133,16 +132,10 @@ class ObservedSteps:
 
 @dataclass(frozen=True, slots=True)
 class GraphPredictions:
-    """Predictions of g graphs: seconds of step and device, and their spread, each (g,)."""
+    """Predictions of g graphs: seconds of a step and their spread, each (g,)."""
 
     step_s: Array
-    device_s: Array
     spread: Array
-
-
-def predict_graphs(basis: OpBasis, weights: OpUtilization) -> GraphPredictions:
-    """Return the predictions for the graphs of ``basis``."""
-    return predict_graphs_and_ops(basis, weights)[0]
 
 
 def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[GraphPredictions, Array]:
@@ -150,12 +143,7 @@ def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[Grap
     power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
     spread = _spread(basis, weights, slopes_s(basis, power), device_s)
-    return GraphPredictions(step_s, device_s, spread), multiples_s(basis, power)
-
-
-def op_s(basis: OpBasis, weights: OpUtilization) -> Array:
-    """Return the seconds of one call of each op on the device, of shape (n,)."""
-    return multiples_s(basis, op_powers(basis, weights, op_residuals(basis, weights)))
+    return GraphPredictions(step_s, spread), multiples_s(basis, power)
 
 
 def op_residuals(basis: OpBasis, weights: OpUtilization) -> Array:
@@ -172,8 +160,7 @@ def op_powers(basis: OpBasis, weights: OpUtilization, departed: Array) -> Array:
         + weights.offset
         + departed
     )
-    powers: Array = np.exp(np.clip(f, LOWEST, HIGHEST))
-    return powers
+    return np.asarray(np.exp(np.clip(f, LOWEST, HIGHEST)))
 
 
 def multiples_s(basis: OpBasis, power: Array) -> Array:
@@ -182,14 +169,12 @@ def multiples_s(basis: OpBasis, power: Array) -> Array:
     Multiples above the first cost ``beyond_s`` each.
     """
     multiple = LEAST_MULTIPLE + power
-    seconds: Array = basis.roofline_s * np.minimum(multiple, 1) + basis.beyond_s * np.maximum(multiple - 1, 0)
-    return seconds
+    return np.asarray(basis.roofline_s * np.minimum(multiple, 1) + basis.beyond_s * np.maximum(multiple - 1, 0))
 
 
 def slopes_s(basis: OpBasis, power: Array) -> Array:
     """Return the derivative of each op's seconds by f."""
-    slopes: Array = np.where(power > 1 - LEAST_MULTIPLE, basis.beyond_s, basis.roofline_s) * power
-    return slopes
+    return np.asarray(np.where(power > 1 - LEAST_MULTIPLE, basis.beyond_s, basis.roofline_s) * power)
 
 
 def step_and_device_s(basis: OpBasis, power: Array, launch_s: float) -> tuple[Array, Array]:
@@ -213,14 +198,12 @@ def _spread(basis: OpBasis, weights: OpUtilization, slope_s: Array, device_s: Ar
     for column in range(CLASS_COLUMNS):
         slope = np.bincount(cells.cell, share * basis.by_class[:, column], len(cells.graph))
         total += np.bincount(cells.graph, slope**2 * variance[:, column], table.graphs)
-    spread: Array = np.sqrt(total)
-    return spread
+    return np.asarray(np.sqrt(total))
 
 
 def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
     """Return the seconds of arithmetic at the peaks and of traffic at the bandwidth, each (n,)."""
-    if not device.memory_bytes_per_s:
-        raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
+    bytes_per_s = require_bandwidth(device)
     peaks = device.peak_flops_per_s
     vector = peaks.get("float32")
     if not vector:
@@ -231,12 +214,11 @@ def roofline_terms_s(table: OpTable, device: Device) -> tuple[Array, Array]:
         dtype = DTYPES[table.dtypes[absent][0]]
         raise InvalidInput(f"{device.name} has no {dtype} peak in the catalog, so its speed is not known")
     peak = np.where(table.matrix, named, vector)
-    return table.flops / peak, table.bytes / device.memory_bytes_per_s
+    return table.flops / peak, table.bytes / bytes_per_s
 
 
 def _roofline_s(table: OpTable, busy_s: Array, traffic_s: Array) -> Array:
-    seconds: Array = np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels
-    return seconds
+    return np.asarray(np.hypot(busy_s, traffic_s) + RAMP_S * table.kernels)
 
 
 def _beyond_s(table: OpTable, device: Device, learned_on: Device, roofline_s: Array) -> Array:

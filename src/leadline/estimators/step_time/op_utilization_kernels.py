@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,11 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.estimators.ports import IntArray, State, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, IntArray, State, floats, nest, strings, text_array, unnest
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
-from leadline.estimators.step_time.op_fitting import dump_settings, load_settings
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
-from leadline.estimators.step_time.op_utilization import Array, OpBasis, OpUtilization, op_s, predict_graphs_and_ops
+from leadline.estimators.step_time.op_utilization import OpBasis, OpUtilization, predict_graphs_and_ops
 from leadline.estimators.step_time.roofline import HOST_SPREAD
 
 # A graph is refused that spends more than this share of its time in kernels of classes that no learned step had.
@@ -25,8 +24,6 @@ UNSEEN = 0.3
 STRANGE = 0.5
 # Log spread of steps on a GPU without measured steps.
 SPREAD = 0.12
-# A class was learned if it takes this share of the time of so many graphs.
-SEEN_SHARE, SEEN_GRAPHS = 0.01, 5
 
 Marks = npt.NDArray[np.bool_]
 
@@ -55,60 +52,48 @@ class StepSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class OpUtilizationModels:
-    """Models by setting, with typical spreads and the kernel classes that they learned.
+class SettingModel:
+    """The model of a setting, with the log spread of nine in ten training graphs and a mask of learned kernel classes.
 
-    ``typical_spreads`` is the log spread of nine in ten training graphs. ``learned_classes`` has shape (classes,).
-    ``learned_on`` names the device of the model's figures if it is not the setting's: a model adapted to few steps
-    keeps the original's.
+    ``learned_on`` names the device of the model's figures: a model adapted to few steps keeps the original's.
     """
 
-    models: Mapping[StepSetting, OpUtilization]
-    typical_spreads: Mapping[StepSetting, float]
-    learned_classes: Mapping[StepSetting, Marks]
-    learned_on: Mapping[StepSetting, str] = field(default_factory=dict)
+    law: OpUtilization
+    typical_spread: float
+    learned_classes: Marks
+    learned_on: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpUtilizationModels:
+    """Models by setting."""
+
+    models: Mapping[StepSetting, SettingModel]
 
     def dump(self) -> State:
         """Return all of it as named arrays."""
-        settings = list(self.models)
-        state = nest("laws", dump_settings({str(setting): self.models[setting] for setting in settings}))
-        return state | {"settings": text_array([str(setting) for setting in settings]),
-                        "usual": np.array([self.typical_spreads[setting] for setting in settings]),
-                        "seen": np.array([self.learned_classes[setting] for setting in settings]),
-                        "learned_on": text_array([self.origin(setting) for setting in settings])}  # fmt: skip
+        names = text_array([str(setting) for setting in self.models])
+        models = self.models.values()
+        state = {"laws.settings": names, "settings": names,
+                 "usual": np.array([model.typical_spread for model in models]),
+                 "seen": np.array([model.learned_classes for model in models]),
+                 "learned_on": text_array([model.learned_on for model in models])}  # fmt: skip
+        for number, model in enumerate(models):
+            state |= nest(f"laws.{number}", model.law.dump())
+        return state
 
     @classmethod
     def load(cls, state: State) -> "OpUtilizationModels":
         """Return the models that ``dump`` wrote."""
-        settings = {name: StepSetting.read(name) for name in strings(state["settings"])}
-        each = list(settings.values())
-        usual = dict(zip(each, state["usual"].astype(float).tolist(), strict=True))
-        learned_classes = dict(zip(each, state["seen"].astype(bool), strict=True))
-        laws = {settings[name]: law for name, law in load_settings(unnest("laws", state)).items()}
-        return cls(laws, usual, learned_classes, dict(zip(each, strings(state["learned_on"]), strict=True)))
-
-    def origin(self, setting: StepSetting) -> str:
-        """Return the device whose figures the model of a setting uses."""
-        return self.learned_on.get(setting, setting.device)
-
-    def select(self, settings: Sequence[StepSetting]) -> "OpUtilizationModels":
-        """Return the models of those settings."""
-        return OpUtilizationModels(
-            {setting: self.models[setting] for setting in settings},
-            {setting: self.typical_spreads[setting] for setting in settings},
-            {setting: self.learned_classes[setting] for setting in settings},
-            {setting: self.origin(setting) for setting in settings},
-        )
+        names, stored = strings(state["settings"]), strings(state["laws.settings"])
+        laws = [OpUtilization.load(unnest(f"laws.{stored.index(name)}", state)) for name in names]
+        columns = (laws, floats(state["usual"]).tolist(), state["seen"].astype(bool), strings(state["learned_on"]))
+        models = (SettingModel(*row) for row in zip(*columns, strict=True))
+        return cls(dict(zip(map(StepSetting.read, names), models, strict=True)))
 
     def merge(self, newer: "OpUtilizationModels") -> "OpUtilizationModels":
         """Return both; on conflict, ``newer`` wins."""
-        origins = {setting: each.origin(setting) for each in (self, newer) for setting in each.models}
-        return OpUtilizationModels(
-            {**self.models, **newer.models},
-            {**self.typical_spreads, **newer.typical_spreads},
-            {**self.learned_classes, **newer.learned_classes},
-            origins,
-        )
+        return OpUtilizationModels({**self.models, **newer.models})
 
     def has_device(self, device: Device, *, training: bool) -> bool:
         """Return whether steps of that phase were measured on the device."""
@@ -165,12 +150,11 @@ class OpUtilizationKernels:
         require_gpu(device, "steps were")
         self.reasons = reasons
         self._device, self._spread, self._tables = device, spread, tables
-        settings = laws.settings_for(device, graph)
-        origins = [laws.origin(setting) for setting in settings]
-        self._laws = [laws.models[setting] for setting in settings]
-        self._origins = [None if setting == device.name else devices(setting) for setting in origins]
-        self._typical_spread = float(np.mean([laws.typical_spreads[setting] for setting in settings]))
-        self._learned = np.any([laws.learned_classes[setting] for setting in settings], axis=0)
+        models = [laws.models[setting] for setting in laws.settings_for(device, graph)]
+        self._laws = [model.law for model in models]
+        self._origins = [None if model.learned_on == device.name else devices(model.learned_on) for model in models]
+        self._typical_spread = float(np.mean([model.typical_spread for model in models]))
+        self._learned = np.any([model.learned_classes for model in models], axis=0)
         self._predictions = RecentCache(self._predict)
         share, classes = self._unseen(graph)
         if share > UNSEEN:
@@ -219,16 +203,6 @@ class OpUtilizationKernels:
             math.exp(float(np.mean([math.log(estimate.step_s[0]) for estimate, _ in each]))),
             float(np.mean([estimate.spread[0] for estimate, _ in each])),
         )
-
-
-def find_learned_classes(basis: OpBasis, law: OpUtilization) -> Marks:
-    """Return a mask (classes,) of the kernel classes that enough graphs contain."""
-    table = basis.table
-    seconds = op_s(basis, law) * table.count
-    share = seconds / table.summed(seconds)[table.owner]
-    cell = np.bincount(table.owner * len(KERNEL_CLASSES) + table.classes, share, table.graphs * len(KERNEL_CLASSES))
-    learned: Marks = (cell.reshape(table.graphs, -1) >= SEEN_SHARE).sum(axis=0) >= SEEN_GRAPHS
-    return learned
 
 
 def is_channels_last(graph: OpGraph) -> bool:

@@ -10,7 +10,6 @@ from leadline.core.hardware import Device, DeviceKind
 
 # Kinds whose arithmetic runs on the matrix units, at the peak of their dtype.
 MATRIX_KINDS = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
-
 # Share of the peak that a large kernel of a kind reaches: round figures near several fits, not a fit themselves. GEMM:
 # near the least absolute log error on the float32 kernels published with NeuSight (P4, P100, V100, T4, A100), and near
 # the half-precision layers published with Vidur (A40 0.79, A100 0.74, H100 0.71 of the peak above 2,048 tokens). Free
@@ -18,57 +17,53 @@ MATRIX_KINDS = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN
 # convolutions by 21 to 42 %; the error of the rounded law itself has not been measured. Convolutions: set by hand.
 # Attention: the best of three values tried on llm-foundry's training rows, so those rows are no test of it.
 EFFICIENCY = {OpKind.GEMM: 0.75, OpKind.CONV: 0.60, OpKind.ATTENTION: 0.30, OpKind.RNN: 0.30}
-
 # Share of the matrix units' peak that holds through a whole step, by architecture: llm-foundry's H100 steps are slower
 # than their kernels alone. The better of two values tried on those rows, which are therefore no test of it.
 SUSTAINED = {"Hopper": 0.75}
-
 # Share of the memory bandwidth that a kind of streaming kernel reaches; chosen like `EFFICIENCY` (free fits missed a
 # left-out device by 13 to 24 % on additions, 13 to 33 % on softmax, 11 to 18 % on layer norm).
 BANDWIDTH_EFFICIENCY = {OpKind.NORM: 0.52, OpKind.SOFTMAX: 0.67}
-
 DEFAULT_BANDWIDTH_EFFICIENCY = 0.85
-
 # Tiles a compute unit needs in flight before it runs at full speed, by dtype, in tiles of 64 × 64.
 FILL = {"float32": 0.1, "float64": 0.1}
-
 # The same on matrix units, whose tiles are larger: from the fall below 512 tokens in Vidur's half-precision layers.
 MATRIX_UNIT_FILL = 2.5
-
 # Inner sums on matrix units are split into slices of this length, each a tile of its own, where compute units would be
 # idle. From Vidur's half-precision layers of up to 256 rows: any two of A40, A100 and H100 choose it, and the third is
 # then 7.0, 7.0 and 9.7 % off on the mean (without slices 26, 42 and 48 %).
 SPLIT = 768
-
 # Length of the inner sum at which a GEMM kernel reaches half of its efficiency.
 DEPTH = 32
-
 # Time a GPU kernel needs to start and drain, whatever its size.
 RAMP_S = 2e-6
-
 # Host time of one eager op: interpreter, dispatcher, autograd and driver; 5 to 15 µs on hosts of the last years.
 LAUNCH_S = {DeviceKind.GPU: 9e-6, DeviceKind.CPU: 6e-6, DeviceKind.TPU: 1e-6, DeviceKind.ACCELERATOR: 9e-6}
-
 # Standard deviation of ln(true ÷ predicted) where no steps like the one at hand were measured, an assumption.
 UNMEASURED_SPREAD = 0.40
-
 # Log spread of the launch time on unmeasured hosts: nine in ten from 5 to 17 µs.
 HOST_SPREAD = 0.40
-
 # Process node by architecture, for the power cap.
 PROCESS_NM = {
     "Kepler": 28, "Maxwell": 28, "Pascal": 16, "Volta": 12, "Turing": 12, "Ampere": 7.5, "Ada": 4.5, "Hopper": 4.5,
     "Blackwell": 4.5, "Blackwell Ultra": 4.5,
 }  # fmt: skip
-
 # Power of float32 arithmetic outside the matrix units, per TFLOP/s and nanometre of the process.
 WATT_PER_TFLOP_NM = 1.45
-
 # Edge of the output tile in which work is counted.
 TILE = 64
-
 # Sizes of the output are rounded up to this.
 PADDING = 32
+
+
+def require_bandwidth(device: Device) -> float:
+    """Return the memory bandwidth of a device.
+
+    Raises:
+        InvalidInput: the catalog does not have it.
+    """
+    if not device.memory_bytes_per_s:
+        raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
+    return device.memory_bytes_per_s
 
 
 class RooflineKernels:
@@ -84,13 +79,11 @@ class RooflineKernels:
     spread = UNMEASURED_SPREAD
 
     def __init__(self, device: Device, *, spread: float | None = None, reasons: tuple[str, ...] = ()) -> None:
-        if not device.memory_bytes_per_s:
-            raise InvalidInput(f"{device.name} has no memory bandwidth in the catalog, so its speed is not known")
         self.device = device
         self.reasons = reasons
         if spread is not None:
             self.spread = spread
-        self._bytes_per_s = device.memory_bytes_per_s
+        self._bytes_per_s = require_bandwidth(device)
         self._last: tuple[Sequence[Op], list[float]] = ((), [])
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
@@ -108,9 +101,12 @@ class RooflineKernels:
         share = BANDWIDTH_EFFICIENCY.get(op.kind, DEFAULT_BANDWIDTH_EFFICIENCY)
         traffic_s = (op.bytes_read + op.bytes_written) / (self._bytes_per_s * share)
         if op.kind in MATRIX_KINDS and op.flops:
-            busy_s = op.flops / (self.peak(op) * EFFICIENCY[op.kind] * self._fill(op) * self._sustained(op))
+            vector = op.dtype in ("float32", "float64")
+            sustained = 1.0 if vector else SUSTAINED.get(self.device.architecture or "", 1.0)
+            busy_s = op.flops / (self.peak(op) * EFFICIENCY[op.kind] * self._fill(op) * sustained)
         else:
-            busy_s = op.flops / (self._vector_peak() or math.inf)
+            peak = self.device.peak_flops_per_s.get("float32")
+            busy_s = op.flops / (self._power_capped(peak) if peak else math.inf)
         ramp_s = RAMP_S * op.kernels if self.device.kind is DeviceKind.GPU else 0.0
         return ramp_s + math.hypot(busy_s, traffic_s)
 
@@ -142,10 +138,6 @@ class RooflineKernels:
             raise InvalidInput(f"{self.device.name} has no {dtype} peak in the catalog, so its speed is not known")
         return self._power_capped(peaks[dtype]) if dtype == "float32" else peaks[dtype]
 
-    def _vector_peak(self) -> float | None:
-        peak = self.device.peak_flops_per_s.get("float32")
-        return self._power_capped(peak) if peak else None
-
     def _power_capped(self, peak: float) -> float:
         """Return the mean of the float32 peak and the peak within the power limit."""
         process = PROCESS_NM.get(self.device.architecture or "")
@@ -153,10 +145,6 @@ class RooflineKernels:
             return peak
         allowed = self.device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12
         return (peak + min(peak, allowed)) / 2
-
-    def _sustained(self, op: Op) -> float:
-        vector = op.dtype in ("float32", "float64")
-        return 1.0 if vector else SUSTAINED.get(self.device.architecture or "", 1.0)
 
     def _fill(self, op: Op) -> float:
         """Return the share of its full speed that a GEMM or convolution of this size reaches, in (0, 1]."""

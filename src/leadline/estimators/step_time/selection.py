@@ -91,11 +91,7 @@ def find_domain(graph: OpGraph) -> Domain:
     It is vision if convolutions do much of the arithmetic, or some without word embeddings. It is language if words are
     embedded and attended to.
     """
-    arithmetic: dict[OpKind, float] = {}
-    kinds = {op.kind for op in graph.ops}
-    for op in graph.ops:
-        if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
-            arithmetic[op.kind] = arithmetic.get(op.kind, 0.0) + op.flops * op.count
+    arithmetic, kinds = _sum_flops(graph, "kind"), {op.kind for op in graph.ops}
     share = arithmetic.get(OpKind.CONV, 0.0) / (sum(arithmetic.values()) or 1.0)
     words = OpKind.EMBEDDING in kinds
     if share > CONVOLVING or (share > 0 and not words):
@@ -105,16 +101,22 @@ def find_domain(graph: OpGraph) -> Domain:
 
 def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
     """Return the group of a graph on ``device``; float32 convolutions count as TF32 where available."""
-    by_dtype: dict[str, float] = {}
-    for op in graph.ops:
-        if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
-            by_dtype[op.dtype] = by_dtype.get(op.dtype, 0.0) + op.flops * op.count
-    domain = find_domain(graph)
+    by_dtype, domain = _sum_flops(graph, "dtype"), find_domain(graph)
     dtype = max(by_dtype, key=lambda candidate: by_dtype[candidate]) if by_dtype else "float32"
     if dtype == "float32" and domain is Domain.VISION and "tf32" in device.peak_flops_per_s:
         dtype = "tf32"
     phase = "training" if graph.is_training else "inference"
     return StepGroup(domain, PRECISIONS.get(dtype, dtype), phase)
+
+
+def _sum_flops(graph: OpGraph, field: str) -> dict[str, float]:
+    """Return the arithmetic of products by a field of theirs."""
+    sums: dict[str, float] = {}
+    for op in graph.ops:
+        if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
+            key = getattr(op, field)
+            sums[key] = sums.get(key, 0.0) + op.flops * op.count
+    return sums
 
 
 def rank_estimators(

@@ -6,22 +6,19 @@ The black box reads a table of hardware figures, the setting, and figures of the
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
 from leadline.core.runs import Value
-from leadline.estimators.ports import FittedEstimator
+from leadline.estimators.ports import Array, FittedEstimator
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
 from leadline.estimators.step_time.network import GraphNetwork, NetworkSetting
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
 from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREAD, RooflineKernels
-
-Array = npt.NDArray[np.float64]
 
 # The precision whose peak stands in the table: the steps that were learned from are in half precision.
 DTYPE = "float16"
@@ -41,7 +38,9 @@ def step_features(
         InvalidInput: a device lacks the peak or the bandwidth.
     """
     flops, launches = table.summed(table.flops * table.count), table.launches
-    per_class = _per_class(table)
+    cells = table.owner * len(KERNEL_CLASSES) + table.classes
+    per_class = np.bincount(cells, table.bytes * table.count, table.graphs * len(KERNEL_CLASSES)).astype(float)
+    per_class = per_class.reshape(table.graphs, -1)  # the bytes that each class of kernel moves in each graph
     moved = per_class.sum(axis=1)
     rows_of_features: list[dict[str, Value]] = []
     ideal_s = np.empty(len(rows))
@@ -71,13 +70,6 @@ def step_features(
         }
         rows_of_features.append(features)
     return rows_of_features, ideal_s
-
-
-def _per_class(table: OpTable) -> Array:
-    """Return the bytes that each class of kernel moves in each graph: shape (g, classes)."""
-    cell = table.owner * len(KERNEL_CLASSES) + table.classes
-    moved = np.bincount(cell, table.bytes * table.count, table.graphs * len(KERNEL_CLASSES)).astype(float)
-    return moved.reshape(table.graphs, -1)
 
 
 class _StepKernels:
@@ -147,8 +139,8 @@ class BlackBoxKernels(_StepKernels):
     ) -> None:  # fmt: skip
         require_gpu(device, "the black box")
 
-        def asked(ops: Sequence[Op]) -> float:
+        def predict_step_s(ops: Sequence[Op]) -> float:
             rows, ideal_s = step_features(OpTable.from_graphs([ops]), [(0, device, setting)])
             return float(fitted.predict(rows).point[0] * ideal_s[0])
 
-        super().__init__(asked, device, spread, reasons)
+        super().__init__(predict_step_s, device, spread, reasons)

@@ -1,45 +1,125 @@
 """Fit a calibrated GPU into the kernel model, from kernels that were measured on it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, KernelTiming
-from leadline.estimators.ports import Array
-from leadline.estimators.step_time.analytical_kernels import fit_analytical_model, subtract_launch_s
-from leadline.estimators.step_time.fitted_kernels import (
-    LARGEST_CORRECTION,
-    FittedKernels,
-    SweptGroup,
+from leadline.estimators.ports import Array, IntArray
+from leadline.estimators.step_time.analytical_kernels import (
+    KernelMeasurements,
     analytical_model,
-    kernel_groups,
+    fit_analytical_model,
+    subtract_launch_s,
 )
+from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, place_kernels
+from leadline.estimators.step_time.fitted_kernels import LARGEST_CORRECTION, FittedKernels, SweptGroup, kernel_groups
 from leadline.estimators.step_time.kernel_families import PRODUCTS, RECURRENT
-from leadline.estimators.step_time.kernel_fitting import (
-    HIDDEN,
-    LEAST_KERNELS,
-    KernelSample,
-    KernelSamples,
-    effect_groups,
-    make_measurements,
-    tabulate_kernels,
-)
-from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp, gp_coordinates
+from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp
+from leadline.estimators.step_time.kernel_table import KernelTable, gp_coordinates, tabulate_ops
 from leadline.estimators.step_time.learned_kernels import LearnedKernels
 
+# Fewest kernels to fit a group.
+LEAST_KERNELS = 8
+# All kernels of a device and a group count for at most so many independent ones: their errors have common causes.
+COUNTS_FOR = 100.0
+# A kernel whose time is below this share of the launch says nothing of itself.
+HIDDEN = 0.9
 # Prior deviations of a swept device's offsets; its host's launch is nearly free.
 SWEPT_DEVIATIONS = np.array([1.0, 0.3, 0.3])
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
-    effects: Array
-    launches: dict[int, float]
-    swept: SweptGroup
+class KernelSample:
+    """One measured kernel; without ``launched`` the seconds are the kernel's own (profiler)."""
+
+    op: Op
+    device: Device
+    seconds: float
+    launched: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSamples:
+    """Measured kernels by columns: ``device`` are positions in ``boards.names``."""
+
+    kernels: KernelTable
+    boards: DeviceFeatures
+    device: IntArray
+    seconds: Array
+    launched: Array
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def at(self, chosen: npt.NDArray[np.generic]) -> "KernelSamples":
+        """Return the kernels that a mask or positions name."""
+        return replace(
+            self, kernels=self.kernels.at(chosen), device=self.device[chosen], seconds=self.seconds[chosen],
+            launched=self.launched[chosen],
+        )  # fmt: skip
+
+    def placed(self) -> PlacedKernels:
+        """Return the kernels with the figures of their devices."""
+        return place_kernels(self.kernels, self.boards, self.device)
+
+
+def tabulate_kernels(timings: Sequence[KernelSample], names: Sequence[str] = ()) -> KernelSamples:
+    """Return measured kernels by columns; operators of ``names`` have a launch of their own.
+
+    Raises:
+        InvalidInput: a time is not finite and positive, or a device lacks specifications.
+    """
+    for sample in timings:
+        if not (np.isfinite(sample.seconds) and sample.seconds > 0):
+            raise InvalidInput(
+                f"{sample.op.name} on {sample.device.name} took {sample.seconds} s, but times must be finite and "
+                "positive: leave it out"
+            )
+    devices = {sample.device.name: sample.device for sample in timings}
+    position = {name: i for i, name in enumerate(devices)}
+    return KernelSamples(
+        tabulate_ops((sample.op for sample in timings), {name: i for i, name in enumerate(names)}),
+        DeviceFeatures.of(list(devices.values())),
+        np.array([position[sample.device.name] for sample in timings], np.int64),
+        np.array([sample.seconds for sample in timings], float),
+        np.array([float(sample.launched) for sample in timings]),
+        tuple(names),
+    )
+
+
+def effect_groups(timings: KernelSamples) -> tuple[IntArray, tuple[tuple[int, int], ...]]:
+    """Return launch, arithmetic and traffic groups (n, 3), and each group's (device, name or -1)."""
+    keys: dict[tuple[int, int], int] = {}
+    devices, names = timings.device.tolist(), timings.kernels.name.tolist()
+    by_name = [keys.setdefault(key, len(keys)) for key in zip(devices, names, strict=True)]
+    by_device = [keys.setdefault((device, -1), len(keys)) for device in devices]
+    return np.array([by_name, by_device, by_device], np.int64).T, tuple(keys)
+
+
+def make_measurements(timings: KernelSamples) -> KernelMeasurements:
+    """Return a table as the analytical fit takes it; a device counts for ``COUNTS_FOR`` kernels at most."""
+    rows = np.bincount(timings.device, minlength=len(timings.boards.names))
+    weight = np.minimum(1.0, COUNTS_FOR / np.maximum(rows, 1))[timings.device]
+    return KernelMeasurements(timings.placed(), timings.seconds, timings.launched, effect_groups(timings)[0], weight)
+
+
+def visible_residuals(number: int, timings: KernelSamples, at: Array, effects: Array) -> tuple[IntArray, Array, Array]:
+    """Return the positions (v,) of kernels that exceed their launch, their analytical seconds and log residuals."""
+    model = analytical_model(number)
+    kernel_s, launch_s = model.parts(timings.placed(), at, effects)
+    launch_s = launch_s * timings.launched
+    visible = np.flatnonzero((kernel_s + model.wait * launch_s > HIDDEN * launch_s) & (timings.seconds > launch_s))
+    measured_s = subtract_launch_s(timings.seconds[visible], launch_s[visible], model.wait)
+    errors = np.clip(np.log(measured_s / kernel_s[visible]), -LARGEST_CORRECTION, LARGEST_CORRECTION)
+    return visible, kernel_s[visible], errors
 
 
 def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
@@ -59,49 +139,42 @@ def fit_sweep(fitted: FittedKernels, sweep: KernelSamples) -> FittedKernels:
         samples = sweep.at(np.flatnonzero(group == number))
         if number not in fitted.groups or len(samples) < LEAST_KERNELS:
             continue
-        adapted = _adapted(fitted, number, samples)
-        effects[device, number] = adapted.effects
-        launches |= {(device, name): value for name, value in adapted.launches.items()}
-        near[device, number] = adapted.swept
+        effects[device, number], by_name, near[device, number] = _adapted(fitted, number, samples)
+        launches |= {(device, name): value for name, value in by_name.items()}
     return replace(fitted, effects=effects, launches=launches, sweeps=near)
 
 
-def _adapted(fitted: FittedKernels, number: int, samples: KernelSamples) -> _Own:
-    """Return a device's fit of one group, with the shared model as prior."""
+def _adapted(fitted: FittedKernels, number: int, samples: KernelSamples) -> tuple[Array, dict[int, float], SweptGroup]:
+    """Return a device's effects, launches by name and fit of one group, with the shared model as prior."""
     expected = replace(analytical_model(number), start=tuple(fitted.groups[number].at.tolist()))
-    fit = fit_analytical_model(expected, make_measurements(samples), apart=SWEPT_DEVIATIONS)
+    at, effects = fit_analytical_model(expected, make_measurements(samples), apart=SWEPT_DEVIATIONS)
     groups, keys = effect_groups(samples)
-    per_row = np.stack([fit.effects[groups[:, i], i] for i in range(3)], axis=1)
-    launches = {kind: float(fit.effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
-    whole = fit.effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
+    launches = {kind: float(effects[i, 0]) for i, (_, kind) in enumerate(keys) if kind >= 0}
+    whole = effects[next(i for i, (_, kind) in enumerate(keys) if kind < 0)].copy()
     if launches:
         whole[0] = float(np.median(list(launches.values())))
-    return _Own(whole, launches, SweptGroup(fit.at, _near(fitted, number, samples, fit.at, per_row)))
+    surface = _fit_residuals(fitted, number, samples, at, effects[groups, np.arange(3)])
+    return whole, launches, SweptGroup(at, surface)
 
 
-def _near(fitted: FittedKernels, number: int, samples: KernelSamples, at: Array, effects: Array) -> KernelGP | None:
-    placed = samples.placed()
-    kernel_s, launch_s = analytical_model(number).parts(placed, at, effects)
-    launch_s = launch_s * samples.launched
-    visible = np.flatnonzero(
-        (kernel_s + analytical_model(number).wait * launch_s > HIDDEN * launch_s) & (samples.seconds > launch_s)
-    )
+def _fit_residuals(
+    fitted: FittedKernels, number: int, samples: KernelSamples, at: Array, effects: Array
+) -> KernelGP | None:
+    visible, kernel_s, errors = visible_residuals(number, samples, at, effects)
     if len(visible) < LEAST_KERNELS:
         return None
-    errors = np.log(
-        subtract_launch_s(samples.seconds[visible], launch_s[visible], analytical_model(number).wait)
-        / kernel_s[visible]
-    )
-    part, grown = placed.at(visible), None
+    part, grown = samples.placed().at(visible), None
     trees = fitted.groups[number].trees
     if trees is not None:
-        predicted, leaves = fitted.tree_corrections(number, part, kernel_s[visible])
+        predicted, leaves = fitted.tree_corrections(number, part, kernel_s)
         grown = TreePredictions(predicted, leaves, len(trees.value))
-    return fit_kernel_gp(
-        gp_coordinates(number, part.kernels), np.clip(errors, -LARGEST_CORRECTION, LARGEST_CORRECTION), grown
-    )
+    return fit_kernel_gp(gp_coordinates(number, part.kernels), errors, grown)
 
 
+_KINDS = {
+    **dict.fromkeys(PRODUCTS, OpKind.GEMM), **dict.fromkeys(RECURRENT, OpKind.RNN), "convolution": OpKind.CONV,
+    "attention": OpKind.ATTENTION,
+}  # fmt: skip
 # Columns that kernels without rows are laid out in; their speed does not follow them.
 LOOKED_UP = 1024
 
@@ -167,14 +240,6 @@ def timing_to_op(timing: KernelTiming, names: tuple[str, ...] = ()) -> Op:
 
 def _kind(name: str) -> OpKind:
     """Return the op kind of a sweep kernel, as far as the kernel model distinguishes kinds."""
-    stem = name.removesuffix("_backward")
-    if name in PRODUCTS:
-        return OpKind.GEMM
-    if stem in RECURRENT:
-        return OpKind.RNN
-    named = {"convolution": OpKind.CONV, "attention": OpKind.ATTENTION}
-    if stem in named:
-        return named[stem]
-    if "softmax" in name:
-        return OpKind.SOFTMAX
-    return OpKind.NORM if "_norm" in name else OpKind.ELEMENTWISE
+    if kind := _KINDS.get(name) or _KINDS.get(name.removesuffix("_backward")):
+        return kind
+    return OpKind.SOFTMAX if "softmax" in name else OpKind.NORM if "_norm" in name else OpKind.ELEMENTWISE

@@ -21,19 +21,15 @@ from leadline.estimators.ports import Array
 # Share of the peak that matrix products keep through a whole step, against Ampere's: Megatron-LM reports 47 % of the
 # peak for H100s (its README), and 56 % for A100s (Korthikanti et al. 2022, table 5).
 SUSTAINED = {"Hopper": 0.83}
-
 # FLOPs per streaming multiprocessor and clock in fused causal attention, forward and backward: 109 TFLOP/s of
 # FlashAttention 1 on an A100 at head size 128 (Dao 2023). It uses Ampere's instructions, so a later GPU is faster by
 # its multiprocessors and clock alone: FlashAttention 2 gains 1.6 to 1.7 from A100 to H100, and multiprocessors × clock
 # 1.6.
 ATTENTION_FLOPS_PER_CLOCK = 716.0
-
 # Sequence length at which fused attention reaches half of its speed, from the same figures.
 ATTENTION_RAMP = 450.0
-
 # Relative difference within which a block has as many weights as those that were measured.
 SAME = 0.02
-
 # The output layer stays in it where the blocks' products are in float8.
 HEAD_DTYPE = "bfloat16"
 
@@ -82,27 +78,15 @@ class TransformerStep:
         """Tokens of one microbatch on one GPU."""
         return self.microbatch * self.sequence
 
-    @property
-    def model_flops(self) -> float:
-        """FLOPs of one GPU's step that the model needs: 6 a weight and token, plus attention."""
-        weights = self.block_weights + self.vocabulary * self.width
-        attention = 6.0 * self.layers * self.sequence * self.attended
-        return self.microbatches * self.tokens * (6.0 * weights + attention)
-
 
 @dataclass(frozen=True, slots=True)
 class StepTerms:
     """Seconds of one microbatch on one GPU for n steps, each (n,), and sizes for efficiency.
 
-    Attributes:
-        products_s: matrix products of the blocks at the sustained peak.
-        head_s: matrix product of the output layer at the sustained peak.
-        attention_s: fused attention.
-        activations_s: one pass over a block's activations for each layer, at the memory bandwidth.
-        logits_s: one pass over the logits, at the memory bandwidth.
-        optimizer_s: one pass over the GPU's shard of the weights, once a step.
-        transfer_s: bytes of sharded gathers and reductions.
-        hops_s: latencies of sharded gathers and reductions.
+    ``products_s`` of the blocks and ``head_s`` of the output layer are at the sustained peak, ``attention_s`` is fused.
+    ``activations_s`` of each layer and ``logits_s`` are one pass at the memory bandwidth, ``optimizer_s`` is one over
+    the GPU's shard of the weights, once a step. ``transfer_s`` and ``hops_s`` are the bytes and the latencies of
+    sharded gathers and reductions.
     """
 
     products_s: Array
@@ -119,10 +103,6 @@ class StepTerms:
     sequence: Array
     microbatches: Array
     float8: Array
-
-    def at(self, chosen: Array) -> "StepTerms":
-        """Return the rows of a mask or of positions."""
-        return StepTerms(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def gpu_generation(device: Device) -> str:
@@ -141,24 +121,15 @@ def step_terms(steps: Sequence[TransformerStep]) -> StepTerms:
 
 def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
     """Return further regressors of efficiency, as logarithms and flags (n, columns)."""
-    return np.array(
-        [
-            [
-                np.log(step.width),
-                np.log(step.tokens),
-                float(step.checkpointing),
-                np.log(step.sequence),
-                np.log(step.gpus) / 2,
-                np.log(step.microbatch),
-                np.log(step.device.peak_flops_per_s[HEAD_DTYPE]),
-                np.log(step.device.memory_bytes_per_s or 1.0),
-                np.log2(step.reduced_bytes),
-                float(step.dtype == "float8"),
-            ]
-            for step in steps
-        ],
-        np.float64,
-    )
+    rows = [
+        (
+            np.log(step.width), np.log(step.tokens), step.checkpointing, np.log(step.sequence), np.log(step.gpus) / 2,
+            np.log(step.microbatch), np.log(step.device.peak_flops_per_s[HEAD_DTYPE]),
+            np.log(step.device.memory_bytes_per_s or 1.0), np.log2(step.reduced_bytes), step.dtype == "float8",
+        )
+        for step in steps
+    ]  # fmt: skip
+    return np.array(rows, np.float64)
 
 
 # Display names of the columns of `log_magnitudes`.
@@ -167,15 +138,11 @@ MAGNITUDES = ("GPUs", "layers", "channels", "parameters", "tokens a sequence", "
 
 def log_magnitudes(steps: Sequence[TransformerStep]) -> Array:
     """Return the log sizes (n, columns) that are compared with the training range."""
-    return np.log(
-        np.array(
-            [
-                (step.gpus, step.layers, step.width, step.parameters, step.sequence, step.tokens, step.microbatches)
-                for step in steps
-            ],
-            np.float64,
-        )
-    )
+    rows = [
+        (step.gpus, step.layers, step.width, step.parameters, step.sequence, step.tokens, step.microbatches)
+        for step in steps
+    ]
+    return np.log(np.array(rows, np.float64))
 
 
 def _of(step: TransformerStep) -> tuple[float, ...]:
@@ -258,11 +225,8 @@ def decoder_step(
         InvalidInput: the model does not apply; the message says why.
     """
     _require_plan(workload, device)
-    graph, microbatches, precision = (
-        job.step,
-        max(workload.accumulation, job.loop.accumulation),
-        _precision(workload, job),
-    )
+    graph, precision = job.step, _precision(workload, job)
+    microbatches = max(workload.accumulation, job.loop.accumulation)
     forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
     attention, layers = _attention(forward, microbatches)
     width = residual_width(graph)
@@ -281,21 +245,19 @@ def decoder_step(
 def _require_plan(workload: Workload, device: Device) -> None:
     """Refuse a job unlike the training data."""
     plan = workload.parallelism
-    if workload.phase is not Phase.TRAINING:
-        raise InvalidInput("the training-step model predicts nothing of inference")
-    if workload.adapters is not None:
-        raise InvalidInput("the training-step model covers only steps that train all weights")
-    if workload.compiled:
-        raise InvalidInput("the training-step model covers only eager steps: a compiled one fuses the ops it counts")
-    if plan.tensor * plan.pipeline > 1:
-        raise InvalidInput("the training-step model covers no tensor or pipeline parallelism")
-    if workload.gpus > 1 and not plan.sharding.gathers:
-        raise InvalidInput(
-            f"the training-step model needs sharded weights or gradients, not sharding {plan.sharding.value}, which "
-            "overlaps its communication differently"
-        )
-    if device.kind is not DeviceKind.GPU or device.vendor.casefold() != "nvidia":
-        raise InvalidInput(f"the training-step model covers NVIDIA GPUs only, and {device.name} is none")
+    nvidia = device.kind is DeviceKind.GPU and device.vendor.casefold() == "nvidia"
+    unsharded = f"sharding {plan.sharding.value}, which overlaps its communication differently"
+    refusals = (
+        (workload.phase is not Phase.TRAINING, "predicts nothing of inference"),
+        (workload.adapters is not None, "covers only steps that train all weights"),
+        (workload.compiled, "covers only eager steps: a compiled one fuses the ops it counts"),
+        (plan.tensor * plan.pipeline > 1, "covers no tensor or pipeline parallelism"),
+        (workload.gpus > 1 and not plan.sharding.gathers, f"needs sharded weights or gradients, not {unsharded}"),
+        (not nvidia, f"covers NVIDIA GPUs only, and {device.name} is none"),
+    )
+    for applies, reason in refusals:
+        if applies:
+            raise InvalidInput(f"the training-step model {reason}")
 
 
 def _precision(workload: Workload, job: TracedJob) -> Precision:

@@ -1,0 +1,1 @@
+"""The making of the models that come with Leadline: fits, cards and the writing of their files."""
