@@ -1,10 +1,12 @@
 """Campaigns: which runs of an application to make, at which scale, under which budget."""
 
 import hashlib
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import field
+
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.runs import Scale, Value
 
@@ -29,16 +31,14 @@ class ParameterKind(StrEnum):
         return self in (ParameterKind.LOG, ParameterKind.LOG_INTEGER)
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Frozen):
     """The values from ``low`` to ``high``, both included; ``low ≤ high``."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Frozen):
     """One ``{name}`` of the command.
 
     A numeric parameter has a range at each scale and carries scale if the ranges differ. Its explicit ``values``, if
@@ -71,8 +71,7 @@ class BudgetUnit(StrEnum):
     USD = "USD"
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Frozen):
     """Limit on the total consumption of a campaign."""
 
     amount: float
@@ -90,8 +89,7 @@ class Design(StrEnum):
     GRID = "grid"
 
 
-@dataclass(frozen=True, slots=True)
-class Campaign:
+class Campaign(Frozen):
     """The contents of a campaign file."""
 
     name: str
@@ -127,8 +125,7 @@ class Campaign:
     account: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Frozen):
     """One point of a campaign: parameter values and resources."""
 
     parameters: dict[str, Value]
@@ -136,8 +133,7 @@ class Configuration:
     partition: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
+class PlannedRun(Frozen):
     """A run to make; ``forecast_s`` is ``None`` while there is nothing to forecast from."""
 
     campaign: str

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any, get_args
 
 import msgspec
+
+from leadline.core.frozen import Frozen
 
 _MESSAGE = re.compile(r"(?P<reason>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
@@ -26,8 +27,7 @@ _KINDS = {str: "str", int: "int", float: "float", bool: "bool", list: "array", d
 """Python type → msgspec's name of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Frozen):
     """A value that a path may lead to, and the name of the innermost entry on the way."""
 
     value: Any

@@ -1,7 +1,10 @@
 """Estimates: a predicted value, its interval, and the evidence behind it."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 
 NORMAL_90 = 1.645
 """Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
@@ -35,8 +38,7 @@ class EstimatorChoice(StrEnum):
     """Vendor specifications."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Frozen):
     """A point estimate and the range that holds the true value with probability ``level``; ``low ≤ point ≤ high``."""
 
     point: float
@@ -49,8 +51,7 @@ class Interval:
         return Interval(self.point * factor, self.low * factor, self.high * factor, self.level)
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(Frozen):
     """The evidence for an estimate: its tier, and reasons that a user can check."""
 
     tier: Tier
@@ -59,8 +60,7 @@ class Basis:
     memory_breakdown_bytes: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Frozen):
     """The device of an estimate, alone or as ``gpus`` of a partition of a system."""
 
     device: str
@@ -71,8 +71,7 @@ class Target:
     nodes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTimes:
+class TokenTimes(Frozen):
     """Latency and throughput of a language model on one batch of prompts: a prefill, then one decode step a token.
 
     The decode fields are ``None`` where the prefill makes the only token.
@@ -97,8 +96,7 @@ class TokenTimes:
     """The mean decode step with CUDA graphs; ``None`` on a CPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Frozen):
     """Predicted time, memory and cost of a workload on one target.
 
     A quantity that could not be predicted is ``None``, and ``unknown`` gives the reason.

@@ -1,9 +1,11 @@
 """Memory fit: whether a job fits, by what margin, and which changes would make it fit."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import field
+
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.units import format_bytes
 
 
@@ -18,8 +20,7 @@ class ChangeCost(StrEnum):
     """The results change: another optimizer, another weight format, or fewer trained weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCheck:
+class MemoryCheck(Frozen):
     """A job's need for device or host memory, compared with the capacity."""
 
     kind: str
@@ -48,8 +49,7 @@ class MemoryCheck:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FitChange:
+class FitChange(Frozen):
     """A change that the user could make, and its effect."""
 
     what: str
@@ -70,8 +70,7 @@ class FitChange:
         return self.check.fits is True
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySnapshot:
+class MemorySnapshot(Frozen):
     """The contents of device memory at one point of a step, in ``stage`` of it."""
 
     share: float
@@ -88,8 +87,7 @@ class MemorySnapshot:
         return sum(self.held_bytes.values())
 
 
-@dataclass(frozen=True, slots=True)
-class ServingCapacity:
+class ServingCapacity(Frozen):
     """Number of sequences that a device serves at once when a paged KV cache fills it."""
 
     share: float
@@ -111,8 +109,7 @@ class ServingCapacity:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FitReport:
+class FitReport(Frozen):
     """The memory fit on one target: its checks, the largest batch, and possible changes."""
 
     place: str

@@ -1,8 +1,11 @@
 """The op graph: one optimizer step or forward pass as a list of ops, with its memory timeline."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 
 BYTES_PER_ELEMENT = {
     "complex128": 16, "float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "tf32": 4,
@@ -54,16 +57,14 @@ class StorageCategory(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Frozen):
     """Shape and dtype (PyTorch's names) of one tensor."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Frozen):
     """One kernel launch as the framework sees it."""
 
     name: str
@@ -91,8 +92,7 @@ class Op:
     """Device kernels one call launches (a foreach optimizer launches several)."""
 
 
-@dataclass(frozen=True, slots=True)
-class StorageEvent:
+class StorageEvent(Frozen):
     """Device memory allocated (``size_bytes > 0``) or freed (``< 0``) just before op number ``op`` runs.
 
     ``storage`` identifies the allocation, which is freed at most once.
@@ -104,8 +104,7 @@ class StorageEvent:
     category: StorageCategory = StorageCategory.OTHER
 
 
-@dataclass(frozen=True, slots=True)
-class OpGraph:
+class OpGraph(Frozen):
     """The ops of one step in execution order, and the step's memory timeline.
 
     A training step is one optimizer step with all its accumulation micro-steps. An inference step is one forward pass.
@@ -146,8 +145,7 @@ class OpGraph:
         return float(sum((op.bytes_read + op.bytes_written) * op.count for op in self.ops))
 
 
-@dataclass(frozen=True, slots=True)
-class LoopFacts:
+class LoopFacts(Frozen):
     """Facts about the training loop of a traced script; ``None`` if the script does not reveal them."""
 
     batch: int | None = None
@@ -181,16 +179,14 @@ class LoopFacts:
     """Size of the data set as Python objects."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
+class DecodeStep(Frozen):
     """The pass that adds one token to each sequence when the last token is number ``length``."""
 
     length: int
     graph: OpGraph
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Frozen):
     """The decode steps after the prefill: one for each token but the first.
 
     A stretch holds one to three steps by increasing length: first, middle, last. Within a stretch, the work of a step
@@ -235,8 +231,7 @@ def _summed(points: list[tuple[int, float]]) -> float:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class TracedJob:
+class TracedJob(Frozen):
     """Output of a front-end: the step, an evaluation pass if there is one, and facts about the loop.
 
     In generation, ``step`` is the prefill and ``generation`` follows it. With batches of different sizes, ``step`` is a

@@ -1,7 +1,10 @@
 """Jobs as a scheduler sees them: the request, and the states of a job."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 
 
 class JobState(StrEnum):
@@ -54,8 +57,7 @@ _SLURM_STATES = {
 unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceSpec:
+class ResourceSpec(Frozen):
     """Resources of a job; ``None`` leaves the choice to the site.
 
     ``least_walltime_s`` is the shortest limit that the scheduler may grant instead of ``walltime_s`` to start the job
@@ -71,8 +73,7 @@ class ResourceSpec:
     least_walltime_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Frozen):
     """A command with its resources and target; Leadline times the Python loops of a ``watched`` job."""
 
     name: str

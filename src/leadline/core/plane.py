@@ -1,14 +1,15 @@
 """Nouns of the Intelligence Plane, the process that manages jobs: jobs, attempts and decisions."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import field
+
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Frozen):
     """A system that the plane has a scheduler for, and one of its partitions."""
 
     system: str
@@ -18,8 +19,7 @@ class Place:
         return f"{self.system}:{self.partition}" if self.partition else self.system
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Frozen):
     """Permissions and limits of the plane for one job."""
 
     places: tuple[Place, ...]
@@ -52,8 +52,7 @@ class Policy:
     """True if the command runs under the measuring wrapper, the source of its progress."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptPlan:
+class AttemptPlan(Frozen):
     """The next attempt of a job: place, request, earliest time, and reason."""
 
     place: Place
@@ -70,8 +69,7 @@ class DependencyKind(StrEnum):
     NOT_OK = "afternotok"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Frozen):
     """One submission of a job to one scheduler. Times are ISO 8601 in UTC."""
 
     key: str
@@ -120,8 +118,7 @@ class Attempt:
         return not self.state.final and self.ended_at is None
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Frozen):
     """A submitted job. Its ``state`` is PENDING until it is ``closed``; ``current_state`` follows its attempts."""
 
     key: str
@@ -230,8 +227,7 @@ class FailureCause(StrEnum):
     """No evidence; it is not retried blindly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(Frozen):
     """Another place for a job: expected wait, run time and cost there, and the request.
 
     ``cost`` covers the whole run; ``gpu_memory_bytes`` is the capacity of one GPU there.
@@ -247,8 +243,7 @@ class Alternative:
     gpu_memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(Frozen):
     """The inputs of a decision about one attempt; unknown values are ``None``."""
 
     job: Job
@@ -285,8 +280,7 @@ class Situation:
     """Capacity of one of its GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Frozen):
     """The action on an attempt, the reason in one sentence, and the numbers behind the reason.
 
     ``resources`` and ``place`` belong to the next attempt, or to the changed one (``SHRINK``, ``EXTEND``). ``delay_s``
@@ -322,8 +316,7 @@ class EventKind(StrEnum):
     LEARNED = "learned"
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEvent:
+class JournalEvent(Frozen):
     """One row of the journal; ``job`` and ``attempt`` are empty for events that concern neither."""
 
     number: int

@@ -1,9 +1,11 @@
 """Progress of a running job: start-up, loops, iteration times, and the forecast of the whole job."""
 
-from dataclasses import dataclass, field
 from statistics import median
 
+from msgspec import field
+
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 
@@ -11,8 +13,7 @@ MAX_SAMPLED_ITERATIONS = 1000
 """Most durations stored for one loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopProgress:
+class LoopProgress(Frozen):
     """Finished iterations of one loop of a job."""
 
     name: str
@@ -38,8 +39,7 @@ class LoopProgress:
         return median(self.sampled_s) if self.sampled_s else None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Frozen):
     """All observed progress of a job, from its most detailed ``source``."""
 
     source: str
@@ -65,8 +65,7 @@ class Progress:
         return self.levels[-1] if self.levels else None
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressLine:
+class ProgressLine(Frozen):
     """One line of the progress file; ``t`` as written, ``more`` the metrics."""
 
     step: int | None = None
@@ -107,8 +106,7 @@ def _parse_count(text: str) -> int:
     return int(value)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeForecast:
+class ProbeForecast(Frozen):
     """The whole job, extrapolated from its first units of work.
 
     Unknown values are ``None``, and ``unknown`` gives the reason.
@@ -132,8 +130,7 @@ class ProbeForecast:
     assumptions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Frozen):
     """One probe of a command; ``finished`` is true if the job ended by itself."""
 
     command: tuple[str, ...]

@@ -1,14 +1,13 @@
 """Queues: jobs of other users in the accounting, and the predicted wait of a job."""
 
 import math
-from dataclasses import dataclass
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 
 
-@dataclass(frozen=True, slots=True)
-class AccountedJob:
+class AccountedJob(Frozen):
     """A job in a site's accounting or a published trace; unknown fields are ``None``, and users may be pseudonyms.
 
     Times are seconds since the epoch. Cores, GPUs and memory are totals over all nodes.
@@ -60,8 +59,7 @@ The source is 12,528 jobs of the MetaCentrum trace, replayed with EASY backfilli
 it, and 1 % longer than planned. The replay has no priorities, so the range here is wider."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueWait:
+class QueueWait(Frozen):
     """The predicted wait of a job, in seconds, before its submission."""
 
     wait_s: Interval

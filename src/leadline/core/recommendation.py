@@ -1,14 +1,14 @@
 """Recommendations: the request to make, the reason, and the rejected candidates."""
 
-from dataclasses import dataclass, field
+from msgspec import field
 
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.runs import Value
 
 
-@dataclass(frozen=True, slots=True)
-class RiskWeights:
+class RiskWeights(Frozen):
     """Cost of a wrong request relative to the same amount used.
 
     With both weights 1, a prediction with a log spread of 0.14 is cheapest at a risk of 5 %, the customary choice.
@@ -21,8 +21,7 @@ class RiskWeights:
     and blocks other jobs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constraints:
+class Constraints(Frozen):
     """The user's limits: deadline in seconds, budget in ``currency``, and accepted risk of a kill.
 
     The deadline counts from submission if the queue wait is known, else from the start. Within the risk, the request
@@ -36,8 +35,7 @@ class Constraints:
     weights: RiskWeights = RiskWeights()
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Frozen):
     """A configuration that satisfies the constraints, its request, and the reason."""
 
     system: str
@@ -66,8 +64,7 @@ class Option:
     """Time from submission to the result; ``None`` if the wait is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Frozen):
     """A rejected candidate, and the reason.
 
     ``kind`` is the class of the reason (``gpu-memory``, ``device-unknown``, ``over-budget`` …), used to group
@@ -82,8 +79,7 @@ class Rejection:
     gpus: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Recommendation:
+class Recommendation(Frozen):
     """Options best first, rejections, and the smallest change that would help if nothing fits.
 
     ``notes`` are sentences that hold for every option.

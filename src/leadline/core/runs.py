@@ -1,9 +1,11 @@
 """Finished runs, and the training samples made from them."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import field
+
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 
 
@@ -14,8 +16,7 @@ class Scale(StrEnum):
     FULL_SCALE = "FS"
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Frozen):
     """A measured value with its method and, if sampled, the sampling interval."""
 
     value: float
@@ -24,8 +25,7 @@ class Measurement:
     interval_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Frozen):
     """One execution; ``measured`` maps a metric (``elapsed_s``, ``host_memory_bytes``, ``cpu_s`` …) to its measurement.
 
     The measurements of a run with a censored ``state`` are lower bounds.
@@ -50,8 +50,7 @@ Value = int | float | str
 """A parameter or feature value: a number, or the name of a category."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Frozen):
     """One run as training data."""
 
     features: dict[str, Value]
@@ -78,8 +77,7 @@ class Sample:
         return "\n".join(f"{name}={value}" for name, value in sorted(self.features.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSet:
+class TrainingSet(Frozen):
     """The samples of one application and one target (``elapsed_s``, ``host_memory_bytes`` …).
 
     ``scale_features`` name the features whose full-scale values exceed the scaled-down ones (epochs, samples, grid

@@ -1,9 +1,9 @@
 """Computing systems: partitions, node types, limits, prices and submit rules."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Confidence
 
 UNLISTED_NODES = "not-shown"
@@ -35,8 +35,7 @@ class BillingRule(StrEnum):
     """The largest of cores, memory and nodes, plus the GPUs (slurm.conf from 24.05, PriorityFlags=MAX_TRES_GRES)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Billing:
+class Billing(Frozen):
     """A charge rule with its hourly rates; an absent rate is unknown.
 
     Under Slurm's billing weights (``TRES_…``), an absent rate is zero. A job without a memory request then counts
@@ -79,8 +78,7 @@ class Billing:
         return f"{' + '.join(part for part in (text, gpu) if part)} ({self.currency})"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeType:
+class NodeType(Frozen):
     """One kind of node."""
 
     name: str
@@ -100,8 +98,7 @@ class NodeType:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Frozen):
     """The scheduler's limits for one job; ``None`` means unknown or unlimited.
 
     ``max_submitted_jobs`` is how many jobs one user may have queued and running.
@@ -117,8 +114,7 @@ class Limits:
     max_submitted_jobs: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitRules:
+class SubmitRules(Frozen):
     """Batch options that a site rejects or requires.
 
     ``rejects`` and ``requires`` are long option names such as ``--mem`` and ``--account``. ``gpu_option`` requests
@@ -136,8 +132,7 @@ class SubmitRules:
     """Program that starts a command once for each task of a job (TACC: ``ibrun``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Frozen):
     """A queue of one node type with its limits, price and rules."""
 
     name: str
@@ -160,8 +155,7 @@ class Partition:
     as_of: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduling:
+class Scheduling(Frozen):
     """Scheduler settings of a probed system; ``None`` is unknown."""
 
     version: str = ""
@@ -176,8 +170,7 @@ class Scheduling:
     """True if the partitions' limits include those of QOS and accounts; ``None`` if no such limits hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(Frozen):
     """A machine of a site, a cloud region, or a family of edge boards."""
 
     name: str
@@ -214,8 +207,7 @@ class System:
         raise UnknownName(f"partition of {self.name}", name, [partition.name for partition in self.partitions])
 
 
-@dataclass(frozen=True, slots=True)
-class FieldChange:
+class FieldChange(Frozen):
     """One difference between two snapshots of a system.
 
     Attributes:
@@ -233,8 +225,7 @@ class FieldChange:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class SystemChange:
+class SystemChange(Frozen):
     """A system before (``None`` if unknown) and after, with the differences."""
 
     before: System | None

@@ -1,10 +1,10 @@
 """The trained model of one application: its features, targets and predictions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Value
 
 
@@ -21,8 +21,7 @@ class FeatureRole(StrEnum):
     """A number of the op graph."""
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(Frozen):
     """A feature of a model, with its range in the training data."""
 
     name: str
@@ -46,8 +45,7 @@ class Feature:
         return bool(self.choices)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPredictions:
+class ModelPredictions(Frozen):
     """Predictions for n rows, in the target's unit.
 
     ``low`` to ``high`` holds the true value with probability ``level``. ``beyond`` is the extrapolation distance of a

@@ -1,9 +1,9 @@
 """Workloads: the model, its inputs, how it is trained, and for how long."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 
 
 class Phase(StrEnum):
@@ -94,8 +94,7 @@ class Quantization(StrEnum):
     NF4 = "4bit"
 
 
-@dataclass(frozen=True, slots=True)
-class Adapters:
+class Adapters(Frozen):
     """Low-rank adapters on frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer.
 
     ``embeddings`` trains the embedding and output layers in full (peft's ``modules_to_save``).
@@ -123,8 +122,7 @@ class Sharding(StrEnum):
         return self in (Sharding.GRADIENTS, Sharding.FULL)
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(Frozen):
     """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism.
 
     ``tensor`` GPUs share each layer (Megatron's tensor parallelism) and ``pipeline`` stages share the layers.
@@ -160,8 +158,7 @@ class ModelKind(StrEnum):
     COMMAND = "command"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(Frozen):
     """Location of the model."""
 
     kind: ModelKind
@@ -174,16 +171,14 @@ class ModelSource:
     """Its working directory, if not the current one."""
 
 
-@dataclass(frozen=True, slots=True)
-class InputShape:
+class InputShape(Frozen):
     """One model input, batch dimension included: ``64x3x224x224`` of ``float32``."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
+class Dataset(Frozen):
     """Data of one epoch: number of samples, their stored size, and the loader's worker processes."""
 
     samples: int | None = None
@@ -192,8 +187,7 @@ class Dataset:
     held_in_memory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(Frozen):
     """Token counts of the samples of a data set, as equally weighted ``quantiles`` in order.
 
     ``longest`` is the length of the longest sample, which occurs in one batch of each epoch.
@@ -213,8 +207,7 @@ class Lengths:
         return Lengths(tuple(min(length, tokens) for length in self.quantiles), min(self.longest, tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Frozen):
     """A training or inference job, independent of where it runs.
 
     ``None`` means that the user made no choice and the front-end decides.
