@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import geometric_mean
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.estimators.student_t import student_90
 
 # Sizes must differ by this factor to separate latency from bandwidth.
@@ -14,16 +14,14 @@ SPREAD = 4.0
 REACH = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredCopy:
+class MeasuredCopy(Frozen):
     """One copy that was measured."""
 
     moved_bytes: float
     elapsed_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class TransferModel:
+class TransferModel(Frozen):
     """The α–β model ``elapsed_s = latency_s + bytes / bandwidth`` of one direction between two systems.
 
     ``scatter`` is the standard deviation of log time around the fit, with ``freedom`` degrees of freedom. ``count``

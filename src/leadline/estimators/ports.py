@@ -1,12 +1,12 @@
 """Protocols of tabular estimators, and their state as plain arrays."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 
 Array = npt.NDArray[np.float64]
@@ -15,8 +15,7 @@ IntArray = npt.NDArray[np.int64]
 State = dict[str, npt.NDArray[np.generic]]
 
 
-@dataclass(frozen=True, slots=True)
-class Predictions:
+class Predictions(Frozen):
     """Predictions of n rows, each array of shape (n,).
 
     Attributes:

@@ -1,9 +1,8 @@
 """Distribution of queue waits: a forest whose leaves hold the share of jobs started by each time."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.core.queues import IMMEDIATE_START_S
 from leadline.estimators.ports import Array, State, floats, nest, unnest
 from leadline.estimators.tabular.trees import Trees, load_trees
@@ -15,8 +14,7 @@ def wait_grid(longest_s: float) -> Array:
     return np.array([5.0, 15.0, *(IMMEDIATE_START_S * 2.0**k for k in range(doublings + 1))])
 
 
-@dataclass(frozen=True, slots=True)
-class WaitForest:
+class WaitForest(Frozen):
     """Trees over queue metrics; a leaf's value is its row in ``shares``.
 
     ``grid_s`` (K,) are waits. ``shares`` (leaves, K) is the share of a leaf's jobs that waited no longer.

@@ -1,9 +1,9 @@
 """Times of a language model's answers from few passes: the prefill and some decode steps."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from leadline.core.estimate import Interval, Tier, TokenTimes
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Generation, Op, OpGraph, OpKind, TracedJob
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
@@ -12,8 +12,7 @@ from leadline.core.workload import Workload
 from leadline.estimators.parallelism.division import cache_share_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GraphTime:
+class GraphTime(Frozen):
     """Time of a graph, the seconds of its parts (which overlap), and sentences about them."""
 
     interval: Interval
@@ -21,8 +20,7 @@ class GraphTime:
     sentences: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTimes:
+class AnswerTimes(Frozen):
     """One batch of whole answers: total, prefill, all decode steps, and the first and last of them."""
 
     whole: GraphTime
@@ -32,8 +30,7 @@ class AnswerTimes:
     last: Interval | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedKernels:
+class ReplayedKernels(Frozen):
     """A ``KernelModel`` of captured and replayed kernels: only the device takes time."""
 
     kernels: KernelModel

@@ -1,9 +1,9 @@
 """From one step to the whole job: walltime = constant + epochs × (steps, evaluation, checkpoint)."""
 
 import math
-from dataclasses import dataclass
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Workload
@@ -26,8 +26,7 @@ LOAD_SAMPLE_S = 2e-5
 FRAMEWORK_IMPORT_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class JobLength:
+class JobLength(Frozen):
     """Number of steps and evaluation batches of a job, and the sentences that explain them."""
 
     steps: int

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
+
+from msgspec import field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90, Basis, Estimate, Interval, Target, Tier, TokenTimes
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
@@ -49,8 +52,7 @@ MEASURED_LINK = 0.1
 HostMemory = Callable[[Workload, TracedJob, Device], Interval]
 
 
-@dataclass(frozen=True, slots=True)
-class WholeStep:
+class WholeStep(Frozen):
     """A step predicted as a whole: method, time over all GPUs, seconds of its parts, and reasons."""
 
     name: str
@@ -63,8 +65,7 @@ class WholeStep:
 WholeStepPredictor = Callable[[Workload, TracedJob, Device, int, str | None], WholeStep | None]
 
 
-@dataclass(frozen=True, slots=True)
-class WhiteBox:
+class WhiteBox(Frozen):
     """An ``Estimator`` over op graphs.
 
     ``kernels`` gives the kernel model of a device, ``host_memory`` the host's part. ``predict_whole_step`` comes first

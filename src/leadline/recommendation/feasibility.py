@@ -1,11 +1,14 @@
 """Check whether a candidate can run, and if not, why, and by how much it fails."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
+
+from msgspec import field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
 from leadline.core.queues import QueueWait
@@ -19,8 +22,7 @@ RUNS = 40
 """Quantiles that represent the time of a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeToResult:
+class TimeToResult(Frozen):
     """Wait + run, as equally likely values in ascending order."""
 
     sums_s: tuple[float, ...]
@@ -51,8 +53,7 @@ def time_to_result(wait: QueueWait, run_s: Interval) -> TimeToResult:
     return TimeToResult(tuple(sorted(wait_s + elapsed_s for wait_s in wait.quantiles_s for elapsed_s in runs)))
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementCandidate:
+class PlacementCandidate(Frozen):
     """A place to run, with the estimate, the request and the hourly price there.
 
     Attributes:
@@ -109,8 +110,7 @@ class PlacementCandidate:
         return None if elapsed_s is None or self.hourly is None else elapsed_s / HOUR_S * self.hourly
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Frozen):
     """The reason why a candidate cannot run.
 
     Attributes:

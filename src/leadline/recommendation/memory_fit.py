@@ -1,10 +1,11 @@
 """Fit a job into memory: the risk of running out, the largest batch, and changes that need less memory."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leadline.core.estimate import Interval
 from leadline.core.fit import ChangeCost, MemoryCheck
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.workload import (
     Adapters,
@@ -79,8 +80,7 @@ def _guess(tried: dict[int, float], available_bytes: float) -> int:
     return int(batch + (available_bytes - needed) / slope) if slope > 0 else max(tried) * 2
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadVariant:
+class WorkloadVariant(Frozen):
     """A changed workload: the description and the options of the changes, and what they cost the user."""
 
     workload: Workload

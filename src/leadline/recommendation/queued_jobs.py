@@ -1,16 +1,15 @@
 """Find queued jobs that can no longer run after a system changed, and the reasons."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import UNLISTED_NODES, Partition, System, SystemChange
 from leadline.core.units import format_bytes, format_duration
 from leadline.recommendation.feasibility import Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class UnrunnableJob:
+class UnrunnableJob(Frozen):
     """A queued job that can never start, with the refusals of the nearest partition."""
 
     spec: JobSpec

@@ -1,13 +1,14 @@
 """Resource requests: limits that cost least within the accepted risk, including kills and reruns."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, Interval, Target
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import RiskWeights
 from leadline.core.systems import Billing, Partition
@@ -46,8 +47,7 @@ class LimitReason(StrEnum):
     """The largest allowed request, which is between the two."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Frozen):
     """A limit, the risk of exceeding it, the risk of least cost, and the constraint that decided."""
 
     value: float
@@ -147,8 +147,7 @@ SHORTEST_WALLTIME_S = 5 * MINUTE_S
 EVEN = RiskWeights()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceRequest:
+class ResourceRequest(Frozen):
     """A request, and a sentence about its limits; empty without limits."""
 
     resources: ResourceSpec

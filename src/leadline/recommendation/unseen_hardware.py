@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import NormalDist
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Value
 from leadline.core.trained_model import Feature
 from leadline.uncertainty.distributions import log_spreads
@@ -19,8 +19,7 @@ UNKNOWN_SPREAD = 0.7
 _NOISE = re.compile(r"\((?:r|tm)\)|@.*|\b(?:cpu|processor|nvidia|tesla|\d+-core)\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class UnseenHardware:
+class UnseenHardware(Frozen):
     """Hardware of a node that no run had: the spread that it adds, and a sentence about it.
 
     ``model`` is true for another processor or GPU, and false for a node equipped in another way.

@@ -6,9 +6,12 @@ memory allocation" in its documentation). A TPU's memory belongs to the program 
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+from msgspec import field
 
 from leadline.core.fit import MemorySnapshot
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
@@ -22,8 +25,7 @@ PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_ST
 CLOSE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class PeakMemory:
+class PeakMemory(Frozen):
     """Peak of one step in bytes: allocated by tensors, reserved by the allocator, and by category.
 
     ``by_stage`` is the fullest moment of each stage. In a divided model another stage may be the peak.

@@ -12,6 +12,7 @@ from itertools import accumulate
 from random import Random
 from statistics import fmean
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage, StorageCategory
 from leadline.estimators.memory.allocator import NOWHERE, FreeBlocks
 from leadline.estimators.memory.onednn import Processor, operand_copies
@@ -180,8 +181,7 @@ def _histories(graph: OpGraph, processor: Processor, *, stolen: float) -> list[t
     return [_run(script, _Heap(stolen=stolen, chance=chance)) for chance in chances]
 
 
-@dataclass(frozen=True, slots=True)
-class _Script:
+class _Script(Frozen):
     """One step's moves over numbered blocks: ``n`` allocates block n, ``~n`` frees it.
 
     ``left_behind`` are blocks that outlive the step, such as gradients. They are freed when the next step begins.

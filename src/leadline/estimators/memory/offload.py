@@ -5,9 +5,9 @@ Optimizer states go to the host as in ZeRO-Offload (Ren et al. 2021), activation
 """
 
 import math
-from dataclasses import dataclass
 
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.graph import StorageCategory
 from leadline.core.hardware import Device
 from leadline.core.units import GB, format_bytes
@@ -29,8 +29,7 @@ WORDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadOption:
+class OffloadOption(Frozen):
     """One offload: its description, the memory then needed, the slower step, and the host bytes."""
 
     description: str

@@ -9,8 +9,8 @@ layers. The tracer accounts for what an LSTM keeps for the backward pass (``work
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, TensorSpec
 
 # Dtypes whose convolutions were looked at.
@@ -35,8 +35,7 @@ JIT_TAPS = 9
 Move = tuple[float, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Processor:
+class Processor(Frozen):
     """Processor properties that decide how convolutions run.
 
     ``channel_block`` channels form one block: a 64-byte register of AVX-512 in float32, half of it with AVX2. A single
@@ -54,8 +53,7 @@ class Processor:
         return cls(block, int(figures.get("threads", usual.threads)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Convolution:
+class _Convolution(Frozen):
     """Operands of one convolution, forward or backward, and their memory layout."""
 
     source: TensorSpec

@@ -27,8 +27,9 @@ the last one, whose backward pass runs first, takes the scratch.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import KIB, MIB
@@ -93,8 +94,7 @@ TILE, STEP, FILTER = 6, 4, 3
 SOFTMAX = "_softmax_backward_data"
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchKernels:
+class ScratchKernels(Frozen):
     """Kernels that a GPU runs: Winograd-transformed float32 convolutions, and the attention's vendor."""
 
     transformed: bool

@@ -13,8 +13,9 @@ joined by NVSwitch. Straight lines between their logarithms meet the measured me
 import math
 import re
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device
 
@@ -61,8 +62,7 @@ _GIGABITS = re.compile(r"(?:(?P<count>\d+)\s*[x×]\s*)?(?:[A-Z]+\d*\s*)*?(?P<rat
 _NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100, "slingshot": 200, "opa": 100}
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Frozen):
     """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies.
 
     ``latency_s`` is that of a hop inside a node, ``network_latency_s`` of one between nodes. ``curve`` holds measured

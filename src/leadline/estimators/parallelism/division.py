@@ -16,9 +16,9 @@ use to the end of backward, since torch/distributed/fsdp does not reshard the ro
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import ModelKind, Phase, Sharding, Workload
@@ -119,8 +119,7 @@ COLLECTIVE_LAUNCH_S = 20e-6
 BACKWARD = 2 / 3
 
 
-@dataclass(frozen=True, slots=True)
-class DividedStep:
+class DividedStep(Frozen):
     """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time.
 
     ``measured`` is true if every used link was measured. Otherwise links run at shares of their wire rate, the slowest
@@ -147,8 +146,7 @@ class DividedStep:
         return [text, *([self.assumed] if self.assumed else []), rate]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rings:
+class _Rings(Frozen):
     """The groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
 
     data: Ring

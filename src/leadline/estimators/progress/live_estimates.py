@@ -8,9 +8,9 @@ counts by its spread. The interval comes from the errors on polls of earlier run
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from leadline.core.estimate import NORMAL_90, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.progress import Progress
 from leadline.estimators.progress.loop_extrapolation import DRIFT, extrapolate_loops
 
@@ -20,8 +20,7 @@ SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
 ENOUGH_ERRORS = 19
 
 
-@dataclass(frozen=True, slots=True)
-class LiveError:
+class LiveError(Frozen):
     """One error of a live estimate at the ``share`` that it took as done.
 
     The ``score`` is ln(remaining ÷ predicted remaining) in the estimate's own spreads; for memory that of the peak.
@@ -33,8 +32,7 @@ class LiveError:
     run: str
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTable:
+class LiveTable(Frozen):
     """Errors of live estimates at each of ``SHARES``.
 
     ``excess`` is the spread of progress forecasts in addition to their own. ``scores`` has sorted scores by evidence:
@@ -128,16 +126,14 @@ FARTHEST = 10.0
 MEMORY_NOISE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Frozen):
     """One source's estimate: the natural logarithm ``log`` and its standard deviation ``spread``."""
 
     log: float
     spread: float
 
 
-@dataclass(frozen=True, slots=True)
-class LiveEstimate:
+class LiveEstimate(Frozen):
     """Total time or memory of a running job; ``None`` if unknown, with the reason in ``unknown``.
 
     ``done`` is the estimated share that is over, 0 to 1. ``seen_weight`` is the weight of the progress against the

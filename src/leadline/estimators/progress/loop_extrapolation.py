@@ -1,11 +1,11 @@
 """Extrapolate watched loops to the whole job: ``start-up + warm-up + units × unit time + between``."""
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, variance
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.progress import LoopProgress, ProbeForecast, Progress
 from leadline.estimators.student_t import student_90
 
@@ -23,8 +23,7 @@ STARTUP_DRIFT = 0.1
 UNSURE = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class SteadyTime:
+class SteadyTime(Frozen):
     """Steady time of one iteration: mean, its standard error, and the long-run variance of one."""
 
     mean_s: float

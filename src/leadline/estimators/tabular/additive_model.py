@@ -6,12 +6,13 @@ extended Bayesian information criterion thins the terms (Chen and Chen 2008).
 
 import itertools
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import field
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, State, floats, integers
 from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
 from leadline.estimators.tabular.tables import robust_deviation
@@ -28,8 +29,7 @@ LEAST = 1e-12
 ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
 
 
-@dataclass(frozen=True, slots=True)
-class AdditiveModel:
+class AdditiveModel(Frozen):
     """A fitted sum: ``theta`` (terms, 1 + columns) holds each log coefficient and its exponents.
 
     ``gate`` (terms, 4) is the column of a term's category (or -1), the column's values without and with it, and whether
@@ -60,8 +60,7 @@ class AdditiveModel:
         return {"theta": self.theta, "gate": self.gate, "root": self.root}
 
 
-@dataclass(frozen=True, slots=True)
-class TermDictionary:
+class TermDictionary(Frozen):
     """Possible terms: ``powers`` (products, columns), and ``gate`` (products, 4) as in the model.
 
     ``price`` (products,) is the loss of log evidence by a term, in addition to that of one more number.
@@ -76,8 +75,7 @@ class TermDictionary:
         return np.asarray(u @ self.powers.T + _gates(u, self.gate), np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class AdditiveForm:
+class AdditiveForm(Frozen):
     """Fits ``AdditiveModel``."""
 
     largest: int = 300
@@ -159,8 +157,7 @@ def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Ar
     return design, root
 
 
-@dataclass(frozen=True, slots=True)
-class TermSearch:
+class TermSearch(Frozen):
     """Search for few columns of ``design`` whose non-negative sum meets ``target``.
 
     ``size`` are the columns' squares. ``met`` are visited sets with their log evidence. ``promising`` caches the best

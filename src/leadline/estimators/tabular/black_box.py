@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import Array, Predictions, Regression, Regressor, State, floats, nest, unnest
 from leadline.estimators.tabular import encoding
@@ -27,8 +27,7 @@ FOLDS = 5
 ENOUGH = 1500
 
 
-@dataclass(frozen=True, slots=True)
-class FittedBlackBox:
+class FittedBlackBox(Frozen):
     """A regressor of ln(target) with its encoding; ``error`` is its deviation out of fold."""
 
     name: str
@@ -56,8 +55,7 @@ class FittedBlackBox:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class BlackBox:
+class BlackBox(Frozen):
     """Fits ``regression`` to the log target.
 
     ``growth`` is the spread added for each fitted range of extrapolation, about the error of such regressions there.

@@ -6,11 +6,11 @@ scale, as far as the evidence allows (Bayesian linear regression, prior scales a
 """
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.gp import GaussianProcess, Process
 from leadline.estimators.ports import Array, State, floats
 from leadline.estimators.tabular.encoding import FeatureEncoding
@@ -23,8 +23,7 @@ LEAST_NOISE = 0.03
 APART = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class FullScaleCorrection:
+class FullScaleCorrection(Frozen):
     """Shifts ln t by up to ``offset`` + x·``slopes`` between ``low`` and ``high``."""
 
     offset: float
@@ -100,8 +99,7 @@ LEAST_SHARE = 0.2
 MOST = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class UnitTimeCorrection:
+class UnitTimeCorrection(Frozen):
     """Adds the expectation of ``process`` on columns without scale to ln(unit time).
 
     More work therefore still takes more time.

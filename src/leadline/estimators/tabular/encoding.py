@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Value
 from leadline.estimators.ports import Array, State, floats, integers, nest, strings, text_array, unnest
 
@@ -24,8 +24,7 @@ Row = Mapping[str, Value]
 _Group = list[tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class NumericFeatures:
+class NumericFeatures(Frozen):
     """Numeric features: transformation, fitted range, and fill value where missing."""
 
     names: tuple[str, ...]
@@ -43,8 +42,7 @@ class NumericFeatures:
         return np.where(self.high > self.low, np.maximum(self.high - self.low, 0.1 * least), least)
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryFeatures:
+class CategoryFeatures(Frozen):
     """Category features: the labels in the training samples and their shares."""
 
     names: tuple[str, ...]
@@ -54,8 +52,7 @@ class CategoryFeatures:
     gaps: npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureEncoding:
+class FeatureEncoding(Frozen):
     """The encoding fitted by ``learn_encoding``; all that ``encode`` needs.
 
     ``columns`` name the matrix columns: a feature, ``feature=category``, ``feature?`` where it is missing, or several

@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import (
     Array,
@@ -42,8 +43,7 @@ COUNT, UNIT, LOOP = "count", "unit", "loop"
 USUAL = "usual_s"
 
 
-@dataclass(frozen=True, slots=True)
-class FittedUnitModel:
+class FittedUnitModel(Frozen):
     """Models of the unit count, unit time and loop by their product, corrected at full scale."""
 
     name: str
@@ -73,8 +73,7 @@ class FittedUnitModel:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class UnitModel:
+class UnitModel(Frozen):
     """Fits ``law`` to the unit count, ``unit`` to the unit time, and ``law`` to the samples' work.
 
     With ``fixed`` the unit time does not depend on features that decide the number of units.
@@ -182,8 +181,7 @@ MOST = 1.02
 STARTUP, WORK, REST, WHOLE = "startup", "work", "rest", "whole"
 
 
-@dataclass(frozen=True, slots=True)
-class FittedPhasedModel:
+class FittedPhasedModel(Frozen):
     """Fitted models by phase; the whole run is their sum, or the only phase."""
 
     name: str
@@ -206,8 +204,7 @@ class FittedPhasedModel:
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class PhasedModel:
+class PhasedModel(Frozen):
     """Fits ``recipe`` to the work and ``phase_recipe`` to other phases; ``recipe`` alone without phases.
 
     Phases are known if start-ups were reported for the same loops in all runs. Where another loop was watched, the

@@ -7,11 +7,11 @@ in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, State, floats
 from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, Mask, log_sum
 
@@ -37,8 +37,7 @@ ENOUGH = 10.0
 NOISE = (0.02, 0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class Posynomial:
+class Posynomial(Frozen):
     """A fitted posynomial: ``theta`` (terms, 1 + columns) holds log coefficients and exponents.
 
     Term 0 does not grow with scale. ``root`` (free, free) gives the variance of a prediction of gradient g as
@@ -68,8 +67,7 @@ class Posynomial:
         return {"theta": self.theta, "root": self.root, "free": self.free.astype(np.int64)}
 
 
-@dataclass(frozen=True, slots=True)
-class PosynomialPrior:
+class PosynomialPrior(Frozen):
     """Prior ``mean`` and ``deviation`` of theta (terms, 1 + columns); deviation 0 fixes an entry.
 
     ``low`` bounds theta from below: no exponent of scale is negative. ``odds`` is the log odds that the fixed exponents
@@ -87,8 +85,7 @@ class PosynomialPrior:
         return self.deviation > 0
 
 
-@dataclass(frozen=True, slots=True)
-class PosynomialForm:
+class PosynomialForm(Frozen):
     """Fits ``Posynomial`` with one to ``most`` terms and a start-up."""
 
     most: int = 4

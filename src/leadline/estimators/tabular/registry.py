@@ -4,11 +4,11 @@ The ensemble is the median of estimators of different form, so that no single on
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.gp import GaussianProcess
 from leadline.estimators.ports import FittedEstimator, Predictions, State, StorableEstimator, nest, text_array, unnest
@@ -36,8 +36,7 @@ def median_prediction(predictions: Sequence[Predictions]) -> Predictions:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FittedEnsemble:
+class FittedEnsemble(Frozen):
     """Fitted members with equal votes."""
 
     name: str
@@ -58,8 +57,7 @@ class FittedEnsemble:
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class Ensemble:
+class Ensemble(Frozen):
     """Fits every member that the samples allow."""
 
     name: str

@@ -1,18 +1,17 @@
 """Ridge regression and small perceptrons."""
 
 import warnings
-from dataclasses import dataclass
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, State, floats
 
 # Tried ridge penalties, per row.
 PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class LinearModel:
+class LinearModel(Frozen):
     """``intercept + x · slopes``."""
 
     intercept: float
@@ -27,8 +26,7 @@ class LinearModel:
         return {"intercept": np.array([self.intercept]), "slopes": self.slopes}
 
 
-@dataclass(frozen=True, slots=True)
-class RidgeRegression:
+class RidgeRegression(Frozen):
     """Least squares with a penalty on the slopes (Hoerl and Kennard 1970)."""
 
     least: int = 6
@@ -65,8 +63,7 @@ FAR = 6.0
 LARGEST = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class Perceptrons:
+class Perceptrons(Frozen):
     """Several perceptrons with tanh between their layers.
 
     ``layers`` are weights (members, inputs, outputs) and biases (members, 1, outputs).
@@ -94,8 +91,7 @@ class Perceptrons:
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class PerceptronRegression:
+class PerceptronRegression(Frozen):
     """Perceptrons fitted by scikit-learn's L-BFGS with weight decay; many rows are subsampled."""
 
     least: int = 6

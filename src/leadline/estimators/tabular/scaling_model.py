@@ -4,12 +4,13 @@ A form is a sum of a part that does not grow with scale (the start-up) and one t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import Array, Predictions, State, floats, integers, nest, unnest
 from leadline.estimators.tabular import corrections, encoding
@@ -28,8 +29,7 @@ from leadline.estimators.tabular.tables import (
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class FormProblem:
+class FormProblem(Frozen):
     """Target ``logs`` (n,) at inputs ``u`` (n, columns), with ``weight`` of mean one.
 
     ``u`` are centred logarithms where ``stretched``, else standardised. ``scales`` marks columns that carry scale,
@@ -59,8 +59,7 @@ class FittedForm(Protocol):
         """Return all state of the form."""
 
 
-@dataclass(frozen=True, slots=True)
-class FormFit:
+class FormFit(Frozen):
     """A law with the deviation of each sample about it (n,), and the logarithm of its evidence."""
 
     law: FittedForm
@@ -97,8 +96,7 @@ FEW_VALUES, MOST_CROSSES = 4, 16
 GROWTH = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class FittedScalingModel:
+class FittedScalingModel(Frozen):
     """Fits of one form, each with its posterior share."""
 
     name: str
@@ -142,8 +140,7 @@ class FittedScalingModel:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingModel:
+class ScalingModel(Frozen):
     """Fits one form: a start-up that does not grow with scale, and work that does.
 
     Evidence weighs the complexity, and whether exponents of scale differ between categories. With ``corrected`` a
@@ -200,8 +197,7 @@ class ScalingModel:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(Frozen):
     """One fitting task: a form on a table with encoded rows ``x``."""
 
     form: ModelForm

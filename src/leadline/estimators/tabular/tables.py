@@ -3,12 +3,12 @@
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Scale, Value
 from leadline.estimators.ports import Array
 
@@ -22,8 +22,7 @@ WIDEST = math.log(10)
 REACH = 40.0
 
 
-@dataclass(frozen=True, slots=True)
-class SampleTable:
+class SampleTable(Frozen):
     """Samples by columns: ``logs`` (n,), ``weight`` of mean one, ``folds`` by configuration."""
 
     rows: tuple[Mapping[str, Value], ...]

@@ -1,11 +1,11 @@
 """Decision trees and boosting: grown by scikit-learn or LightGBM, stored as arrays."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from leadline.core.errors import MissingExtra
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray, State, floats, integers, nest, unnest
 
 # From so many rows on, boosting grows larger trees on a part of the rows each.
@@ -16,8 +16,7 @@ AT_ONCE = 1 << 14
 LEVELS, BETWEEN = (0.1, 0.9), 2.563
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
+class Trees(Frozen):
     """The sum of ``base`` and one leaf of each tree.
 
     All trees share one array of nodes; ``roots`` are where each begins. A node goes ``left`` if ``column`` is at most
@@ -87,8 +86,7 @@ def load_trees(state: State) -> Trees:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionTree:
+class DecisionTree(Frozen):
     """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
 
     least: int = 6
@@ -108,8 +106,7 @@ class DecisionTree:
         return load_trees(state)
 
 
-@dataclass(frozen=True, slots=True)
-class Boosting:
+class Boosting(Frozen):
     """Gradient boosting (Friedman 2001), slow and shallow for few rows, and stochastic for many."""
 
     least: int = 6
@@ -135,8 +132,7 @@ class Boosting:
         return load_trees(state)
 
 
-@dataclass(frozen=True, slots=True)
-class QuantileTrees:
+class QuantileTrees(Frozen):
     """Trees for the median and the quantiles ``LEVELS``, whose distance gives a spread."""
 
     low: Trees
@@ -154,8 +150,7 @@ class QuantileTrees:
         return {key: array for name, trees in parts for key, array in nest(name, trees.dump()).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class QuantileBoosting:
+class QuantileBoosting(Frozen):
     """Gradient boosting of quantiles by pinball loss (Koenker and Bassett 1978; Friedman 2001).
 
     With conformal intervals it is conformalised quantile regression (Romano, Patterson and Candès 2019): wide where
@@ -247,8 +242,7 @@ LIGHTGBM_SETTINGS: dict[str, object] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LeafwiseBoosting:
+class LeafwiseBoosting(Frozen):
     """LightGBM (Ke et al. 2017) on absolute errors, which a few odd rows do not decide."""
 
     least: int = 50
