@@ -205,11 +205,9 @@ class Generation(Frozen):
         return self.stretches[-1][-1].graph if self.stretches else None
 
     def total(self, value: Callable[[OpGraph], float]) -> float:
-        """Return the sum of ``value`` over all decode steps, evaluating few of them.
-
-        The steps of a stretch define a polynomial (Newton's form), which is summed in closed form. The sum is exact
-        where the value is linear or quadratic in the length.
-        """
+        """Return the sum of ``value`` over all decode steps, evaluating few of them."""
+        # The steps of a stretch define a polynomial (Newton's form), which is summed in closed form. The sum is exact
+        # where the value is linear or quadratic in the length.
         return sum(_summed([(step.length, value(step.graph)) for step in steps]) for steps in self.stretches)
 
 

@@ -72,11 +72,9 @@ class QueueWait(Frozen):
     reasons: tuple[str, ...] = ()
 
     def remaining_s(self, waited_s: float) -> Interval | None:
-        """Return the remaining wait after a wait of ``waited_s``, at the level of ``wait_s``.
-
-        The predicted distribution is conditioned on exceeding the elapsed wait. Once hardly any of it is left, the
-        answer is ``None``: the job has outlasted the prediction.
-        """
+        """Return the remaining wait after a wait of ``waited_s``, at the level of ``wait_s``."""
+        # The predicted distribution is conditioned on exceeding the elapsed wait. Once hardly any of it is left, the
+        # answer is `None`: the job has outlasted the prediction.
         remaining = [quantile - waited_s for quantile in self.quantiles_s if quantile > waited_s]
         if len(remaining) < MIN_REMAINING_QUANTILES:
             return None
@@ -89,9 +87,7 @@ class QueueWait(Frozen):
 
 
 def wait_from_plan(wait_s: float) -> Interval:
-    """Return the wait to expect when the scheduler itself plans a wait in seconds.
-
-    Schedulers plan with walltime limits, which few jobs use up. ``QueueWait`` is more accurate where the accounting is
-    readable.
-    """
+    """Return the wait to expect when the scheduler itself plans a wait in seconds."""
+    # Schedulers plan with walltime limits, which few jobs use up. `QueueWait` is more accurate where the accounting
+    # is readable.
     return Interval(PLANNED_WAIT_SHARE * wait_s, 0.0, wait_s, PLANNED_WAIT_LEVEL)

@@ -133,11 +133,7 @@ class Parallelism(Frozen):
     sharding: Sharding = Sharding.NONE
 
     def copies(self, gpus: int) -> int:
-        """Return the number of model replicas on ``gpus``.
-
-        Raises:
-            InvalidInput: the GPUs are not divisible that way.
-        """
+        """Return the number of model replicas on ``gpus``; ``InvalidInput`` if the GPUs are not divisible that way."""
         shards = self.tensor * self.pipeline
         if gpus % shards:
             raise InvalidInput(

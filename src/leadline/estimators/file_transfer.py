@@ -37,11 +37,9 @@ class TransferModel(Frozen):
     most_bytes: float
 
     def expected_s(self, size_bytes: float) -> Interval | None:
-        """Return the 90 % interval of a copy of that size; ``None`` far above the measured sizes.
-
-        The interval is Student's t on logarithms, since scatter and fit come from the same few copies. A copy below all
-        measured sizes takes no longer than the smallest one may.
-        """
+        """Return the 90 % interval of a copy of that size; ``None`` far above the measured sizes."""
+        # The interval is Student's t on logarithms, since scatter and fit come from the same few copies. A copy below
+        # all measured sizes takes no longer than the smallest one may.
         if size_bytes > REACH * self.most_bytes:
             return None
         width = student_90(self.freedom) * self.scatter * math.sqrt(1 + 1 / self.count)
@@ -54,10 +52,8 @@ class TransferModel(Frozen):
 
 
 def fit_transfer(copies: Sequence[MeasuredCopy]) -> TransferModel | None:
-    """Fit the copies of one pair of systems; ``None`` if there are too few to estimate the scatter.
-
-    Errors are relative, since they grow with the time. Neither latency nor time per byte is negative.
-    """
+    """Fit the copies of one pair of systems; ``None`` if there are too few to estimate the scatter."""
+    # Errors are relative, since they grow with the time. Neither latency nor time per byte is negative.
     usable = [copy for copy in copies if copy.moved_bytes > 0 and copy.elapsed_s > 0]
     if len(usable) < 2:
         return None

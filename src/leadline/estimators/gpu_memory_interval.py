@@ -61,11 +61,9 @@ TRIED = {
 
 
 def predict_gpu_memory(peak: PeakMemory, graph: OpGraph, domain: Domain, device: Device) -> Interval:
-    """Return the device memory in bytes: allocator reserve at the ``peak`` plus driver context.
-
-    Each bound is crossed with probability 5 %. The low bound counts tensors only, and at least weights and optimizer
-    state.
-    """
+    """Return the device memory in bytes: allocator reserve at the ``peak`` plus driver context."""
+    # Each bound is crossed with probability 5 %. The low bound counts tensors only, and at least weights and optimizer
+    # state.
     context = context_bytes(device)
     low, high = UNCOMPILED_FACTORS if _is_lowered(graph) else DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
     standing = sum(size for category, size in peak.by_category.items() if category in PERSISTENT_CATEGORIES)

@@ -101,11 +101,9 @@ class QueuePool:
         ]
 
     def planned_s(self, request: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> float:
-        """Return the seconds until ``request`` would start if all jobs started in order.
-
-        Each job holds its cores for the ``share`` of its walltime, a running one for that share of its remaining time.
-        A job that needs more than the pool ever held starts when the pool is empty.
-        """
+        """Return the seconds until ``request`` would start if all jobs started in order."""
+        # Each job holds its cores for the `share` of its walltime, a running one for that share of its remaining
+        # time. A job that needs more than the pool ever held starts when the pool is empty.
         cores = max(self.peak_cores, request.cores) - self.used_cores
         gpus = max(self.peak_gpus, request.gpus) - self.used_gpus
         if not self.pending and cores >= request.cores and gpus >= request.gpus:
@@ -124,11 +122,9 @@ class QueuePool:
         return start + share(request) * beyond / max(self.peak_cores, request.cores, 1)
 
     def backfill_window(self, request: AccountedJob, now_s: float) -> tuple[float, float]:
-        """Return how long the free cores stay free (s), and how many the first pending job leaves over.
-
-        A job may be backfilled (Lifka 1995) if it ends before the first job's turn, or uses no core that it needs then.
-        Without pending jobs the window is ``UNLIMITED_S`` and all free cores.
-        """
+        """Return how long the free cores stay free (s), and how many the first pending job leaves over."""
+        # A job may be backfilled (Lifka 1995) if it ends before the first job's turn, or uses no core that it needs
+        # then. Without pending jobs the window is `UNLIMITED_S` and all free cores.
         free = max(self.peak_cores, request.cores) - self.used_cores
         first = next(iter(self.pending.values()), None)
         if first is None:

@@ -73,10 +73,8 @@ class ReplayedKernels(Frozen):
 
 
 def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> AnswerTimes:
-    """Return the time of whole answers; ``price`` predicts the prefill and three steps per stretch.
-
-    A device model's errors are common to all steps, so the interval bounds are added.
-    """
+    """Return the time of whole answers; ``price`` predicts the prefill and three steps per stretch."""
+    # A device model's errors are common to all steps, so the interval bounds are added.
     prefill, generation = price(job.step), job.generation
     if generation is None or not generation.stretches:
         return AnswerTimes(prefill, prefill.interval)
@@ -140,10 +138,8 @@ def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, 
 
 
 def least_decode_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds to read weights and cache once in the last decode step, a lower bound.
-
-    Weights are those of the products in their own width. Experts that no token chose are not read.
-    """
+    """Return the seconds to read weights and cache once in the last decode step, a lower bound."""
+    # Weights are those of the products in their own width. Experts that no token chose are not read.
     generation, plan = job.generation, workload.parallelism
     if generation is None or generation.last is None or not device.memory_bytes_per_s:
         return 0.0

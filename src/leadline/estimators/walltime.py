@@ -63,11 +63,9 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
 
 
 def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds that the input pipeline needs for one step's samples, by all workers.
-
-    A traced loader is assumed to take the same time elsewhere. Otherwise the calibration of DataLoader and the reading
-    of the samples count.
-    """
+    """Return the seconds that the input pipeline needs for one step's samples, by all workers."""
+    # A traced loader is assumed to take the same time elsewhere. Otherwise the calibration of DataLoader and the
+    # reading of the samples count.
     loop = job.loop
     batch = (workload.batch or loop.batch or 0) * max(workload.accumulation, loop.accumulation)
     workers = max(1, workload.dataset.workers or loop.loader_workers)
@@ -93,11 +91,9 @@ def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Inte
 
 
 def startup_interval(device: Device, loop: LoopFacts) -> Interval:
-    """Return the start-up seconds of a process, by the device's calibration where there is one.
-
-    A traced script's own imports and reading are a multiple of the framework's import in the same process, because a
-    slow machine lengthens both.
-    """
+    """Return the start-up seconds of a process, by the device's calibration where there is one."""
+    # A traced script's own imports and reading are a multiple of the framework's import in the same process, because a
+    # slow machine lengthens both.
     figures = device.calibration.figures if device.calibration else {}
     import_s = figures.get("framework_import_s")
     script_share = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0

@@ -133,10 +133,8 @@ class WhiteBox(Frozen):
         )
 
     def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
-        """Return the peak of the step, of the largest batch, or of the longest decode step.
-
-        Devices with the same workspaces share one simulation (the last few are cached).
-        """
+        """Return the peak of the step, of the largest batch, or of the longest decode step."""
+        # Devices with the same workspaces share one simulation (the last few are cached).
         scratch = workspace_settings(device)
         for cached, alike, peak in self._peaks:
             if cached is job and alike == scratch:

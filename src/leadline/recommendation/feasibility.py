@@ -45,10 +45,8 @@ class TimeToResult(Frozen):
 
 @lru_cache(maxsize=256)
 def time_to_result(wait: QueueWait, run_s: Interval) -> TimeToResult:
-    """Return the distribution of wait + run: each quantile of one with each of the other.
-
-    They are independent: the length of the queue does not depend on the error of this job's estimate.
-    """
+    """Return the distribution of wait + run: each quantile of one with each of the other."""
+    # They are independent: the length of the queue does not depend on the error of this job's estimate.
     runs = [quantile(run_s, (number + 0.5) / RUNS) for number in range(RUNS)]
     return TimeToResult(tuple(sorted(wait_s + elapsed_s for wait_s in wait.quantiles_s for elapsed_s in runs)))
 

@@ -41,11 +41,9 @@ def check_memory(kind: str, memory: Interval, available_bytes: float | None, ris
 
 
 def largest_batch(needed_bytes: Callable[[int], float], available_bytes: float, batch: int) -> int:
-    """Return the largest batch that fits; 0 if not even one sample does.
-
-    Memory grows almost linearly with the batch. So each guess is on the line through the two tried batches nearest to
-    the limit, and every second step bisects. The search begins at ``batch``.
-    """
+    """Return the largest batch that fits; 0 if not even one sample does."""
+    # Memory grows almost linearly with the batch. So each guess is on the line through the two tried batches nearest to
+    # the limit, and every second step bisects. The search begins at `batch`.
     tried: dict[int, float] = {}
 
     def fits(size: int) -> bool:

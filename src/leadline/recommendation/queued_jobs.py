@@ -25,11 +25,9 @@ class UnrunnableJob(Frozen):
 
 
 def find_unrunnable_jobs(change: SystemChange, queued: Iterable[JobSpec]) -> list[UnrunnableJob]:
-    """Return the queued jobs on that system that could run before the change, and cannot now.
-
-    Where the state before is unknown, all jobs that cannot run now. A job without a partition is listed if no partition
-    would take it. A job in a queue of several node types is listed if none of them would.
-    """
+    """Return the queued jobs on that system that could run before the change, and cannot now."""
+    # Where the state before is unknown, all jobs that cannot run now. A job without a partition is listed if no
+    # partition would take it. A job in a queue of several node types is listed if none of them would.
     unrunnable = []
     for spec in queued:
         if spec.system is not None and spec.system.casefold() != change.after.name.casefold():

@@ -83,11 +83,10 @@ class OutOfMemory(Exception):
 
 @dataclass(slots=True)
 class _Blocks:
-    """Segment blocks by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools.
+    """Segment blocks by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools."""
 
-    The columns hold plain numbers, not objects. The garbage collector tracks objects, and the more of them live the
-    more often it walks through them and the graph.
-    """
+    # The columns hold plain numbers, not objects. The garbage collector tracks objects, and the more of them live the
+    # more often it walks through them and the graph.
 
     size: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
@@ -239,10 +238,8 @@ class CachingAllocator:
             self._ends[blocks.large[block]] = before
 
     def _split(self, block: int, size: int, excess: int, *, large: bool) -> None:
-        """Split ``excess`` bytes off the block.
-
-        Less than 512 bytes, or 1 MiB in the large pool, stay with the block.
-        """
+        """Split ``excess`` bytes off the block."""
+        # Less than 512 bytes, or 1 MiB in the large pool, stay with the block.
         blocks = self._blocks
         after = blocks.after[block]
         remainder = blocks.make(excess, block, after, large=large)

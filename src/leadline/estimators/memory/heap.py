@@ -109,10 +109,8 @@ class _Heap:
         return address
 
     def give(self, address: int, size: int) -> None:
-        """Free a block.
-
-        A mapped block raises the thresholds. Others merge with neighbours, and a large top returns to the kernel.
-        """
+        """Free a block."""
+        # A mapped block raises the thresholds. Others merge with neighbours, and a large top returns to the kernel.
         if address < 0:
             self.mapped += address
             if self.threshold < -address <= MMAP_THRESHOLD_MAX:
@@ -193,11 +191,9 @@ class _Script(Frozen):
 
 
 def _run(script: _Script, heap: _Heap) -> tuple[int, int]:
-    """Return peak and last step's fresh bytes of a job's first steps.
-
-    Optimizer state appears at the end of the first step. Where chance has no part in it, a step that finds the heap as
-    the one before it did goes like that one, and so do all that follow.
-    """
+    """Return peak and last step's fresh bytes of a job's first steps."""
+    # Optimizer state appears at the end of the first step. Where chance has no part in it, a step that finds the heap
+    # as the one before it did goes like that one, and so do all that follow.
     sizes, addresses = script.sizes, array("q", [NOT_HELD]) * len(script.sizes)
     before: tuple[object, ...] = ()
     for number in range(STEPS):
@@ -246,11 +242,9 @@ def _script(graph: OpGraph, processor: Processor) -> _Script:
 def _timeline(
     graph: OpGraph, processor: Processor, *, late: Collection[int] = ()
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return storages and bytes in order, negative when freed: traced events and oneDNN's copies.
-
-    An op's own results come at place 1, 2 and so on within it, frees after them. ``late`` storages appear with the
-    first optimizer update instead of at the start. Copies have negative storage numbers, which no traced storage has.
-    """
+    """Return storages and bytes in order, negative when freed: traced events and oneDNN's copies."""
+    # An op's own results come at place 1, 2 and so on within it, frees after them. `late` storages appear with the
+    # first optimizer update instead of at the start. Copies have negative storage numbers, which no traced storage has.
     update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
     times, storages, sizes = list[float](), list[int](), list[int]()
     results = dict[int, int]()

@@ -30,10 +30,8 @@ WORKERS, AHEAD, COPIED, PINNED_PART, DATASET_PART, CHECKPOINT_PART = (
 
 
 def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str, float]:
-    """Return the bytes of loader workers, prefetched and pinned batches, and an in-memory data set.
-
-    Batches count as pinned on a GPU unless the script disables it, as in Hugging Face's Trainer.
-    """
+    """Return the bytes of loader workers, prefetched and pinned batches, and an in-memory data set."""
+    # Batches count as pinned on a GPU unless the script disables it, as in Hugging Face's Trainer.
     dataset, loop = workload.dataset, job.loop
     sample = float(dataset.bytes_per_sample or loop.bytes_per_sample or 0)
     batch_bytes = (workload.batch or loop.batch or 1) * sample
@@ -53,12 +51,11 @@ def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str,
 
 
 def staging_bytes(workload: Workload, job: TracedJob) -> float:
-    """Return what saving a checkpoint takes of the host of the process that does it.
-
-    ``torch.save`` copies one storage after another from the device (``torch/serialization.py``), so that the largest of
-    weights and optimizer states counts. Where weights are sharded, they are gathered on the host of the first process
-    (FSDP's FULL_STATE_DICT with offload, DeepSpeed's ``gather_16bit_weights_on_model_save``), states saved by shard.
-    """
+    """Return what saving a checkpoint takes of the host of the process that does it."""
+    # `torch.save` copies one storage after another from the device (`torch/serialization.py`), so that the largest
+    # of weights and optimizer states counts. Where weights are sharded, they are gathered on the host of the first
+    # process (FSDP's FULL_STATE_DICT with offload, DeepSpeed's `gather_16bit_weights_on_model_save`), states saved by
+    # shard.
     if workload.phase is not Phase.TRAINING:
         return 0.0
     if workload.parallelism.sharding is Sharding.FULL:
@@ -124,12 +121,10 @@ def host_interval(point: float, device: Device) -> Interval:
 
 
 def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, float]:
-    """Return the bytes by name of one device's process and its loaders at the peak.
-
-    A traced script's own imports and data are known. On a CPU the tensors live in glibc's heap. On a GPU the host holds
-    the CUDA libraries and the larger of two moments: the weights while they are built, or later prefetched batches and
-    checkpoint staging.
-    """
+    """Return the bytes by name of one device's process and its loaders at the peak."""
+    # A traced script's own imports and data are known. On a CPU the tensors live in glibc's heap. On a GPU the host
+    # holds the CUDA libraries and the larger of two moments: the weights while they are built, or later prefetched
+    # batches and checkpoint staging.
     figures = {**DEFAULT_HOST_BYTES, **(device.calibration.figures if device.calibration else {})}
     parts = {
         "interpreter and libraries": figures["interpreter_bytes"] + figures["framework_bytes"],
@@ -161,10 +156,8 @@ def _is_cast(workload: Workload) -> bool:
 
 
 def _cast_bytes(workload: Workload, job: TracedJob) -> int:
-    """Return the most tensor bytes before the first step.
-
-    That is the traced peak of building the model, or of casting one weight after another while its old copy lives.
-    """
+    """Return the most tensor bytes before the first step."""
+    # That is the traced peak of building the model, or of casting one weight after another while its old copy lives.
     built = job.loop.built_bytes or 0
     if not _is_cast(workload):
         return built
@@ -182,10 +175,8 @@ def _cast_bytes(workload: Workload, job: TracedJob) -> int:
 
 
 def _with_evaluation(job: TracedJob) -> OpGraph:
-    """Return the step followed by one evaluation batch, whose tensors extend the heap.
-
-    Storages that evaluation shares with the step are not counted again.
-    """
+    """Return the step followed by one evaluation batch, whose tensors extend the heap."""
+    # Storages that evaluation shares with the step are not counted again.
     if job.evaluation is None:
         return job.step
     passing = {event.storage for event in job.evaluation.events if event.size_bytes < 0}

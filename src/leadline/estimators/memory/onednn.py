@@ -135,10 +135,8 @@ def _convolved(op: Op, processor: Processor) -> list[Move]:
 
 
 def _recurrent(op: Op) -> list[Move]:
-    """Return the copies of the widest layer: reordered weights, gates and weight gradients.
-
-    A layer runs after the results of the layers before it.
-    """
+    """Return the copies of the widest layer: reordered weights, gates and weight gradients."""
+    # A layer runs after the results of the layers before it.
     if "lstm" not in op.name or op.dtype not in ELEMENT_BYTES or "layers" not in op.dims:
         return []
     dims, element = op.dims, ELEMENT_BYTES[op.dtype]

@@ -161,10 +161,8 @@ RUN_BY_TORCH = ("torch", "config.json by formula")
 
 
 def add_workspaces(graph: OpGraph, device: Device) -> OpGraph:
-    """Return a graph with the workspaces of its kernels on ``device``.
-
-    Those of products exist from the start, those of other kernels while they run.
-    """
+    """Return a graph with the workspaces of its kernels on ``device``."""
+    # Those of products exist from the start, those of other kernels while they run.
     size, kernels = workspace_settings(device)
     if not size or graph.source not in RUN_BY_TORCH:
         return graph

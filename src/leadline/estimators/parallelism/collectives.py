@@ -138,12 +138,10 @@ def interpolate_curve(curve: AllReduceCurve, size_bytes: float) -> float:
 
 
 def exchange_s(ring: Ring, graph: OpGraph) -> float:
-    """Return the seconds that a step's collectives take on ``ring``.
-
-    They are the traced ones: all-reduces, and those that move half as much (gathers, reduce-scatters, all-to-all). A
-    trace of one process has none, so its gradients count as reduced once. Smaller groups keep their size. The largest
-    one is the whole job, whatever number of devices was traced.
-    """
+    """Return the seconds that a step's collectives take on ``ring``."""
+    # They are the traced ones: all-reduces, and those that move half as much (gathers, reduce-scatters, all-to-all). A
+    # trace of one process has none, so its gradients count as reduced once. Smaller groups keep their size. The largest
+    # one is the whole job, whatever number of devices was traced.
     if not sees_collectives(graph):
         return ring.all_reduce_s(graph.parameter_bytes)
     collectives = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]

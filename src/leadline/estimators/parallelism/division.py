@@ -34,10 +34,8 @@ CategoryBytes = dict[StorageCategory, int]
 
 
 def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> CategoryBytes:
-    """Return the bytes by category that one GPU holds in a stage to exchange with other copies.
-
-    A script's own buffers are in its trace, and XLA plans its own.
-    """
+    """Return the bytes by category that one GPU holds in a stage to exchange with other copies."""
+    # A script's own buffers are in its trace, and XLA plans its own.
     plan = workload.parallelism
     copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
     if copies < 2 or workload.phase is not Phase.TRAINING or workload.model.kind not in MODELLED:

@@ -48,10 +48,8 @@ class LiveTable(Frozen):
         return _interpolate(self.excess, share)
 
     def bounds(self, kind: str, share: float, level: float) -> tuple[float, float]:
-        """Return the quantiles of the scores that hold a new score with probability ``level`` (0 to 1).
-
-        They are conformal: rank (n + 1) tail of n scores, or the extreme ones where n is too small.
-        """
+        """Return the quantiles of the scores that hold a new score with probability ``level`` (0 to 1)."""
+        # They are conformal: rank (n + 1) tail of n scores, or the extreme ones where n is too small.
         tail = (1 - level) / 2
         bands = [self._band(kind, place) for place in range(len(SHARES))]
         low = [-_upper_quantile([-score for score in band], tail) for band in bands]
@@ -187,11 +185,9 @@ def live_elapsed(
 def remaining_by_progress(
     progress: Progress | None, at_s: float, table: LiveTable, *, units: int | None = None, looked_s: float | None = None
 ) -> tuple[Evidence | None, str]:
-    """Return the remaining seconds by the progress alone, or ``None`` and the reason.
-
-    The remaining work is that not yet done at the last look, less what was done since. A job that spent most of its age
-    outside the loop may not have reached its work yet, which widens the spread.
-    """
+    """Return the remaining seconds by the progress alone, or ``None`` and the reason."""
+    # The remaining work is that not yet done at the last look, less what was done since. A job that spent most of its
+    # age outside the loop may not have reached its work yet, which widens the spread.
     scaled = extrapolate_loops(progress, units=units)
     if scaled.elapsed_s is None or progress is None:
         return None, scaled.unknown.get("elapsed_s", "")
@@ -220,11 +216,9 @@ def _remaining_after(left_s: float, since_s: float) -> float:
 
 
 def remaining_by_estimate(before: Interval, at_s: float, share: float) -> float:
-    """Return the ``share`` quantile of remaining seconds by the earlier estimate, given survival.
-
-    The estimate is read as a log-logistic distribution, S(t) = 1 / (1 + (t ÷ point)^b). Where a job outlasts it, the
-    remaining time grows with its age, as that of real jobs does.
-    """
+    """Return the ``share`` quantile of remaining seconds by the earlier estimate, given survival."""
+    # The estimate is read as a log-logistic distribution, S(t) = 1 / (1 + (t ÷ point)^b). Where a job outlasts it, the
+    # remaining time grows with its age, as that of real jobs does.
     shape = math.log((1 + before.level) / (1 - before.level)) / _log_half_width(before)
     log_point = math.log(before.point)
     log_odds = shape * (math.log(at_s) - log_point) if at_s > 0 else -math.inf
@@ -242,10 +236,8 @@ def evidence_before(before: Interval, at_s: float) -> Evidence:
 
 
 def combine_evidence(before: Evidence | None, progress: Evidence) -> tuple[Evidence, float]:
-    """Return both sources combined by their spreads, and the weight of the progress.
-
-    Where they disagree, the spread of the earlier estimate grows to their difference (Birge's ratio).
-    """
+    """Return both sources combined by their spreads, and the weight of the progress."""
+    # Where they disagree, the spread of the earlier estimate grows to their difference (Birge's ratio).
     if before is None:
         return progress, 1.0
     variance = before.spread**2 + progress.spread**2

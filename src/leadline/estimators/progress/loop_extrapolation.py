@@ -35,11 +35,9 @@ class SteadyTime(Frozen):
 
 
 def extrapolate_loops(progress: Progress | None, *, units: int | None = None) -> ProbeForecast:
-    """Return the time of the whole job; ``units`` is the total number of units if declared.
-
-    The interval holds the spread of the units (Student's t over means of consecutive batches, so that neighbours may be
-    correlated) and a drift between runs. ``assumptions`` lists all else it rests on.
-    """
+    """Return the time of the whole job; ``units`` is the total number of units if declared."""
+    # The interval holds the spread of the units (Student's t over means of consecutive batches, so that neighbours may
+    # be correlated) and a drift between runs. `assumptions` lists all else it rests on.
     if progress is None or not progress.levels:
         return ProbeForecast(unknown={"elapsed_s": _no_progress_message(progress)})
     levels = _known_levels(progress.levels)

@@ -122,7 +122,7 @@ class FittedKernels:
         for group in state["laws"].astype(int).tolist():
             part = unnest(KERNEL_GROUPS[group], state)
             kept = unnest("trees", part)
-            grown = trees.load_trees(kept) if kept else None
+            grown = trees.Trees.load(kept) if kept else None
             trusted = float(floats(part["trusted"])[0])
             laws[group] = GroupModel(floats(part["at"]), grown, trusted, floats(part["typical"]))
         keys = zip(strings(state["effects.device"]), state["effects.group"].astype(int).tolist(), strict=True)
@@ -310,7 +310,7 @@ def group_features(group: int, placed: PlacedKernels, kernel_s: Array) -> Array:
 
 def round_trees(grown: Trees) -> Trees:
     """Return trees that survive storage in single precision unchanged."""
-    return trees.load_trees(_compact(grown))
+    return trees.Trees.load(_compact(grown))
 
 
 def _compact(grown: Trees) -> State:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from msgspec import field
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, State, floats, integers
+from leadline.estimators.ports import Array, State, Stored, integers
 from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
 from leadline.estimators.tabular.tables import robust_deviation
 
@@ -29,7 +29,7 @@ LEAST = 1e-12
 ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
 
 
-class AdditiveModel(Frozen):
+class AdditiveModel(Stored):
     """A fitted sum: ``theta`` (terms, 1 + columns) holds each log coefficient and its exponents.
 
     ``gate`` (terms, 4) is the column of a term's category (or -1), the column's values without and with it, and whether
@@ -54,10 +54,6 @@ class AdditiveModel(Frozen):
         terms = self.terms(u)
         share = np.exp(terms - log_sum(terms)[:, None])
         return np.asarray(np.sqrt(np.sum((share @ self.root) ** 2, axis=1)), np.float64)
-
-    def dump(self) -> State:
-        """Return the sum as arrays."""
-        return {"theta": self.theta, "gate": self.gate, "root": self.root}
 
 
 class TermDictionary(Frozen):
@@ -99,7 +95,7 @@ class AdditiveForm(Frozen):
 
     def load(self, state: State) -> AdditiveModel:
         """Return the sum that ``dump`` gave."""
-        return AdditiveModel(floats(state["theta"]), floats(state["gate"]), floats(state["root"]))
+        return AdditiveModel.load(state)
 
 
 def _gates(u: Array, gate: Array) -> Array:

@@ -93,7 +93,7 @@ class BlackBox(Frozen):
         figures = floats(state["figures"])
         return FittedBlackBox(
             self.name,
-            encoding.load_encoding(unnest("encoding", state)),
+            FeatureEncoding.load(unnest("encoding", state)),
             self.regression.load(unnest("regressor", state)),
             float(figures[0]),
             float(figures[1]),

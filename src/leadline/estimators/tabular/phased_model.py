@@ -85,11 +85,7 @@ class UnitModel(Frozen):
     fixed: bool = False
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnitModel:
-        """Fit all models to the completed runs with watched units.
-
-        Raises:
-            InvalidInput: there are too few of them.
-        """
+        """Fit all models to the completed runs with watched units; ``InvalidInput`` if there are too few of them."""
         watched = [
             sample for sample in samples if min(sample.units or 0, sample.unit_s or 0) > 0 and not sample.censored
         ]
@@ -125,7 +121,7 @@ class UnitModel(Frozen):
         """Return the fitted laws that ``dump`` gave."""
         count, loop = (self.law.load(unnest(name, state)) for name in (COUNT, LOOP))
         unit = self.unit.load(unnest(UNIT, state))
-        encoder = encoding.load_encoding(unnest("encoding", state))
+        encoder = FeatureEncoding.load(unnest("encoding", state))
         return FittedUnitModel(
             self.name, count, unit, loop, encoder, corrections.load_full_scale_correction(unnest("bend", state))
         )

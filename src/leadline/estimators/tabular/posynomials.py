@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, State, floats
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, Mask, log_sum
+from leadline.estimators.ports import Array, Mask, State, Stored
+from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
 
 # Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
@@ -37,7 +37,7 @@ ENOUGH = 10.0
 NOISE = (0.02, 0.5)
 
 
-class Posynomial(Frozen):
+class Posynomial(Stored):
     """A fitted posynomial: ``theta`` (terms, 1 + columns) holds log coefficients and exponents.
 
     Term 0 does not grow with scale. ``root`` (free, free) gives the variance of a prediction of gradient g as
@@ -61,10 +61,6 @@ class Posynomial(Frozen):
         """Return the log deviation (n,) due to the uncertainty of theta."""
         gradient = _gradient(self.theta, u)[:, self.free.ravel()]
         return np.asarray(np.sqrt(np.sum((gradient @ self.root) ** 2, axis=1)), np.float64)
-
-    def dump(self) -> State:
-        """Return the posynomial as arrays."""
-        return {"theta": self.theta, "root": self.root, "free": self.free.astype(np.int64)}
 
 
 class PosynomialPrior(Frozen):
@@ -92,10 +88,8 @@ class PosynomialForm(Frozen):
     largest: int = 800
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
-        """Return a fit for each number of terms, started from the one before and from random draws.
-
-        It stops when the last term made the model much less likely.
-        """
+        """Return a fit for each number of terms, started from the one before and from random draws."""
+        # It stops when the last term made the model much less likely.
         chance = np.random.default_rng(seed)
         fits: list[FormFit] = []
         before: Array | None = None
@@ -120,7 +114,7 @@ class PosynomialForm(Frozen):
 
     def load(self, state: State) -> Posynomial:
         """Return the posynomial that ``dump`` gave."""
-        return Posynomial(floats(state["theta"]), floats(state["root"]), state["free"].astype(bool))
+        return Posynomial.load(state)
 
 
 def _prior(problem: FormProblem, count: int) -> PosynomialPrior:
@@ -142,11 +136,9 @@ def _prior(problem: FormProblem, count: int) -> PosynomialPrior:
 def _simplify(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array
 ) -> tuple[PosynomialPrior, Array]:
-    """Set exponents to plain numbers, likeliest first, while the evidence rises.
-
-    A plain number has a probability of its own (the spike), all others share the rest (the slab), as in Mitchell and
-    Beauchamp (1988). An exponent that the samples hardly determine becomes plain and no longer spoils extrapolation.
-    """
+    """Set exponents to plain numbers, likeliest first, while the evidence rises."""
+    # A plain number has a probability of its own (the spike), all others share the rest (the slab), as in Mitchell and
+    # Beauchamp (1988). An exponent that the samples hardly determine becomes plain and no longer spoils extrapolation.
     refused: set[tuple[int, int]] = set()
     for _ in range(int(prior.free[:, 1:].sum())):
         jacobian = _jacobian(problem, prior, theta, sigma)
@@ -181,10 +173,8 @@ class PlainExponent(NamedTuple):
 def _make_plain(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array, chosen: Sequence[PlainExponent]
 ) -> tuple[PosynomialPrior, Array] | None:
-    """Set the chosen exponents and refit; ``None`` if that makes the model much less likely.
-
-    Correlated exponents each look dispensable alone.
-    """
+    """Set the chosen exponents and refit; ``None`` if that makes the model much less likely."""
+    # Correlated exponents each look dispensable alone.
     mean, deviation, odds, worth = prior.mean.copy(), prior.deviation.copy(), prior.odds, 0.0
     for exponent in chosen:
         if deviation[exponent.row, exponent.column] > 0:
@@ -230,10 +220,8 @@ def _begin(problem: FormProblem, prior: PosynomialPrior, before: Array | None, c
 
 
 def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Array, *, rounds: int) -> Array:
-    """Return the theta of least Huber loss near ``start``, by Levenberg and Marquardt.
-
-    Bounds are kept by projection: an entry stays on its bound while the gradient pushes it out.
-    """
+    """Return the theta of least Huber loss near ``start``, by Levenberg and Marquardt."""
+    # Bounds are kept by projection: an entry stays on its bound while the gradient pushes it out.
     free = prior.free
     theta = np.where(free, np.maximum(start, prior.low), prior.mean)
     off = _residuals(problem, prior, theta, sigma)

@@ -118,11 +118,7 @@ AMPLE_DATA_ESTIMATOR = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=
 
 
 def find_estimator(name: str) -> StorableEstimator:
-    """Return the estimator of that name.
-
-    Raises:
-        UnknownName: there is none; the closest ones.
-    """
+    """Return the estimator of that name; ``UnknownName`` if there is none; the closest ones."""
     choices = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
     if name not in choices:
         raise UnknownName("estimator", name, choices)
@@ -130,9 +126,5 @@ def find_estimator(name: str) -> StorableEstimator:
 
 
 def load_estimator(state: State) -> FittedEstimator:
-    """Return the fitted estimator that ``dump`` wrote.
-
-    Raises:
-        UnknownName: this version does not know the estimator.
-    """
+    """Return the fitted estimator that ``dump`` wrote; ``UnknownName`` if this version does not know the estimator."""
     return find_estimator(str(state["estimator"][0]) if "estimator" in state else "").load(state)

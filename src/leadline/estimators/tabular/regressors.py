@@ -5,13 +5,13 @@ import warnings
 import numpy as np
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, State, floats
+from leadline.estimators.ports import Array, State, Stored, floats
 
 # Tried ridge penalties, per row.
 PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))
 
 
-class LinearModel(Frozen):
+class LinearModel(Stored):
     """``intercept + x · slopes``."""
 
     intercept: float
@@ -20,10 +20,6 @@ class LinearModel(Frozen):
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return the prediction for each row; it has no spread of its own."""
         return self.intercept + x @ self.slopes, np.full(len(x), np.nan)
-
-    def dump(self) -> State:
-        """Return the model as arrays."""
-        return {"intercept": np.array([self.intercept]), "slopes": self.slopes}
 
 
 class RidgeRegression(Frozen):
@@ -53,7 +49,7 @@ class RidgeRegression(Frozen):
 
     def load(self, state: State) -> LinearModel:
         """Return the model that ``dump`` wrote."""
-        return LinearModel(float(floats(state["intercept"])[0]), floats(state["slopes"]))
+        return LinearModel.load(state)
 
 
 MEMBERS = 4

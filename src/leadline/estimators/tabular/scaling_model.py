@@ -182,7 +182,7 @@ class ScalingModel(Frozen):
         """Return the fitted law that ``dump`` gave."""
         figures, shares = floats(state["figures"]), floats(state["shares"])
         laws = tuple(self.form.load(unnest(f"law{i}", state)) for i in range(len(shares)))
-        encoder = encoding.load_encoding(unnest("encoding", state))
+        encoder = FeatureEncoding.load(unnest("encoding", state))
         more = corrections.load_unit_time_correction(unnest("correction", state))
         return FittedScalingModel(
             self.name,

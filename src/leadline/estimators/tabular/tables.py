@@ -98,10 +98,8 @@ def add_extrapolation_spread(spread: Array, beyond: Array, growth: float) -> Arr
 
 
 def impute_censored(table: SampleTable, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Array, float]]) -> Array:
-    """Return log targets with each lower bound replaced by its expectation (Tobit model, EM).
-
-    ``fit`` takes the logarithms and the rows to fit. It returns the expectation of each row and its deviation.
-    """
+    """Return log targets with each lower bound replaced by its expectation (Tobit model, EM)."""
+    # `fit` takes the logarithms and the rows to fit. It returns the expectation of each row and its deviation.
     filled, use = table.logs, ~table.censored
     for _ in range(4 if table.censored.any() else 0):
         expected, sigma = fit(filled, use)

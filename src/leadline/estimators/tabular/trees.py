@@ -6,7 +6,7 @@ import numpy as np
 
 from leadline.core.errors import MissingExtra
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, IntArray, State, floats, integers, nest, unnest
+from leadline.estimators.ports import Array, IntArray, State, Stored
 
 # From so many rows on, boosting grows larger trees on a part of the rows each.
 PLENTY = 2000
@@ -16,7 +16,7 @@ AT_ONCE = 1 << 14
 LEVELS, BETWEEN = (0.1, 0.9), 2.563
 
 
-class Trees(Frozen):
+class Trees(Stored):
     """The sum of ``base`` and one leaf of each tree.
 
     All trees share one array of nodes; ``roots`` are where each begins. A node goes ``left`` if ``column`` is at most
@@ -58,33 +58,6 @@ class Trees(Frozen):
             node = branches.take(2 * node + goes_left)
         return node
 
-    def dump(self) -> State:
-        """Return the trees as arrays."""
-        return {
-            "base": np.array([self.base]),
-            "depth": np.array([self.depth]),
-            "roots": self.roots,
-            "column": self.column,
-            "threshold": self.threshold,
-            "left": self.left,
-            "right": self.right,
-            "value": self.value,
-        }
-
-
-def load_trees(state: State) -> Trees:
-    """Return the trees that ``dump`` gave."""
-    return Trees(
-        float(floats(state["base"])[0]),
-        int(integers(state["depth"])[0]),
-        integers(state["roots"]),
-        integers(state["column"]),
-        floats(state["threshold"]),
-        integers(state["left"]),
-        integers(state["right"]),
-        floats(state["value"]),
-    )
-
 
 class DecisionTree(Frozen):
     """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
@@ -103,7 +76,7 @@ class DecisionTree(Frozen):
 
     def load(self, state: State) -> Trees:
         """Return the tree that ``dump`` gave."""
-        return load_trees(state)
+        return Trees.load(state)
 
 
 class Boosting(Frozen):
@@ -129,10 +102,10 @@ class Boosting(Frozen):
 
     def load(self, state: State) -> Trees:
         """Return the trees that ``dump`` gave."""
-        return load_trees(state)
+        return Trees.load(state)
 
 
-class QuantileTrees(Frozen):
+class QuantileTrees(Stored):
     """Trees for the median and the quantiles ``LEVELS``, whose distance gives a spread."""
 
     low: Trees
@@ -143,11 +116,6 @@ class QuantileTrees(Frozen):
         """Return the median of each row, and the deviation from the distance of the quantiles."""
         low, middle, high = (trees.predict(x)[0] for trees in (self.low, self.middle, self.high))
         return middle, np.maximum(high - low, 0.0) / BETWEEN
-
-    def dump(self) -> State:
-        """Return the trees as arrays."""
-        parts = (("low", self.low), ("middle", self.middle), ("high", self.high))
-        return {key: array for name, trees in parts for key, array in nest(name, trees.dump()).items()}
 
 
 class QuantileBoosting(Frozen):
@@ -166,8 +134,7 @@ class QuantileBoosting(Frozen):
 
     def load(self, state: State) -> QuantileTrees:
         """Return the trees that ``dump`` gave."""
-        low, middle, high = (load_trees(unnest(name, state)) for name in ("low", "middle", "high"))
-        return QuantileTrees(low, middle, high)
+        return QuantileTrees.load(state)
 
     def _fit_quantile(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
         return fit_boosted_trees(
@@ -186,10 +153,8 @@ class QuantileBoosting(Frozen):
 
 
 def fit_boosted_trees(x: Array, y: Array, weight: Array, base: float, **settings: Any) -> Trees:  # noqa: ANN401
-    """Return scikit-learn's gradient boosting from ``base``, each tree on a subsample of rows.
-
-    ``settings`` are those of ``GradientBoostingRegressor``.
-    """
+    """Return scikit-learn's gradient boosting from ``base``, each tree on a subsample of rows."""
+    # `settings` are those of `GradientBoostingRegressor`.
     from sklearn.ensemble import GradientBoostingRegressor  # noqa: PLC0415 - needed to fit alone
 
     if not x.shape[1]:
@@ -265,7 +230,7 @@ class LeafwiseBoosting(Frozen):
 
     def load(self, state: State) -> Trees:
         """Return the trees that ``dump`` gave."""
-        return load_trees(state)
+        return Trees.load(state)
 
 
 def _convert_lightgbm(trees: list[dict[str, Any]], base: float) -> Trees:
