@@ -93,33 +93,25 @@ class Campaign(Frozen):
     """The contents of a campaign file."""
 
     name: str
-    command: tuple[str, ...]
-    """Words of the command line, with ``{parameters}`` and ``{resources}``."""
+    command: tuple[str, ...]  # words of the command line, with `{parameters}` and `{resources}`
     parameters: tuple[Parameter, ...]
     cores: tuple[int, ...] = (1,)
     gpus: tuple[int, ...] = (0,)
     memory_bytes: tuple[int, ...] = ()
-    partitions: tuple[str, ...] = ()
-    """Values to vary."""
+    partitions: tuple[str, ...] = ()  # values to vary
     budget: Budget | None = None
     scaled_down_runs: int | None = None
-    full_scale_runs: int | None = None
-    """Limits on the number of configurations; ``None`` leaves it to the budget."""
-    repeats: int = 1
-    """Runs of each configuration."""
-    walltime_s: float | None = None
-    """Limit of each run."""
+    full_scale_runs: int | None = None  # limits on the number of configurations; `None` leaves it to the budget
+    repeats: int = 1  # runs of each configuration
+    walltime_s: float | None = None  # limit of each run
     design: Design = Design.ADAPTIVE
     seed: int = 0
     core_hour: float | None = None
-    gpu_hour: float | None = None
-    """Prices in US dollars."""
-    first_run_s: float | None = None
-    """The user's guess for the cheapest run, used for forecasts before the first run."""
+    gpu_hour: float | None = None  # prices in US dollars
+    first_run_s: float | None = None  # the user's guess for the cheapest run, used for forecasts before the first run
     workdir: str | None = None
     setup: tuple[str, ...] = ()
-    watch: bool = True
-    """True if to time the loops of Python scripts."""
+    watch: bool = True  # True if to time the loops of Python scripts
     environment: dict[str, str] = field(default_factory=dict)
     system: str | None = None
     account: str | None = None

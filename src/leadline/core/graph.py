@@ -67,29 +67,22 @@ class TensorSpec(Frozen):
 class Op(Frozen):
     """One kernel launch as the framework sees it."""
 
-    name: str
-    """The framework's own name, such as ``aten.convolution``."""
+    name: str  # the framework's own name, such as `aten.convolution`
     kind: OpKind
     stage: Stage
-    dtype: str
-    """The dtype the arithmetic runs in."""
-    flops: float
-    """Floating-point operations, a multiply-add counted as two."""
+    dtype: str  # the dtype the arithmetic runs in
+    flops: float  # Floating-point operations, a multiply-add counted as two
     bytes_read: float
-    bytes_written: float
-    """Traffic to device memory if nothing is cached; zero for a view."""
+    bytes_written: float  # traffic to device memory if nothing is cached; zero for a view
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     dims: dict[str, int] = field(default_factory=dict)
     """Sizes that decide the speed, by kind. GEMM: ``b, m, n, k``. CONV: ``n, c, k`` (channels in, out), ``h, w``
     (output), ``r, s`` (filter), ``groups, stride, dilation``; ATTENTION: ``b, h, q, kv, d``. COMMUNICATION:
     ``bytes`` (the larger of what goes in and what comes out) and ``ranks`` of the group."""
-    sources: tuple[int, ...] = ()
-    """Positions in the graph of the ops whose outputs this op reads."""
-    count: int = 1
-    """How often the op is repeated with the same sizes (identical layers of an expanded config)."""
-    kernels: int = 1
-    """Device kernels one call launches (a foreach optimizer launches several)."""
+    sources: tuple[int, ...] = ()  # positions in the graph of the ops whose outputs this op reads
+    count: int = 1  # how often the op is repeated with the same sizes (identical layers of an expanded config)
+    kernels: int = 1  # device kernels one call launches (a foreach optimizer launches several)
 
 
 class StorageEvent(Frozen):
@@ -113,21 +106,15 @@ class OpGraph(Frozen):
     ops: tuple[Op, ...]
     events: tuple[StorageEvent, ...] = ()
     """The timeline; allocations that exist before the step (parameters, optimizer state) come first, at op 0."""
-    parameters: int = 0
-    """Number of weights."""
+    parameters: int = 0  # number of weights
     parameter_bytes: int = 0
-    device_type: str = "cuda"
-    """Kernel policy under which the ops were chosen, ``cuda`` or ``cpu``."""
-    source: str = ""
-    """The front-end."""
+    device_type: str = "cuda"  # kernel policy under which the ops were chosen, `cuda` or `cpu`
+    source: str = ""  # the front-end
     fallbacks: dict[str, int] = field(default_factory=dict)
     """Count of data-dependent ops whose result was assumed, by op."""
-    cache_heads: int = 0
-    """KV heads of the layer with the fewest; 0 without a cache."""
-    trained_bytes: int | None = None
-    """The part of ``parameter_bytes`` that has gradients; ``None`` for all of it."""
-    planned_bytes: int | None = None
-    """Memory that a compiler planned ahead of the step; ``None`` if none did."""
+    cache_heads: int = 0  # KV heads of the layer with the fewest; 0 without a cache
+    trained_bytes: int | None = None  # the part of `parameter_bytes` that has gradients; `None` for all of it
+    planned_bytes: int | None = None  # memory that a compiler planned ahead of the step; `None` if none did
 
     @property
     def is_training(self) -> bool:
@@ -161,22 +148,14 @@ class LoopFacts(Frozen):
     optimizer: str | None = None
     script_bytes: int | None = None
     """Memory of the script's imports and data before the first step, without the framework."""
-    built_bytes: int | None = None
-    """Peak CPU tensor memory before the first step; tied weights exist twice for a while."""
-    script_s: float | None = None
-    """Processor seconds of the script's own imports and data."""
-    framework_s: float | None = None
-    """Processor seconds of the framework import, measured in the same process."""
-    load_s: float | None = None
-    """Seconds to load one batch in one process."""
-    pinned: bool | None = None
-    """True if the loader pins its batches."""
-    prefetch: int | None = None
-    """Batches that each loader worker keeps ready."""
-    batch_tensor_bytes: tuple[int, ...] = ()
-    """Size of each tensor of a batch."""
-    object_bytes: int | None = None
-    """Size of the data set as Python objects."""
+    built_bytes: int | None = None  # peak CPU tensor memory before the first step; tied weights exist twice for a while
+    script_s: float | None = None  # processor seconds of the script's own imports and data
+    framework_s: float | None = None  # processor seconds of the framework import, measured in the same process
+    load_s: float | None = None  # seconds to load one batch in one process
+    pinned: bool | None = None  # True if the loader pins its batches
+    prefetch: int | None = None  # batches that each loader worker keeps ready
+    batch_tensor_bytes: tuple[int, ...] = ()  # size of each tensor of a batch
+    object_bytes: int | None = None  # size of the data set as Python objects
 
 
 class DecodeStep(Frozen):

@@ -96,10 +96,8 @@ class Device(Frozen):
     compute_capability: str | None = None
     form_factor: str | None = None
     memory_type: str | None = None
-    compute_units: int | None = None
-    """SMs, CUs or CPU cores."""
-    lanes_per_unit: int | None = None
-    """Float32 multiply-adds that a compute unit starts in a cycle."""
+    compute_units: int | None = None  # SMs, CUs or CPU cores
+    lanes_per_unit: int | None = None  # Float32 multiply-adds that a compute unit starts in a cycle
     boost_hz: float | None = None
     l2_bytes: int | None = None
     tdp_w: float | None = None

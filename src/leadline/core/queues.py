@@ -47,10 +47,8 @@ class AccountedJob(Frozen):
         return max(0.0, self.ended_s - self.started_s)
 
 
-IMMEDIATE_START_S = 60.0
-"""Longest wait that counts as none: one pass of the scheduler."""
-MIN_REMAINING_QUANTILES = 4
-"""Fewest quantiles above the elapsed wait from which the remaining wait is predicted."""
+IMMEDIATE_START_S = 60.0  # longest wait that counts as none: one pass of the scheduler
+MIN_REMAINING_QUANTILES = 4  # fewest quantiles above the elapsed wait from which the remaining wait is predicted
 PLANNED_WAIT_SHARE, PLANNED_WAIT_LEVEL = 0.12, 0.9
 """Median share of a planned wait that jobs actually wait, and the level of the range from none of it to all of it.
 
@@ -63,12 +61,9 @@ class QueueWait(Frozen):
     """The predicted wait of a job, in seconds, before its submission."""
 
     wait_s: Interval
-    at_once: float
-    """Probability of a wait of at most ``IMMEDIATE_START_S``."""
-    quantiles_s: tuple[float, ...]
-    """N ascending quantiles at the levels (i + ½) ÷ n, the whole distribution."""
-    as_of_s: float
-    """Time of the queue snapshot, in seconds since the epoch."""
+    at_once: float  # probability of a wait of at most `IMMEDIATE_START_S`
+    quantiles_s: tuple[float, ...]  # N ascending quantiles at the levels (i + ½) ÷ n, the whole distribution
+    as_of_s: float  # time of the queue snapshot, in seconds since the epoch
     reasons: tuple[str, ...] = ()
 
     def remaining_s(self, waited_s: float) -> Interval | None:

@@ -14,8 +14,7 @@ class RiskWeights(Frozen):
     With both weights 1, a prediction with a log spread of 0.14 is cheapest at a risk of 5 %, the customary choice.
     """
 
-    kill: float = 1.0
-    """Weight of an hour lost when a run is killed at its limit."""
+    kill: float = 1.0  # weight of an hour lost when a run is killed at its limit
     waste: float = 1.0
     """Weight of an hour requested but unused. Most systems charge only used time, but a longer request waits longer
     and blocks other jobs."""
@@ -41,27 +40,19 @@ class Option(Frozen):
     system: str
     partition: str
     node: str
-    resources: ResourceSpec
-    """Its walltime and memory per node are exceeded with at most the accepted risk."""
+    resources: ResourceSpec  # its walltime and memory per node are exceeded with at most the accepted risk
     estimate: Estimate
     reason: str
-    on_front: bool = False
-    """True if no other option of the same currency is better in both time and cost."""
+    on_front: bool = False  # True if no other option of the same currency is better in both time and cost
     site: str = ""
     device: str | None = None
-    gpu_memory_bytes: float | None = None
-    """Quantile of one GPU's memory at that risk."""
+    gpu_memory_bytes: float | None = None  # quantile of one GPU's memory at that risk
     notes: tuple[str, ...] = ()
-    request_reason: str = ""
-    """True if that risk or the expected cost decided walltime and memory."""
-    parameters: dict[str, Value] = field(default_factory=dict)
-    """The application's parameters, if they were chosen too."""
-    command: tuple[str, ...] = ()
-    """The command line with the parameters, if known."""
-    wait_s: Interval | None = None
-    """Queue wait; ``None`` if unknown."""
-    result_s: Interval | None = None
-    """Time from submission to the result; ``None`` if the wait is unknown."""
+    request_reason: str = ""  # True if that risk or the expected cost decided walltime and memory
+    parameters: dict[str, Value] = field(default_factory=dict)  # the application's parameters, if they were chosen too
+    command: tuple[str, ...] = ()  # the command line with the parameters, if known
+    wait_s: Interval | None = None  # queue wait; `None` if unknown
+    result_s: Interval | None = None  # time from submission to the result; `None` if the wait is unknown
 
 
 class Rejection(Frozen):

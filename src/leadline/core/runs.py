@@ -46,8 +46,7 @@ class Run(Frozen):
     tags: dict[str, str] = field(default_factory=dict)
 
 
-Value = int | float | str
-"""A parameter or feature value: a number, or the name of a category."""
+Value = int | float | str  # a parameter or feature value: a number, or the name of a category
 
 
 class Sample(Frozen):
@@ -56,19 +55,14 @@ class Sample(Frozen):
     features: dict[str, Value]
     """Parameters, resources (``cores``, ``gpus`` …), hardware numbers of the node and op-graph numbers; an unknown
     feature is absent."""
-    value: float
-    """The target, positive, in the unit of the training set; a lower bound for a censored run."""
+    value: float  # the target, positive, in the unit of the training set; a lower bound for a censored run
     scale: Scale
     censored: bool = False
-    startup_s: float | None = None
-    """Seconds before the first unit of work, if observed and the target is the walltime."""
-    work_s: float | None = None
-    """Seconds of all ``units``, under the same condition."""
+    startup_s: float | None = None  # seconds before the first unit of work, if observed and the target is the walltime
+    work_s: float | None = None  # seconds of all `units`, under the same condition
     units: float | None = None
-    unit_s: float | None = None
-    """Median seconds of a unit."""
-    cost_s: float = 0.0
-    """Seconds that the run took."""
+    unit_s: float | None = None  # median seconds of a unit
+    cost_s: float = 0.0  # seconds that the run took
     run_id: str = ""
 
     @property

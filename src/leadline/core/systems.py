@@ -6,8 +6,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Confidence
 
-UNLISTED_NODES = "not-shown"
-"""Name of the node type of a partition whose nodes the scheduler hides."""
+UNLISTED_NODES = "not-shown"  # name of the node type of a partition whose nodes the scheduler hides
 
 
 class BillingRule(StrEnum):
@@ -16,21 +15,17 @@ class BillingRule(StrEnum):
     CORES_AND_GPUS = "cores-and-gpus"
     """Hours × (effective cores × core rate + GPUs × GPU rate), effective cores = max(cores, memory ÷ memory per core)
     (OSC, HARP)."""
-    NODE_HOURS = "node-hours"
-    """Hours × whole nodes × rate (TACC, NERSC)."""
-    CORE_HOURS = "core-hours"
-    """Hours × max(cores, memory ÷ memory per core) × rate (SDSC, Anvil, LUMI-C)."""
+    NODE_HOURS = "node-hours"  # hours × whole nodes × rate (TACC, NERSC)
+    CORE_HOURS = "core-hours"  # hours × max(cores, memory ÷ memory per core) × rate (SDSC, Anvil, LUMI-C)
     GPU_HOURS = "gpu-hours"
     """Hours × max(GPUs, cores ÷ cores per GPU, memory ÷ memory per GPU) × rate (Delta, Anvil, LUMI-G)."""
-    INSTANCE_HOURS = "instance-hours"
-    """Hours × instances × the instance's price (clouds)."""
+    INSTANCE_HOURS = "instance-hours"  # hours × instances × the instance's price (clouds)
     TRES_SUM = "tres-sum"
     """Hours × (cores × core rate + memory in GiB × its rate + GPUs × GPU rate + nodes × node rate).
 
     These are the billing weights of a Slurm partition (slurm.conf, TRESBillingWeights); a resource without a rate is
     free."""
-    TRES_MAX = "tres-max"
-    """The largest of those four instead of their sum (slurm.conf, PriorityFlags=MAX_TRES)."""
+    TRES_MAX = "tres-max"  # the largest of those four instead of their sum (slurm.conf, PriorityFlags=MAX_TRES)
     TRES_MAX_AND_GPUS = "tres-max-and-gpus"
     """The largest of cores, memory and nodes, plus the GPUs (slurm.conf from 24.05, PriorityFlags=MAX_TRES_GRES)."""
 
@@ -48,16 +43,13 @@ class Billing(Frozen):
     core_hour: float | None = None
     gpu_hour: float | None = None
     node_hour: float | None = None
-    gib_hour: float | None = None
-    """Rate of a GiB of memory."""
+    gib_hour: float | None = None  # rate of a GiB of memory
     memory_bytes_per_core: int | None = None
     memory_bytes_per_gpu: int | None = None
     cores_per_gpu: int | None = None
-    charge_factor: float = 1.0
-    """Multiplier of every rate (a queue's price within one allocation)."""
+    charge_factor: float = 1.0  # multiplier of every rate (a queue's price within one allocation)
     minimum: float = 0.0
-    whole_units: bool = False
-    """True if shares of cores and memory are rounded up to whole cores or GPUs."""
+    whole_units: bool = False  # True if shares of cores and memory are rounded up to whole cores or GPUs
     free: bool = False
     source: str = ""
     as_of: str = ""
@@ -84,16 +76,13 @@ class NodeType(Frozen):
     name: str
     count: int | None = None
     cpu_model: str | None = None
-    processor: str | None = None
-    """The CPU in the catalog of devices (one of ``sockets``); ``None`` if it is not there."""
+    processor: str | None = None  # the CPU in the catalog of devices (one of `sockets`); `None` if it is not there
     sockets: int = 1
     cores: int | None = None
     memory_bytes: int | None = None
     usable_memory_bytes: int | None = None
-    device: str | None = None
-    """Accelerator in the catalog; ``None`` on a CPU node or if the scheduler hides the model."""
-    gpus: int = 0
-    """Number of GPUs by the scheduler's count; 0 with a ``device`` means unknown."""
+    device: str | None = None  # accelerator in the catalog; `None` on a CPU node or if the scheduler hides the model
+    gpus: int = 0  # number of GPUs by the scheduler's count; 0 with a `device` means unknown
     interconnect: str | None = None
     note: str = ""
 
@@ -128,15 +117,13 @@ class SubmitRules(Frozen):
     constraint: str | None = None
     qos: str | None = None
     notes: tuple[str, ...] = ()
-    launcher: str = "srun"
-    """Program that starts a command once for each task of a job (TACC: ``ibrun``)."""
+    launcher: str = "srun"  # program that starts a command once for each task of a job (TACC: `ibrun`)
 
 
 class Partition(Frozen):
     """A queue of one node type with its limits, price and rules."""
 
-    name: str
-    """Unique name in the system."""
+    name: str  # unique name in the system
     node: NodeType
     queue: str | None = None
     """The scheduler's name if it differs; empty if jobs name no partition, because QOS and constraint choose it or
@@ -147,8 +134,7 @@ class Partition(Frozen):
     preemptible: bool = False
     restricted: bool = False
     interactive: bool = False
-    default_memory_bytes_per_core: int | None = None
-    """Memory of a job that requests none."""
+    default_memory_bytes_per_core: int | None = None  # memory of a job that requests none
     note: str = ""
     confidence: Confidence = Confidence.KNOWN
     source: str = ""
@@ -161,8 +147,7 @@ class Scheduling(Frozen):
     version: str = ""
     rejects_beyond_limits: bool | None = None
     """True if a job beyond a partition's limits is refused rather than left pending (EnforcePartLimits)."""
-    max_array_size: int | None = None
-    """Most elements of a job array."""
+    max_array_size: int | None = None  # most elements of a job array
     sampling_interval_s: float | None = None
     """Seconds between memory samples of running jobs (JobAcctGatherFrequency); 0 if only their end is sampled."""
     preemption: str = ""

@@ -11,14 +11,11 @@ from leadline.core.runs import Value
 class FeatureRole(StrEnum):
     """Source of a feature's value."""
 
-    PARAMETER = "parameter"
-    """A user's choice: a ``{name}`` of the command."""
+    PARAMETER = "parameter"  # a user's choice: a `{name}` of the command
     RESOURCE = "resource"
     """A job resource: ``nodes``, ``cores``, ``gpus``, ``memory_bytes``, ``partition``; counts cover the whole job."""
-    NODE = "node"
-    """A hardware number of the node: ``node_cores``, ``node_hz``, ``node_gpu_bytes_per_s`` …"""
-    GRAPH = "graph"
-    """A number of the op graph."""
+    NODE = "node"  # a hardware number of the node: `node_cores`, `node_hz`, `node_gpu_bytes_per_s` …
+    GRAPH = "graph"  # a number of the op graph
 
 
 class Feature(Frozen):
@@ -27,17 +24,12 @@ class Feature(Frozen):
     name: str
     role: FeatureRole
     low: float | None = None
-    high: float | None = None
-    """Range of a numeric feature."""
-    whole: bool = False
-    """True if a numeric feature takes integers only."""
-    choices: tuple[Value, ...] = ()
-    """Values of a categorical feature."""
-    values: tuple[float, ...] = ()
-    """Distinct values of a numeric feature, if there were few."""
+    high: float | None = None  # range of a numeric feature
+    whole: bool = False  # True if a numeric feature takes integers only
+    choices: tuple[Value, ...] = ()  # values of a categorical feature
+    values: tuple[float, ...] = ()  # distinct values of a numeric feature, if there were few
     unit: str = ""
-    used: bool = True
-    """False for a feature that was constant or uninformative."""
+    used: bool = True  # False for a feature that was constant or uninformative
 
     @property
     def categorical(self) -> bool:

@@ -107,14 +107,10 @@ class Adapters(Frozen):
 class Sharding(StrEnum):
     """Tensors that the replicas of a model shard among themselves (ZeRO's stages, FSDP's strategies)."""
 
-    NONE = "none"
-    """DDP: each GPU holds everything, and gradients are reduced."""
-    OPTIMIZER = "optimizer"
-    """ZeRO-1: the optimizer state."""
-    GRADIENTS = "gradients"
-    """ZeRO-2, FSDP's SHARD_GRAD_OP: gradients as well."""
-    FULL = "full"
-    """ZeRO-3, FSDP's FULL_SHARD: weights as well, gathered before each use."""
+    NONE = "none"  # DDP: each GPU holds everything, and gradients are reduced
+    OPTIMIZER = "optimizer"  # ZeRO-1: the optimizer state
+    GRADIENTS = "gradients"  # ZeRO-2, FSDP's SHARD_GRAD_OP: gradients as well
+    FULL = "full"  # ZeRO-3, FSDP's FULL_SHARD: weights as well, gathered before each use
 
     @property
     def gathers(self) -> bool:
@@ -161,10 +157,8 @@ class ModelSource(Frozen):
     reference: str
     """``file.py:function``, the path of a ``config.json``, ``.onnx``, StableHLO or HLO file, or the command as
     typed."""
-    argv: tuple[str, ...] = ()
-    """The command split into words; empty for the other kinds."""
-    workdir: str | None = None
-    """Its working directory, if not the current one."""
+    argv: tuple[str, ...] = ()  # the command split into words; empty for the other kinds
+    workdir: str | None = None  # its working directory, if not the current one
 
 
 class InputShape(Frozen):
@@ -211,8 +205,7 @@ class Workload(Frozen):
 
     model: ModelSource
     phase: Phase = Phase.TRAINING
-    batch: int | None = None
-    """Samples per GPU and accumulation micro-step."""
+    batch: int | None = None  # samples per GPU and accumulation micro-step
     inputs: tuple[InputShape, ...] = ()
     sequence: int | None = None
     """Prompt tokens in generation; tokens of a mean batch if batches are padded and ``lengths`` is absent."""
@@ -225,18 +218,13 @@ class Workload(Frozen):
     steps: int | None = None
     gpus: int = 1
     name: str = ""
-    compiled: bool = False
-    """Use the graph that the framework's compiler makes for each device."""
-    defaulted: tuple[str, ...] = ()
-    """Fields that a default filled, for the output."""
+    compiled: bool = False  # use the graph that the framework's compiler makes for each device
+    defaulted: tuple[str, ...] = ()  # fields that a default filled, for the output
     parallelism: Parallelism = Parallelism()
-    generated: int | None = None
-    """Tokens after each prompt of a language model."""
+    generated: int | None = None  # tokens after each prompt of a language model
     adapters: Adapters | None = None
     """The only trained weights; the others are frozen and may be quantized (``quantization``)."""
     quantization: Quantization | None = None
-    longest: int | None = None
-    """Tokens of the longest batch, if batches are padded to their longest sample."""
+    longest: int | None = None  # tokens of the longest batch, if batches are padded to their longest sample
     lengths: Lengths | None = None
-    paged: bool = False
-    """True if the KV cache consists of small blocks instead of one tensor per layer."""
+    paged: bool = False  # True if the KV cache consists of small blocks instead of one tensor per layer

@@ -12,10 +12,8 @@ from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.runs import Run
 
 SCHEMA = "leadline.run/1"
-VERSION = 1
-"""Version of the table, in the file's ``user_version``."""
-APPLICATION_ID = 0x4C45_4144
-"""``LEAD`` in the file's header, so that another program's database is never written to."""
+VERSION = 1  # version of the table, in the file's `user_version`
+APPLICATION_ID = 0x4C45_4144  # `LEAD` in the file's header, so that another program's database is never written to
 BUSY_S = 30.0
 
 _TABLE = """

@@ -18,8 +18,7 @@ from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
 from leadline.uncertainty.distributions import quantile
 
-RUNS = 40
-"""Quantiles that represent the time of a run."""
+RUNS = 40  # quantiles that represent the time of a run
 
 
 class TimeToResult(Frozen):

@@ -21,12 +21,10 @@ from leadline.core.workload import (
 )
 from leadline.uncertainty.distributions import HalfLogNormals, quantile
 
-LARGEST = 2**20
-"""Largest batch that is tried."""
+LARGEST = 2**20  # largest batch that is tried
 RANK = 16
 """Rank of the proposed adapters: larger ones hardly train better (Hu et al. 2021)."""
-MOST_GPUS = 8
-"""GPUs at most that a job of one GPU is spread over, as many as a node usually has."""
+MOST_GPUS = 8  # GPUs at most that a job of one GPU is spread over, as many as a node usually has
 
 
 def check_memory(kind: str, memory: Interval, available_bytes: float | None, risk: float) -> MemoryCheck:
@@ -98,8 +96,7 @@ class WorkloadVariant(Frozen):
         )
 
 
-Change = Callable[[WorkloadVariant], WorkloadVariant]
-"""Function that adds one change to a variant."""
+Change = Callable[[WorkloadVariant], WorkloadVariant]  # function that adds one change to a variant
 
 
 def can_change(workload: Workload) -> bool:

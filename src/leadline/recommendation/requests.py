@@ -23,28 +23,22 @@ _TAILS = tuple(0.5 * 0.85**step for step in range(80))
 
 A limit below the median makes no sense: most runs would be killed.
 """
-_NEVER = 1e-9
-"""Probability of a kill that no longer counts."""
+_NEVER = 1e-9  # probability of a kill that no longer counts
 
 
 class KillLoss(StrEnum):
     """Loss of a kill at a limit."""
 
-    LIMIT = "limit"
-    """As much as the limit: a run killed for its time has used all of it."""
-    RUN = "run"
-    """The whole run, whatever the limit, as when memory runs out."""
+    LIMIT = "limit"  # as much as the limit: a run killed for its time has used all of it
+    RUN = "run"  # the whole run, whatever the limit, as when memory runs out
 
 
 class LimitReason(StrEnum):
     """The constraint that set a limit."""
 
-    RISK = "risk"
-    """The accepted probability of a kill; more kills would have been cheaper."""
-    COST = "cost"
-    """The least expected cost; more kills were accepted."""
-    CAP = "cap"
-    """The largest allowed request, which is between the two."""
+    RISK = "risk"  # the accepted probability of a kill; more kills would have been cheaper
+    COST = "cost"  # the least expected cost; more kills were accepted
+    CAP = "cap"  # the largest allowed request, which is between the two
 
 
 class Limit(Frozen):
@@ -141,8 +135,7 @@ def _cheapest(base: Distribution, weights: RiskWeights, loss: KillLoss) -> float
     return min(_TAILS, key=lambda tail: expected_loss(base, base.quantile(1 - tail), weights, loss))
 
 
-SHORTEST_WALLTIME_S = 5 * MINUTE_S
-"""Shortest walltime that is requested."""
+SHORTEST_WALLTIME_S = 5 * MINUTE_S  # shortest walltime that is requested
 
 EVEN = RiskWeights()
 

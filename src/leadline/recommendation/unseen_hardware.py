@@ -13,8 +13,7 @@ from leadline.uncertainty.distributions import log_spreads
 
 SPREAD = 0.4
 """Standard deviation of ln(true ÷ predicted) on other hardware, as for estimates from vendor specifications."""
-UNKNOWN_SPREAD = 0.7
-"""The same without vendor specifications of both: a factor of three either way."""
+UNKNOWN_SPREAD = 0.7  # the same without vendor specifications of both: a factor of three either way
 
 _NOISE = re.compile(r"\((?:r|tm)\)|@.*|\b(?:cpu|processor|nvidia|tesla|\d+-core)\b", re.IGNORECASE)
 
