@@ -8,10 +8,8 @@ from leadline.core.estimate import Interval
 from leadline.core.frozen import Frozen
 from leadline.estimators.student_t import student_90
 
-# Sizes must differ by this factor to separate latency from bandwidth.
-SPREAD = 4.0
-# A copy this many times larger than all measured ones gets no prediction.
-REACH = 10.0
+SPREAD = 4.0  # sizes must differ by this factor to separate latency from bandwidth
+REACH = 10.0  # a copy this many times larger than all measured ones gets no prediction
 
 
 class MeasuredCopy(Frozen):

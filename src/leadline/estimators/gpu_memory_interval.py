@@ -31,8 +31,7 @@ from leadline.estimators.memory.device import PERSISTENT_CATEGORIES, PeakMemory
 from leadline.estimators.step_time.selection import Domain
 
 THREAD_BYTES = 2 * KIB
-# How far bare contexts were from it.
-BARE_LOW, BARE_HIGH = 0.98, 1.05
+BARE_LOW, BARE_HIGH = 0.98, 1.05  # how far bare contexts were from it
 # Bytes of the kernels that a process has used: of one that was measured, of none, and of all that there are.
 KERNEL_BYTES = Interval(0.16 * GIB, 0.0, 362.0 * MIB)
 # For GPUs of other vendors, and those without a thread count in the catalog; an assumption.

@@ -143,8 +143,7 @@ def integers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-# Stands behind a text that ends with a NUL, since arrays of texts fill up with NULs.
-END = "\x01"
+END = "\x01"  # stands behind a text that ends with a NUL, since arrays of texts fill up with NULs
 
 
 def text_array(values: Sequence[str]) -> npt.NDArray[np.generic]:

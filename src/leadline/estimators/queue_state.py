@@ -20,10 +20,8 @@ from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
 
-# Starts in the median wait.
-RECENT = 20
-# Jobs ahead that are planned one by one; the work of the others is spread over all cores.
-MOST_PLANNED = 400
+RECENT = 20  # starts in the median wait
+MOST_PLANNED = 400  # jobs ahead that are planned one by one; the work of the others is spread over all cores
 # Planned walltime of a job without a limit.
 UNLIMITED_S = 7.0 * DAY_S
 UNKNOWN_VALUE = -1.0

@@ -2,8 +2,7 @@
 
 from leadline.core.estimate import NORMAL_90
 
-# For 1 to 10 degrees of freedom.
-_T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
+_T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)  # for 1 to 10 degrees of freedom
 
 
 def student_90(freedom: int) -> float:

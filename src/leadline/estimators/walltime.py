@@ -16,9 +16,7 @@ START_S = {
     DeviceKind.ACCELERATOR: Interval(30.0, 10.0, 90.0),
 }
 
-# Rate of one loader process that reads and decodes, where nothing was measured.
-LOAD_BYTES_PER_S = 150e6
-
+LOAD_BYTES_PER_S = 150e6  # rate of one loader process that reads and decodes, where nothing was measured
 # Loader time per sample in addition to its bytes (indexing, transforms, collation), where unmeasured.
 LOAD_SAMPLE_S = 2e-5
 

@@ -45,9 +45,7 @@ LEVEL = 0.9
 
 # Deviation of the logarithm of an exchange's time over links that were not measured, an assumption.
 UNMEASURED_LINK = 0.5
-# The same where they were: links of other nodes of the same kind differ a little.
-MEASURED_LINK = 0.1
-
+MEASURED_LINK = 0.1  # the same where they were: links of other nodes of the same kind differ a little
 # Predicts the peak memory of the job's process on the host, in bytes.
 HostMemory = Callable[[Workload, TracedJob, Device], Interval]
 

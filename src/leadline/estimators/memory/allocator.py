@@ -11,8 +11,7 @@ from heapq import heappop, heappush
 
 from leadline.core.units import MIB
 
-# No piece: no name is negative.
-NOWHERE = -1
+NOWHERE = -1  # no piece: no name is negative
 
 
 class FreeBlocks:

@@ -21,8 +21,7 @@ from leadline.estimators.memory.workspaces import add_workspaces
 
 # A step begins after the last of these that is allocated before the first op.
 PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
-# Relative precision of the least memory.
-CLOSE = 0.01
+CLOSE = 0.01  # relative precision of the least memory
 
 
 class PeakMemory(Frozen):

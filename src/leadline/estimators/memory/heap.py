@@ -19,9 +19,7 @@ from leadline.estimators.memory.onednn import Processor, operand_copies
 
 PAGE = 4096
 TOP_PAD = 128 * 1024
-# Defaults of a 64-bit glibc.
-MMAP_THRESHOLD_MAX = 32 * 2**20
-
+MMAP_THRESHOLD_MAX = 32 * 2**20  # defaults of a 64-bit glibc
 # Mapping threshold after importing PyTorch 2.13 (it starts at 128 KiB), measured as the smallest block then mapped with
 # glibc 2.36. The top is trimmed at twice the threshold.
 MMAP_THRESHOLD = 944 * 1024
@@ -29,29 +27,15 @@ MMAP_THRESHOLD = 944 * 1024
 # A freed piece smaller than this, merged, never gives the top back (`FASTBIN_CONSOLIDATION_THRESHOLD`).
 TRIM_MINIMUM = 64 * 1024
 
-# Overhead of a block aligned to 64 bytes: header, alignment, the least remainder.
-ALIGNMENT_BYTES = 112
-
-# Kinds of ops that oneDNN copies operands of.
-COPYING = (OpKind.CONV, OpKind.RNN)
-
-# Distance between ops in places of the blocks that they allocate.
-OP_PLACES = 2.0**20
-
-# Smaller blocks are served from caches of their own and move nothing.
-SMALLEST = 1024
-
-# Marks a block without an address: no address is odd.
-NOT_HELD = 1
-
+ALIGNMENT_BYTES = 112  # overhead of a block aligned to 64 bytes: header, alignment, the least remainder
+COPYING = (OpKind.CONV, OpKind.RNN)  # kinds of ops that oneDNN copies operands of
+OP_PLACES = 2.0**20  # distance between ops in places of the blocks that they allocate
+SMALLEST = 1024  # smaller blocks are served from caches of their own and move nothing
+NOT_HELD = 1  # marks a block without an address: no address is odd
 USUAL = Processor()
 
-# Steps to run until thresholds and the heap's shape have settled; the last one is reported.
-STEPS = 6
-
-# Steps after which small objects reuse the places of the step before.
-SETTLING = 3
-
+STEPS = 6  # steps to run until thresholds and the heap's shape have settled; the last one is reported
+SETTLING = 3  # steps after which small objects reuse the places of the step before
 HISTORIES = 4
 # So many moves of blocks, over all histories, are enough for chance to even out: a longer step needs fewer histories.
 # With four of them steps of 5,000 moves are foretold within a hundredth or so of what 16 give.

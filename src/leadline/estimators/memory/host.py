@@ -19,9 +19,7 @@ from leadline.estimators.memory.onednn import Processor
 # Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers.
 WORKER_BYTES = 30e6
 
-# Batches each worker keeps ahead (`prefetch_factor` of DataLoader).
-PREFETCH = 2
-
+PREFETCH = 2  # batches each worker keeps ahead (`prefetch_factor` of DataLoader)
 # Names of the parts.
 WORKERS, AHEAD, COPIED, PINNED_PART, DATASET_PART, CHECKPOINT_PART = (
     "loader workers", "batches ahead", "objects of the data set, copied by workers", "pinned batches",
@@ -104,8 +102,7 @@ CUDA_HOST_BYTES = 1.2e9
 # families. With each family left out in turn, 4.1 % exceed the upper bound (`bench/memory`).
 CPU_LOW_FACTOR, CPU_HIGH_FACTOR = 0.940, 1.114
 
-# Half-width of the interval of a GPU's host side as a share of the point; an assumption.
-GPU_SLACK = 0.36
+GPU_SLACK = 0.36  # half-width of the interval of a GPU's host side as a share of the point; an assumption
 
 
 def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:

@@ -16,10 +16,8 @@ from leadline.core.workload import Phase, Workload
 # Rate of pinned copies over 16 lanes in one direction: three quarters of the lanes' rate.
 PCIE_BYTES_PER_S = {3: 12 * GB, 4: 24 * GB, 5: 48 * GB, 6: 96 * GB}
 USUAL_PCIE = 4
-# Memory bandwidth that an optimizer step on the host's cores reaches; an assumption.
-HOST_BYTES_PER_S = 60 * GB
-# Share of offloaded bytes that stays on the device: the layers in use and the next.
-STAYS = 0.1
+HOST_BYTES_PER_S = 60 * GB  # memory bandwidth that an optimizer step on the host's cores reaches; an assumption
+STAYS = 0.1  # share of offloaded bytes that stays on the device: the layers in use and the next
 # Standard deviation of the logarithm of a transfer's time, an assumption: nine in ten within a factor of two.
 DOUBT = math.log(2.0) / 1.645
 

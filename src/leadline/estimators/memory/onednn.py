@@ -13,24 +13,16 @@ from collections.abc import Mapping
 from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, TensorSpec
 
-# Dtypes whose convolutions were looked at.
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-
-# Channels in a register of AVX-512, without which PyTorch hands no bfloat16 to oneDNN.
-AVX512_BLOCK = 16
-
-# Up to here a tensor is read in the layout it has.
-FEW_CHANNELS = 4
-
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # dtypes whose convolutions were looked at
+AVX512_BLOCK = 16  # channels in a register of AVX-512, without which PyTorch hands no bfloat16 to oneDNN
+FEW_CHANNELS = 4  # up to here a tensor is read in the layout it has
 # From here on a single thread hands filters of one tap to oneDNN, too (`ConvParams::use_mkldnn` in ATen).
 SMALL_BATCH = 16
 
 # One image of up to so many elements is convolved by PyTorch's own kernel (the same function of ATen).
 SMALL_IMAGE = 20480
 
-# Depthwise filters of more taps have no kernel of their own for the gradient of their weights.
-JIT_TAPS = 9
-
+JIT_TAPS = 9  # depthwise filters of more taps have no kernel of their own for the gradient of their weights
 # When within the op (its own results come at 1, 2, …), which copy, and its bytes: negative when given back.
 Move = tuple[float, int, int]
 

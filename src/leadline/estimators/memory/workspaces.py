@@ -36,12 +36,9 @@ from leadline.core.units import KIB, MIB
 
 FLASH, EFFICIENT = "flash_attention_backward", "efficient_attention_backward"
 FLOAT32_BYTES = BYTES_PER_ELEMENT["float32"]
-# Queries of a tile of flash attention.
-QUERIES = 128
-# Lock words per tile of the memory-efficient kernel's workspace.
-LOCKS = 4
-# Parts of keys over all heads and samples that it splits into at most, where they need memory.
-PARTS = 200
+QUERIES = 128  # queries of a tile of flash attention
+LOCKS = 4  # lock words per tile of the memory-efficient kernel's workspace
+PARTS = 200  # parts of keys over all heads and samples that it splits into at most, where they need memory
 
 
 def attention_scratch_bytes(op: Op, vendor: str) -> int:

@@ -25,10 +25,8 @@ from leadline.core.workload import ModelKind, Phase, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
 from leadline.estimators.parallelism.collectives import Ring, exchange_s, make_ring, sees_collectives
 
-# Elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`).
-BUCKET_ELEMENTS = 5 * 10**8
-# Layers that are whole at a time: one in use, one on its way.
-AT_ONCE = 2
+BUCKET_ELEMENTS = 5 * 10**8  # elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`)
+AT_ONCE = 2  # layers that are whole at a time: one in use, one on its way
 
 CategoryBytes = dict[StorageCategory, int]
 
@@ -111,10 +109,8 @@ def count_layers(graph: OpGraph) -> int:
 UNHIDDEN = 0.31
 # More GPUs than this are assumed to be on several nodes of the usual size, unless the number of nodes is given.
 MOST_IN_A_NODE, USUAL_NODE = 16, 8
-# Host time to launch one collective: nccl_cpu_launch_overhead in Vidur's profiles.
-COLLECTIVE_LAUNCH_S = 20e-6
-# Share of a step in which gradients appear, behind which their reduction hides.
-BACKWARD = 2 / 3
+COLLECTIVE_LAUNCH_S = 20e-6  # host time to launch one collective: nccl_cpu_launch_overhead in Vidur's profiles
+BACKWARD = 2 / 3  # share of a step in which gradients appear, behind which their reduction hides
 
 
 class DividedStep(Frozen):

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 
-# Tensors of so many dimensions are (batch, heads, tokens, head size).
-HEADED = 4
+HEADED = 4  # tensors of so many dimensions are (batch, heads, tokens, head size)
 
 
 def tensor_share(graph: OpGraph, ways: int) -> OpGraph:

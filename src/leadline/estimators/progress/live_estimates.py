@@ -16,8 +16,7 @@ from leadline.estimators.progress.loop_extrapolation import DRIFT, extrapolate_l
 
 # The shares done around which errors are gathered; between them quantiles are interpolated.
 SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
-# Errors below which those of the neighbouring shares count too: so many have a 5 % tail.
-ENOUGH_ERRORS = 19
+ENOUGH_ERRORS = 19  # errors below which those of the neighbouring shares count too: so many have a 5 % tail
 
 
 class LiveError(Frozen):
@@ -118,10 +117,8 @@ LEAST_LEFT_S = 1e-3
 REPORT_S = 20.0
 MOST_SPREAD = 3.0
 LEAST_SPREAD = 0.01
-# Largest log distance of a bound from its point.
-FARTHEST = 10.0
-# Peaks of two runs of one job differ by this share; growth below it is none.
-MEMORY_NOISE = 0.02
+FARTHEST = 10.0  # largest log distance of a bound from its point
+MEMORY_NOISE = 0.02  # peaks of two runs of one job differ by this share; growth below it is none
 
 
 class Evidence(Frozen):

@@ -10,17 +10,14 @@ from leadline.core.progress import LoopProgress, ProbeForecast, Progress
 from leadline.estimators.student_t import student_90
 
 LEVEL = 0.9
-# So many finished iterations of an outer loop say more than the units within them.
-ENOUGH = 8
+ENOUGH = 8  # so many finished iterations of an outer loop say more than the units within them
 # The first iterations are warm-up as long as they take this many times the median.
 WARM = 1.5
 FEWEST = 4
 # Standard deviation of one run's speed against another's; repeated training runs measured 0.8 % (median) to 3 %.
 DRIFT = 0.02
-# The same for the start-up, which depends on the machine's caches.
-STARTUP_DRIFT = 0.1
-# Interval factor where too few units were measured for a spread.
-UNSURE = 2.0
+STARTUP_DRIFT = 0.1  # the same for the start-up, which depends on the machine's caches
+UNSURE = 2.0  # interval factor where too few units were measured for a spread
 
 
 class SteadyTime(Frozen):

@@ -21,8 +21,7 @@ SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.
 # Powers of a feature in a product, each with its log prior penalty against none. n log n is about n^1.07 for the n of
 # large jobs.
 OTHER_POWERS = ((1.0, 1.0), (-1.0, 1.0), (0.5, 2.0), (-0.5, 2.0), (2.0, 2.5), (-0.75, 2.5))
-# The dictionary holds the simplest products, at most so many.
-MOST = 3000
+MOST = 3000  # the dictionary holds the simplest products, at most so many
 # No history determines a model better than to 1 %.
 FLOOR = 0.01
 LEAST = 1e-12

@@ -23,8 +23,7 @@ from leadline.estimators.tabular.tables import (
 )
 
 FOLDS = 5
-# So many samples determine the out-of-fold error well enough.
-ENOUGH = 1500
+ENOUGH = 1500  # so many samples determine the out-of-fold error well enough
 
 
 class FittedBlackBox(Frozen):

@@ -19,8 +19,7 @@ from leadline.estimators.tabular.tables import SampleTable, assign_folds, robust
 # Prior deviations of the logarithm's offset, and of its slopes on columns of deviation one.
 OFFSETS, SLOPES = (0.03, 0.1, 0.25), (0.0, 0.04, 0.1, 0.2)
 LEAST_NOISE = 0.03
-# The correction applies if full-scale samples exceed the others by this log distance.
-APART = 0.5
+APART = 0.5  # the correction applies if full-scale samples exceed the others by this log distance
 
 
 class FullScaleCorrection(Frozen):
@@ -95,8 +94,7 @@ FOLDS, TRIED_ON = 4, 400
 FEW = 12
 # … of which the work takes at least this share of the time.
 LEAST_SHARE = 0.2
-# No unit time is corrected by more than e to this power.
-MOST = 1.5
+MOST = 1.5  # no unit time is corrected by more than e to this power
 
 
 class UnitTimeCorrection(Frozen):

@@ -8,15 +8,12 @@ import numpy as np
 from leadline.core.runs import Value
 from leadline.estimators.ports import Array, IntArray, Mask, Stored
 
-# Columns that correlate more than this say the same, and become one.
-ALIKE = 0.999
-# Range of a (nearly) constant feature: twice its value is one range away.
-LEAST_RANGE = math.log(2)
+ALIKE = 0.999  # columns that correlate more than this say the same, and become one
+LEAST_RANGE = math.log(2)  # range of a (nearly) constant feature: twice its value is one range away
 # Transformation of a number: its logarithm (all positive), ln(1 + x ÷ least positive) (none negative), or none.
 LOG, COUNT, RAW = 0, 1, 2
 ABSENT, UNUSABLE = 1, 2
-# Larger numbers count as infinite, and numbers below the inverse as zero.
-LARGEST = 1e100
+LARGEST = 1e100  # larger numbers count as infinite, and numbers below the inverse as zero
 
 Row = Mapping[str, Value]
 _Group = list[tuple[int, float]]

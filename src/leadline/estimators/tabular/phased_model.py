@@ -34,13 +34,10 @@ from leadline.estimators.tabular.corrections import FullScaleCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import robust_deviation, tabulate_samples
 
-# So many runs at least must have shown their units.
-LEAST_UNIT_RUNS = 6
-# The exponent above which a feature decides how many units there are.
-DECIDES = 0.5
+LEAST_UNIT_RUNS = 6  # so many runs at least must have shown their units
+DECIDES = 0.5  # the exponent above which a feature decides how many units there are
 COUNT, UNIT, LOOP = "count", "unit", "loop"
-# The only feature of the loop model: number of units times the time of one.
-USUAL = "usual_s"
+USUAL = "usual_s"  # the only feature of the loop model: number of units times the time of one
 
 
 class FittedUnitModel(Frozen):
@@ -166,12 +163,9 @@ def _usual_features(seconds: Array) -> list[dict[str, Value]]:
     return [{USUAL: float(duration)} for duration in seconds]
 
 
-# So many runs at least must show their phases.
-LEAST_PHASED_RUNS = 6
-# Log deviation of unit counts from a power product above which the runs watched different loops.
-UNLIKE = 0.5
-# The share of a run that a phase takes at least, so that it has a logarithm.
-LEAST_SHARE = 0.002
+LEAST_PHASED_RUNS = 6  # so many runs at least must show their phases
+UNLIKE = 0.5  # log deviation of unit counts from a power product above which the runs watched different loops
+LEAST_SHARE = 0.002  # the share of a run that a phase takes at least, so that it has a logarithm
 # Reported phases that take more than this share of the run together were not measured of the same run.
 MOST = 1.02
 STARTUP, WORK, REST, WHOLE = "startup", "work", "rest", "whole"

@@ -17,24 +17,17 @@ from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_
 
 # Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
-# Deviation about zero of an exponent of scale of the time of a unit.
-STEADY = 0.15
-# Prior deviation of a category's effect on an exponent of scale, per deviation of its column.
-CROSSED = 0.2
-# Probability that an exponent is none of them.
-SLAB = 0.1
+STEADY = 0.15  # deviation about zero of an exponent of scale of the time of a unit
+CROSSED = 0.2  # prior deviation of a category's effect on an exponent of scale, per deviation of its column
+SLAB = 0.1  # probability that an exponent is none of them
 # Exponents that are set to plain numbers between two fits, where each gains at least half as much as the likeliest.
 AT_ONCE = 4
-# Where Huber's loss turns from squares to straight lines, in deviations.
-WILD_AT = 2.0
+WILD_AT = 2.0  # where Huber's loss turns from squares to straight lines, in deviations
 # Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more.
 FIRST_DAMPING, LAST_DAMPING, CLOSE = 1e-3, 1e9, 1e-8
-# A sample farther than so many deviations gets a proportionally larger deviation.
-WILD = 3.0
-# Loss of log evidence by a further term that ends the search.
-ENOUGH = 10.0
-# Bounds of a sample's log deviation.
-NOISE = (0.02, 0.5)
+WILD = 3.0  # a sample farther than so many deviations gets a proportionally larger deviation
+ENOUGH = 10.0  # loss of log evidence by a further term that ends the search
+NOISE = (0.02, 0.5)  # bounds of a sample's log deviation
 
 
 class Posynomial(Stored):

@@ -7,8 +7,7 @@ import numpy as np
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, State, Stored, floats
 
-# Tried ridge penalties, per row.
-PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))
+PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))  # tried ridge penalties, per row
 
 
 class LinearModel(Stored):

@@ -88,12 +88,10 @@ def log_sum(terms: Array) -> Array:
         return np.asarray(most + np.log(np.exp(terms - most[:, None]).sum(axis=1)), np.float64)
 
 
-# Rounds of fitting model and correction in turn, where a correction helps.
-ROUNDS = 3
+ROUNDS = 3  # rounds of fitting model and correction in turn, where a correction helps
 # Columns of categories have at most so many values, where these do not say the same as others.
 FEW_VALUES, MOST_CROSSES = 4, 16
-# Spread per fitted range of extrapolation, in addition to the uncertainty of the exponents.
-GROWTH = 0.05
+GROWTH = 0.05  # spread per fitted range of extrapolation, in addition to the uncertainty of the exponents
 
 
 class FittedScalingModel(Frozen):

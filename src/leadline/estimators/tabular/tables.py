@@ -16,8 +16,7 @@ from leadline.estimators.ports import Array
 FULL_SCALE_SHARE = 0.25
 # … but none for more than so many of those.
 HEAVIEST = 3.0
-# No spread is wider: a factor of ten either way says that nothing is known.
-WIDEST = math.log(10)
+WIDEST = math.log(10)  # no spread is wider: a factor of ten either way says that nothing is known
 # Predictions are clipped to e to this power around the fitted values, so they stay positive and finite.
 REACH = 40.0
 

@@ -8,10 +8,8 @@ from leadline.core.errors import MissingExtra
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray, State, Stored
 
-# From so many rows on, boosting grows larger trees on a part of the rows each.
-PLENTY = 2000
-# Leaves that are looked for at once: as many as stay in the processor's cache.
-AT_ONCE = 1 << 14
+PLENTY = 2000  # from so many rows on, boosting grows larger trees on a part of the rows each
+AT_ONCE = 1 << 14  # leaves that are looked for at once: as many as stay in the processor's cache
 # Quantiles of the spread, and their distance in deviations of a normal variable.
 LEVELS, BETWEEN = (0.1, 0.9), 2.563
 
