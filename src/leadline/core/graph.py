@@ -213,17 +213,13 @@ class TracedJob(Frozen):
 
     In generation, ``step`` is the prefill and ``generation`` follows it. With batches of different sizes, ``step`` is a
     mean batch, which decides the time. ``longer`` holds larger batches up to the largest, which decides the memory.
-
-    Attributes:
-        notes: assumptions and omissions, in sentences for the user.
-        low_confidence: set if the traced route is known to differ from the device's.
     """
 
     step: OpGraph
     loop: LoopFacts = LoopFacts()
     evaluation: OpGraph | None = None
-    notes: tuple[str, ...] = ()
-    low_confidence: bool = False
+    notes: tuple[str, ...] = ()  # assumptions and omissions, in sentences for the user
+    low_confidence: bool = False  # True if the traced route is known to differ from the device's
     generation: Generation | None = None
     longer: tuple[OpGraph, ...] = ()
 

@@ -128,14 +128,11 @@ class Device(Frozen):
 
 
 class Machine(Frozen):
-    """A machine that runs Leadline: host name, processor, logical CPUs, memory, and GPUs by driver name.
-
-    ``processor`` names its calibrated record in the catalog; empty if there is none.
-    """
+    """A machine that runs Leadline: host name, processor, logical CPUs, memory, and GPUs by driver name."""
 
     host: str
     cpu_model: str
     cpus: int
     memory_bytes: int
     gpus: tuple[str, ...] = ()
-    processor: str = ""
+    processor: str = ""  # name of its calibrated record in the catalog; empty if there is none

@@ -58,11 +58,7 @@ unknown."""
 
 
 class ResourceSpec(Frozen):
-    """Resources of a job; ``None`` leaves the choice to the site.
-
-    ``least_walltime_s`` is the shortest limit that the scheduler may grant instead of ``walltime_s`` to start the job
-    sooner.
-    """
+    """Resources of a job; ``None`` leaves the choice to the site."""
 
     nodes: int = 1
     tasks_per_node: int = 1
@@ -70,7 +66,7 @@ class ResourceSpec(Frozen):
     gpus_per_node: int = 0
     memory_bytes_per_node: int | None = None
     walltime_s: float | None = None
-    least_walltime_s: float | None = None
+    least_walltime_s: float | None = None  # shortest limit that the scheduler may grant to start the job sooner
 
 
 class JobSpec(Frozen):

@@ -177,19 +177,16 @@ class FailureCause(StrEnum):
 
 
 class Alternative(Frozen):
-    """Another place for a job: expected wait, run time and cost there, and the request.
-
-    ``cost`` covers the whole run; ``gpu_memory_bytes`` is the capacity of one GPU there.
-    """
+    """Another place for a job: expected wait, run time and cost there, and the request."""
 
     place: Place
     resources: ResourceSpec
     wait_s: Interval | None
     elapsed_s: Interval | None
     staging_s: Interval | None = None
-    cost: float | None = None
+    cost: float | None = None  # of the whole run
     currency: str | None = None
-    gpu_memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None  # the capacity of one GPU there
 
 
 class Situation(Frozen):

@@ -11,17 +11,13 @@ class AccountedJob(Frozen):
     """A job in a site's accounting or a published trace; unknown fields are ``None``, and users may be pseudonyms.
 
     Times are seconds since the epoch. Cores, GPUs and memory are totals over all nodes.
-
-    Attributes:
-        eligible_s: the earliest possible start, after dependencies and the begin time.
-        walltime_s: the requested limit.
     """
 
     id: str
     submitted_s: float
     started_s: float | None = None
     ended_s: float | None = None
-    eligible_s: float | None = None
+    eligible_s: float | None = None  # the earliest possible start, after dependencies and the begin time
     state: JobState = JobState.UNKNOWN
     user: str = ""
     account: str = ""
@@ -32,7 +28,7 @@ class AccountedJob(Frozen):
     cores: int = 1
     gpus: int = 0
     memory_bytes: int | None = None
-    walltime_s: float | None = None
+    walltime_s: float | None = None  # the requested limit
 
     @property
     def wait_s(self) -> float | None:

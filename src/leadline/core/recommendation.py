@@ -56,28 +56,21 @@ class Option(Frozen):
 
 
 class Rejection(Frozen):
-    """A rejected candidate, and the reason.
-
-    ``kind`` is the class of the reason (``gpu-memory``, ``device-unknown``, ``over-budget`` …), used to group
-    rejections. ``gpus`` is the candidate's number of GPUs.
-    """
+    """A rejected candidate, and the reason."""
 
     system: str
     partition: str
     node: str
     reason: str
-    kind: str = ""
+    kind: str = ""  # class of the reason (`gpu-memory`, `device-unknown` …), used to group rejections
     gpus: int = 0
 
 
 class Recommendation(Frozen):
-    """Options best first, rejections, and the smallest change that would help if nothing fits.
-
-    ``notes`` are sentences that hold for every option.
-    """
+    """Options best first, rejections, and the smallest change that would help if nothing fits."""
 
     constraints: Constraints
     options: tuple[Option, ...] = ()
     rejections: tuple[Rejection, ...] = ()
     smallest_change: str | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences that hold for every option

@@ -72,16 +72,12 @@ class Sample(Frozen):
 
 
 class TrainingSet(Frozen):
-    """The samples of one application and one target (``elapsed_s``, ``host_memory_bytes`` …).
-
-    ``scale_features`` name the features whose full-scale values exceed the scaled-down ones (epochs, samples, grid
-    size).
-    """
+    """The samples of one application and one target (``elapsed_s``, ``host_memory_bytes`` …)."""
 
     application: str
     target: str
     samples: tuple[Sample, ...]
-    scale_features: tuple[str, ...] = ()
+    scale_features: tuple[str, ...] = ()  # larger at full scale than scaled down (epochs, samples, grid size)
     units: dict[str, str] = field(default_factory=dict)
 
     def at(self, scale: Scale) -> "tuple[Sample, ...]":

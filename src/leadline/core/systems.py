@@ -88,10 +88,7 @@ class NodeType(Frozen):
 
 
 class Limits(Frozen):
-    """The scheduler's limits for one job; ``None`` means unknown or unlimited.
-
-    ``max_submitted_jobs`` is how many jobs one user may have queued and running.
-    """
+    """The scheduler's limits for one job; ``None`` means unknown or unlimited."""
 
     max_walltime_s: float | None = None
     min_nodes: int | None = None
@@ -100,7 +97,7 @@ class Limits(Frozen):
     max_cores: int | None = None
     max_gpus: int | None = None
     min_memory_bytes: int | None = None
-    max_submitted_jobs: int | None = None
+    max_submitted_jobs: int | None = None  # how many jobs one user may have queued and running
 
 
 class SubmitRules(Frozen):
@@ -193,17 +190,10 @@ class System(Frozen):
 
 
 class FieldChange(Frozen):
-    """One difference between two snapshots of a system.
+    """One difference between two snapshots of a system, with a sentence for people."""
 
-    Attributes:
-        kind: ``partition``, ``nodes``, ``limit``, ``price``, ``access`` or ``scheduling``.
-        place: the partition; empty for the whole system.
-        field: name of the changed field.
-        sentence: description for people.
-    """
-
-    kind: str
-    place: str
+    kind: str  # `partition`, `nodes`, `limit`, `price`, `access` or `scheduling`
+    place: str  # the partition; empty for the whole system
     field: str
     before: float | str | bool | None
     after: float | str | bool | None

@@ -95,13 +95,10 @@ class Quantization(StrEnum):
 
 
 class Adapters(Frozen):
-    """Low-rank adapters on frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer.
-
-    ``embeddings`` trains the embedding and output layers in full (peft's ``modules_to_save``).
-    """
+    """Low-rank adapters on frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer."""
 
     rank: int
-    embeddings: bool = False
+    embeddings: bool = False  # True to train the embedding and output layers in full (peft's `modules_to_save`)
 
 
 class Sharding(StrEnum):
@@ -119,13 +116,10 @@ class Sharding(StrEnum):
 
 
 class Parallelism(Frozen):
-    """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism.
+    """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism."""
 
-    ``tensor`` GPUs share each layer (Megatron's tensor parallelism) and ``pipeline`` stages share the layers.
-    """
-
-    tensor: int = 1
-    pipeline: int = 1
+    tensor: int = 1  # GPUs that share each layer (Megatron's tensor parallelism)
+    pipeline: int = 1  # stages that share the layers
     sharding: Sharding = Sharding.NONE
 
     def copies(self, gpus: int) -> int:
@@ -178,13 +172,10 @@ class Dataset(Frozen):
 
 
 class Lengths(Frozen):
-    """Token counts of the samples of a data set, as equally weighted ``quantiles`` in order.
-
-    ``longest`` is the length of the longest sample, which occurs in one batch of each epoch.
-    """
+    """Token counts of the samples of a data set, as equally weighted ``quantiles`` in order."""
 
     quantiles: tuple[int, ...]
-    longest: int
+    longest: int  # length of the longest sample, which occurs in one batch of each epoch
 
     def padded_mean(self, batch: int) -> float:
         """Return the mean over batches of the longest of ``batch`` samples, the mean of an order statistic."""

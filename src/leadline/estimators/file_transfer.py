@@ -20,17 +20,13 @@ class MeasuredCopy(Frozen):
 
 
 class TransferModel(Frozen):
-    """The α–β model ``elapsed_s = latency_s + bytes / bandwidth`` of one direction between two systems.
-
-    ``scatter`` is the standard deviation of log time around the fit, with ``freedom`` degrees of freedom. ``count``
-    sizes from ``least_bytes`` to ``most_bytes`` were measured.
-    """
+    """The α–β model ``elapsed_s = latency_s + bytes / bandwidth`` of one direction between two systems."""
 
     latency_s: float
     seconds_per_byte: float
-    scatter: float
-    freedom: int
-    count: int
+    scatter: float  # standard deviation of log time around the fit
+    freedom: int  # degrees of freedom of the scatter
+    count: int  # of the copies that were measured
     least_bytes: float
     most_bytes: float
 

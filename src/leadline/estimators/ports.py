@@ -18,17 +18,12 @@ State = dict[str, npt.NDArray[np.generic]]
 
 
 class Predictions(Frozen):
-    """Predictions of n rows, each array of shape (n,).
+    """Predictions of n rows, each array of shape (n,)."""
 
-    Attributes:
-        point: above zero, in the target's unit.
-        spread: standard deviation of ln(true ÷ point) by the estimator itself; NaN if it has none.
-        extrapolation: distance of a row to the fitted range. 0 inside, else the largest excess of a feature in units
-            of its fitted range (of its logarithm if positive), infinity for an unknown category.
-    """
-
-    point: Array
-    spread: Array
+    point: Array  # above zero, in the target's unit
+    spread: Array  # standard deviation of ln(true ÷ point) by the estimator itself; NaN if it has none
+    # Distance of a row to the fitted range: 0 inside, else the largest excess of a feature in units of its fitted range
+    # (of its logarithm if positive), infinity for an unknown category.
     extrapolation: Array
 
 

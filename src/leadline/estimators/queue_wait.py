@@ -14,14 +14,11 @@ def wait_grid(longest_s: float) -> Array:
 
 
 class WaitForest(Stored):
-    """Trees over queue metrics; a leaf's value is its row in ``shares``.
-
-    ``grid_s`` (K,) are waits. ``shares`` (leaves, K) is the share of a leaf's jobs that waited no longer.
-    """
+    """Trees over queue metrics; a leaf's value is its row in ``shares``."""
 
     trees: Trees
-    grid_s: Array
-    shares: Array
+    grid_s: Array  # waits (K,)
+    shares: Array  # share (leaves, K) of a leaf's jobs that waited no longer
 
     def distribution(self, x: Array) -> Array:
         """Return P(wait ≤ grid) of each row, shape (n, K): the mean over the trees."""

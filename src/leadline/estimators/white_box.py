@@ -64,11 +64,7 @@ WholeStepPredictor = Callable[[Workload, TracedJob, Device, int, str | None], Wh
 
 
 class WhiteBox(Frozen):
-    """An ``Estimator`` over op graphs.
-
-    ``kernels`` gives the kernel model of a device, ``host_memory`` the host's part. ``predict_whole_step`` comes first
-    and replaces the kernels where it can.
-    """
+    """An ``Estimator`` over op graphs; ``predict_whole_step`` replaces the kernels where it can."""
 
     host_memory: HostMemory
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: RooflineKernels(device)

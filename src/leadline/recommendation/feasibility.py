@@ -51,14 +51,7 @@ def time_to_result(wait: QueueWait, run_s: Interval) -> TimeToResult:
 
 
 class PlacementCandidate(Frozen):
-    """A place to run, with the estimate, the request and the hourly price there.
-
-    Attributes:
-        request_reason: what decided the request.
-        unseen: no measured run had the hardware of the place.
-        parameters: of the option that the candidate may become, as ``command`` and ``notes``.
-        wait: time of the request in the queue; ``None`` where it is unknown.
-    """
+    """A place to run, with the estimate, the request and the hourly price there."""
 
     system: System
     partition: Partition
@@ -66,12 +59,13 @@ class PlacementCandidate(Frozen):
     estimate: Estimate
     request: ResourceSpec
     hourly: float | None = None
-    request_reason: str = ""
-    unseen: bool = False
+    request_reason: str = ""  # what decided the request
+    unseen: bool = False  # True if no measured run had the hardware of the place
+    # The rest describes the option that the candidate may become.
     parameters: dict[str, Value] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    wait: QueueWait | None = None
+    wait: QueueWait | None = None  # time of the request in the queue, if known
 
     @property
     def name(self) -> str:
@@ -108,18 +102,12 @@ class PlacementCandidate(Frozen):
 
 
 class Refusal(Frozen):
-    """The reason why a candidate cannot run.
-
-    Attributes:
-        kind: class of the reason.
-        shortfall: needed ÷ allowed, for a numeric limit.
-        change: sentence about the change that would lift the limit, if the user can make one.
-    """
+    """The reason why a candidate cannot run, and the class of the reason."""
 
     kind: str
     reason: str
-    shortfall: float | None = None
-    change: str | None = None
+    shortfall: float | None = None  # needed ÷ allowed, for a numeric limit
+    change: str | None = None  # sentence about the change that would lift the limit, if the user can make one
 
 
 def check_place(system: System, partition: Partition, gpus: int, nodes: int) -> Refusal | None:

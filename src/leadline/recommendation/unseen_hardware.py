@@ -19,14 +19,11 @@ _NOISE = re.compile(r"\((?:r|tm)\)|@.*|\b(?:cpu|processor|nvidia|tesla|\d+-core)
 
 
 class UnseenHardware(Frozen):
-    """Hardware of a node that no run had: the spread that it adds, and a sentence about it.
-
-    ``model`` is true for another processor or GPU, and false for a node equipped in another way.
-    """
+    """Hardware of a node that no run had: the spread that it adds, and a sentence about it."""
 
     spread: float
     sentence: str
-    model: bool = True
+    model: bool = True  # False for a node that has the same processor or GPU, but is equipped in another way
 
     def widen(self, interval: Interval) -> Interval:
         """Return the interval with the spread added as an independent error."""
@@ -48,12 +45,8 @@ def find_unseen_hardware(
     """Return the hardware of a node that no run had, for a job on so many GPUs; ``None`` if a run had it.
 
     A job on GPUs depends on the GPU, another job on the processor. A model trained on several kinds of node widens its
-    own intervals, so it only gets the sentence.
-
-    Args:
-        features: of the model.
-        node: properties of the node by feature name. A processor or GPU that the runs had is spelled as in the runs.
-        gpus: of the job.
+    own intervals, so it only gets the sentence. ``node`` holds its properties by the names of the model's ``features``;
+    a processor or GPU that the runs had is spelled as in the runs.
     """
     name, speed = ("node_gpu", "node_gpu_bytes_per_s") if gpus else ("node_cpu", "node_hz")
     kind = "GPU" if gpus else "processor"

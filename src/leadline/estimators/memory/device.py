@@ -25,14 +25,12 @@ CLOSE = 0.01  # relative precision of the least memory
 
 
 class PeakMemory(Frozen):
-    """Peak of one step in bytes: allocated by tensors, reserved by the allocator, and by category.
-
-    ``by_stage`` is the fullest moment of each stage. In a divided model another stage may be the peak.
-    """
+    """Peak of one step in bytes: allocated by tensors, reserved by the allocator, and by category."""
 
     allocated_bytes: int
     reserved_bytes: int
     by_category: dict[StorageCategory, int]
+    # The fullest moment of each stage: in a divided model another stage may be the peak.
     by_stage: dict[Stage, dict[StorageCategory, int]] = field(default_factory=dict)
 
 

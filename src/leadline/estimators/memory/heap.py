@@ -164,14 +164,11 @@ def _histories(graph: OpGraph, processor: Processor, *, stolen: float) -> list[t
 
 
 class _Script(Frozen):
-    """One step's moves over numbered blocks: ``n`` allocates block n, ``~n`` frees it.
-
-    ``left_behind`` are blocks that outlive the step, such as gradients. They are freed when the next step begins.
-    """
+    """One step's moves over numbered blocks: ``n`` allocates block n, ``~n`` frees it."""
 
     sizes: "array[int]"
     moves: "array[int]"
-    left_behind: "array[int]"
+    left_behind: "array[int]"  # blocks that outlive the step, such as gradients: freed when the next one begins
 
 
 def _run(script: _Script, heap: _Heap) -> tuple[int, int]:

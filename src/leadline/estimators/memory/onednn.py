@@ -28,14 +28,10 @@ Move = tuple[float, int, int]
 
 
 class Processor(Frozen):
-    """Processor properties that decide how convolutions run.
+    """Processor properties that decide how convolutions run."""
 
-    ``channel_block`` channels form one block: a 64-byte register of AVX-512 in float32, half of it with AVX2. A single
-    thread multiplies the 1 × 1 filters of a small batch without copies.
-    """
-
-    channel_block: int = 16
-    threads: int = 2
+    channel_block: int = 16  # channels in a 64-byte register of AVX-512 in float32; half as many with AVX2
+    threads: int = 2  # a single one multiplies the 1 × 1 filters of a small batch without copies
 
     @classmethod
     def of(cls, figures: Mapping[str, float]) -> "Processor":

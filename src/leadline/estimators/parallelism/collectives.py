@@ -63,18 +63,14 @@ _NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100
 
 
 class Ring(Frozen):
-    """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies.
-
-    ``latency_s`` is that of a hop inside a node, ``network_latency_s`` of one between nodes. ``curve`` holds measured
-    all-reduces of this group, if any.
-    """
+    """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies."""
 
     devices: int
     bytes_per_s: float
-    latency_s: float
+    latency_s: float  # of a hop inside a node
     nodes: int = 1
-    network_latency_s: float = NETWORK_HOP_S
-    curve: AllReduceCurve = ()
+    network_latency_s: float = NETWORK_HOP_S  # of a hop between nodes
+    curve: AllReduceCurve = ()  # measured all-reduces of this group, if any
 
     @property
     def measured(self) -> bool:

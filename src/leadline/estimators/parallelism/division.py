@@ -114,19 +114,15 @@ BACKWARD = 2 / 3  # share of a step in which gradients appear, behind which thei
 
 
 class DividedStep(Frozen):
-    """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time.
-
-    ``measured`` is true if every used link was measured. Otherwise links run at shares of their wire rate, the slowest
-    at ``slowest_bytes_per_s``. ``assumed`` is the assumption about nodes, if any.
-    """
+    """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time."""
 
     step_s: float
     sent_s: dict[str, float]
     exposed_s: float
     idle_s: float
-    measured: bool
+    measured: bool  # True if every used link was measured; otherwise links run at shares of their wire rate
     slowest_bytes_per_s: float
-    assumed: str = ""
+    assumed: str = ""  # the assumption about nodes, if any
 
     @property
     def sentences(self) -> list[str]:
@@ -138,14 +134,6 @@ class DividedStep(Frozen):
             return [text]
         rate = f"unmeasured links: assuming {self.slowest_bytes_per_s / 1e9:.3g} GB/s one way on the slowest"
         return [text, *([self.assumed] if self.assumed else []), rate]
-
-
-class _Rings(Frozen):
-    """The groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
-
-    data: Ring
-    tensor: Ring
-    pipeline: Ring
 
 
 def divide_step(
@@ -170,7 +158,7 @@ def divide_step(
     plan, graph = workload.parallelism, job.step
     copies = plan.copies(workload.gpus)
     nodes, assumed = _nodes(workload.gpus, nodes, interconnect)
-    rings = _rings(workload, device, copies, nodes, interconnect)
+    data_ring, tensor_ring, pipeline_ring = _rings(workload, device, copies, nodes, interconnect)
     training = workload.phase is Phase.TRAINING
     microbatches = max(workload.accumulation, job.loop.accumulation)
     if training and plan.sharding is not Sharding.NONE:
@@ -180,20 +168,20 @@ def divide_step(
     sent_s: dict[str, float] = {}
     shown_s = 0.0
     if plan.tensor > 1:
-        sent_s["tensor parallelism"] = shown_s = _tensor_s(rings.tensor, graph, stages, again=workload.checkpointing)
+        sent_s["tensor parallelism"] = shown_s = _tensor_s(tensor_ring, graph, stages, again=workload.checkpointing)
     busy_s = computing_s + shown_s
     idle_s = busy_s * (stages - 1) / microbatches
     if plan.pipeline > 1:
         message = _activation_bytes(graph) / plan.tensor
         sends = 2 * (microbatches + stages - 1) if training else plan.pipeline - 1
-        sent_s["pipeline"] = sends * rings.pipeline.send_s(message)
+        sent_s["pipeline"] = sends * pipeline_ring.send_s(message)
         shown_s += UNHIDDEN * sent_s["pipeline"]
     if training and copies > 1:
-        data_s = _data_s(rings.data, workload, graph, microbatches)
+        data_s = _data_s(data_ring, workload, graph, microbatches)
         behind_s = computing_s if plan.sharding.gathers else BACKWARD * computing_s / microbatches
         sent_s["data parallelism"] = data_s
         shown_s += (behind_s**4 + data_s**4) ** 0.25 - behind_s + UNHIDDEN * data_s
-    used = [ring for ring in (rings.data, rings.tensor) if ring.devices > 1] + [rings.pipeline] * (plan.pipeline > 1)
+    used = [ring for ring in (data_ring, tensor_ring) if ring.devices > 1] + [pipeline_ring] * (plan.pipeline > 1)
     slowest = min(ring.bytes_per_s for ring in used)
     measured = all(ring.measured for ring in used)
     return DividedStep(computing_s + shown_s + idle_s, sent_s, shown_s, idle_s, measured, slowest, assumed)
@@ -253,14 +241,17 @@ def _nodes(gpus: int, nodes: int, interconnect: str | None) -> tuple[int, str]:
     return nodes, f"assuming {nodes} nodes for {gpus} GPUs on {network}: name a system with --on to use its own"
 
 
-def _rings(workload: Workload, device: Device, copies: int, nodes: int, interconnect: str | None) -> _Rings:
+def _rings(
+    workload: Workload, device: Device, copies: int, nodes: int, interconnect: str | None
+) -> tuple[Ring, Ring, Ring]:
+    """Return the groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
     plan = workload.parallelism
     per_node = -(-workload.gpus // nodes)
     side_by_side = min(plan.tensor, per_node)
     data_nodes = min(nodes, -(-copies * plan.tensor // per_node))
     tensor_nodes = -(-plan.tensor // per_node)
     pipeline_nodes = min(nodes, 2)
-    return _Rings(
+    return (
         make_ring(device, copies, data_nodes, interconnect, sharing=side_by_side),
         make_ring(device, plan.tensor, tensor_nodes, interconnect),
         make_ring(device, 2, pipeline_nodes, interconnect, sharing=side_by_side),

@@ -32,13 +32,10 @@ class LiveError(Frozen):
 
 
 class LiveTable(Frozen):
-    """Errors of live estimates at each of ``SHARES``.
+    """Errors of live estimates at each of ``SHARES``."""
 
-    ``excess`` is the spread of progress forecasts in addition to their own. ``scores`` has sorted scores by evidence:
-    ``both`` for progress with an earlier estimate, ``seen`` for progress alone, ``memory`` for the peak.
-    """
-
-    excess: tuple[float, ...]
+    excess: tuple[float, ...]  # spread of progress forecasts in addition to their own
+    # Sorted, by evidence: `both` for progress with an earlier estimate, `seen` for progress alone, or `memory`.
     scores: Mapping[str, tuple[tuple[float, ...], ...]]
     runs: int = 0
 
@@ -129,15 +126,11 @@ class Evidence(Frozen):
 
 
 class LiveEstimate(Frozen):
-    """Total time or memory of a running job; ``None`` if unknown, with the reason in ``unknown``.
-
-    ``done`` is the estimated share that is over, 0 to 1. ``seen_weight`` is the weight of the progress against the
-    earlier estimate, 0 to 1.
-    """
+    """Total time or memory of a running job; ``None`` if unknown, with the reason in ``unknown``."""
 
     total: Interval | None
-    done: float = 0.0
-    seen_weight: float = 0.0
+    done: float = 0.0  # the estimated share that is over, 0 to 1
+    seen_weight: float = 0.0  # weight of the progress against the earlier estimate, 0 to 1
     unknown: str = ""
 
 

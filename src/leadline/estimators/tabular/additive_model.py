@@ -56,14 +56,11 @@ class AdditiveModel(Stored):
 
 
 class TermDictionary(Frozen):
-    """Possible terms: ``powers`` (products, columns), and ``gate`` (products, 4) as in the model.
-
-    ``price`` (products,) is the loss of log evidence by a term, in addition to that of one more number.
-    """
+    """Possible terms: ``powers`` (products, columns), and ``gate`` (products, 4) as in the model."""
 
     powers: Array
     gate: Array
-    price: Array
+    price: Array  # (products,): loss of log evidence by a term, in addition to that of one more number
 
     def logs(self, u: Array) -> Array:
         """Return the logarithm of each product (n, products)."""
@@ -153,17 +150,13 @@ def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Ar
 
 
 class TermSearch(Frozen):
-    """Search for few columns of ``design`` whose non-negative sum meets ``target``.
-
-    ``size`` are the columns' squares. ``met`` are visited sets with their log evidence. ``promising`` caches the best
-    extensions of a set.
-    """
+    """Search for few columns of ``design`` whose non-negative sum meets ``target``."""
 
     design: Array
     target: Array
     price: Array
-    size: Array
-    met: dict[tuple[int, ...], float] = field(default_factory=dict)
+    size: Array  # squares of the columns
+    met: dict[tuple[int, ...], float] = field(default_factory=dict)  # visited sets with their log evidence
     promising: dict[tuple[int, ...], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def climb(self, start: tuple[int, ...] = ()) -> tuple[int, ...]:

@@ -55,16 +55,12 @@ class FittedBlackBox(Frozen):
 
 
 class BlackBox(Frozen):
-    """Fits ``regression`` to the log target.
-
-    ``growth`` is the spread added for each fitted range of extrapolation, about the error of such regressions there.
-    With ``tells_noise`` the regression's own spread per row is kept, not widened to the out-of-fold error.
-    """
+    """Fits ``regression`` to the log target."""
 
     name: str
     regression: Regression
-    growth: float
-    tells_noise: bool = False
+    growth: float  # spread added for each fitted range of extrapolation, about the error of such regressions there
+    tells_noise: bool = False  # True if the regression's own spread is not widened to the out-of-fold error
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedBlackBox:
         """Fit the regression; censored samples count with what is expected above them.

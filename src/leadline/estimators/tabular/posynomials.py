@@ -57,16 +57,12 @@ class Posynomial(Stored):
 
 
 class PosynomialPrior(Frozen):
-    """Prior ``mean`` and ``deviation`` of theta (terms, 1 + columns); deviation 0 fixes an entry.
-
-    ``low`` bounds theta from below: no exponent of scale is negative. ``odds`` is the log odds that the fixed exponents
-    are plain numbers.
-    """
+    """Prior ``mean`` and ``deviation`` of theta (terms, 1 + columns); deviation 0 fixes an entry."""
 
     mean: Array
     deviation: Array
-    low: Array
-    odds: float = 0.0
+    low: Array  # lower bounds: no exponent of scale is negative
+    odds: float = 0.0  # log odds that the fixed exponents are plain numbers
 
     @property
     def free(self) -> Mask:

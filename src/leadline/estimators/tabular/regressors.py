@@ -59,14 +59,11 @@ LARGEST = 4000
 
 
 class Perceptrons(Frozen):
-    """Several perceptrons with tanh between their layers.
-
-    ``layers`` are weights (members, inputs, outputs) and biases (members, 1, outputs).
-    """
+    """Several perceptrons with tanh between their layers."""
 
     mean: float
     deviation: float
-    layers: tuple[tuple[Array, Array], ...]
+    layers: tuple[tuple[Array, Array], ...]  # weights (members, inputs, outputs) and biases (members, 1, outputs)
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return the members' mean, and their disagreement as its deviation."""
