@@ -53,10 +53,6 @@ class TabularEstimator(Protocol):
             InvalidInput: there are too few samples that are not censored for this estimator; how many it needs.
         """
 
-
-class StorableEstimator(TabularEstimator, Protocol):
-    """An estimator that can be restored from its state."""
-
     def load(self, state: State) -> FittedEstimator:
         """Return the fitted estimator that ``dump`` gave."""
 

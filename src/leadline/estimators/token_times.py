@@ -34,26 +34,10 @@ class ReplayedKernels(Frozen):
     """A ``KernelModel`` of captured and replayed kernels: only the device takes time."""
 
     kernels: KernelModel
-
-    @property
-    def tier(self) -> Tier:
-        """The tier of the kernels."""
-        return self.kernels.tier
-
-    @property
-    def name(self) -> str:
-        """The name of the kernels' method."""
-        return self.kernels.name
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Reasons of the kernels' method."""
-        return self.kernels.reasons
-
-    @property
-    def host_spread(self) -> float:
-        """None: the host launches nothing."""
-        return 0.0
+    tier: Tier
+    name: str = "replayed kernels"
+    reasons: tuple[str, ...] = ()
+    host_spread: float = 0.0  # the host launches nothing
 
     def spread_of(self, graph: OpGraph) -> float:
         """Return the spread of the kernels."""

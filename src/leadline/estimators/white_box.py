@@ -162,7 +162,7 @@ def _predict_step(
         return price(job.step), None
     answer = predict_answer(job, price)
     captures = device.kind is not DeviceKind.CPU
-    replayed = predict_answer(job, partial(price, kernels=ReplayedKernels(model))) if captures else None
+    replayed = predict_answer(job, partial(price, kernels=ReplayedKernels(model, model.tier))) if captures else None
     tokens = token_times(answer, replayed, workload, job)
     more = describe_token_times(tokens, least_decode_s(workload, job, device)) if tokens else ()
     return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), tokens
@@ -185,7 +185,8 @@ def _predict_graph(
     parts["launch"] = launches_s
     divided = _divide(model, workload, job, device, step_s, launches_s, nodes, interconnect)
     if divided is not None:
-        step_s, spread = divided.step_s, math.hypot(spread, _link_spread(divided))
+        link_spread = (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
+        step_s, spread = divided.step_s, math.hypot(spread, link_spread)
         parts |= {"communication": sum(divided.sent_s.values())}
         reasons += divided.sentences
     return GraphTime(_log_normal(step_s, spread), parts, tuple(reasons))
@@ -221,11 +222,6 @@ def _divide(
         workload, job, device, whole_s, optimizer_s=optimizer_s, launches_s=launches_s, nodes=nodes,
         interconnect=interconnect,
     )  # fmt: skip
-
-
-def _link_spread(divided: DividedStep) -> float:
-    """Return the spread (log deviation) of the step due to its links; small if measured."""
-    return (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
 
 
 def _seconds_by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:

@@ -73,13 +73,8 @@ def limit_from_interval(
 ) -> Limit:
     """Return the limit of least expected loss that the quantity exceeds with probability ``risk`` at most.
 
-    Args:
-        interval: of the quantity. Without width, its point is the limit.
-        risk: accepted probability of a kill.
-        weights: of kills and waste.
-        loss: of a kill.
-        cap: largest allowed request. It is exceeded only where the risk cannot be met below it, so that the caller sees
-            the need.
+    An ``interval`` without width is its own limit. ``cap`` is the largest allowed request, exceeded only where the risk
+    cannot be met below it, so that the caller sees the need.
 
     Raises:
         InvalidInput: ``risk`` is not between 0 and 1, or a weight is negative or not a number.
@@ -147,11 +142,6 @@ class ResourceRequest(Frozen):
     reason: str = ""
 
 
-def resources_for_estimate(estimate: Estimate, partition: Partition, risk: float) -> ResourceSpec:
-    """Return the request of ``request_for_estimate`` with equal weights."""
-    return request_for_estimate(estimate, partition, risk).resources
-
-
 def request_for_estimate(
     estimate: Estimate, partition: Partition, risk: float, weights: RiskWeights = EVEN
 ) -> ResourceRequest:
@@ -203,9 +193,7 @@ def build_request(
             weights = RiskWeights(weights.kill, weights.waste + charged)
         memory = limit_from_interval(memory_bytes, risk, weights, KillLoss.RUN, cap=most)
         memory_bytes_per_node = math.ceil(_capped(memory, math.ceil(memory.value / GIB) * GIB, most))
-    request = ResourceSpec(
-        share.nodes, share.tasks_per_node, share.cores_per_task, share.gpus_per_node, memory_bytes_per_node, walltime_s
-    )
+    request = replace(share, memory_bytes_per_node=memory_bytes_per_node, walltime_s=walltime_s)
     return ResourceRequest(request, _reason(time and _decision(time), memory and _decision(memory), risk))
 
 

@@ -43,7 +43,7 @@ def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str,
         DATASET_PART: sample * (dataset.samples or loop.samples or 0) if dataset.held_in_memory else 0.0,
     }
     if pins:
-        rounded = sum(power_of_two(size) for size in _tensors(job))
+        rounded = sum(1 << max(size - 1, 0).bit_length() for size in _tensors(job))
         parts[PINNED_PART] = float((max(workers * each, 1) + 1) * (rounded or batch_bytes))
     return parts
 
@@ -68,11 +68,6 @@ def describe_pinning_assumption(job: TracedJob, parts: dict[str, float]) -> str:
     if job.loop.pinned is not None or parts.get(PINNED_PART, 0.0) < 0.01 * sum(parts.values()):
         return ""
     return "assuming pinned batches, the default of Hugging Face's Trainer"
-
-
-def power_of_two(size_bytes: int) -> int:
-    """Return the least power of two that is no smaller."""
-    return 1 << max(size_bytes - 1, 0).bit_length()
 
 
 def _tensors(job: TracedJob) -> tuple[int, ...]:
@@ -107,11 +102,7 @@ GPU_SLACK = 0.36  # half-width of the interval of a GPU's host side as a share o
 
 def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
     """Return the peak host memory in bytes of the process that feeds one device."""
-    return host_interval(sum(host_parts(workload, job, device).values()), device)
-
-
-def host_interval(point: float, device: Device) -> Interval:
-    """Return the interval around a point prediction for a process beside ``device``."""
+    point = sum(host_parts(workload, job, device).values())
     if device.kind is DeviceKind.CPU:
         return Interval(point, point * CPU_LOW_FACTOR, point * CPU_HIGH_FACTOR)
     return Interval(point, point * (1 - GPU_SLACK), point * (1 + GPU_SLACK))
@@ -159,11 +150,7 @@ def _cast_bytes(workload: Workload, job: TracedJob) -> int:
     if not _is_cast(workload):
         return built
     first = (event for event in job.step.events if event.op == 0)
-    sizes = [
-        taken_event.size_bytes
-        for taken_event in first
-        if taken_event.category is StorageCategory.PARAMETER and taken_event.size_bytes > 0
-    ]
+    sizes = [e.size_bytes for e in first if e.category is StorageCategory.PARAMETER and e.size_bytes > 0]
     level = highest = 2 * sum(sizes)
     for size in sizes:
         highest = max(highest, level + size)

@@ -19,18 +19,6 @@ SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
 ENOUGH_ERRORS = 19  # errors below which those of the neighbouring shares count too: so many have a 5 % tail
 
 
-class LiveError(Frozen):
-    """One error of a live estimate at the ``share`` that it took as done.
-
-    The ``score`` is ln(remaining ÷ predicted remaining) in the estimate's own spreads; for memory that of the peak.
-    Polls of one run share ``run``.
-    """
-
-    share: float
-    score: float
-    run: str
-
-
 class LiveTable(Frozen):
     """Errors of live estimates at each of ``SHARES``."""
 
@@ -61,26 +49,6 @@ class LiveTable(Frozen):
         return band
 
 
-def collect_errors(errors: Sequence[LiveError]) -> tuple[tuple[float, ...], ...]:
-    """Return the sorted scores at each of ``SHARES``; each run adds its nearest poll."""
-    bands = []
-    for place, share in enumerate(SHARES):
-        nearest: dict[str, LiveError] = {}
-        for error in errors:
-            if nearest_share(error.share) != place:
-                continue
-            kept = nearest.get(error.run)
-            if kept is None or abs(error.share - share) < abs(kept.share - share):
-                nearest[error.run] = error
-        bands.append(tuple(sorted(round(error.score, 4) for error in nearest.values())))
-    return tuple(bands)
-
-
-def nearest_share(share: float) -> int:
-    """Return the number of the nearest of ``SHARES``, in log-odds."""
-    return min(range(len(SHARES)), key=lambda place: abs(_odds(SHARES[place]) - _odds(share)))
-
-
 def _upper_quantile(scores: Sequence[float], tail: float) -> float:
     """Return the value that a new score exceeds with probability ``tail`` at most."""
     ranked = sorted(scores)
@@ -90,8 +58,8 @@ def _upper_quantile(scores: Sequence[float], tail: float) -> float:
 
 def _interpolate(figures: Sequence[float], share: float) -> float:
     """Return a figure between those of ``SHARES``, along log-odds."""
-    at = _odds(share)
-    odds = [_odds(known_share) for known_share in SHARES]
+    at = log_odds(share)
+    odds = [log_odds(known_share) for known_share in SHARES]
     if at <= odds[0]:
         return figures[0]
     for place in range(1, len(odds)):
@@ -101,7 +69,8 @@ def _interpolate(figures: Sequence[float], share: float) -> float:
     return figures[-1]
 
 
-def _odds(share: float) -> float:
+def log_odds(share: float) -> float:
+    """Return ln(share ÷ (1 − share)), finite at both ends."""
     inside = min(max(share, 1e-6), 1 - 1e-6)
     return math.log(inside / (1 - inside))
 

@@ -1,6 +1,7 @@
 """Extrapolate watched loops to the whole job: ``start-up + warm-up + units × unit time + between``."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, variance
 
@@ -60,14 +61,11 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
         passes=None if passes is None or not base else round(passes[0]),
     )
     if total is None or passes is None:
-        return _complete_forecast(
-            partial, None, {"elapsed_s": _unknown_length_message(levels[: base + 1])}, assumptions
-        )
+        unknown = {"elapsed_s": _unknown_length_message(levels[: base + 1])}
+        return replace(partial, unknown=unknown, assumptions=assumptions)
     outside_s = sum(count * one_s for count, one_s in zip(passes, between_s, strict=True))
-    elapsed_s = _elapsed(progress, steady, total, outside_s)
-    return _complete_forecast(
-        partial, elapsed_s, {}, (*_list_assumptions(steady, declared, levels[: base + 1]), *assumptions)
-    )
+    assumptions = (*_list_assumptions(steady, declared, levels[: base + 1]), *assumptions)
+    return replace(partial, elapsed_s=_elapsed(progress, steady, total, outside_s), assumptions=assumptions)
 
 
 def steady_time(level: LoopProgress) -> SteadyTime | None:
@@ -176,15 +174,6 @@ def _interval(point: float, spread: float, steady: SteadyTime) -> Interval:
         return Interval(point, point / UNSURE, point * UNSURE, LEVEL)
     half = steady.quantile * math.sqrt(spread)
     return Interval(point, max(point - half, 0.0), point + half, LEVEL)
-
-
-def _complete_forecast(
-    partial: ProbeForecast, elapsed_s: Interval | None, unknown: dict[str, str], assumptions: tuple[str, ...]
-) -> ProbeForecast:
-    return ProbeForecast(
-        elapsed_s, partial.startup_s, partial.unit, partial.unit_s, partial.warmup_s, partial.pass_s, partial.between_s,
-        partial.units, partial.passes, unknown, assumptions,
-    )  # fmt: skip
 
 
 def _list_assumptions(steady: SteadyTime, declared: int | None, levels: list[LoopProgress]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from leadline.estimators.ports import (
     FittedEstimator,
     Predictions,
     State,
-    StorableEstimator,
+    TabularEstimator,
     nest,
     text_array,
     unnest,
@@ -77,8 +77,8 @@ class UnitModel(Frozen):
     """
 
     name: str
-    law: StorableEstimator
-    unit: StorableEstimator
+    law: TabularEstimator
+    unit: TabularEstimator
     fixed: bool = False
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnitModel:
@@ -201,8 +201,8 @@ class PhasedModel(Frozen):
     start-up means something else.
     """
 
-    recipe: StorableEstimator
-    phase_recipe: StorableEstimator
+    recipe: TabularEstimator
+    phase_recipe: TabularEstimator
 
     @property
     def name(self) -> str:
@@ -223,7 +223,7 @@ class PhasedModel(Frozen):
             )
 
         def fit(
-            recipe: StorableEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool
+            recipe: TabularEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool
         ) -> FittedEstimator:
             of_phase = [
                 replace(sample, value=value, startup_s=None, work_s=None, censored=sample.censored and last)
@@ -268,7 +268,7 @@ class PhasedModel(Frozen):
 class _Phase:
     """One fit's recipe and data, equal if all training inputs are."""
 
-    recipe: StorableEstimator
+    recipe: TabularEstimator
     samples: tuple[Sample, ...]
     scale_features: tuple[str, ...]
     seed: int

@@ -57,10 +57,16 @@ class Trees(Stored):
         return node
 
 
-class DecisionTree(Frozen):
-    """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
-
+class _TreeRecipe(Frozen):
     least: int = 6
+
+    def load(self, state: State) -> Trees:
+        """Return the trees that ``dump`` gave."""
+        return Trees.load(state)
+
+
+class DecisionTree(_TreeRecipe):
+    """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow one tree."""
@@ -72,15 +78,9 @@ class DecisionTree(Frozen):
             return _stump(float(np.average(y, weights=weight)))
         return convert_trees([grown.fit(x, y, sample_weight=weight).tree_], base=0.0, rate=1.0)
 
-    def load(self, state: State) -> Trees:
-        """Return the tree that ``dump`` gave."""
-        return Trees.load(state)
 
-
-class Boosting(Frozen):
+class Boosting(_TreeRecipe):
     """Gradient boosting (Friedman 2001), slow and shallow for few rows, and stochastic for many."""
-
-    least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow the trees one after another, each on the residuals of those before."""
@@ -97,10 +97,6 @@ class Boosting(Frozen):
             max_features=None if x.shape[1] < 4 else 0.7,
             random_state=seed,
         )
-
-    def load(self, state: State) -> Trees:
-        """Return the trees that ``dump`` gave."""
-        return Trees.load(state)
 
 
 class QuantileTrees(Stored):
@@ -205,7 +201,7 @@ LIGHTGBM_SETTINGS: dict[str, object] = {
 }  # fmt: skip
 
 
-class LeafwiseBoosting(Frozen):
+class LeafwiseBoosting(_TreeRecipe):
     """LightGBM (Ke et al. 2017) on absolute errors, which a few odd rows do not decide."""
 
     least: int = 50
@@ -225,10 +221,6 @@ class LeafwiseBoosting(Frozen):
         data = lightgbm.Dataset(single, y - base, weight=weight, free_raw_data=False)
         grown = lightgbm.train({**LIGHTGBM_SETTINGS, "seed": seed}, data, num_boost_round=LEAFWISE_ROUNDS)
         return _convert_lightgbm(grown.dump_model()["tree_info"], base)
-
-    def load(self, state: State) -> Trees:
-        """Return the trees that ``dump`` gave."""
-        return Trees.load(state)
 
 
 def _convert_lightgbm(trees: list[dict[str, Any]], base: float) -> Trees:
