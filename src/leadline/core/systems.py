@@ -168,12 +168,7 @@ class System(Frozen):
     note: str = ""
 
     def partition(self, name: str) -> Partition:
-        """Return the partition of that name, ignoring case; a queue name works where it is unique.
-
-        Raises:
-            InvalidInput: the queue has several node types.
-            UnknownName: there is no such partition.
-        """
+        """Return the partition of that name, ignoring case; a queue name works where one partition has it."""
         folded = name.casefold()
         # A partition's own name wins: a site may call a queue by the name of another partition.
         exact = [partition for partition in self.partitions if partition.name.casefold() == folded]

@@ -62,7 +62,6 @@ def fit_transfer(copies: Sequence[MeasuredCopy]) -> TransferModel | None:
 
 
 def _line(copies: Sequence[MeasuredCopy]) -> tuple[float, float]:
-    """Return latency and seconds per byte by least squares of the relative error, neither below zero."""
     # (latency + rate x - t) / t: columns 1/t and x/t against 1.
     rows = [(1 / copy.elapsed_s, copy.moved_bytes / copy.elapsed_s) for copy in copies]
     aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))

@@ -86,5 +86,4 @@ def describe_gpu_memory(graph: OpGraph, domain: Domain) -> str:
 
 
 def _is_lowered(graph: OpGraph) -> bool:
-    """Tell whether a graph is of a program that XLA has yet to compile."""
     return graph.source == "stablehlo" and graph.planned_bytes is None

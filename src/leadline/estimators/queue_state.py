@@ -14,11 +14,11 @@ from math import inf, log2
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
+from leadline.estimators.ports import Array
 
 RECENT = 20  # starts in the median wait
 MOST_PLANNED = 400  # jobs ahead that are planned one by one; the work of the others is spread over all cores
@@ -90,7 +90,7 @@ class QueuePool:
             self.pending_work / cores,
             len(self.running),
             cores - self.used_cores,
-            self.planned_s(request, now_s, _whole),
+            self.planned_s(request, now_s, lambda _: 1.0),
             self.planned_s(request, now_s, share),
             UNKNOWN_VALUE if oldest is None else now_s - eligible_at_s(oldest),
             self.last_wait_s,
@@ -149,12 +149,6 @@ def eligible_at_s(job: AccountedJob) -> float:
     """Return the time from which a job could have started."""
     return job.submitted_s if job.eligible_s is None else max(job.eligible_s, job.submitted_s)
 
-
-def _whole(_: AccountedJob) -> float:
-    return 1.0
-
-
-Array = npt.NDArray[np.float64]
 
 # Prior share of a walltime that jobs use, and its weight in ended jobs.
 PRIOR_SHARE, PRIOR_ENDED = 0.5, 5.0

@@ -57,11 +57,7 @@ class SqliteHistory:
         yield from (self._read(*row) for row in self._rows(query, -1 if limit is None else limit))
 
     def get(self, run_id: str) -> Run:
-        """Return the run of an id, or of the only id with this beginning.
-
-        Raises:
-            UnknownName: no or several runs match.
-        """
+        """Return the run of an id, or of the only id with this beginning; ``UnknownName`` unless one matches."""
         exact = self._rows("SELECT id, document FROM run WHERE id = ?", run_id)
         prefixed = "SELECT id, document FROM run WHERE substr(id, 1, length(?1)) = ?1"
         rows = exact or (self._rows(prefixed, run_id) if run_id else [])
@@ -123,7 +119,6 @@ class SqliteHistory:
                 os.link(new, self.path)
 
     def _check_owner(self, connection: sqlite3.Connection) -> None:
-        """Refuse a file of another version or program."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:

@@ -27,11 +27,7 @@ class TimeToResult(Frozen):
     sums_s: tuple[float, ...]
 
     def quantile(self, probability: float) -> float:
-        """Return the time exceeded with probability 1 − ``probability`` at most.
-
-        Raises:
-            InvalidInput: the probability is not between 0 and 1.
-        """
+        """Return the time exceeded with probability 1 − ``probability`` at most; ``InvalidInput`` beyond 0 to 1."""
         if not 0 < probability < 1:
             raise InvalidInput(f"a risk of {1 - probability:g} is not usable: choose one between 0 and 1, such as 0.05")
         return self.sums_s[max(0, math.ceil(probability * len(self.sums_s) - 1e-9) - 1)]

@@ -28,11 +28,7 @@ MOST_GPUS = 8  # GPUs at most that a job of one GPU is spread over, as many as a
 
 
 def check_memory(kind: str, memory: Interval, available_bytes: float | None, risk: float) -> MemoryCheck:
-    """Compare the memory that a job needs with the available bytes.
-
-    Raises:
-        InvalidInput: the risk is not between 0 and 1.
-    """
+    """Compare the memory that a job needs with the available bytes; ``InvalidInput`` for a risk beyond 0 to 1."""
     needed = quantile(memory, 1 - risk)
     over = None if available_bytes is None else HalfLogNormals.of(memory).above(available_bytes)
     return MemoryCheck(kind, needed, available_bytes, over)
@@ -111,15 +107,7 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 
 def memory_saving_ladders(workload: Workload, batch: int, dtypes: frozenset[str]) -> Iterator[list[WorkloadVariant]]:
-    """Yield lists of variants; in each list, every variant needs less memory than the one before.
-
-    So the first variant that fits is enough of each list.
-
-    Args:
-        workload: to change.
-        batch: of the workload.
-        dtypes: that the device computes in.
-    """
+    """Yield lists of variants that each need less memory than the one before; ``dtypes`` are those of the device."""
     if not can_change(workload):
         return
     start = WorkloadVariant(workload, "", ())
@@ -143,7 +131,6 @@ def memory_saving_ladders(workload: Workload, batch: int, dtypes: frozenset[str]
 
 
 def _equivalent_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[Change]:
-    """Yield changes that keep the results, except for rounding."""
     recomputes = workload.model.kind in (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
     if workload.phase is Phase.TRAINING and not workload.checkpointing and recomputes:
         yield lambda variant: variant.changed("recompute activations", "--checkpointing", checkpointing=True)
@@ -158,7 +145,6 @@ def _equivalent_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[
 
 
 def _costly_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[Change]:
-    """Yield changes that change the results."""
     if workload.phase is not Phase.TRAINING:
         return
     precision = _precision(workload)

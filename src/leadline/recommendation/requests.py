@@ -229,7 +229,6 @@ def _decision(limit: Limit) -> tuple[LimitReason, float, float]:
 def _reason(
     time: tuple[LimitReason, float, float] | None, memory: tuple[LimitReason, float, float] | None, risk: float
 ) -> str:
-    """Return a sentence about whether risk or cost decided each limit."""
     limits = {name: limit for name, limit in (("walltime", time), ("memory", memory)) if limit and limit[1]}
     deciding = {decided for decided, _, _ in limits.values()}
     if len(deciding) == 1 and LimitReason.CAP not in deciding:

@@ -61,7 +61,6 @@ def find_unseen_hardware(
 
 
 def _spread(feature: Feature | None, speed: Value | None) -> float:
-    """Return the spread that other hardware adds, which grows with the distance of its speed from the runs'."""
     if feature is None or not feature.low or not feature.high or not isinstance(speed, int | float) or speed <= 0:
         return UNKNOWN_SPREAD
     distance = max(math.log(speed / feature.high), math.log(feature.low / speed), 0.0)

@@ -229,7 +229,6 @@ class CachingAllocator:
                         self._trim_segment(block)
 
     def _trim_segment(self, block: int) -> None:
-        """Take the empty last block off a segment that grows."""
         blocks = self._blocks
         del self._ends[blocks.large[block]]
         if (before := blocks.before[block]) != NOWHERE:

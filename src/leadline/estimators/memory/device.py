@@ -82,7 +82,6 @@ def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
 
 
 def _live_storages(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
-    """Return the storages that are allocated and not freed, by name."""
     live: dict[int, StorageEvent] = {}
     for event in events:
         if event.size_bytes > 0:

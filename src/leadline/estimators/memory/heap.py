@@ -139,7 +139,6 @@ class _Heap:
 
 
 def _block_bytes(size: int) -> int:
-    """Return what ``size`` bytes take in the heap."""
     return -(-size // 16) * 16 + ALIGNMENT_BYTES
 
 

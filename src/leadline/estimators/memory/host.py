@@ -138,7 +138,6 @@ def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, 
 
 
 def _is_cast(workload: Workload) -> bool:
-    """Return whether weights are built in float32 and then cast to two bytes."""
     precision = workload.precision or Precision.FP32
     return workload.model.kind is ModelKind.FUNCTION and precision.weights in ("float16", "bfloat16")
 

@@ -94,7 +94,6 @@ def _outside_bytes(graph: OpGraph, layers: int) -> int:
 
 
 def _gradient_width(graph: OpGraph) -> int:
-    """Return the bytes of a number of a gradient: that of the weights which are updated."""
     dtype = next((op.dtype for op in graph.ops if op.stage is Stage.OPTIMIZER), "float32")
     return BYTES_PER_ELEMENT.get(dtype, 4)
 
@@ -259,7 +258,6 @@ def _rings(
 
 
 def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -> float:
-    """Return the seconds that the copies of the model exchange in one step."""
     plan = workload.parallelism
     if sees_collectives(graph):
         return exchange_s(ring, graph)
@@ -301,7 +299,6 @@ def _reduced(graph: OpGraph, *, again: bool) -> int:
 
 
 def _activation_bytes(graph: OpGraph) -> float:
-    """Return the bytes of one microbatch's activations between two layers."""
     forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
     if not forward:
         raise InvalidInput(

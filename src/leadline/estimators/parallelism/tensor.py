@@ -35,7 +35,6 @@ def residual_width(graph: OpGraph) -> int:
 
 
 def _weighs(op: Op) -> bool:
-    """Return whether the op is a product of activations with weights."""
     return op.kind is OpKind.GEMM and op.stage is Stage.FORWARD and "n" in op.dims and op.dims.get("b", 1) == 1
 
 

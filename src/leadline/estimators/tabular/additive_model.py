@@ -223,7 +223,6 @@ class TermSearch(Frozen):
 
 
 def _within(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the set, and those without one or two of its columns."""
     every = range(len(columns))
     dropped = [
         set(each)

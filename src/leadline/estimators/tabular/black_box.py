@@ -63,11 +63,7 @@ class BlackBox(Frozen):
     tells_noise: bool = False  # True if the regression's own spread is not widened to the out-of-fold error
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedBlackBox:
-        """Fit the regression; censored samples count with what is expected above them.
-
-        Raises:
-            InvalidInput: there are too few measured samples, or a value is no number above zero.
-        """
+        """Fit the regression; censored samples count with what is expected above them."""
         table = tabulate_samples(samples, least=self.regression.least, estimator=self.name)
         encoder = encoding.learn_encoding(table.rows, scale_features)
         x, _ = encoder.encode(table.rows)

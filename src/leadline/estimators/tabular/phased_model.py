@@ -138,7 +138,6 @@ def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> t
 
 
 def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[str]:
-    """Return the features that decide the number of units."""
     encoder, weights, _ = regress_units(samples, scale_features)
     deciding = [
         column
@@ -210,11 +209,7 @@ class PhasedModel(Frozen):
         return self.recipe.name
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedPhasedModel:
-        """Fit all phases; predictions replace the unreported phases of a run.
-
-        Raises:
-            InvalidInput: there are too few runs for an estimator; how many it needs.
-        """
+        """Fit all phases; predictions replace the unreported phases of a run."""
         reported = [sample for sample in samples if 0 < _startup(sample) < sample.value]
         if len(reported) < LEAST_PHASED_RUNS or _unit_count_deviation(reported, scale_features) > UNLIKE:
             unlike = [replace(sample, units=None, unit_s=None) for sample in samples]

@@ -178,7 +178,6 @@ def _make_plain(
 def _plain_candidates(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, variance: Array
 ) -> Iterator[PlainExponent]:
-    """Yield the exponents that may be set to plain numbers."""
     for row, column in zip(*np.nonzero(prior.free), strict=True):
         if column == 0:
             continue
@@ -247,7 +246,6 @@ def _huber(off: Array) -> float:
 
 
 def _fix_entries(curve: Array, fixed: Mask) -> Array:
-    """Return the curvature with fixed entries decoupled."""
     if not fixed.any():
         return curve
     reduced = np.where(fixed[:, None] | fixed[None, :], 0.0, curve)

@@ -64,11 +64,7 @@ class Ensemble(Frozen):
     members: tuple[TabularEstimator, ...]
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedEnsemble:
-        """Fit the members; one that cannot be fitted is left out.
-
-        Raises:
-            InvalidInput: fewer than two can be fitted, with the reason of the first.
-        """
+        """Fit the members; one that cannot be fitted is left out. ``InvalidInput`` if fewer than two can be."""
         fitted, why = [], ""
         for member in self.members:
             try:
@@ -118,7 +114,7 @@ AMPLE_DATA_ESTIMATOR = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=
 
 
 def find_estimator(name: str) -> TabularEstimator:
-    """Return the estimator of that name; ``UnknownName`` if there is none; the closest ones."""
+    """Return the estimator of that name; ``UnknownName`` if there is none."""
     choices = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
     if name not in choices:
         raise UnknownName("estimator", name, choices)

@@ -8,13 +8,11 @@ from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
-from leadline.estimators.ports import Array, Predictions, State, floats, integers, nest, unnest
+from leadline.estimators.ports import Array, IntArray, Mask, Predictions, State, floats, integers, nest, unnest
 from leadline.estimators.tabular import corrections, encoding
-from leadline.estimators.tabular import corrections as bend
 from leadline.estimators.tabular.corrections import FullScaleCorrection, UnitTimeCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import (
@@ -25,8 +23,6 @@ from leadline.estimators.tabular.tables import (
     robust_deviation,
     tabulate_samples,
 )
-
-Mask = npt.NDArray[np.bool_]
 
 
 class FormProblem(Frozen):
@@ -99,7 +95,7 @@ class FittedScalingModel(Frozen):
 
     name: str
     encoding: FeatureEncoding
-    crosses: npt.NDArray[np.int64]
+    crosses: IntArray
     laws: tuple[FittedForm, ...]
     shares: Array
     correction: UnitTimeCorrection | None
@@ -155,11 +151,7 @@ class ScalingModel(Frozen):
     def fit(
         self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0
     ) -> FittedScalingModel:
-        """Fit the law; censored samples count with what is expected above them.
-
-        Raises:
-            InvalidInput: there are too few measured samples, or a value is no number above zero.
-        """
+        """Fit the law; censored samples count with what is expected above them."""
         table = tabulate_samples(samples, least=self.least, estimator=self.name)
         if self.steady:
             table = replace(table, weight=np.ones(len(table)))
@@ -171,7 +163,7 @@ class ScalingModel(Frozen):
         laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
         fitted = shares @ _form_logs(laws, task.u, more)
-        bent = bend.fit_full_scale_correction(x, fitted, table, logs, encoder.scales.astype(bool))
+        bent = corrections.fit_full_scale_correction(x, fitted, table, logs, encoder.scales.astype(bool))
         error = robust_deviation(logs - bent.at(fitted, x), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
         return FittedScalingModel(self.name, encoder, crosses, laws, shares, correction, bent, error, limits)
@@ -189,7 +181,7 @@ class ScalingModel(Frozen):
             laws,
             shares,
             more,
-            bend.load_full_scale_correction(unnest("bend", state)),
+            corrections.load_full_scale_correction(unnest("bend", state)),
             float(figures[0]),
             figures[1:3],
         )
@@ -200,7 +192,7 @@ class _Task(Frozen):
 
     form: ModelForm
     encoder: FeatureEncoding
-    crosses: npt.NDArray[np.int64]
+    crosses: IntArray
     x: Array
     table: SampleTable
     seed: int
@@ -210,7 +202,7 @@ class _Task(Frozen):
     def u(self) -> Array:
         return _logs(self.x, self.encoder, self.crosses)
 
-    def expect(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+    def expect(self, logs: Array, use: Mask) -> tuple[Array, float]:
         """Return the expectation for every row from fits on the rows in ``use``, and the deviation."""
         laws, shares, sigma = self.laws(logs, use)
         return np.asarray(shares @ _form_logs(laws, self.u, np.zeros(len(logs))), np.float64), sigma
@@ -232,7 +224,7 @@ class _Task(Frozen):
             laws, shares, _ = self.laws(logs - more, every)
         return laws, shares, correction
 
-    def laws(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[FittedForm, ...], Array, float]:
+    def laws(self, logs: Array, use: Mask) -> tuple[tuple[FittedForm, ...], Array, float]:
         """Return the likely fits on the rows in ``use``, their posterior shares, and the deviation."""
         at = _sample_rows(self.table, self.form.largest, self.seed)
         at = at[use[at]]
@@ -271,13 +263,13 @@ def units(encoder: FeatureEncoding) -> Array:
     return np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
 
 
-def _logs(x: Array, encoder: FeatureEncoding, crosses: npt.NDArray[np.int64]) -> Array:
+def _logs(x: Array, encoder: FeatureEncoding, crosses: IntArray) -> Array:
     """Return the inputs of the forms: columns, and products that vary exponents of scale."""
     plain = x * units(encoder)
     return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
 
 
-def _crosses(x: Array, encoder: FeatureEncoding) -> npt.NDArray[np.int64]:
+def _crosses(x: Array, encoder: FeatureEncoding) -> IntArray:
     """Return pairs of a category column and a scale column, fewest values first."""
     values = [len(np.unique(column)) for column in x.T]
     names = np.isnan(encoder.stretch) & ~encoder.scales.astype(bool)
@@ -286,7 +278,7 @@ def _crosses(x: Array, encoder: FeatureEncoding) -> npt.NDArray[np.int64]:
     return np.array(pairs[:MOST_CROSSES], np.int64).reshape(-1, 2)
 
 
-def _sample_rows(table: SampleTable, most: int, seed: int) -> npt.NDArray[np.int64]:
+def _sample_rows(table: SampleTable, most: int, seed: int) -> IntArray:
     """Return at most ``most`` random rows, up to half of them at full scale."""
     order = np.random.default_rng(seed).permutation(len(table))
     large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]

@@ -36,11 +36,7 @@ class SampleTable(Frozen):
 
 
 def tabulate_samples(samples: Sequence[Sample], *, least: int, estimator: str) -> SampleTable:
-    """Return the samples as a table.
-
-    Raises:
-        InvalidInput: fewer than ``least`` samples are measurements, or a value is no number above zero.
-    """
+    """Return a table; ``InvalidInput`` if fewer than ``least`` samples are measured or a value is not positive."""
     for sample in samples:
         if not (math.isfinite(sample.value) and sample.value > 0):
             of = f"run {sample.run_id}" if sample.run_id else "a run"

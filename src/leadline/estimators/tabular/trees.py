@@ -46,7 +46,6 @@ class Trees(Stored):
         return self._find_leaves(x).T
 
     def _find_leaves(self, x: Array) -> IntArray:
-        """Return the leaves (trees, n) of some rows."""
         branches = np.stack([self.right, self.left], axis=1).ravel()
         part = np.ascontiguousarray(x.T, dtype=np.float32)  # as scikit-learn compares
         flat, offset, rows = part.ravel(), self.column * part.shape[1], np.arange(part.shape[1])
@@ -224,7 +223,6 @@ class LeafwiseBoosting(_TreeRecipe):
 
 
 def _convert_lightgbm(trees: list[dict[str, Any]], base: float) -> Trees:
-    """Return LightGBM's trees as arrays."""
     nodes: list[list[float]] = []
     roots = [_add(tree["tree_structure"], nodes) for tree in trees]
     table = np.array(nodes, float).reshape(len(nodes), 5)
