@@ -1,6 +1,8 @@
 """From one step to the whole job: walltime = constant + epochs × (steps, evaluation, checkpoint)."""
 
 import math
+import operator
+from collections.abc import Callable
 
 from leadline.core.estimate import Interval
 from leadline.core.frozen import Frozen
@@ -78,14 +80,9 @@ def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
 
 def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Interval:
     """Return the step with its input: overlapped with workers, sequential without."""
-    if workers:
-        return Interval(
-            max(compute.point, loading_s),
-            max(compute.low, loading_s / 2),
-            max(compute.high, loading_s * 2),
-            compute.level,
-        )
-    return Interval(compute.point + loading_s, compute.low + loading_s / 2, compute.high + 2 * loading_s, compute.level)
+    join: Callable[[float, float], float] = max if workers else operator.add
+    point, low = join(compute.point, loading_s), join(compute.low, loading_s / 2)
+    return Interval(point, low, join(compute.high, loading_s * 2), compute.level)
 
 
 def startup_interval(device: Device, loop: LoopFacts) -> Interval:

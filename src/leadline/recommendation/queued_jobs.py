@@ -18,10 +18,8 @@ class UnrunnableJob(Frozen):
     @property
     def sentence(self) -> str:
         """Return a sentence about the job and the reasons."""
-        where = self.spec.partition or "any partition"
-        return (
-            f"{self.spec.name} cannot run in {where} any more: {'; '.join(refusal.reason for refusal in self.refusals)}"
-        )
+        reasons = "; ".join(refusal.reason for refusal in self.refusals)
+        return f"{self.spec.name} cannot run in {self.spec.partition or 'any partition'} any more: {reasons}"
 
 
 def find_unrunnable_jobs(change: SystemChange, queued: Iterable[JobSpec]) -> list[UnrunnableJob]:
@@ -51,13 +49,7 @@ def job_refusals(system: System, spec: JobSpec, before: System | None = None) ->
 
 def check_request(partition: Partition, request: ResourceSpec) -> tuple[Refusal, ...]:
     """Return every limit of a partition that a request exceeds, so that it would never start."""
-    refusals = (
-        _walltime(partition, request),
-        _nodes(partition, request),
-        _cores(partition, request),
-        _gpus(partition, request),
-        _memory(partition, request),
-    )
+    refusals = (check(partition, request) for check in (_walltime, _nodes, _cores, _gpus, _memory))
     return tuple(refusal for refusal in refusals if refusal is not None)
 
 

@@ -11,7 +11,7 @@ from leadline.core.estimate import Estimate, Interval, Target
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import RiskWeights
-from leadline.core.systems import Billing, Partition
+from leadline.core.systems import Partition
 from leadline.core.units import GIB, HOUR_S, MINUTE_S
 from leadline.uncertainty.distributions import Distribution, HalfLogNormals, log_spreads, quantile
 
@@ -213,12 +213,9 @@ def _charged(partition: Partition, share: ResourceSpec, memory_bytes: float) -> 
     billing = partition.billing
     if billing is None or not (billing.memory_bytes_per_core or billing.memory_bytes_per_gpu or billing.gib_hour):
         return 0.0
-    bills = [_hourly(billing, share, partition, math.ceil(memory_bytes * times)) for times in (1, 2)]
+    shares = [replace(share, memory_bytes_per_node=math.ceil(memory_bytes * times)) for times in (1, 2)]
+    bills = [compute_charge(billing, request, 1.0, partition.node) or 0.0 for request in shares]
     return round(max(0.0, bills[1] / bills[0] - 1), 1) if all(bills) else 0.0
-
-
-def _hourly(billing: Billing, share: ResourceSpec, partition: Partition, memory_bytes: int) -> float:
-    return compute_charge(billing, replace(share, memory_bytes_per_node=memory_bytes), 1.0, partition.node) or 0.0
 
 
 def _decision(limit: Limit) -> tuple[LimitReason, float, float]:

@@ -75,7 +75,9 @@ class AdditiveForm(Frozen):
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:  # noqa: ARG002 - nothing is drawn
         """Return the likeliest sums of the search, each with its evidence."""
         dictionary = _dictionary(problem)
-        design, target = _design(problem, dictionary)
+        # The combination of the columns should be `target`: relative errors by weight.
+        target = np.sqrt(problem.weight)
+        design = np.exp(np.minimum(dictionary.logs(problem.u) - problem.logs[:, None], 300.0)) * target[:, None]
         search = TermSearch(design, target, dictionary.price, np.sum(design**2, axis=0))
         first = max((search.climb(start) for start in search.starts()), key=search.evidence)
         off = search.off(first)
@@ -140,13 +142,6 @@ def _categories(problem: FormProblem) -> list[tuple[float, float, float]]:
             gates += [(float(column), float(values[0]), float(values[1]))]
             gates += [(float(column), float(values[1]), float(values[0]))]
     return gates
-
-
-def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Array]:
-    """Return the matrix whose combination should be ``target``: relative errors by weight."""
-    root = np.sqrt(problem.weight)
-    design = np.exp(np.minimum(dictionary.logs(problem.u) - problem.logs[:, None], 300.0)) * root[:, None]
-    return design, root
 
 
 class TermSearch(Frozen):

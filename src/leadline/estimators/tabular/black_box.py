@@ -75,21 +75,14 @@ class BlackBox(Frozen):
 
         logs = impute_censored(table, expect)
         regressor = self.regression.fit(x, logs, table.weight, seed)
-        return FittedBlackBox(
-            self.name, encoder, regressor, error, self.growth, np.array([table.logs.min(), table.logs.max()])
-        )
+        limits = np.array([table.logs.min(), table.logs.max()])
+        return FittedBlackBox(self.name, encoder, regressor, error, self.growth, limits)
 
     def load(self, state: State) -> FittedBlackBox:
         """Return the fitted estimator that ``dump`` gave."""
-        figures = floats(state["figures"])
-        return FittedBlackBox(
-            self.name,
-            FeatureEncoding.load(unnest("encoding", state)),
-            self.regression.load(unnest("regressor", state)),
-            float(figures[0]),
-            float(figures[1]),
-            figures[2:],
-        )
+        figures, encoder = floats(state["figures"]), FeatureEncoding.load(unnest("encoding", state))
+        regressor = self.regression.load(unnest("regressor", state))
+        return FittedBlackBox(self.name, encoder, regressor, float(figures[0]), float(figures[1]), figures[2:])
 
     def _error(self, x: Array, table: SampleTable, seed: int) -> float:
         """Return the deviation out of fold on (at most ``ENOUGH``) measured samples, split by configuration."""

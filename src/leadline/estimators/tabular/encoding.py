@@ -95,16 +95,9 @@ def learn_encoding(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> F
         else math.nan
         for group in groups
     ]
-    return FeatureEncoding(
-        numbers,
-        categories,
-        mean,
-        deviation,
-        merge,
-        tuple(" + ".join(names[member] for member, _ in group) for group in groups),
-        np.array([int(carries[group[0][0]]) for group in groups], np.int64),
-        np.array(stretch, np.float64),
-    )
+    columns = tuple(" + ".join(names[member] for member, _ in group) for group in groups)
+    scales = np.array([int(carries[group[0][0]]) for group in groups], np.int64)
+    return FeatureEncoding(numbers, categories, mean, deviation, merge, columns, scales, np.array(stretch, np.float64))
 
 
 def _learn_numbers(rows: Sequence[Row]) -> NumericFeatures:

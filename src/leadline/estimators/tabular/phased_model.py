@@ -83,9 +83,7 @@ class UnitModel(Frozen):
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnitModel:
         """Fit all models to the completed runs with watched units; ``InvalidInput`` if there are too few of them."""
-        watched = [
-            sample for sample in samples if min(sample.units or 0, sample.unit_s or 0) > 0 and not sample.censored
-        ]
+        watched = [run for run in samples if min(run.units or 0, run.unit_s or 0) > 0 and not run.censored]
         if len(watched) < LEAST_UNIT_RUNS:
             raise InvalidInput(
                 f"{self.name} needs at least {LEAST_UNIT_RUNS} finished runs whose units of work were watched, "
@@ -105,23 +103,19 @@ class UnitModel(Frozen):
         table = tabulate_samples(watched, least=LEAST_UNIT_RUNS, estimator=self.name)
         encoder = encoding.learn_encoding(table.rows, scale_features)
         x = encoder.encode(table.rows)[0]
-        straight = FittedUnitModel(
-            self.name, count, unit, loop, encoder, corrections.no_full_scale_correction(x.shape[1])
-        )
+        none = corrections.no_full_scale_correction(x.shape[1])
+        straight = FittedUnitModel(self.name, count, unit, loop, encoder, none)
         logs = np.log(straight.predict(table.rows).point)
-        return replace(
-            straight,
-            bend=corrections.fit_full_scale_correction(x, logs, table, table.logs, encoder.scales.astype(bool)),
-        )
+        bend = corrections.fit_full_scale_correction(x, logs, table, table.logs, encoder.scales.astype(bool))
+        return replace(straight, bend=bend)
 
     def load(self, state: State) -> FittedUnitModel:
         """Return the fitted laws that ``dump`` gave."""
         count, loop = (self.law.load(unnest(name, state)) for name in (COUNT, LOOP))
         unit = self.unit.load(unnest(UNIT, state))
         encoder = FeatureEncoding.load(unnest("encoding", state))
-        return FittedUnitModel(
-            self.name, count, unit, loop, encoder, corrections.load_full_scale_correction(unnest("bend", state))
-        )
+        bend = corrections.load_full_scale_correction(unnest("bend", state))
+        return FittedUnitModel(self.name, count, unit, loop, encoder, bend)
 
 
 def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> tuple[FeatureEncoding, Array, Array]:
@@ -213,9 +207,8 @@ class PhasedModel(Frozen):
         reported = [sample for sample in samples if 0 < _startup(sample) < sample.value]
         if len(reported) < LEAST_PHASED_RUNS or _unit_count_deviation(reported, scale_features) > UNLIKE:
             unlike = [replace(sample, units=None, unit_s=None) for sample in samples]
-            return FittedPhasedModel(
-                self.name, {WHOLE: self.recipe.fit(unlike, scale_features=scale_features, seed=seed)}
-            )
+            whole = self.recipe.fit(unlike, scale_features=scale_features, seed=seed)
+            return FittedPhasedModel(self.name, {WHOLE: whole})
 
         def fit(
             recipe: TabularEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool
@@ -234,9 +227,8 @@ class PhasedModel(Frozen):
             sample for sample in reported if sample.work_s and _startup(sample) + sample.work_s < MOST * sample.value
         ]
         if len(watched) < max(LEAST_PHASED_RUNS, 0.8 * len(reported)):
-            return FittedPhasedModel(
-                self.name, {STARTUP: startup, WORK: fit(self.recipe, samples, remaining, last=True)}
-            )
+            work = fit(self.recipe, samples, remaining, last=True)
+            return FittedPhasedModel(self.name, {STARTUP: startup, WORK: work})
         cut_off = [at for at, sample in enumerate(samples) if sample.censored]
         watched = [sample for sample in watched if not sample.censored]
         work = fit(
@@ -246,9 +238,8 @@ class PhasedModel(Frozen):
             last=True,
         )
         remaining = _subtract_phase(samples, remaining, [sample.work_s for sample in samples], work)
-        return FittedPhasedModel(
-            self.name, {STARTUP: startup, WORK: work, REST: fit(self.phase_recipe, samples, remaining, last=True)}
-        )
+        rest = fit(self.phase_recipe, samples, remaining, last=True)
+        return FittedPhasedModel(self.name, {STARTUP: startup, WORK: work, REST: rest})
 
     def load(self, state: State) -> FittedPhasedModel:
         """Return the fitted phases that ``dump`` gave."""
@@ -299,9 +290,7 @@ def _subtract_phase(
 ) -> list[float]:
     """Return ``values`` without a phase, as reported or else as predicted."""
     predicted: Array = fitted.predict([sample.features for sample in samples]).point
-    phase_s = [
-        sample if sample is not None else float(guess) for sample, guess in zip(reported, predicted, strict=True)
-    ]
+    phase_s = [float(guess) if known is None else known for known, guess in zip(reported, predicted, strict=True)]
     return [
         max(value - phase, LEAST_SHARE * sample.value)
         for sample, value, phase in zip(samples, values, phase_s, strict=True)

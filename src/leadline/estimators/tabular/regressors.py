@@ -110,16 +110,11 @@ class PerceptronRegression(Frozen):
                 warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early on purpose
                 network.fit(np.clip(inputs[at], -FAR, FAR), (y[at] - mean) / deviation)
             networks.append(network)
-        layers = tuple(
-            (
-                np.stack([member_network.coefs_[i] for member_network in networks])[
-                    :, : x.shape[1] if i == 0 else None
-                ],
-                np.stack([member_network.intercepts_[i] for member_network in networks])[:, None, :],
-            )
-            for i in range(len(HIDDEN) + 1)
-        )
-        return Perceptrons(mean, deviation, layers)
+        layers = []
+        for i in range(len(HIDDEN) + 1):
+            weights = np.stack([network.coefs_[i] for network in networks])[:, : x.shape[1] if i == 0 else None]
+            layers.append((weights, np.stack([network.intercepts_[i] for network in networks])[:, None, :]))
+        return Perceptrons(mean, deviation, tuple(layers))
 
     def load(self, state: State) -> Perceptrons:
         """Return the networks that ``dump`` gave."""

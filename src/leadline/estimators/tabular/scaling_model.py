@@ -174,17 +174,9 @@ class ScalingModel(Frozen):
         laws = tuple(self.form.load(unnest(f"law{i}", state)) for i in range(len(shares)))
         encoder = FeatureEncoding.load(unnest("encoding", state))
         more = corrections.load_unit_time_correction(unnest("correction", state))
-        return FittedScalingModel(
-            self.name,
-            encoder,
-            integers(state["crosses"]).reshape(-1, 2),
-            laws,
-            shares,
-            more,
-            corrections.load_full_scale_correction(unnest("bend", state)),
-            float(figures[0]),
-            figures[1:3],
-        )
+        bent = corrections.load_full_scale_correction(unnest("bend", state))
+        crosses, error = integers(state["crosses"]).reshape(-1, 2), float(figures[0])
+        return FittedScalingModel(self.name, encoder, crosses, laws, shares, more, bent, error, figures[1:3])
 
 
 class _Task(Frozen):

@@ -179,16 +179,9 @@ def convert_trees(trees: list[Any], *, base: float, rate: float) -> Trees:
             )
         )
     column, threshold, left, right, value = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return Trees(
-        base,
-        max(tree.max_depth for tree in trees),
-        starts.astype(np.int64),
-        column.astype(np.int64),
-        threshold.astype(np.float64),
-        left.astype(np.int64),
-        right.astype(np.int64),
-        value.astype(np.float64),
-    )
+    starts, column, left, right = (array.astype(np.int64) for array in (starts, column, left, right))
+    threshold, value = threshold.astype(np.float64), value.astype(np.float64)
+    return Trees(base, max(tree.max_depth for tree in trees), starts, column, threshold, left, right, value)
 
 
 LEAFWISE_ROUNDS = 1000
