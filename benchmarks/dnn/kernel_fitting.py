@@ -23,7 +23,7 @@ from leadline.estimators.step_time.swept_kernels import (
     tabulate_kernels,
     visible_residuals,
 )
-from leadline.estimators.tabular.trees import Trees, fit_boosted_trees, load_trees
+from leadline.estimators.tabular.trees import Trees, fit_boosted_trees
 
 LAW_ROWS = 500
 """Kernels per device and group in the analytical fit; more hardly change a dozen parameters."""
@@ -105,7 +105,7 @@ def _trees(number: int, timings: KernelSamples, at: Array, effects: Array, seed:
         max_features=0.4,
         random_state=seed,
     )
-    return load_trees(compact_trees(grown))  # as they are kept, in single precision
+    return Trees.load(compact_trees(grown))  # as they are kept, in single precision
 
 
 def _some(device: IntArray, most: int, seed: int) -> IntArray:

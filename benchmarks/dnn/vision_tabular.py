@@ -8,7 +8,7 @@ import numpy.typing as npt
 from benchmarks.dnn.measured_steps import VISION, MeasuredSteps
 from benchmarks.dnn.vision_lab import DEVICES, FOLDS, VisionLab, fold_numbers, setting_of
 from leadline.core.runs import Sample, Scale, Value
-from leadline.estimators.ports import FittedEstimator, StorableEstimator
+from leadline.estimators.ports import FittedEstimator, TabularEstimator
 from leadline.estimators.step_time.selection import Domain, StepGroup
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, step_features
 from leadline.estimators.tabular.registry import AMPLE_DATA_ESTIMATOR
@@ -36,7 +36,7 @@ class StepTable:
         features, ideal_s = step_features(lab.steps.table, questions)
         return cls(features, ideal_s, lab.steps.step_s)
 
-    def fitted(self, rows: Whole, estimator: StorableEstimator = AMPLE_DATA_ESTIMATOR) -> FittedEstimator:
+    def fitted(self, rows: Whole, estimator: TabularEstimator = AMPLE_DATA_ESTIMATOR) -> FittedEstimator:
         """Fit ``estimator`` to the measured steps of ``rows`` in units of their ideal ones."""
         ratios = self.step_s[rows] / self.ideal_s[rows]
         samples = [

@@ -11,14 +11,12 @@ from leadline.estimators.progress.live_estimates import (
     ENOUGH_ERRORS,
     MOST_SPREAD,
     SHARES,
-    LiveError,
     LiveEstimate,
     LiveTable,
-    collect_errors,
     combine_evidence,
     evidence_before,
+    log_odds,
     memory_evidence,
-    nearest_share,
     remaining_by_progress,
 )
 
@@ -41,6 +39,19 @@ class ProgressPoll:
     before: Interval | None = None
     memory: tuple[tuple[float, float], ...] = ()
     peak_memory_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveError:
+    """One error of a live estimate at the ``share`` that it took as done.
+
+    The ``score`` is ln(remaining ÷ predicted remaining) in the estimate's own spreads; for memory that of the peak.
+    Polls of one run share ``run``.
+    """
+
+    share: float
+    score: float
+    run: str
 
 
 def calibrate_live(polls: Sequence[ProgressPoll]) -> LiveTable:
@@ -97,3 +108,23 @@ def _memory(poll: ProgressPoll, elapsed: LiveEstimate) -> list[LiveError]:
     if evidence is None or poll.peak_memory_bytes <= 0:
         return []
     return [LiveError(elapsed.done, (math.log(poll.peak_memory_bytes) - evidence.log) / evidence.spread, poll.run)]
+
+
+def collect_errors(errors: Sequence[LiveError]) -> tuple[tuple[float, ...], ...]:
+    """Return the sorted scores at each of ``SHARES``; each run adds its nearest poll."""
+    bands = []
+    for place, share in enumerate(SHARES):
+        nearest: dict[str, LiveError] = {}
+        for error in errors:
+            if nearest_share(error.share) != place:
+                continue
+            kept = nearest.get(error.run)
+            if kept is None or abs(error.share - share) < abs(kept.share - share):
+                nearest[error.run] = error
+        bands.append(tuple(sorted(round(error.score, 4) for error in nearest.values())))
+    return tuple(bands)
+
+
+def nearest_share(share: float) -> int:
+    """Return the number of the nearest of ``SHARES``, in log-odds."""
+    return min(range(len(SHARES)), key=lambda place: abs(log_odds(SHARES[place]) - log_odds(share)))

@@ -17,7 +17,7 @@ from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partit
 from leadline.core.units import GIB
 from leadline.recommendation.feasibility import PlacementCandidate, check_configuration, check_place
 from leadline.recommendation.ranking import pareto_front, rank_candidates
-from leadline.recommendation.requests import resources_for_estimate, round_walltime_s
+from leadline.recommendation.requests import request_for_estimate, round_walltime_s
 from leadline.uncertainty.distributions import quantile
 
 GPU = Device("V100", "nvidia", DeviceKind.GPU, memory_bytes=16 * GIB)
@@ -145,7 +145,7 @@ def test_a_risk_outside_its_range_is_refused(risk):
 
 def test_a_gpu_job_requests_the_share_of_cores_of_its_gpus():
     one = HARP[0]
-    assert resources_for_estimate(one.estimate, one.partition, 0.05).cores_per_task == 24
+    assert request_for_estimate(one.estimate, one.partition, 0.05).resources.cores_per_task == 24
 
 
 def waiting(one, *quantiles_s):

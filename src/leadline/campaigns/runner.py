@@ -23,9 +23,9 @@ from leadline.campaigns.journal import (
 )
 from leadline.core.campaigns import Campaign, Design, PlannedRun
 from leadline.core.jobs import JobSpec, JobState
-from leadline.core.ports import HistoryStore
 from leadline.core.runs import Run
 from leadline.execution.schedulers.job_queue import JobQueue, QueueEntry, QueueJournal
+from leadline.history.sqlite import SqliteHistory
 
 MIN_HOPELESS_RUNS = 3
 """Number of initial runs that must fail in the same way to end the call."""
@@ -91,7 +91,7 @@ class Runner:
         *,
         journal: QueueJournal,
         folder: Path,
-        history: HistoryStore | None,
+        history: SqliteHistory | None,
         propose: ProposeRuns | None = None,
         place: Callable[[JobSpec], JobSpec] = lambda spec: spec,
         max_runs: int | None = None,

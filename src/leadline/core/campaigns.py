@@ -1,10 +1,12 @@
 """Campaigns: which runs of an application to make, at which scale, under which budget."""
 
 import hashlib
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import field
+
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.runs import Scale, Value
 
@@ -29,16 +31,14 @@ class ParameterKind(StrEnum):
         return self in (ParameterKind.LOG, ParameterKind.LOG_INTEGER)
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Frozen):
     """The values from ``low`` to ``high``, both included; ``low ≤ high``."""
 
     low: float
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Frozen):
     """One ``{name}`` of the command.
 
     A numeric parameter has a range at each scale and carries scale if the ranges differ. Its explicit ``values``, if
@@ -71,8 +71,7 @@ class BudgetUnit(StrEnum):
     USD = "USD"
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Frozen):
     """Limit on the total consumption of a campaign."""
 
     amount: float
@@ -90,45 +89,35 @@ class Design(StrEnum):
     GRID = "grid"
 
 
-@dataclass(frozen=True, slots=True)
-class Campaign:
+class Campaign(Frozen):
     """The contents of a campaign file."""
 
     name: str
-    command: tuple[str, ...]
-    """Words of the command line, with ``{parameters}`` and ``{resources}``."""
+    command: tuple[str, ...]  # words of the command line, with `{parameters}` and `{resources}`
     parameters: tuple[Parameter, ...]
     cores: tuple[int, ...] = (1,)
     gpus: tuple[int, ...] = (0,)
     memory_bytes: tuple[int, ...] = ()
-    partitions: tuple[str, ...] = ()
-    """Values to vary."""
+    partitions: tuple[str, ...] = ()  # values to vary
     budget: Budget | None = None
     scaled_down_runs: int | None = None
-    full_scale_runs: int | None = None
-    """Limits on the number of configurations; ``None`` leaves it to the budget."""
-    repeats: int = 1
-    """Runs of each configuration."""
-    walltime_s: float | None = None
-    """Limit of each run."""
+    full_scale_runs: int | None = None  # limits on the number of configurations; `None` leaves it to the budget
+    repeats: int = 1  # runs of each configuration
+    walltime_s: float | None = None  # limit of each run
     design: Design = Design.ADAPTIVE
     seed: int = 0
     core_hour: float | None = None
-    gpu_hour: float | None = None
-    """Prices in US dollars."""
-    first_run_s: float | None = None
-    """The user's guess for the cheapest run, used for forecasts before the first run."""
+    gpu_hour: float | None = None  # prices in US dollars
+    first_run_s: float | None = None  # the user's guess for the cheapest run, used for forecasts before the first run
     workdir: str | None = None
     setup: tuple[str, ...] = ()
-    watch: bool = True
-    """True if to time the loops of Python scripts."""
+    watch: bool = True  # True if to time the loops of Python scripts
     environment: dict[str, str] = field(default_factory=dict)
     system: str | None = None
     account: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Frozen):
     """One point of a campaign: parameter values and resources."""
 
     parameters: dict[str, Value]
@@ -136,8 +125,7 @@ class Configuration:
     partition: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
+class PlannedRun(Frozen):
     """A run to make; ``forecast_s`` is ``None`` while there is nothing to forecast from."""
 
     campaign: str

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from typing import Any, get_args
 
 import msgspec
+
+from leadline.core.frozen import Frozen
 
 _MESSAGE = re.compile(r"(?P<reason>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
@@ -26,8 +27,7 @@ _KINDS = {str: "str", int: "int", float: "float", bool: "bool", list: "array", d
 """Python type → msgspec's name of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Frozen):
     """A value that a path may lead to, and the name of the innermost entry on the way."""
 
     value: Any
@@ -104,12 +104,10 @@ def _walk(place: _Place, steps: list[tuple[str | None, str | None]]) -> Iterator
 
 
 def _first_wrong(places: list[_Place], is_wrong: Callable[[Any], bool]) -> _Place:
-    """Return the first place with a wrong value, else an empty one."""
     return next((place for place in places if is_wrong(place.value)), _Place(None))
 
 
 def _structs(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - a type, or a union of them
-    """Yield a struct and the structs within it."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         yield kind
         for field in msgspec.structs.fields(kind):
@@ -123,7 +121,6 @@ def _field_names(kind: type[Any]) -> list[str]:
 
 
 def _enum_members(kind: type[Any], key: str) -> list[Any]:
-    """Return the members that a field of that name may have."""
     types = [field.type for struct in _structs(kind) for field in msgspec.structs.fields(struct) if field.name == key]
     choices = [choice for field_type in types for choice in (field_type, *get_args(field_type))]
     enums = (choice for choice in choices if isinstance(choice, type) and issubclass(choice, Enum))

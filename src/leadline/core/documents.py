@@ -24,11 +24,7 @@ def to_json(document: object, *, indent: int = 2) -> str:
 
 
 def from_json(text: str | bytes, kind: type[T], *, label: str) -> T:
-    """Decode a dataclass from JSON text; ``label`` names the text in the error.
-
-    Raises:
-        InvalidInput: the text is not JSON, or a field is missing, unknown or of the wrong type.
-    """
+    """Decode a frozen value from JSON text, which ``label`` names; ``InvalidInput`` if it is not such a value."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as error:
@@ -36,20 +32,12 @@ def from_json(text: str | bytes, kind: type[T], *, label: str) -> T:
 
 
 def from_toml(text: str, kind: type[T], *, label: str) -> T:
-    """Decode a struct from TOML text; ``label`` names the text in the error.
-
-    Raises:
-        InvalidInput: the text is not TOML, or a key is missing, unknown or of the wrong type; gives the line.
-    """
+    """Decode a struct from TOML text as ``parse_toml`` and ``convert_toml`` do."""
     return convert_toml(parse_toml(text, label=label), kind, text=text, label=label)
 
 
 def convert_toml(document: dict[str, Any], kind: type[T], *, text: str, label: str) -> T:
-    """Convert parsed TOML to a struct; an error quotes the line of ``text``, which ``label`` names.
-
-    Raises:
-        InvalidInput: a key is missing, unknown or of the wrong type.
-    """
+    """Convert parsed TOML to a struct; ``InvalidInput`` for a wrong key quotes the line of ``text``."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -69,11 +57,7 @@ def explain_read_error(error: OSError | UnicodeDecodeError) -> str:
 
 
 def parse_toml(text: str, *, label: str) -> dict[str, Any]:
-    """Parse TOML text; ``label`` names the text in the error.
-
-    Raises:
-        InvalidInput: the text is not TOML; gives the line.
-    """
+    """Parse TOML text, which ``label`` names; ``InvalidInput`` gives the line that is not TOML."""
     import tomllib  # noqa: PLC0415 - slows down the start of the job wrapper, which reads no TOML
 
     try:

@@ -53,12 +53,7 @@ class UnknownName(InvalidInput):
 
 
 class Untraceable(LeadlineError):
-    """The user's model or script cannot be traced.
-
-    Args:
-        reason: one sentence.
-        location: ``file:line`` in the user's code where tracing stopped, if known.
-    """
+    """The user's model or script cannot be traced; ``location`` is the ``file:line`` where it stopped, if known."""
 
     def __init__(self, reason: str, location: str | None = None) -> None:
         super().__init__(f"{location}: {reason}" if location else reason)

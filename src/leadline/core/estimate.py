@@ -1,42 +1,35 @@
 """Estimates: a predicted value, its interval, and the evidence behind it."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
-NORMAL_90 = 1.645
-"""Standard deviations on each side of the mean that hold 90 % of a normal distribution."""
+from msgspec import field
+
+from leadline.core.frozen import Frozen
+
+NORMAL_90 = 1.645  # standard deviations on each side of the mean that hold 90 % of a normal distribution
 
 
 class Tier(StrEnum):
     """Evidence behind an estimate, weakest first."""
 
-    BLACK_BOX = "black-box"
-    """Gradient boosting on a feature table, trained on measured steps."""
-    SPECS = "specs"
-    """Vendor specifications only: wide intervals."""
-    CALIBRATED = "calibrated"
-    """A micro-benchmark sweep on that device."""
-    LEARNED = "learned"
-    """A model fitted on measured runs."""
+    BLACK_BOX = "black-box"  # gradient boosting on a feature table, trained on measured steps
+    SPECS = "specs"  # vendor specifications only: wide intervals
+    CALIBRATED = "calibrated"  # a micro-benchmark sweep on that device
+    LEARNED = "learned"  # a model fitted on measured runs
 
 
 class EstimatorChoice(StrEnum):
     """Step-time estimators that a user can select instead of the most accurate one."""
 
-    OP_UTILIZATION = "law"
-    """The model of op utilization, trained on measured steps."""
+    OP_UTILIZATION = "law"  # the model of op utilization, trained on measured steps
     KERNELS = "kernels"
     """One prediction per kernel, trained on other devices and on this device's calibration sweep if there is one."""
-    NETWORK = "network"
-    """The graph neural network, trained on measured steps."""
-    BLACK_BOX = "black-box"
-    """Gradient boosting on a feature table, trained on measured steps."""
-    SPECS = "specs"
-    """Vendor specifications."""
+    NETWORK = "network"  # the graph neural network, trained on measured steps
+    BLACK_BOX = "black-box"  # gradient boosting on a feature table, trained on measured steps
+    SPECS = "specs"  # vendor specifications
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Frozen):
     """A point estimate and the range that holds the true value with probability ``level``; ``low ≤ point ≤ high``."""
 
     point: float
@@ -49,8 +42,7 @@ class Interval:
         return Interval(self.point * factor, self.low * factor, self.high * factor, self.level)
 
 
-@dataclass(frozen=True, slots=True)
-class Basis:
+class Basis(Frozen):
     """The evidence for an estimate: its tier, and reasons that a user can check."""
 
     tier: Tier
@@ -59,8 +51,7 @@ class Basis:
     memory_breakdown_bytes: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Frozen):
     """The device of an estimate, alone or as ``gpus`` of a partition of a system."""
 
     device: str
@@ -71,8 +62,7 @@ class Target:
     nodes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTimes:
+class TokenTimes(Frozen):
     """Latency and throughput of a language model on one batch of prompts: a prefill, then one decode step a token.
 
     The decode fields are ``None`` where the prefill makes the only token.
@@ -81,24 +71,16 @@ class TokenTimes:
     prompt_tokens: int
     generated_tokens: int
     time_to_first_token_s: Interval
-    time_per_output_token_s: Interval | None
-    """The mean decode step."""
-    first_decode_step_s: Interval | None
-    """The decode step with the shortest KV cache."""
-    last_decode_step_s: Interval | None
-    """The decode step with the longest KV cache."""
-    output_tokens_per_s: Interval
-    """Tokens of all sequences on all GPUs over the whole answer, prefill included."""
-    kv_cache_bytes: int
-    """The final size of one GPU's cache."""
-    replayed_answer_s: Interval | None
-    """The whole answer with CUDA graphs, without launch overhead; ``None`` on a CPU."""
-    replayed_per_output_token_s: Interval | None
-    """The mean decode step with CUDA graphs; ``None`` on a CPU."""
+    time_per_output_token_s: Interval | None  # the mean decode step
+    first_decode_step_s: Interval | None  # the decode step with the shortest KV cache
+    last_decode_step_s: Interval | None  # the decode step with the longest KV cache
+    output_tokens_per_s: Interval  # tokens of all sequences on all GPUs over the whole answer, prefill included
+    kv_cache_bytes: int  # the final size of one GPU's cache
+    replayed_answer_s: Interval | None  # the whole answer with CUDA graphs, without launch overhead; `None` on a CPU
+    replayed_per_output_token_s: Interval | None  # the mean decode step with CUDA graphs; `None` on a CPU
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Frozen):
     """Predicted time, memory and cost of a workload on one target.
 
     A quantity that could not be predicted is ``None``, and ``unknown`` gives the reason.
@@ -107,17 +89,14 @@ class Estimate:
     target: Target
     estimator: str
     basis: Basis
-    elapsed_s: Interval | None = None
-    """The whole job."""
+    elapsed_s: Interval | None = None  # the whole job
     step_s: Interval | None = None
     """One optimizer step, one forward pass in inference, or one batch of whole answers in generation."""
     gpu_memory_bytes: Interval | None = None
     host_memory_bytes: Interval | None = None
-    device_memory_bytes: int | None = None
-    """The capacity of the device, to compare ``gpu_memory_bytes`` with."""
+    device_memory_bytes: int | None = None  # the capacity of the device, to compare `gpu_memory_bytes` with
     cost: Interval | None = None
     currency: str | None = None
     unknown: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    token_times: TokenTimes | None = None
-    """The parts of ``step_s`` in generation."""
+    token_times: TokenTimes | None = None  # the parts of `step_s` in generation

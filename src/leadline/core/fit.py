@@ -1,34 +1,29 @@
 """Memory fit: whether a job fits, by what margin, and which changes would make it fit."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import field
+
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.units import format_bytes
 
 
 class ChangeCost(StrEnum):
     """The cost of a change other than time, cheapest first."""
 
-    NOTHING = "nothing"
-    """The results stay the same up to rounding order."""
-    HARDWARE = "hardware"
-    """More devices, or a different one."""
-    RESULTS = "results"
-    """The results change: another optimizer, another weight format, or fewer trained weights."""
+    NOTHING = "nothing"  # the results stay the same up to rounding order
+    HARDWARE = "hardware"  # more devices, or a different one
+    RESULTS = "results"  # the results change: another optimizer, another weight format, or fewer trained weights
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCheck:
+class MemoryCheck(Frozen):
     """A job's need for device or host memory, compared with the capacity."""
 
     kind: str
-    needed_bytes: float
-    """The memory that the job exceeds only with the accepted risk."""
-    there_bytes: float | None
-    """The capacity, or ``None`` if unknown."""
-    risk: float | None
-    """The probability that the job needs more than the capacity."""
+    needed_bytes: float  # the memory that the job exceeds only with the accepted risk
+    there_bytes: float | None  # the capacity, or `None` if unknown
+    risk: float | None  # the probability that the job needs more than the capacity
 
     @property
     def fits(self) -> bool | None:
@@ -48,21 +43,16 @@ class MemoryCheck:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FitChange:
+class FitChange(Frozen):
     """A change that the user could make, and its effect."""
 
     what: str
-    options: tuple[str, ...]
-    """The command-line options for it; empty if Leadline has none."""
-    asks: ChangeCost
-    """The cost of the change other than time."""
+    options: tuple[str, ...]  # the command-line options for it; empty if Leadline has none
+    asks: ChangeCost  # the cost of the change other than time
     check: MemoryCheck
     step_s: Interval | None = None
-    slower: float | None = None
-    """Time for the same samples relative to no change; ``None`` if unknown."""
-    dearer: float | None = None
-    """GPU hours relative to no change; ``None`` if unknown."""
+    slower: float | None = None  # time for the same samples relative to no change; `None` if unknown
+    dearer: float | None = None  # GPU hours relative to no change; `None` if unknown
 
     @property
     def fits(self) -> bool:
@@ -70,17 +60,13 @@ class FitChange:
         return self.check.fits is True
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySnapshot:
+class MemorySnapshot(Frozen):
     """The contents of device memory at one point of a step, in ``stage`` of it."""
 
-    share: float
-    """Progress through the step's allocations and releases, from 0 to 1."""
+    share: float  # progress through the step's allocations and releases, from 0 to 1
     stage: str
-    held_bytes: dict[str, int]
-    """Bytes of tensors by category."""
-    reserved_bytes: int
-    """Bytes that the allocator has reserved for them."""
+    held_bytes: dict[str, int]  # bytes of tensors by category
+    reserved_bytes: int  # bytes that the allocator has reserved for them
 
     @property
     def total_bytes(self) -> int:
@@ -88,18 +74,13 @@ class MemorySnapshot:
         return sum(self.held_bytes.values())
 
 
-@dataclass(frozen=True, slots=True)
-class ServingCapacity:
+class ServingCapacity(Frozen):
     """Number of sequences that a device serves at once when a paged KV cache fills it."""
 
-    share: float
-    """Fraction of the device that the engine uses."""
-    block: int
-    """Tokens in a cache block."""
-    cache_bytes: float
-    """Bytes left for cache blocks."""
-    tokens: int
-    """Final length of each sequence."""
+    share: float  # fraction of the device that the engine uses
+    block: int  # tokens in a cache block
+    cache_bytes: float  # bytes left for cache blocks
+    tokens: int  # final length of each sequence
     sequences: int
 
     @property
@@ -111,8 +92,7 @@ class ServingCapacity:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class FitReport:
+class FitReport(Frozen):
     """The memory fit on one target: its checks, the largest batch, and possible changes."""
 
     place: str
@@ -121,17 +101,13 @@ class FitReport:
     accepted_risk: float
     checks: tuple[MemoryCheck, ...]
     batch: int | None = None
-    largest_batch: int | None = None
-    """0 if not even one sample fits; ``None`` if not computed (see ``why_no_batch``)."""
+    largest_batch: int | None = None  # 0 if not even one sample fits; `None` if not computed (see `why_no_batch`)
     why_no_batch: str = ""
     changes: tuple[FitChange, ...] = ()
     notes: tuple[str, ...] = ()
-    moments: tuple[MemorySnapshot, ...] = ()
-    """Snapshots evenly spaced over the step, if requested."""
-    host_parts_bytes: dict[str, float] = field(default_factory=dict)
-    """Peak host memory of each process, by name."""
-    serving: ServingCapacity | None = None
-    """Set for a paged KV cache."""
+    moments: tuple[MemorySnapshot, ...] = ()  # snapshots evenly spaced over the step, if requested
+    host_parts_bytes: dict[str, float] = field(default_factory=dict)  # peak host memory of each process, by name
+    serving: ServingCapacity | None = None  # set for a paged KV cache
 
     @property
     def fits(self) -> bool | None:

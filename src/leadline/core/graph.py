@@ -1,8 +1,11 @@
 """The op graph: one optimizer step or forward pass as a list of ops, with its memory timeline."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 
 BYTES_PER_ELEMENT = {
     "complex128": 16, "float64": 8, "int64": 8, "complex64": 8, "float32": 4, "int32": 4, "tf32": 4,
@@ -54,45 +57,35 @@ class StorageCategory(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Frozen):
     """Shape and dtype (PyTorch's names) of one tensor."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(Frozen):
     """One kernel launch as the framework sees it."""
 
-    name: str
-    """The framework's own name, such as ``aten.convolution``."""
+    name: str  # the framework's own name, such as `aten.convolution`
     kind: OpKind
     stage: Stage
-    dtype: str
-    """The dtype the arithmetic runs in."""
-    flops: float
-    """Floating-point operations, a multiply-add counted as two."""
+    dtype: str  # the dtype the arithmetic runs in
+    flops: float  # Floating-point operations, a multiply-add counted as two
     bytes_read: float
-    bytes_written: float
-    """Traffic to device memory if nothing is cached; zero for a view."""
+    bytes_written: float  # traffic to device memory if nothing is cached; zero for a view
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     dims: dict[str, int] = field(default_factory=dict)
     """Sizes that decide the speed, by kind. GEMM: ``b, m, n, k``. CONV: ``n, c, k`` (channels in, out), ``h, w``
     (output), ``r, s`` (filter), ``groups, stride, dilation``; ATTENTION: ``b, h, q, kv, d``. COMMUNICATION:
     ``bytes`` (the larger of what goes in and what comes out) and ``ranks`` of the group."""
-    sources: tuple[int, ...] = ()
-    """Positions in the graph of the ops whose outputs this op reads."""
-    count: int = 1
-    """How often the op is repeated with the same sizes (identical layers of an expanded config)."""
-    kernels: int = 1
-    """Device kernels one call launches (a foreach optimizer launches several)."""
+    sources: tuple[int, ...] = ()  # positions in the graph of the ops whose outputs this op reads
+    count: int = 1  # how often the op is repeated with the same sizes (identical layers of an expanded config)
+    kernels: int = 1  # device kernels one call launches (a foreach optimizer launches several)
 
 
-@dataclass(frozen=True, slots=True)
-class StorageEvent:
+class StorageEvent(Frozen):
     """Device memory allocated (``size_bytes > 0``) or freed (``< 0``) just before op number ``op`` runs.
 
     ``storage`` identifies the allocation, which is freed at most once.
@@ -104,8 +97,7 @@ class StorageEvent:
     category: StorageCategory = StorageCategory.OTHER
 
 
-@dataclass(frozen=True, slots=True)
-class OpGraph:
+class OpGraph(Frozen):
     """The ops of one step in execution order, and the step's memory timeline.
 
     A training step is one optimizer step with all its accumulation micro-steps. An inference step is one forward pass.
@@ -114,21 +106,15 @@ class OpGraph:
     ops: tuple[Op, ...]
     events: tuple[StorageEvent, ...] = ()
     """The timeline; allocations that exist before the step (parameters, optimizer state) come first, at op 0."""
-    parameters: int = 0
-    """Number of weights."""
+    parameters: int = 0  # number of weights
     parameter_bytes: int = 0
-    device_type: str = "cuda"
-    """Kernel policy under which the ops were chosen, ``cuda`` or ``cpu``."""
-    source: str = ""
-    """The front-end."""
+    device_type: str = "cuda"  # kernel policy under which the ops were chosen, `cuda` or `cpu`
+    source: str = ""  # the front-end
     fallbacks: dict[str, int] = field(default_factory=dict)
     """Count of data-dependent ops whose result was assumed, by op."""
-    cache_heads: int = 0
-    """KV heads of the layer with the fewest; 0 without a cache."""
-    trained_bytes: int | None = None
-    """The part of ``parameter_bytes`` that has gradients; ``None`` for all of it."""
-    planned_bytes: int | None = None
-    """Memory that a compiler planned ahead of the step; ``None`` if none did."""
+    cache_heads: int = 0  # KV heads of the layer with the fewest; 0 without a cache
+    trained_bytes: int | None = None  # the part of `parameter_bytes` that has gradients; `None` for all of it
+    planned_bytes: int | None = None  # memory that a compiler planned ahead of the step; `None` if none did
 
     @property
     def is_training(self) -> bool:
@@ -146,8 +132,7 @@ class OpGraph:
         return float(sum((op.bytes_read + op.bytes_written) * op.count for op in self.ops))
 
 
-@dataclass(frozen=True, slots=True)
-class LoopFacts:
+class LoopFacts(Frozen):
     """Facts about the training loop of a traced script; ``None`` if the script does not reveal them."""
 
     batch: int | None = None
@@ -163,34 +148,24 @@ class LoopFacts:
     optimizer: str | None = None
     script_bytes: int | None = None
     """Memory of the script's imports and data before the first step, without the framework."""
-    built_bytes: int | None = None
-    """Peak CPU tensor memory before the first step; tied weights exist twice for a while."""
-    script_s: float | None = None
-    """Processor seconds of the script's own imports and data."""
-    framework_s: float | None = None
-    """Processor seconds of the framework import, measured in the same process."""
-    load_s: float | None = None
-    """Seconds to load one batch in one process."""
-    pinned: bool | None = None
-    """True if the loader pins its batches."""
-    prefetch: int | None = None
-    """Batches that each loader worker keeps ready."""
-    batch_tensor_bytes: tuple[int, ...] = ()
-    """Size of each tensor of a batch."""
-    object_bytes: int | None = None
-    """Size of the data set as Python objects."""
+    built_bytes: int | None = None  # peak CPU tensor memory before the first step; tied weights exist twice for a while
+    script_s: float | None = None  # processor seconds of the script's own imports and data
+    framework_s: float | None = None  # processor seconds of the framework import, measured in the same process
+    load_s: float | None = None  # seconds to load one batch in one process
+    pinned: bool | None = None  # True if the loader pins its batches
+    prefetch: int | None = None  # batches that each loader worker keeps ready
+    batch_tensor_bytes: tuple[int, ...] = ()  # size of each tensor of a batch
+    object_bytes: int | None = None  # size of the data set as Python objects
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeStep:
+class DecodeStep(Frozen):
     """The pass that adds one token to each sequence when the last token is number ``length``."""
 
     length: int
     graph: OpGraph
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Frozen):
     """The decode steps after the prefill: one for each token but the first.
 
     A stretch holds one to three steps by increasing length: first, middle, last. Within a stretch, the work of a step
@@ -209,11 +184,9 @@ class Generation:
         return self.stretches[-1][-1].graph if self.stretches else None
 
     def total(self, value: Callable[[OpGraph], float]) -> float:
-        """Return the sum of ``value`` over all decode steps, evaluating few of them.
-
-        The steps of a stretch define a polynomial (Newton's form), which is summed in closed form. The sum is exact
-        where the value is linear or quadratic in the length.
-        """
+        """Return the sum of ``value`` over all decode steps, evaluating few of them."""
+        # The steps of a stretch define a polynomial (Newton's form), which is summed in closed form. The sum is exact
+        # where the value is linear or quadratic in the length.
         return sum(_summed([(step.length, value(step.graph)) for step in steps]) for steps in self.stretches)
 
 
@@ -235,23 +208,18 @@ def _summed(points: list[tuple[int, float]]) -> float:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class TracedJob:
+class TracedJob(Frozen):
     """Output of a front-end: the step, an evaluation pass if there is one, and facts about the loop.
 
     In generation, ``step`` is the prefill and ``generation`` follows it. With batches of different sizes, ``step`` is a
     mean batch, which decides the time. ``longer`` holds larger batches up to the largest, which decides the memory.
-
-    Attributes:
-        notes: assumptions and omissions, in sentences for the user.
-        low_confidence: set if the traced route is known to differ from the device's.
     """
 
     step: OpGraph
     loop: LoopFacts = LoopFacts()
     evaluation: OpGraph | None = None
-    notes: tuple[str, ...] = ()
-    low_confidence: bool = False
+    notes: tuple[str, ...] = ()  # assumptions and omissions, in sentences for the user
+    low_confidence: bool = False  # True if the traced route is known to differ from the device's
     generation: Generation | None = None
     longer: tuple[OpGraph, ...] = ()
 

@@ -1,7 +1,10 @@
 """Devices and machines: vendor specifications and measured calibration."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 
 
 class DeviceKind(StrEnum):
@@ -22,8 +25,7 @@ class Confidence(StrEnum):
     MEASURED = "measured"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTiming:
+class KernelTiming(Frozen):
     """One measured kernel: the median seconds of several calls, and the sizes it ran at."""
 
     kind: str
@@ -40,8 +42,7 @@ MAX_BUSY_SHARE = 0.1
 Above it, multi-threaded kernels wait for one another: at 100 %, those of a two-core CPU took 3 to 500 times as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(Frozen):
     """Measurements of a local device by ``leadline calibrate``.
 
     ``figures`` holds scalars by name, with the unit in the name: ``launch_s``, ``copy_bytes_per_s``,
@@ -80,8 +81,7 @@ RESIDENT_THREADS = {
 """Resident threads per multiprocessor by compute capability (CUDA C++ Programming Guide, technical specifications)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Frozen):
     """A GPU, CPU or other accelerator."""
 
     name: str
@@ -96,10 +96,8 @@ class Device:
     compute_capability: str | None = None
     form_factor: str | None = None
     memory_type: str | None = None
-    compute_units: int | None = None
-    """SMs, CUs or CPU cores."""
-    lanes_per_unit: int | None = None
-    """Float32 multiply-adds that a compute unit starts in a cycle."""
+    compute_units: int | None = None  # SMs, CUs or CPU cores
+    lanes_per_unit: int | None = None  # Float32 multiply-adds that a compute unit starts in a cycle
     boost_hz: float | None = None
     l2_bytes: int | None = None
     tdp_w: float | None = None
@@ -129,16 +127,12 @@ class Device:
         return "".join(c if c.isalnum() else "-" for c in self.name.lower()).strip("-")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """A machine that runs Leadline: host name, processor, logical CPUs, memory, and GPUs by driver name.
-
-    ``processor`` names its calibrated record in the catalog; empty if there is none.
-    """
+class Machine(Frozen):
+    """A machine that runs Leadline: host name, processor, logical CPUs, memory, and GPUs by driver name."""
 
     host: str
     cpu_model: str
     cpus: int
     memory_bytes: int
     gpus: tuple[str, ...] = ()
-    processor: str = ""
+    processor: str = ""  # name of its calibrated record in the catalog; empty if there is none

@@ -1,7 +1,10 @@
 """Jobs as a scheduler sees them: the request, and the states of a job."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 
 
 class JobState(StrEnum):
@@ -54,13 +57,8 @@ _SLURM_STATES = {
 unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceSpec:
-    """Resources of a job; ``None`` leaves the choice to the site.
-
-    ``least_walltime_s`` is the shortest limit that the scheduler may grant instead of ``walltime_s`` to start the job
-    sooner.
-    """
+class ResourceSpec(Frozen):
+    """Resources of a job; ``None`` leaves the choice to the site."""
 
     nodes: int = 1
     tasks_per_node: int = 1
@@ -68,11 +66,10 @@ class ResourceSpec:
     gpus_per_node: int = 0
     memory_bytes_per_node: int | None = None
     walltime_s: float | None = None
-    least_walltime_s: float | None = None
+    least_walltime_s: float | None = None  # shortest limit that the scheduler may grant to start the job sooner
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Frozen):
     """A command with its resources and target; Leadline times the Python loops of a ``watched`` job."""
 
     name: str

@@ -1,12 +1,11 @@
 """Ports: small protocols for each kind of plug-in."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from leadline.core.estimate import Estimate, Tier
 from leadline.core.graph import Op, OpGraph, TracedJob
 from leadline.core.hardware import Device
-from leadline.core.runs import Run
 from leadline.core.systems import System
 from leadline.core.workload import Workload
 
@@ -84,16 +83,3 @@ class Catalog(Protocol):
 
     def system(self, name: str) -> System:
         """Return the system of that name, ignoring case; ``UnknownName`` if there is none."""
-
-
-class HistoryStore(Protocol):
-    """The durable store of runs."""
-
-    def add(self, run: Run) -> None:
-        """Store the run atomically; a run of the same id is replaced."""
-
-    def runs(self, *, limit: int | None = None) -> Iterable[Run]:
-        """Yield runs, newest first."""
-
-    def get(self, run_id: str) -> Run:
-        """Return one run; ``UnknownName`` if there is none."""

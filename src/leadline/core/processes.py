@@ -1,13 +1,13 @@
 """The process-runner port, separate from the other ports because it loads at the start of every job."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from leadline.core.frozen import Frozen
 
-@dataclass(frozen=True, slots=True)
-class CompletedProcess:
+
+class CompletedProcess(Frozen):
     """An ended process: its exit code (negative: the signal) and its captured output."""
 
     returncode: int

@@ -1,36 +1,29 @@
 """Progress of a running job: start-up, loops, iteration times, and the forecast of the whole job."""
 
-from dataclasses import dataclass, field
 from statistics import median
 
+from msgspec import field
+
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 
-MAX_SAMPLED_ITERATIONS = 1000
-"""Most durations stored for one loop."""
+MAX_SAMPLED_ITERATIONS = 1000  # most durations stored for one loop
 
 
-@dataclass(frozen=True, slots=True)
-class LoopProgress:
+class LoopProgress(Frozen):
     """Finished iterations of one loop of a job."""
 
     name: str
     count: int
-    total_s: float
-    """Seconds in all ``count`` finished iterations."""
-    length: int | None = None
-    """Iterations in one pass; ``None`` if unknown."""
-    passes: int = 0
-    """Complete passes observed."""
-    inside_s: float = 0.0
-    """The part of ``total_s`` spent in the next level."""
-    first_s: tuple[float, ...] = ()
-    """The first durations, in order."""
-    sampled_s: tuple[float, ...] = ()
-    """Durations evenly spread over all iterations."""
-    where: str = ""
-    """Location of the loop in the source."""
+    total_s: float  # seconds in all `count` finished iterations
+    length: int | None = None  # iterations in one pass; `None` if unknown
+    passes: int = 0  # complete passes observed
+    inside_s: float = 0.0  # the part of `total_s` spent in the next level
+    first_s: tuple[float, ...] = ()  # the first durations, in order
+    sampled_s: tuple[float, ...] = ()  # durations evenly spread over all iterations
+    where: str = ""  # location of the loop in the source
 
     @property
     def median_s(self) -> float | None:
@@ -38,24 +31,18 @@ class LoopProgress:
         return median(self.sampled_s) if self.sampled_s else None
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Frozen):
     """All observed progress of a job, from its most detailed ``source``."""
 
     source: str
-    levels: tuple[LoopProgress, ...] = ()
-    """Loops, outermost first; an iteration of the last one is the unit of work."""
-    startup_s: float | None = None
-    """Seconds from the start of the job to its first unit."""
+    levels: tuple[LoopProgress, ...] = ()  # loops, outermost first; an iteration of the last one is the unit of work
+    startup_s: float | None = None  # seconds from the start of the job to its first unit
     last_s: float | None = None
     steps: int | None = None
     epochs: int | None = None
-    total: int | None = None
-    """Number of units in the whole job, if the job reports it."""
-    phases: dict[str, float] = field(default_factory=dict)
-    """Seconds of each phase that the job named."""
-    stopped: bool = False
-    """True if the probe ended the job."""
+    total: int | None = None  # number of units in the whole job, if the job reports it
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of each phase that the job named
+    stopped: bool = False  # True if the probe ended the job
     method: str = ""
     remarks: tuple[str, ...] = ()
 
@@ -65,8 +52,7 @@ class Progress:
         return self.levels[-1] if self.levels else None
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressLine:
+class ProgressLine(Frozen):
     """One line of the progress file; ``t`` as written, ``more`` the metrics."""
 
     step: int | None = None
@@ -107,8 +93,7 @@ def _parse_count(text: str) -> int:
     return int(value)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeForecast:
+class ProbeForecast(Frozen):
     """The whole job, extrapolated from its first units of work.
 
     Unknown values are ``None``, and ``unknown`` gives the reason.
@@ -117,23 +102,17 @@ class ProbeForecast:
     elapsed_s: Interval | None = None
     startup_s: float | None = None
     unit: str = ""
-    unit_s: Interval | None = None
-    """Steady seconds of one ``unit``."""
-    warmup_s: float | None = None
-    """Extra seconds of the first units."""
-    pass_s: float | None = None
-    """Seconds of one iteration of the outermost loop."""
-    between_s: float | None = None
-    """The part of ``pass_s`` outside the units (evaluation, checkpoints)."""
+    unit_s: Interval | None = None  # steady seconds of one `unit`
+    warmup_s: float | None = None  # extra seconds of the first units
+    pass_s: float | None = None  # seconds of one iteration of the outermost loop
+    between_s: float | None = None  # the part of `pass_s` outside the units (evaluation, checkpoints)
     units: int | None = None
-    passes: int | None = None
-    """Counts in the whole job."""
+    passes: int | None = None  # counts in the whole job
     unknown: dict[str, str] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Frozen):
     """One probe of a command; ``finished`` is true if the job ended by itself."""
 
     command: tuple[str, ...]

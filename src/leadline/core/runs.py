@@ -1,9 +1,11 @@
 """Finished runs, and the training samples made from them."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import field
+
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 
 
@@ -14,8 +16,7 @@ class Scale(StrEnum):
     FULL_SCALE = "FS"
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Frozen):
     """A measured value with its method and, if sampled, the sampling interval."""
 
     value: float
@@ -24,8 +25,7 @@ class Measurement:
     interval_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Frozen):
     """One execution; ``measured`` maps a metric (``elapsed_s``, ``host_memory_bytes``, ``cpu_s`` …) to its measurement.
 
     The measurements of a run with a censored ``state`` are lower bounds.
@@ -46,30 +46,23 @@ class Run:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-Value = int | float | str
-"""A parameter or feature value: a number, or the name of a category."""
+Value = int | float | str  # a parameter or feature value: a number, or the name of a category
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Frozen):
     """One run as training data."""
 
     features: dict[str, Value]
     """Parameters, resources (``cores``, ``gpus`` …), hardware numbers of the node and op-graph numbers; an unknown
     feature is absent."""
-    value: float
-    """The target, positive, in the unit of the training set; a lower bound for a censored run."""
+    value: float  # the target, positive, in the unit of the training set; a lower bound for a censored run
     scale: Scale
     censored: bool = False
-    startup_s: float | None = None
-    """Seconds before the first unit of work, if observed and the target is the walltime."""
-    work_s: float | None = None
-    """Seconds of all ``units``, under the same condition."""
+    startup_s: float | None = None  # seconds before the first unit of work, if observed and the target is the walltime
+    work_s: float | None = None  # seconds of all `units`, under the same condition
     units: float | None = None
-    unit_s: float | None = None
-    """Median seconds of a unit."""
-    cost_s: float = 0.0
-    """Seconds that the run took."""
+    unit_s: float | None = None  # median seconds of a unit
+    cost_s: float = 0.0  # seconds that the run took
     run_id: str = ""
 
     @property
@@ -78,18 +71,13 @@ class Sample:
         return "\n".join(f"{name}={value}" for name, value in sorted(self.features.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingSet:
-    """The samples of one application and one target (``elapsed_s``, ``host_memory_bytes`` …).
-
-    ``scale_features`` name the features whose full-scale values exceed the scaled-down ones (epochs, samples, grid
-    size).
-    """
+class TrainingSet(Frozen):
+    """The samples of one application and one target (``elapsed_s``, ``host_memory_bytes`` …)."""
 
     application: str
     target: str
     samples: tuple[Sample, ...]
-    scale_features: tuple[str, ...] = ()
+    scale_features: tuple[str, ...] = ()  # larger at full scale than scaled down (epochs, samples, grid size)
     units: dict[str, str] = field(default_factory=dict)
 
     def at(self, scale: Scale) -> "tuple[Sample, ...]":

@@ -1,13 +1,12 @@
 """Computing systems: partitions, node types, limits, prices and submit rules."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Confidence
 
-UNLISTED_NODES = "not-shown"
-"""Name of the node type of a partition whose nodes the scheduler hides."""
+UNLISTED_NODES = "not-shown"  # name of the node type of a partition whose nodes the scheduler hides
 
 
 class BillingRule(StrEnum):
@@ -16,27 +15,22 @@ class BillingRule(StrEnum):
     CORES_AND_GPUS = "cores-and-gpus"
     """Hours × (effective cores × core rate + GPUs × GPU rate), effective cores = max(cores, memory ÷ memory per core)
     (OSC, HARP)."""
-    NODE_HOURS = "node-hours"
-    """Hours × whole nodes × rate (TACC, NERSC)."""
-    CORE_HOURS = "core-hours"
-    """Hours × max(cores, memory ÷ memory per core) × rate (SDSC, Anvil, LUMI-C)."""
+    NODE_HOURS = "node-hours"  # hours × whole nodes × rate (TACC, NERSC)
+    CORE_HOURS = "core-hours"  # hours × max(cores, memory ÷ memory per core) × rate (SDSC, Anvil, LUMI-C)
     GPU_HOURS = "gpu-hours"
     """Hours × max(GPUs, cores ÷ cores per GPU, memory ÷ memory per GPU) × rate (Delta, Anvil, LUMI-G)."""
-    INSTANCE_HOURS = "instance-hours"
-    """Hours × instances × the instance's price (clouds)."""
+    INSTANCE_HOURS = "instance-hours"  # hours × instances × the instance's price (clouds)
     TRES_SUM = "tres-sum"
     """Hours × (cores × core rate + memory in GiB × its rate + GPUs × GPU rate + nodes × node rate).
 
     These are the billing weights of a Slurm partition (slurm.conf, TRESBillingWeights); a resource without a rate is
     free."""
-    TRES_MAX = "tres-max"
-    """The largest of those four instead of their sum (slurm.conf, PriorityFlags=MAX_TRES)."""
+    TRES_MAX = "tres-max"  # the largest of those four instead of their sum (slurm.conf, PriorityFlags=MAX_TRES)
     TRES_MAX_AND_GPUS = "tres-max-and-gpus"
     """The largest of cores, memory and nodes, plus the GPUs (slurm.conf from 24.05, PriorityFlags=MAX_TRES_GRES)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Billing:
+class Billing(Frozen):
     """A charge rule with its hourly rates; an absent rate is unknown.
 
     Under Slurm's billing weights (``TRES_…``), an absent rate is zero. A job without a memory request then counts
@@ -49,16 +43,13 @@ class Billing:
     core_hour: float | None = None
     gpu_hour: float | None = None
     node_hour: float | None = None
-    gib_hour: float | None = None
-    """Rate of a GiB of memory."""
+    gib_hour: float | None = None  # rate of a GiB of memory
     memory_bytes_per_core: int | None = None
     memory_bytes_per_gpu: int | None = None
     cores_per_gpu: int | None = None
-    charge_factor: float = 1.0
-    """Multiplier of every rate (a queue's price within one allocation)."""
+    charge_factor: float = 1.0  # multiplier of every rate (a queue's price within one allocation)
     minimum: float = 0.0
-    whole_units: bool = False
-    """True if shares of cores and memory are rounded up to whole cores or GPUs."""
+    whole_units: bool = False  # True if shares of cores and memory are rounded up to whole cores or GPUs
     free: bool = False
     source: str = ""
     as_of: str = ""
@@ -79,33 +70,25 @@ class Billing:
         return f"{' + '.join(part for part in (text, gpu) if part)} ({self.currency})"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeType:
+class NodeType(Frozen):
     """One kind of node."""
 
     name: str
     count: int | None = None
     cpu_model: str | None = None
-    processor: str | None = None
-    """The CPU in the catalog of devices (one of ``sockets``); ``None`` if it is not there."""
+    processor: str | None = None  # the CPU in the catalog of devices (one of `sockets`); `None` if it is not there
     sockets: int = 1
     cores: int | None = None
     memory_bytes: int | None = None
     usable_memory_bytes: int | None = None
-    device: str | None = None
-    """Accelerator in the catalog; ``None`` on a CPU node or if the scheduler hides the model."""
-    gpus: int = 0
-    """Number of GPUs by the scheduler's count; 0 with a ``device`` means unknown."""
+    device: str | None = None  # accelerator in the catalog; `None` on a CPU node or if the scheduler hides the model
+    gpus: int = 0  # number of GPUs by the scheduler's count; 0 with a `device` means unknown
     interconnect: str | None = None
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The scheduler's limits for one job; ``None`` means unknown or unlimited.
-
-    ``max_submitted_jobs`` is how many jobs one user may have queued and running.
-    """
+class Limits(Frozen):
+    """The scheduler's limits for one job; ``None`` means unknown or unlimited."""
 
     max_walltime_s: float | None = None
     min_nodes: int | None = None
@@ -114,11 +97,10 @@ class Limits:
     max_cores: int | None = None
     max_gpus: int | None = None
     min_memory_bytes: int | None = None
-    max_submitted_jobs: int | None = None
+    max_submitted_jobs: int | None = None  # how many jobs one user may have queued and running
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitRules:
+class SubmitRules(Frozen):
     """Batch options that a site rejects or requires.
 
     ``rejects`` and ``requires`` are long option names such as ``--mem`` and ``--account``. ``gpu_option`` requests
@@ -132,16 +114,13 @@ class SubmitRules:
     constraint: str | None = None
     qos: str | None = None
     notes: tuple[str, ...] = ()
-    launcher: str = "srun"
-    """Program that starts a command once for each task of a job (TACC: ``ibrun``)."""
+    launcher: str = "srun"  # program that starts a command once for each task of a job (TACC: `ibrun`)
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Frozen):
     """A queue of one node type with its limits, price and rules."""
 
-    name: str
-    """Unique name in the system."""
+    name: str  # unique name in the system
     node: NodeType
     queue: str | None = None
     """The scheduler's name if it differs; empty if jobs name no partition, because QOS and constraint choose it or
@@ -152,23 +131,20 @@ class Partition:
     preemptible: bool = False
     restricted: bool = False
     interactive: bool = False
-    default_memory_bytes_per_core: int | None = None
-    """Memory of a job that requests none."""
+    default_memory_bytes_per_core: int | None = None  # memory of a job that requests none
     note: str = ""
     confidence: Confidence = Confidence.KNOWN
     source: str = ""
     as_of: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduling:
+class Scheduling(Frozen):
     """Scheduler settings of a probed system; ``None`` is unknown."""
 
     version: str = ""
     rejects_beyond_limits: bool | None = None
     """True if a job beyond a partition's limits is refused rather than left pending (EnforcePartLimits)."""
-    max_array_size: int | None = None
-    """Most elements of a job array."""
+    max_array_size: int | None = None  # most elements of a job array
     sampling_interval_s: float | None = None
     """Seconds between memory samples of running jobs (JobAcctGatherFrequency); 0 if only their end is sampled."""
     preemption: str = ""
@@ -176,8 +152,7 @@ class Scheduling:
     """True if the partitions' limits include those of QOS and accounts; ``None`` if no such limits hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class System:
+class System(Frozen):
     """A machine of a site, a cloud region, or a family of edge boards."""
 
     name: str
@@ -193,12 +168,7 @@ class System:
     note: str = ""
 
     def partition(self, name: str) -> Partition:
-        """Return the partition of that name, ignoring case; a queue name works where it is unique.
-
-        Raises:
-            InvalidInput: the queue has several node types.
-            UnknownName: there is no such partition.
-        """
+        """Return the partition of that name, ignoring case; a queue name works where one partition has it."""
         folded = name.casefold()
         # A partition's own name wins: a site may call a queue by the name of another partition.
         exact = [partition for partition in self.partitions if partition.name.casefold() == folded]
@@ -214,27 +184,18 @@ class System:
         raise UnknownName(f"partition of {self.name}", name, [partition.name for partition in self.partitions])
 
 
-@dataclass(frozen=True, slots=True)
-class FieldChange:
-    """One difference between two snapshots of a system.
+class FieldChange(Frozen):
+    """One difference between two snapshots of a system, with a sentence for people."""
 
-    Attributes:
-        kind: ``partition``, ``nodes``, ``limit``, ``price``, ``access`` or ``scheduling``.
-        place: the partition; empty for the whole system.
-        field: name of the changed field.
-        sentence: description for people.
-    """
-
-    kind: str
-    place: str
+    kind: str  # `partition`, `nodes`, `limit`, `price`, `access` or `scheduling`
+    place: str  # the partition; empty for the whole system
     field: str
     before: float | str | bool | None
     after: float | str | bool | None
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class SystemChange:
+class SystemChange(Frozen):
     """A system before (``None`` if unknown) and after, with the differences."""
 
     before: System | None

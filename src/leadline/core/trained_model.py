@@ -1,44 +1,35 @@
 """The trained model of one application: its features, targets and predictions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Value
 
 
 class FeatureRole(StrEnum):
     """Source of a feature's value."""
 
-    PARAMETER = "parameter"
-    """A user's choice: a ``{name}`` of the command."""
+    PARAMETER = "parameter"  # a user's choice: a `{name}` of the command
     RESOURCE = "resource"
     """A job resource: ``nodes``, ``cores``, ``gpus``, ``memory_bytes``, ``partition``; counts cover the whole job."""
-    NODE = "node"
-    """A hardware number of the node: ``node_cores``, ``node_hz``, ``node_gpu_bytes_per_s`` …"""
-    GRAPH = "graph"
-    """A number of the op graph."""
+    NODE = "node"  # a hardware number of the node: `node_cores`, `node_hz`, `node_gpu_bytes_per_s` …
+    GRAPH = "graph"  # a number of the op graph
 
 
-@dataclass(frozen=True, slots=True)
-class Feature:
+class Feature(Frozen):
     """A feature of a model, with its range in the training data."""
 
     name: str
     role: FeatureRole
     low: float | None = None
-    high: float | None = None
-    """Range of a numeric feature."""
-    whole: bool = False
-    """True if a numeric feature takes integers only."""
-    choices: tuple[Value, ...] = ()
-    """Values of a categorical feature."""
-    values: tuple[float, ...] = ()
-    """Distinct values of a numeric feature, if there were few."""
+    high: float | None = None  # range of a numeric feature
+    whole: bool = False  # True if a numeric feature takes integers only
+    choices: tuple[Value, ...] = ()  # values of a categorical feature
+    values: tuple[float, ...] = ()  # distinct values of a numeric feature, if there were few
     unit: str = ""
-    used: bool = True
-    """False for a feature that was constant or uninformative."""
+    used: bool = True  # False for a feature that was constant or uninformative
 
     @property
     def categorical(self) -> bool:
@@ -46,8 +37,7 @@ class Feature:
         return bool(self.choices)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelPredictions:
+class ModelPredictions(Frozen):
     """Predictions for n rows, in the target's unit.
 
     ``low`` to ``high`` holds the true value with probability ``level``. ``beyond`` is the extrapolation distance of a

@@ -36,12 +36,11 @@ def parse_bytes(text: str) -> int:
 def parse_duration_s(text: str) -> float:
     """Parse a duration: ``90``, ``90s``, ``15m``, ``2h30m``, ``1d``, or Slurm's ``[D-]HH:MM[:SS]``.
 
-    A bare number is seconds. As in Slurm, two clock fields are hours and minutes with days (``1-12:30``), and minutes
-    and seconds without (``12:30``).
-
     Raises:
         InvalidInput: the text is not a duration.
     """
+    # A bare number is seconds. As in Slurm, two clock fields are hours and minutes with days (`1-12:30`), and minutes
+    # and seconds without (`12:30`).
     stripped = text.strip()
     if re.fullmatch(r"\d+(\.\d+)?", stripped):
         return float(stripped)

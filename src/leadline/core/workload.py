@@ -1,9 +1,9 @@
 """Workloads: the model, its inputs, how it is trained, and for how long."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 
 
 class Phase(StrEnum):
@@ -94,28 +94,20 @@ class Quantization(StrEnum):
     NF4 = "4bit"
 
 
-@dataclass(frozen=True, slots=True)
-class Adapters:
-    """Low-rank adapters on frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer.
-
-    ``embeddings`` trains the embedding and output layers in full (peft's ``modules_to_save``).
-    """
+class Adapters(Frozen):
+    """Low-rank adapters on frozen weights (LoRA, Hu et al. 2021), on all linear layers but the output layer."""
 
     rank: int
-    embeddings: bool = False
+    embeddings: bool = False  # True to train the embedding and output layers in full (peft's `modules_to_save`)
 
 
 class Sharding(StrEnum):
     """Tensors that the replicas of a model shard among themselves (ZeRO's stages, FSDP's strategies)."""
 
-    NONE = "none"
-    """DDP: each GPU holds everything, and gradients are reduced."""
-    OPTIMIZER = "optimizer"
-    """ZeRO-1: the optimizer state."""
-    GRADIENTS = "gradients"
-    """ZeRO-2, FSDP's SHARD_GRAD_OP: gradients as well."""
-    FULL = "full"
-    """ZeRO-3, FSDP's FULL_SHARD: weights as well, gathered before each use."""
+    NONE = "none"  # DDP: each GPU holds everything, and gradients are reduced
+    OPTIMIZER = "optimizer"  # ZeRO-1: the optimizer state
+    GRADIENTS = "gradients"  # ZeRO-2, FSDP's SHARD_GRAD_OP: gradients as well
+    FULL = "full"  # ZeRO-3, FSDP's FULL_SHARD: weights as well, gathered before each use
 
     @property
     def gathers(self) -> bool:
@@ -123,23 +115,15 @@ class Sharding(StrEnum):
         return self in (Sharding.GRADIENTS, Sharding.FULL)
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
-    """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism.
+class Parallelism(Frozen):
+    """Partitioning of one model over the GPUs of a job; the remaining factor is data parallelism."""
 
-    ``tensor`` GPUs share each layer (Megatron's tensor parallelism) and ``pipeline`` stages share the layers.
-    """
-
-    tensor: int = 1
-    pipeline: int = 1
+    tensor: int = 1  # GPUs that share each layer (Megatron's tensor parallelism)
+    pipeline: int = 1  # stages that share the layers
     sharding: Sharding = Sharding.NONE
 
     def copies(self, gpus: int) -> int:
-        """Return the number of model replicas on ``gpus``.
-
-        Raises:
-            InvalidInput: the GPUs are not divisible that way.
-        """
+        """Return the number of model replicas on ``gpus``; ``InvalidInput`` if the GPUs are not divisible that way."""
         shards = self.tensor * self.pipeline
         if gpus % shards:
             raise InvalidInput(
@@ -160,30 +144,25 @@ class ModelKind(StrEnum):
     COMMAND = "command"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(Frozen):
     """Location of the model."""
 
     kind: ModelKind
     reference: str
     """``file.py:function``, the path of a ``config.json``, ``.onnx``, StableHLO or HLO file, or the command as
     typed."""
-    argv: tuple[str, ...] = ()
-    """The command split into words; empty for the other kinds."""
-    workdir: str | None = None
-    """Its working directory, if not the current one."""
+    argv: tuple[str, ...] = ()  # the command split into words; empty for the other kinds
+    workdir: str | None = None  # its working directory, if not the current one
 
 
-@dataclass(frozen=True, slots=True)
-class InputShape:
+class InputShape(Frozen):
     """One model input, batch dimension included: ``64x3x224x224`` of ``float32``."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
+class Dataset(Frozen):
     """Data of one epoch: number of samples, their stored size, and the loader's worker processes."""
 
     samples: int | None = None
@@ -192,15 +171,11 @@ class Dataset:
     held_in_memory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Token counts of the samples of a data set, as equally weighted ``quantiles`` in order.
-
-    ``longest`` is the length of the longest sample, which occurs in one batch of each epoch.
-    """
+class Lengths(Frozen):
+    """Token counts of the samples of a data set, as equally weighted ``quantiles`` in order."""
 
     quantiles: tuple[int, ...]
-    longest: int
+    longest: int  # length of the longest sample, which occurs in one batch of each epoch
 
     def padded_mean(self, batch: int) -> float:
         """Return the mean over batches of the longest of ``batch`` samples, the mean of an order statistic."""
@@ -213,8 +188,7 @@ class Lengths:
         return Lengths(tuple(min(length, tokens) for length in self.quantiles), min(self.longest, tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Frozen):
     """A training or inference job, independent of where it runs.
 
     ``None`` means that the user made no choice and the front-end decides.
@@ -222,8 +196,7 @@ class Workload:
 
     model: ModelSource
     phase: Phase = Phase.TRAINING
-    batch: int | None = None
-    """Samples per GPU and accumulation micro-step."""
+    batch: int | None = None  # samples per GPU and accumulation micro-step
     inputs: tuple[InputShape, ...] = ()
     sequence: int | None = None
     """Prompt tokens in generation; tokens of a mean batch if batches are padded and ``lengths`` is absent."""
@@ -236,18 +209,13 @@ class Workload:
     steps: int | None = None
     gpus: int = 1
     name: str = ""
-    compiled: bool = False
-    """Use the graph that the framework's compiler makes for each device."""
-    defaulted: tuple[str, ...] = ()
-    """Fields that a default filled, for the output."""
+    compiled: bool = False  # use the graph that the framework's compiler makes for each device
+    defaulted: tuple[str, ...] = ()  # fields that a default filled, for the output
     parallelism: Parallelism = Parallelism()
-    generated: int | None = None
-    """Tokens after each prompt of a language model."""
+    generated: int | None = None  # tokens after each prompt of a language model
     adapters: Adapters | None = None
     """The only trained weights; the others are frozen and may be quantized (``quantization``)."""
     quantization: Quantization | None = None
-    longest: int | None = None
-    """Tokens of the longest batch, if batches are padded to their longest sample."""
+    longest: int | None = None  # tokens of the longest batch, if batches are padded to their longest sample
     lengths: Lengths | None = None
-    paged: bool = False
-    """True if the KV cache consists of small blocks instead of one tensor per layer."""
+    paged: bool = False  # True if the KV cache consists of small blocks instead of one tensor per layer

@@ -2,48 +2,38 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import geometric_mean
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.estimators.student_t import student_90
 
-# Sizes must differ by this factor to separate latency from bandwidth.
-SPREAD = 4.0
-# A copy this many times larger than all measured ones gets no prediction.
-REACH = 10.0
+SPREAD = 4.0  # sizes must differ by this factor to separate latency from bandwidth
+REACH = 10.0  # a copy this many times larger than all measured ones gets no prediction
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredCopy:
+class MeasuredCopy(Frozen):
     """One copy that was measured."""
 
     moved_bytes: float
     elapsed_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class TransferModel:
-    """The α–β model ``elapsed_s = latency_s + bytes / bandwidth`` of one direction between two systems.
-
-    ``scatter`` is the standard deviation of log time around the fit, with ``freedom`` degrees of freedom. ``count``
-    sizes from ``least_bytes`` to ``most_bytes`` were measured.
-    """
+class TransferModel(Frozen):
+    """The α–β model ``elapsed_s = latency_s + bytes / bandwidth`` of one direction between two systems."""
 
     latency_s: float
     seconds_per_byte: float
-    scatter: float
-    freedom: int
-    count: int
+    scatter: float  # standard deviation of log time around the fit
+    freedom: int  # degrees of freedom of the scatter
+    count: int  # of the copies that were measured
     least_bytes: float
     most_bytes: float
 
     def expected_s(self, size_bytes: float) -> Interval | None:
-        """Return the 90 % interval of a copy of that size; ``None`` far above the measured sizes.
-
-        The interval is Student's t on logarithms, since scatter and fit come from the same few copies. A copy below all
-        measured sizes takes no longer than the smallest one may.
-        """
+        """Return the 90 % interval of a copy of that size; ``None`` far above the measured sizes."""
+        # The interval is Student's t on logarithms, since scatter and fit come from the same few copies. A copy below
+        # all measured sizes takes no longer than the smallest one may.
         if size_bytes > REACH * self.most_bytes:
             return None
         width = student_90(self.freedom) * self.scatter * math.sqrt(1 + 1 / self.count)
@@ -56,10 +46,8 @@ class TransferModel:
 
 
 def fit_transfer(copies: Sequence[MeasuredCopy]) -> TransferModel | None:
-    """Fit the copies of one pair of systems; ``None`` if there are too few to estimate the scatter.
-
-    Errors are relative, since they grow with the time. Neither latency nor time per byte is negative.
-    """
+    """Fit the copies of one pair of systems; ``None`` if there are too few to estimate the scatter."""
+    # Errors are relative, since they grow with the time. Neither latency nor time per byte is negative.
     usable = [copy for copy in copies if copy.moved_bytes > 0 and copy.elapsed_s > 0]
     if len(usable) < 2:
         return None
@@ -74,7 +62,6 @@ def fit_transfer(copies: Sequence[MeasuredCopy]) -> TransferModel | None:
 
 
 def _line(copies: Sequence[MeasuredCopy]) -> tuple[float, float]:
-    """Return latency and seconds per byte by least squares of the relative error, neither below zero."""
     # (latency + rate x - t) / t: columns 1/t and x/t against 1.
     rows = [(1 / copy.elapsed_s, copy.moved_bytes / copy.elapsed_s) for copy in copies]
     aa, ab, bb = (sum(r[i] * r[j] for r in rows) for i, j in ((0, 0), (0, 1), (1, 1)))

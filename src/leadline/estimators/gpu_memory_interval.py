@@ -31,8 +31,7 @@ from leadline.estimators.memory.device import PERSISTENT_CATEGORIES, PeakMemory
 from leadline.estimators.step_time.selection import Domain
 
 THREAD_BYTES = 2 * KIB
-# How far bare contexts were from it.
-BARE_LOW, BARE_HIGH = 0.98, 1.05
+BARE_LOW, BARE_HIGH = 0.98, 1.05  # how far bare contexts were from it
 # Bytes of the kernels that a process has used: of one that was measured, of none, and of all that there are.
 KERNEL_BYTES = Interval(0.16 * GIB, 0.0, 362.0 * MIB)
 # For GPUs of other vendors, and those without a thread count in the catalog; an assumption.
@@ -61,11 +60,9 @@ TRIED = {
 
 
 def predict_gpu_memory(peak: PeakMemory, graph: OpGraph, domain: Domain, device: Device) -> Interval:
-    """Return the device memory in bytes: allocator reserve at the ``peak`` plus driver context.
-
-    Each bound is crossed with probability 5 %. The low bound counts tensors only, and at least weights and optimizer
-    state.
-    """
+    """Return the device memory in bytes: allocator reserve at the ``peak`` plus driver context."""
+    # Each bound is crossed with probability 5 %. The low bound counts tensors only, and at least weights and optimizer
+    # state.
     context = context_bytes(device)
     low, high = UNCOMPILED_FACTORS if _is_lowered(graph) else DOMAIN_FACTORS.get(domain, WIDEST_FACTORS)
     standing = sum(size for category, size in peak.by_category.items() if category in PERSISTENT_CATEGORIES)
@@ -89,5 +86,4 @@ def describe_gpu_memory(graph: OpGraph, domain: Domain) -> str:
 
 
 def _is_lowered(graph: OpGraph) -> bool:
-    """Tell whether a graph is of a program that XLA has yet to compile."""
     return graph.source == "stablehlo" and graph.planned_bytes is None

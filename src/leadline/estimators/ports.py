@@ -1,33 +1,29 @@
 """Protocols of tabular estimators, and their state as plain arrays."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 # A fitted estimator as named arrays without objects: numbers, and texts as `<U` arrays. Kept without pickle.
 State = dict[str, npt.NDArray[np.generic]]
 
 
-@dataclass(frozen=True, slots=True)
-class Predictions:
-    """Predictions of n rows, each array of shape (n,).
+class Predictions(Frozen):
+    """Predictions of n rows, each array of shape (n,)."""
 
-    Attributes:
-        point: above zero, in the target's unit.
-        spread: standard deviation of ln(true ÷ point) by the estimator itself; NaN if it has none.
-        extrapolation: distance of a row to the fitted range. 0 inside, else the largest excess of a feature in units
-            of its fitted range (of its logarithm if positive), infinity for an unknown category.
-    """
-
-    point: Array
-    spread: Array
+    point: Array  # above zero, in the target's unit
+    spread: Array  # standard deviation of ln(true ÷ point) by the estimator itself; NaN if it has none
+    # Distance of a row to the fitted range: 0 inside, else the largest excess of a feature in units of its fitted range
+    # (of its logarithm if positive), infinity for an unknown category.
     extrapolation: Array
 
 
@@ -57,10 +53,6 @@ class TabularEstimator(Protocol):
             InvalidInput: there are too few samples that are not censored for this estimator; how many it needs.
         """
 
-
-class StorableEstimator(TabularEstimator, Protocol):
-    """An estimator that can be restored from its state."""
-
     def load(self, state: State) -> FittedEstimator:
         """Return the fitted estimator that ``dump`` gave."""
 
@@ -89,6 +81,38 @@ class Regression(Protocol):
         """Return the regressor that ``dump`` gave."""
 
 
+class Stored(Frozen):
+    """A frozen value that is kept as arrays, one for each field: numbers, arrays, texts or further such values."""
+
+    def dump(self) -> State:
+        """Return all fields as arrays."""
+        state: State = {}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, Stored):
+                state |= nest(name, value.dump())
+            elif isinstance(value, tuple):
+                state[name] = text_array(value)
+            elif isinstance(value, np.ndarray):
+                state[name] = value.astype(np.int64) if value.dtype == np.bool_ else value
+            else:
+                state[name] = np.array([value])
+        return state
+
+    @classmethod
+    def load(cls, state: State) -> Self:
+        """Return the value that ``dump`` gave."""
+        return cls(*(_load_field(field.name, field.type, state) for field in structs.fields(cls)))
+
+
+def _load_field(name: str, kind: Any, state: State) -> Any:  # noqa: ANN401 - of any type
+    if isinstance(kind, type) and issubclass(kind, Stored):
+        return kind.load(unnest(name, state))
+    if kind in (float, int):
+        return kind(state[name][0])
+    return _READERS[kind](state[name])
+
+
 def nest(part: str, state: State) -> State:
     """Return ``state`` with ``part.`` before every name."""
     return {f"{part}.{name}": array for name, array in state.items()}
@@ -110,8 +134,7 @@ def integers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-# Stands behind a text that ends with a NUL, since arrays of texts fill up with NULs.
-END = "\x01"
+END = "\x01"  # stands behind a text that ends with a NUL, since arrays of texts fill up with NULs
 
 
 def text_array(values: Sequence[str]) -> npt.NDArray[np.generic]:
@@ -123,3 +146,11 @@ def text_array(values: Sequence[str]) -> npt.NDArray[np.generic]:
 def strings(array: npt.NDArray[np.generic]) -> tuple[str, ...]:
     """Return an array of a state as texts."""
     return tuple(str(text).removesuffix(END) for text in array.tolist())
+
+
+_READERS: dict[Any, Callable[[npt.NDArray[np.generic]], Any]] = {
+    Array: floats,
+    IntArray: integers,
+    Mask: lambda array: array.astype(np.bool_),
+    tuple[str, ...]: strings,
+}

@@ -14,16 +14,14 @@ from math import inf, log2
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
+from leadline.estimators.ports import Array
 
-# Starts in the median wait.
-RECENT = 20
-# Jobs ahead that are planned one by one; the work of the others is spread over all cores.
-MOST_PLANNED = 400
+RECENT = 20  # starts in the median wait
+MOST_PLANNED = 400  # jobs ahead that are planned one by one; the work of the others is spread over all cores
 # Planned walltime of a job without a limit.
 UNLIMITED_S = 7.0 * DAY_S
 UNKNOWN_VALUE = -1.0
@@ -92,7 +90,7 @@ class QueuePool:
             self.pending_work / cores,
             len(self.running),
             cores - self.used_cores,
-            self.planned_s(request, now_s, _whole),
+            self.planned_s(request, now_s, lambda _: 1.0),
             self.planned_s(request, now_s, share),
             UNKNOWN_VALUE if oldest is None else now_s - eligible_at_s(oldest),
             self.last_wait_s,
@@ -101,11 +99,9 @@ class QueuePool:
         ]
 
     def planned_s(self, request: AccountedJob, now_s: float, share: Callable[[AccountedJob], float]) -> float:
-        """Return the seconds until ``request`` would start if all jobs started in order.
-
-        Each job holds its cores for the ``share`` of its walltime, a running one for that share of its remaining time.
-        A job that needs more than the pool ever held starts when the pool is empty.
-        """
+        """Return the seconds until ``request`` would start if all jobs started in order."""
+        # Each job holds its cores for the `share` of its walltime, a running one for that share of its remaining
+        # time. A job that needs more than the pool ever held starts when the pool is empty.
         cores = max(self.peak_cores, request.cores) - self.used_cores
         gpus = max(self.peak_gpus, request.gpus) - self.used_gpus
         if not self.pending and cores >= request.cores and gpus >= request.gpus:
@@ -124,11 +120,9 @@ class QueuePool:
         return start + share(request) * beyond / max(self.peak_cores, request.cores, 1)
 
     def backfill_window(self, request: AccountedJob, now_s: float) -> tuple[float, float]:
-        """Return how long the free cores stay free (s), and how many the first pending job leaves over.
-
-        A job may be backfilled (Lifka 1995) if it ends before the first job's turn, or uses no core that it needs then.
-        Without pending jobs the window is ``UNLIMITED_S`` and all free cores.
-        """
+        """Return how long the free cores stay free (s), and how many the first pending job leaves over."""
+        # A job may be backfilled (Lifka 1995) if it ends before the first job's turn, or uses no core that it needs
+        # then. Without pending jobs the window is `UNLIMITED_S` and all free cores.
         free = max(self.peak_cores, request.cores) - self.used_cores
         first = next(iter(self.pending.values()), None)
         if first is None:
@@ -155,12 +149,6 @@ def eligible_at_s(job: AccountedJob) -> float:
     """Return the time from which a job could have started."""
     return job.submitted_s if job.eligible_s is None else max(job.eligible_s, job.submitted_s)
 
-
-def _whole(_: AccountedJob) -> float:
-    return 1.0
-
-
-Array = npt.NDArray[np.float64]
 
 # Prior share of a walltime that jobs use, and its weight in ended jobs.
 PRIOR_SHARE, PRIOR_ENDED = 0.5, 5.0

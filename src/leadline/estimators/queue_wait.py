@@ -1,12 +1,10 @@
 """Distribution of queue waits: a forest whose leaves hold the share of jobs started by each time."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from leadline.core.queues import IMMEDIATE_START_S
-from leadline.estimators.ports import Array, State, floats, nest, unnest
-from leadline.estimators.tabular.trees import Trees, load_trees
+from leadline.estimators.ports import Array, State, Stored
+from leadline.estimators.tabular.trees import Trees
 
 
 def wait_grid(longest_s: float) -> Array:
@@ -15,16 +13,12 @@ def wait_grid(longest_s: float) -> Array:
     return np.array([5.0, 15.0, *(IMMEDIATE_START_S * 2.0**k for k in range(doublings + 1))])
 
 
-@dataclass(frozen=True, slots=True)
-class WaitForest:
-    """Trees over queue metrics; a leaf's value is its row in ``shares``.
-
-    ``grid_s`` (K,) are waits. ``shares`` (leaves, K) is the share of a leaf's jobs that waited no longer.
-    """
+class WaitForest(Stored):
+    """Trees over queue metrics; a leaf's value is its row in ``shares``."""
 
     trees: Trees
-    grid_s: Array
-    shares: Array
+    grid_s: Array  # waits (K,)
+    shares: Array  # share (leaves, K) of a leaf's jobs that waited no longer
 
     def distribution(self, x: Array) -> Array:
         """Return P(wait ≤ grid) of each row, shape (n, K): the mean over the trees."""
@@ -32,21 +26,13 @@ class WaitForest:
         return np.array([self.shares[row].mean(axis=0) for row in leaf]).reshape(len(x), len(self.grid_s))
 
     def dump(self) -> State:
-        """Return the forest as arrays."""
-        return {**nest("trees", self.trees.dump()), "grid_s": self.grid_s,
-                "shares": self.shares.astype(np.float32)}  # fmt: skip
-
-
-def load_wait_forest(state: State) -> WaitForest:
-    """Return the forest that ``dump`` wrote."""
-    return WaitForest(load_trees(unnest("trees", state)), *(floats(state[name]) for name in ("grid_s", "shares")))
+        """Return the forest as arrays, with the large ``shares`` in half the bytes."""
+        return {**Stored.dump(self), "shares": self.shares.astype(np.float32)}
 
 
 def wait_quantile(grid_s: Array, distribution: Array, level: Array) -> Array:
-    """Return the wait (n,) at probability ``level`` (n,) in each row's distribution.
-
-    Between two waits of the grid the logarithm is interpolated, below the first the wait itself.
-    """
+    """Return the wait (n,) at probability ``level`` (n,) in each row's distribution."""
+    # Between two waits of the grid the logarithm is interpolated, below the first the wait itself.
     place = np.minimum((distribution < level[:, None] - 1e-12).sum(axis=1), len(grid_s) - 1)
     rows = np.arange(len(distribution))
     high, below = distribution[rows, place], np.where(place > 0, distribution[rows, place - 1], 0.0)

@@ -1,9 +1,9 @@
 """Times of a language model's answers from few passes: the prefill and some decode steps."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from leadline.core.estimate import Interval, Tier, TokenTimes
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Generation, Op, OpGraph, OpKind, TracedJob
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
@@ -12,8 +12,7 @@ from leadline.core.workload import Workload
 from leadline.estimators.parallelism.division import cache_share_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GraphTime:
+class GraphTime(Frozen):
     """Time of a graph, the seconds of its parts (which overlap), and sentences about them."""
 
     interval: Interval
@@ -21,8 +20,7 @@ class GraphTime:
     sentences: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerTimes:
+class AnswerTimes(Frozen):
     """One batch of whole answers: total, prefill, all decode steps, and the first and last of them."""
 
     whole: GraphTime
@@ -32,31 +30,14 @@ class AnswerTimes:
     last: Interval | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedKernels:
+class ReplayedKernels(Frozen):
     """A ``KernelModel`` of captured and replayed kernels: only the device takes time."""
 
     kernels: KernelModel
-
-    @property
-    def tier(self) -> Tier:
-        """The tier of the kernels."""
-        return self.kernels.tier
-
-    @property
-    def name(self) -> str:
-        """The name of the kernels' method."""
-        return self.kernels.name
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """Reasons of the kernels' method."""
-        return self.kernels.reasons
-
-    @property
-    def host_spread(self) -> float:
-        """None: the host launches nothing."""
-        return 0.0
+    tier: Tier
+    name: str = "replayed kernels"
+    reasons: tuple[str, ...] = ()
+    host_spread: float = 0.0  # the host launches nothing
 
     def spread_of(self, graph: OpGraph) -> float:
         """Return the spread of the kernels."""
@@ -76,10 +57,8 @@ class ReplayedKernels:
 
 
 def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> AnswerTimes:
-    """Return the time of whole answers; ``price`` predicts the prefill and three steps per stretch.
-
-    A device model's errors are common to all steps, so the interval bounds are added.
-    """
+    """Return the time of whole answers; ``price`` predicts the prefill and three steps per stretch."""
+    # A device model's errors are common to all steps, so the interval bounds are added.
     prefill, generation = price(job.step), job.generation
     if generation is None or not generation.stretches:
         return AnswerTimes(prefill, prefill.interval)
@@ -143,10 +122,8 @@ def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, 
 
 
 def least_decode_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds to read weights and cache once in the last decode step, a lower bound.
-
-    Weights are those of the products in their own width. Experts that no token chose are not read.
-    """
+    """Return the seconds to read weights and cache once in the last decode step, a lower bound."""
+    # Weights are those of the products in their own width. Experts that no token chose are not read.
     generation, plan = job.generation, workload.parallelism
     if generation is None or generation.last is None or not device.memory_bytes_per_s:
         return 0.0

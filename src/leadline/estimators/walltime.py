@@ -1,9 +1,11 @@
 """From one step to the whole job: walltime = constant + epochs × (steps, evaluation, checkpoint)."""
 
 import math
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Workload
@@ -16,9 +18,7 @@ START_S = {
     DeviceKind.ACCELERATOR: Interval(30.0, 10.0, 90.0),
 }
 
-# Rate of one loader process that reads and decodes, where nothing was measured.
-LOAD_BYTES_PER_S = 150e6
-
+LOAD_BYTES_PER_S = 150e6  # rate of one loader process that reads and decodes, where nothing was measured
 # Loader time per sample in addition to its bytes (indexing, transforms, collation), where unmeasured.
 LOAD_SAMPLE_S = 2e-5
 
@@ -26,8 +26,7 @@ LOAD_SAMPLE_S = 2e-5
 FRAMEWORK_IMPORT_S = 3.0
 
 
-@dataclass(frozen=True, slots=True)
-class JobLength:
+class JobLength(Frozen):
     """Number of steps and evaluation batches of a job, and the sentences that explain them."""
 
     steps: int
@@ -64,11 +63,9 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
 
 
 def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds that the input pipeline needs for one step's samples, by all workers.
-
-    A traced loader is assumed to take the same time elsewhere. Otherwise the calibration of DataLoader and the reading
-    of the samples count.
-    """
+    """Return the seconds that the input pipeline needs for one step's samples, by all workers."""
+    # A traced loader is assumed to take the same time elsewhere. Otherwise the calibration of DataLoader and the
+    # reading of the samples count.
     loop = job.loop
     batch = (workload.batch or loop.batch or 0) * max(workload.accumulation, loop.accumulation)
     workers = max(1, workload.dataset.workers or loop.loader_workers)
@@ -83,22 +80,15 @@ def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
 
 def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Interval:
     """Return the step with its input: overlapped with workers, sequential without."""
-    if workers:
-        return Interval(
-            max(compute.point, loading_s),
-            max(compute.low, loading_s / 2),
-            max(compute.high, loading_s * 2),
-            compute.level,
-        )
-    return Interval(compute.point + loading_s, compute.low + loading_s / 2, compute.high + 2 * loading_s, compute.level)
+    join: Callable[[float, float], float] = max if workers else operator.add
+    point, low = join(compute.point, loading_s), join(compute.low, loading_s / 2)
+    return Interval(point, low, join(compute.high, loading_s * 2), compute.level)
 
 
 def startup_interval(device: Device, loop: LoopFacts) -> Interval:
-    """Return the start-up seconds of a process, by the device's calibration where there is one.
-
-    A traced script's own imports and reading are a multiple of the framework's import in the same process, because a
-    slow machine lengthens both.
-    """
+    """Return the start-up seconds of a process, by the device's calibration where there is one."""
+    # A traced script's own imports and reading are a multiple of the framework's import in the same process, because a
+    # slow machine lengthens both.
     figures = device.calibration.figures if device.calibration else {}
     import_s = figures.get("framework_import_s")
     script_share = loop.script_s / loop.framework_s if loop.script_s and loop.framework_s else 0.0

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
+
+from msgspec import field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90, Basis, Estimate, Interval, Target, Tier, TokenTimes
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
@@ -42,15 +45,12 @@ LEVEL = 0.9
 
 # Deviation of the logarithm of an exchange's time over links that were not measured, an assumption.
 UNMEASURED_LINK = 0.5
-# The same where they were: links of other nodes of the same kind differ a little.
-MEASURED_LINK = 0.1
-
+MEASURED_LINK = 0.1  # the same where they were: links of other nodes of the same kind differ a little
 # Predicts the peak memory of the job's process on the host, in bytes.
 HostMemory = Callable[[Workload, TracedJob, Device], Interval]
 
 
-@dataclass(frozen=True, slots=True)
-class WholeStep:
+class WholeStep(Frozen):
     """A step predicted as a whole: method, time over all GPUs, seconds of its parts, and reasons."""
 
     name: str
@@ -63,13 +63,8 @@ class WholeStep:
 WholeStepPredictor = Callable[[Workload, TracedJob, Device, int, str | None], WholeStep | None]
 
 
-@dataclass(frozen=True, slots=True)
-class WhiteBox:
-    """An ``Estimator`` over op graphs.
-
-    ``kernels`` gives the kernel model of a device, ``host_memory`` the host's part. ``predict_whole_step`` comes first
-    and replaces the kernels where it can.
-    """
+class WhiteBox(Frozen):
+    """An ``Estimator`` over op graphs; ``predict_whole_step`` replaces the kernels where it can."""
 
     host_memory: HostMemory
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: RooflineKernels(device)
@@ -132,10 +127,8 @@ class WhiteBox:
         )
 
     def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
-        """Return the peak of the step, of the largest batch, or of the longest decode step.
-
-        Devices with the same workspaces share one simulation (the last few are cached).
-        """
+        """Return the peak of the step, of the largest batch, or of the longest decode step."""
+        # Devices with the same workspaces share one simulation (the last few are cached).
         scratch = workspace_settings(device)
         for cached, alike, peak in self._peaks:
             if cached is job and alike == scratch:
@@ -169,7 +162,7 @@ def _predict_step(
         return price(job.step), None
     answer = predict_answer(job, price)
     captures = device.kind is not DeviceKind.CPU
-    replayed = predict_answer(job, partial(price, kernels=ReplayedKernels(model))) if captures else None
+    replayed = predict_answer(job, partial(price, kernels=ReplayedKernels(model, model.tier))) if captures else None
     tokens = token_times(answer, replayed, workload, job)
     more = describe_token_times(tokens, least_decode_s(workload, job, device)) if tokens else ()
     return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), tokens
@@ -192,7 +185,8 @@ def _predict_graph(
     parts["launch"] = launches_s
     divided = _divide(model, workload, job, device, step_s, launches_s, nodes, interconnect)
     if divided is not None:
-        step_s, spread = divided.step_s, math.hypot(spread, _link_spread(divided))
+        link_spread = (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
+        step_s, spread = divided.step_s, math.hypot(spread, link_spread)
         parts |= {"communication": sum(divided.sent_s.values())}
         reasons += divided.sentences
     return GraphTime(_log_normal(step_s, spread), parts, tuple(reasons))
@@ -228,11 +222,6 @@ def _divide(
         workload, job, device, whole_s, optimizer_s=optimizer_s, launches_s=launches_s, nodes=nodes,
         interconnect=interconnect,
     )  # fmt: skip
-
-
-def _link_spread(divided: DividedStep) -> float:
-    """Return the spread (log deviation) of the step due to its links; small if measured."""
-    return (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
 
 
 def _seconds_by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:

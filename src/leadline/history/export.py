@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from leadline.core.runs import Run
 
+REQUESTED = (
+    "nodes", "tasks_per_node", "cores_per_task", "gpus_per_node", "memory_bytes_per_node", "walltime_s",
+)  # fmt: skip
 PREDICTED = ("elapsed_s", "step_s", "host_memory_bytes", "gpu_memory_bytes", "cost")
 
 
@@ -24,7 +27,6 @@ def runs_to_csv(runs: Iterable[Run]) -> str:
 
 
 def _row(run: Run) -> dict[str, object]:
-    resources = run.job.resources
     row: dict[str, object] = {
         "id": run.id,
         "name": run.job.name,
@@ -39,12 +41,7 @@ def _row(run: Run) -> dict[str, object]:
         "device": run.device,
         "scale": run.scale.value,
         "exit_code": run.exit_code,
-        "asked_nodes": resources.nodes,
-        "asked_tasks_per_node": resources.tasks_per_node,
-        "asked_cores_per_task": resources.cores_per_task,
-        "asked_gpus_per_node": resources.gpus_per_node,
-        "asked_memory_bytes_per_node": resources.memory_bytes_per_node,
-        "asked_walltime_s": resources.walltime_s,
+        **{f"asked_{name}": getattr(run.job.resources, name) for name in REQUESTED},
     }
     for quantity in PREDICTED:
         interval = getattr(run.predicted, quantity, None)

@@ -21,8 +21,7 @@ SACCT_FIELDS = (
 )  # fmt: skip
 SACCT_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
 """Makes ``sacct`` write times as seconds since the epoch, in any time zone."""
-MOST_ELEMENTS = 10_000
-"""Elements of a pending array that become jobs; further ones are left out."""
+MOST_ELEMENTS = 10_000  # elements of a pending array that become jobs; further ones are left out
 _ID = re.compile(r"\d+(?:_(?:\d+|\[(?P<elements>[\d,-]+)(?:%\d+)?\]))?(?:\+\d+)?")
 _MOMENT = re.compile(r"\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 

@@ -7,15 +7,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from leadline.core.documents import from_json, to_document, to_json
+from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.runs import Run
 
-SCHEMA = "leadline.run/1"
-VERSION = 1
-"""Version of the table, in the file's ``user_version``."""
-APPLICATION_ID = 0x4C45_4144
-"""``LEAD`` in the file's header, so that another program's database is never written to."""
+VERSION = 1  # version of the table, in the file's `user_version`
+APPLICATION_ID = 0x4C45_4144  # `LEAD` in the file's header, so that another program's database is never written to
 BUSY_S = 30.0
 
 _TABLE = """
@@ -33,7 +30,7 @@ CREATE INDEX run_name ON run (name);
 
 
 class SqliteHistory:
-    """The history in a file (implements ``HistoryStore``), which the first ``add`` creates."""
+    """The history in a file of runs, which the first ``add`` creates."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,8 +42,7 @@ class SqliteHistory:
     def add_all(self, runs: Iterable[Run]) -> None:
         """Add all of the runs or none, in place of those with the same ids."""
         rows = [
-            (run.id, run.started_at, run.state.value, run.job.name, run.host, to_json(_document(run), indent=0))
-            for run in runs
+            (run.id, run.started_at, run.state.value, run.job.name, run.host, to_json(run, indent=0)) for run in runs
         ]
         if not rows:
             return
@@ -61,11 +57,7 @@ class SqliteHistory:
         yield from (self._read(*row) for row in self._rows(query, -1 if limit is None else limit))
 
     def get(self, run_id: str) -> Run:
-        """Return the run of an id, or of the only id with this beginning.
-
-        Raises:
-            UnknownName: no or several runs match.
-        """
+        """Return the run of an id, or of the only id with this beginning; ``UnknownName`` unless one matches."""
         exact = self._rows("SELECT id, document FROM run WHERE id = ?", run_id)
         prefixed = "SELECT id, document FROM run WHERE substr(id, 1, length(?1)) = ?1"
         rows = exact or (self._rows(prefixed, run_id) if run_id else [])
@@ -127,7 +119,6 @@ class SqliteHistory:
                 os.link(new, self.path)
 
     def _check_owner(self, connection: sqlite3.Connection) -> None:
-        """Refuse a file of another version or program."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application != APPLICATION_ID:
@@ -139,8 +130,3 @@ class SqliteHistory:
                 f"the history {self.path} has version {version}, and this Leadline reads version {VERSION}: "
                 "use the Leadline that wrote it, or another folder with LEADLINE_DATA_DIR"
             )
-
-
-def _document(run: Run) -> dict[str, object]:
-    """Return the document without its ``schema``, which the version of the file implies."""
-    return {name: value for name, value in to_document(run, SCHEMA).items() if name != "schema"}

@@ -1,11 +1,14 @@
 """Check whether a candidate can run, and if not, why, and by how much it fails."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
+
+from msgspec import field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
 from leadline.core.queues import QueueWait
@@ -15,22 +18,16 @@ from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
 from leadline.uncertainty.distributions import quantile
 
-RUNS = 40
-"""Quantiles that represent the time of a run."""
+RUNS = 40  # quantiles that represent the time of a run
 
 
-@dataclass(frozen=True, slots=True)
-class TimeToResult:
+class TimeToResult(Frozen):
     """Wait + run, as equally likely values in ascending order."""
 
     sums_s: tuple[float, ...]
 
     def quantile(self, probability: float) -> float:
-        """Return the time exceeded with probability 1 − ``probability`` at most.
-
-        Raises:
-            InvalidInput: the probability is not between 0 and 1.
-        """
+        """Return the time exceeded with probability 1 − ``probability`` at most; ``InvalidInput`` beyond 0 to 1."""
         if not 0 < probability < 1:
             raise InvalidInput(f"a risk of {1 - probability:g} is not usable: choose one between 0 and 1, such as 0.05")
         return self.sums_s[max(0, math.ceil(probability * len(self.sums_s) - 1e-9) - 1)]
@@ -43,24 +40,14 @@ class TimeToResult:
 
 @lru_cache(maxsize=256)
 def time_to_result(wait: QueueWait, run_s: Interval) -> TimeToResult:
-    """Return the distribution of wait + run: each quantile of one with each of the other.
-
-    They are independent: the length of the queue does not depend on the error of this job's estimate.
-    """
+    """Return the distribution of wait + run: each quantile of one with each of the other."""
+    # They are independent: the length of the queue does not depend on the error of this job's estimate.
     runs = [quantile(run_s, (number + 0.5) / RUNS) for number in range(RUNS)]
     return TimeToResult(tuple(sorted(wait_s + elapsed_s for wait_s in wait.quantiles_s for elapsed_s in runs)))
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementCandidate:
-    """A place to run, with the estimate, the request and the hourly price there.
-
-    Attributes:
-        request_reason: what decided the request.
-        unseen: no measured run had the hardware of the place.
-        parameters: of the option that the candidate may become, as ``command`` and ``notes``.
-        wait: time of the request in the queue; ``None`` where it is unknown.
-    """
+class PlacementCandidate(Frozen):
+    """A place to run, with the estimate, the request and the hourly price there."""
 
     system: System
     partition: Partition
@@ -68,12 +55,13 @@ class PlacementCandidate:
     estimate: Estimate
     request: ResourceSpec
     hourly: float | None = None
-    request_reason: str = ""
-    unseen: bool = False
+    request_reason: str = ""  # what decided the request
+    unseen: bool = False  # True if no measured run had the hardware of the place
+    # The rest describes the option that the candidate may become.
     parameters: dict[str, Value] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    wait: QueueWait | None = None
+    wait: QueueWait | None = None  # time of the request in the queue, if known
 
     @property
     def name(self) -> str:
@@ -109,20 +97,13 @@ class PlacementCandidate:
         return None if elapsed_s is None or self.hourly is None else elapsed_s / HOUR_S * self.hourly
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The reason why a candidate cannot run.
-
-    Attributes:
-        kind: class of the reason.
-        shortfall: needed ÷ allowed, for a numeric limit.
-        change: sentence about the change that would lift the limit, if the user can make one.
-    """
+class Refusal(Frozen):
+    """The reason why a candidate cannot run, and the class of the reason."""
 
     kind: str
     reason: str
-    shortfall: float | None = None
-    change: str | None = None
+    shortfall: float | None = None  # needed ÷ allowed, for a numeric limit
+    change: str | None = None  # sentence about the change that would lift the limit, if the user can make one
 
 
 def check_place(system: System, partition: Partition, gpus: int, nodes: int) -> Refusal | None:

@@ -1,10 +1,11 @@
 """Fit a job into memory: the risk of running out, the largest batch, and changes that need less memory."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leadline.core.estimate import Interval
 from leadline.core.fit import ChangeCost, MemoryCheck
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.workload import (
     Adapters,
@@ -20,31 +21,23 @@ from leadline.core.workload import (
 )
 from leadline.uncertainty.distributions import HalfLogNormals, quantile
 
-LARGEST = 2**20
-"""Largest batch that is tried."""
+LARGEST = 2**20  # largest batch that is tried
 RANK = 16
 """Rank of the proposed adapters: larger ones hardly train better (Hu et al. 2021)."""
-MOST_GPUS = 8
-"""GPUs at most that a job of one GPU is spread over, as many as a node usually has."""
+MOST_GPUS = 8  # GPUs at most that a job of one GPU is spread over, as many as a node usually has
 
 
 def check_memory(kind: str, memory: Interval, available_bytes: float | None, risk: float) -> MemoryCheck:
-    """Compare the memory that a job needs with the available bytes.
-
-    Raises:
-        InvalidInput: the risk is not between 0 and 1.
-    """
+    """Compare the memory that a job needs with the available bytes; ``InvalidInput`` for a risk beyond 0 to 1."""
     needed = quantile(memory, 1 - risk)
     over = None if available_bytes is None else HalfLogNormals.of(memory).above(available_bytes)
     return MemoryCheck(kind, needed, available_bytes, over)
 
 
 def largest_batch(needed_bytes: Callable[[int], float], available_bytes: float, batch: int) -> int:
-    """Return the largest batch that fits; 0 if not even one sample does.
-
-    Memory grows almost linearly with the batch. So each guess is on the line through the two tried batches nearest to
-    the limit, and every second step bisects. The search begins at ``batch``.
-    """
+    """Return the largest batch that fits; 0 if not even one sample does."""
+    # Memory grows almost linearly with the batch. So each guess is on the line through the two tried batches nearest to
+    # the limit, and every second step bisects. The search begins at `batch`.
     tried: dict[int, float] = {}
 
     def fits(size: int) -> bool:
@@ -79,8 +72,7 @@ def _guess(tried: dict[int, float], available_bytes: float) -> int:
     return int(batch + (available_bytes - needed) / slope) if slope > 0 else max(tried) * 2
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadVariant:
+class WorkloadVariant(Frozen):
     """A changed workload: the description and the options of the changes, and what they cost the user."""
 
     workload: Workload
@@ -100,8 +92,7 @@ class WorkloadVariant:
         )
 
 
-Change = Callable[[WorkloadVariant], WorkloadVariant]
-"""Function that adds one change to a variant."""
+Change = Callable[[WorkloadVariant], WorkloadVariant]  # function that adds one change to a variant
 
 
 def can_change(workload: Workload) -> bool:
@@ -116,15 +107,7 @@ def with_batch(workload: Workload, batch: int) -> Workload:
 
 
 def memory_saving_ladders(workload: Workload, batch: int, dtypes: frozenset[str]) -> Iterator[list[WorkloadVariant]]:
-    """Yield lists of variants; in each list, every variant needs less memory than the one before.
-
-    So the first variant that fits is enough of each list.
-
-    Args:
-        workload: to change.
-        batch: of the workload.
-        dtypes: that the device computes in.
-    """
+    """Yield lists of variants that each need less memory than the one before; ``dtypes`` are those of the device."""
     if not can_change(workload):
         return
     start = WorkloadVariant(workload, "", ())
@@ -148,7 +131,6 @@ def memory_saving_ladders(workload: Workload, batch: int, dtypes: frozenset[str]
 
 
 def _equivalent_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[Change]:
-    """Yield changes that keep the results, except for rounding."""
     recomputes = workload.model.kind in (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
     if workload.phase is Phase.TRAINING and not workload.checkpointing and recomputes:
         yield lambda variant: variant.changed("recompute activations", "--checkpointing", checkpointing=True)
@@ -163,7 +145,6 @@ def _equivalent_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[
 
 
 def _costly_changes(workload: Workload, dtypes: frozenset[str]) -> Iterator[Change]:
-    """Yield changes that change the results."""
     if workload.phase is not Phase.TRAINING:
         return
     precision = _precision(workload)

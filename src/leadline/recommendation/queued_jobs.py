@@ -1,16 +1,15 @@
 """Find queued jobs that can no longer run after a system changed, and the reasons."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import UNLISTED_NODES, Partition, System, SystemChange
 from leadline.core.units import format_bytes, format_duration
 from leadline.recommendation.feasibility import Refusal
 
 
-@dataclass(frozen=True, slots=True)
-class UnrunnableJob:
+class UnrunnableJob(Frozen):
     """A queued job that can never start, with the refusals of the nearest partition."""
 
     spec: JobSpec
@@ -19,18 +18,14 @@ class UnrunnableJob:
     @property
     def sentence(self) -> str:
         """Return a sentence about the job and the reasons."""
-        where = self.spec.partition or "any partition"
-        return (
-            f"{self.spec.name} cannot run in {where} any more: {'; '.join(refusal.reason for refusal in self.refusals)}"
-        )
+        reasons = "; ".join(refusal.reason for refusal in self.refusals)
+        return f"{self.spec.name} cannot run in {self.spec.partition or 'any partition'} any more: {reasons}"
 
 
 def find_unrunnable_jobs(change: SystemChange, queued: Iterable[JobSpec]) -> list[UnrunnableJob]:
-    """Return the queued jobs on that system that could run before the change, and cannot now.
-
-    Where the state before is unknown, all jobs that cannot run now. A job without a partition is listed if no partition
-    would take it. A job in a queue of several node types is listed if none of them would.
-    """
+    """Return the queued jobs on that system that could run before the change, and cannot now."""
+    # Where the state before is unknown, all jobs that cannot run now. A job without a partition is listed if no
+    # partition would take it. A job in a queue of several node types is listed if none of them would.
     unrunnable = []
     for spec in queued:
         if spec.system is not None and spec.system.casefold() != change.after.name.casefold():
@@ -54,13 +49,7 @@ def job_refusals(system: System, spec: JobSpec, before: System | None = None) ->
 
 def check_request(partition: Partition, request: ResourceSpec) -> tuple[Refusal, ...]:
     """Return every limit of a partition that a request exceeds, so that it would never start."""
-    refusals = (
-        _walltime(partition, request),
-        _nodes(partition, request),
-        _cores(partition, request),
-        _gpus(partition, request),
-        _memory(partition, request),
-    )
+    refusals = (check(partition, request) for check in (_walltime, _nodes, _cores, _gpus, _memory))
     return tuple(refusal for refusal in refusals if refusal is not None)
 
 

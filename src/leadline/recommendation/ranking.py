@@ -16,12 +16,7 @@ def rank_candidates(
 
     Options on measured hardware come first. Currencies are never compared: options are ordered within a currency, US
     dollars first. Times include the wait only where the wait of every fitting candidate is known, because an unknown
-    wait is not zero.
-
-    Args:
-        candidates: to rank.
-        constraints: of the user.
-        rejections: candidates that were refused before an estimate was made.
+    wait is not zero. ``rejections`` are candidates that were refused before an estimate was made.
     """
     kept: list[PlacementCandidate] = []
     refused: list[tuple[PlacementCandidate, list[Refusal]]] = []

@@ -1,16 +1,17 @@
 """Resource requests: limits that cost least within the accepted risk, including kills and reruns."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, Interval, Target
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.recommendation import RiskWeights
-from leadline.core.systems import Billing, Partition
+from leadline.core.systems import Partition
 from leadline.core.units import GIB, HOUR_S, MINUTE_S
 from leadline.uncertainty.distributions import Distribution, HalfLogNormals, log_spreads, quantile
 
@@ -22,32 +23,25 @@ _TAILS = tuple(0.5 * 0.85**step for step in range(80))
 
 A limit below the median makes no sense: most runs would be killed.
 """
-_NEVER = 1e-9
-"""Probability of a kill that no longer counts."""
+_NEVER = 1e-9  # probability of a kill that no longer counts
 
 
 class KillLoss(StrEnum):
     """Loss of a kill at a limit."""
 
-    LIMIT = "limit"
-    """As much as the limit: a run killed for its time has used all of it."""
-    RUN = "run"
-    """The whole run, whatever the limit, as when memory runs out."""
+    LIMIT = "limit"  # as much as the limit: a run killed for its time has used all of it
+    RUN = "run"  # the whole run, whatever the limit, as when memory runs out
 
 
 class LimitReason(StrEnum):
     """The constraint that set a limit."""
 
-    RISK = "risk"
-    """The accepted probability of a kill; more kills would have been cheaper."""
-    COST = "cost"
-    """The least expected cost; more kills were accepted."""
-    CAP = "cap"
-    """The largest allowed request, which is between the two."""
+    RISK = "risk"  # the accepted probability of a kill; more kills would have been cheaper
+    COST = "cost"  # the least expected cost; more kills were accepted
+    CAP = "cap"  # the largest allowed request, which is between the two
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Frozen):
     """A limit, the risk of exceeding it, the risk of least cost, and the constraint that decided."""
 
     value: float
@@ -79,13 +73,8 @@ def limit_from_interval(
 ) -> Limit:
     """Return the limit of least expected loss that the quantity exceeds with probability ``risk`` at most.
 
-    Args:
-        interval: of the quantity. Without width, its point is the limit.
-        risk: accepted probability of a kill.
-        weights: of kills and waste.
-        loss: of a kill.
-        cap: largest allowed request. It is exceeded only where the risk cannot be met below it, so that the caller sees
-            the need.
+    An ``interval`` without width is its own limit. ``cap`` is the largest allowed request, exceeded only where the risk
+    cannot be met below it, so that the caller sees the need.
 
     Raises:
         InvalidInput: ``risk`` is not between 0 and 1, or a weight is negative or not a number.
@@ -141,23 +130,16 @@ def _cheapest(base: Distribution, weights: RiskWeights, loss: KillLoss) -> float
     return min(_TAILS, key=lambda tail: expected_loss(base, base.quantile(1 - tail), weights, loss))
 
 
-SHORTEST_WALLTIME_S = 5 * MINUTE_S
-"""Shortest walltime that is requested."""
+SHORTEST_WALLTIME_S = 5 * MINUTE_S  # shortest walltime that is requested
 
 EVEN = RiskWeights()
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceRequest:
+class ResourceRequest(Frozen):
     """A request, and a sentence about its limits; empty without limits."""
 
     resources: ResourceSpec
     reason: str = ""
-
-
-def resources_for_estimate(estimate: Estimate, partition: Partition, risk: float) -> ResourceSpec:
-    """Return the request of ``request_for_estimate`` with equal weights."""
-    return request_for_estimate(estimate, partition, risk).resources
 
 
 def request_for_estimate(
@@ -211,9 +193,7 @@ def build_request(
             weights = RiskWeights(weights.kill, weights.waste + charged)
         memory = limit_from_interval(memory_bytes, risk, weights, KillLoss.RUN, cap=most)
         memory_bytes_per_node = math.ceil(_capped(memory, math.ceil(memory.value / GIB) * GIB, most))
-    request = ResourceSpec(
-        share.nodes, share.tasks_per_node, share.cores_per_task, share.gpus_per_node, memory_bytes_per_node, walltime_s
-    )
+    request = replace(share, memory_bytes_per_node=memory_bytes_per_node, walltime_s=walltime_s)
     return ResourceRequest(request, _reason(time and _decision(time), memory and _decision(memory), risk))
 
 
@@ -233,12 +213,9 @@ def _charged(partition: Partition, share: ResourceSpec, memory_bytes: float) -> 
     billing = partition.billing
     if billing is None or not (billing.memory_bytes_per_core or billing.memory_bytes_per_gpu or billing.gib_hour):
         return 0.0
-    bills = [_hourly(billing, share, partition, math.ceil(memory_bytes * times)) for times in (1, 2)]
+    shares = [replace(share, memory_bytes_per_node=math.ceil(memory_bytes * times)) for times in (1, 2)]
+    bills = [compute_charge(billing, request, 1.0, partition.node) or 0.0 for request in shares]
     return round(max(0.0, bills[1] / bills[0] - 1), 1) if all(bills) else 0.0
-
-
-def _hourly(billing: Billing, share: ResourceSpec, partition: Partition, memory_bytes: int) -> float:
-    return compute_charge(billing, replace(share, memory_bytes_per_node=memory_bytes), 1.0, partition.node) or 0.0
 
 
 def _decision(limit: Limit) -> tuple[LimitReason, float, float]:
@@ -249,7 +226,6 @@ def _decision(limit: Limit) -> tuple[LimitReason, float, float]:
 def _reason(
     time: tuple[LimitReason, float, float] | None, memory: tuple[LimitReason, float, float] | None, risk: float
 ) -> str:
-    """Return a sentence about whether risk or cost decided each limit."""
     limits = {name: limit for name, limit in (("walltime", time), ("memory", memory)) if limit and limit[1]}
     deciding = {decided for decided, _, _ in limits.values()}
     if len(deciding) == 1 and LimitReason.CAP not in deciding:

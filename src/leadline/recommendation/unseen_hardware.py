@@ -3,32 +3,27 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import NormalDist
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Value
 from leadline.core.trained_model import Feature
 from leadline.uncertainty.distributions import log_spreads
 
 SPREAD = 0.4
 """Standard deviation of ln(true ÷ predicted) on other hardware, as for estimates from vendor specifications."""
-UNKNOWN_SPREAD = 0.7
-"""The same without vendor specifications of both: a factor of three either way."""
+UNKNOWN_SPREAD = 0.7  # the same without vendor specifications of both: a factor of three either way
 
 _NOISE = re.compile(r"\((?:r|tm)\)|@.*|\b(?:cpu|processor|nvidia|tesla|\d+-core)\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class UnseenHardware:
-    """Hardware of a node that no run had: the spread that it adds, and a sentence about it.
-
-    ``model`` is true for another processor or GPU, and false for a node equipped in another way.
-    """
+class UnseenHardware(Frozen):
+    """Hardware of a node that no run had: the spread that it adds, and a sentence about it."""
 
     spread: float
     sentence: str
-    model: bool = True
+    model: bool = True  # False for a node that has the same processor or GPU, but is equipped in another way
 
     def widen(self, interval: Interval) -> Interval:
         """Return the interval with the spread added as an independent error."""
@@ -50,12 +45,8 @@ def find_unseen_hardware(
     """Return the hardware of a node that no run had, for a job on so many GPUs; ``None`` if a run had it.
 
     A job on GPUs depends on the GPU, another job on the processor. A model trained on several kinds of node widens its
-    own intervals, so it only gets the sentence.
-
-    Args:
-        features: of the model.
-        node: properties of the node by feature name. A processor or GPU that the runs had is spelled as in the runs.
-        gpus: of the job.
+    own intervals, so it only gets the sentence. ``node`` holds its properties by the names of the model's ``features``;
+    a processor or GPU that the runs had is spelled as in the runs.
     """
     name, speed = ("node_gpu", "node_gpu_bytes_per_s") if gpus else ("node_cpu", "node_hz")
     kind = "GPU" if gpus else "processor"
@@ -70,7 +61,6 @@ def find_unseen_hardware(
 
 
 def _spread(feature: Feature | None, speed: Value | None) -> float:
-    """Return the spread that other hardware adds, which grows with the distance of its speed from the runs'."""
     if feature is None or not feature.low or not feature.high or not isinstance(speed, int | float) or speed <= 0:
         return UNKNOWN_SPREAD
     distance = max(math.log(speed / feature.high), math.log(feature.low / speed), 0.0)

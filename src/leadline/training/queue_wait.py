@@ -21,7 +21,7 @@ from leadline.estimators.queue_state import (
     eligible_at_s,
     queue_rows,
 )
-from leadline.estimators.queue_wait import WaitForest, load_wait_forest, wait_grid, wait_probability, wait_quantile
+from leadline.estimators.queue_wait import WaitForest, wait_grid, wait_probability, wait_quantile
 from leadline.estimators.tabular.trees import convert_trees
 from leadline.uncertainty.recalibration import Recalibration
 
@@ -84,7 +84,7 @@ class RecalibratedForest:
     def load(cls, state: State) -> "RecalibratedForest":
         """Restore a forest from its state."""
         recalibration = Recalibration.load(unnest("recalibration", state))
-        return cls(load_wait_forest(unnest("forest", state)), recalibration, int(state["jobs"].astype(int)[0]))
+        return cls(WaitForest.load(unnest("forest", state)), recalibration, int(state["jobs"].astype(int)[0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def test_counts_with_zero_are_taken_by_their_logarithm_and_one():
 
 def test_it_is_the_same_after_dump_and_load():
     known = encoding.learn_encoding(ROWS, ["epochs"])
-    again = encoding.load_encoding(known.dump())
+    again = encoding.FeatureEncoding.load(known.dump())
     strange = [*ROWS, {"epochs": 999, "device": "z"}, {}]
     for case, other in zip(known.encode(strange), again.encode(strange), strict=True):
         assert case.tobytes() == other.tobytes()

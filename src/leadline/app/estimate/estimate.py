@@ -12,7 +12,7 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog, Estimator, GraphSource
 from leadline.core.units import HOUR_S
 from leadline.core.workload import ModelKind, Phase, Workload
-from leadline.recommendation.requests import resources_for_estimate
+from leadline.recommendation.requests import request_for_estimate
 
 DEFAULT_RISK = 0.05
 """Default risk at which an estimate's memory becomes a request."""
@@ -163,7 +163,7 @@ def add_cost(estimate: Estimate, place: ResolvedTarget) -> Estimate:
         return _without_cost(estimate, "the elapsed time is unknown")
     billing = place.partition.billing
     hourly = compute_charge(
-        billing, resources_for_estimate(estimate, place.partition, DEFAULT_RISK), 1.0, place.partition.node
+        billing, request_for_estimate(estimate, place.partition, DEFAULT_RISK).resources, 1.0, place.partition.node
     )
     if hourly is None:
         return _without_cost(estimate, f"a rate of {place.name} is unknown")

@@ -20,7 +20,7 @@ from leadline.core.units import format_bytes, format_clock
 from leadline.execution.launch import run_local
 from leadline.execution.schedulers.slurm.script import render_script
 from leadline.history.sqlite import SqliteHistory
-from leadline.recommendation.requests import resources_for_estimate
+from leadline.recommendation.requests import request_for_estimate
 
 
 def render_batch_script(spec: JobSpec, catalog: Catalog | None = None) -> str:
@@ -292,7 +292,7 @@ def _infer_from_prediction(
     if predicted is None:
         why = f"no prediction, so unset resources are left to the site: {prediction.reason}"
         return InferredRequest(request, (why,))
-    inferred = resources_for_estimate(predicted, partition, DEFAULT_RISK)
+    inferred = request_for_estimate(predicted, partition, DEFAULT_RISK).resources
     filled = replace(
         request,
         cores=inferred.cores_per_task if request.cores is None else request.cores,

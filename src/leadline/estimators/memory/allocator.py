@@ -11,8 +11,7 @@ from heapq import heappop, heappush
 
 from leadline.core.units import MIB
 
-# No piece: no name is negative.
-NOWHERE = -1
+NOWHERE = -1  # no piece: no name is negative
 
 
 class FreeBlocks:
@@ -83,11 +82,10 @@ class OutOfMemory(Exception):
 
 @dataclass(slots=True)
 class _Blocks:
-    """Segment blocks by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools.
+    """Segment blocks by number: sizes, neighbours in the segment (or ``NOWHERE``), and pools."""
 
-    The columns hold plain numbers, not objects. The garbage collector tracks objects, and the more of them live the
-    more often it walks through them and the graph.
-    """
+    # The columns hold plain numbers, not objects. The garbage collector tracks objects, and the more of them live the
+    # more often it walks through them and the graph.
 
     size: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
@@ -231,7 +229,6 @@ class CachingAllocator:
                         self._trim_segment(block)
 
     def _trim_segment(self, block: int) -> None:
-        """Take the empty last block off a segment that grows."""
         blocks = self._blocks
         del self._ends[blocks.large[block]]
         if (before := blocks.before[block]) != NOWHERE:
@@ -239,10 +236,8 @@ class CachingAllocator:
             self._ends[blocks.large[block]] = before
 
     def _split(self, block: int, size: int, excess: int, *, large: bool) -> None:
-        """Split ``excess`` bytes off the block.
-
-        Less than 512 bytes, or 1 MiB in the large pool, stay with the block.
-        """
+        """Split ``excess`` bytes off the block."""
+        # Less than 512 bytes, or 1 MiB in the large pool, stay with the block.
         blocks = self._blocks
         after = blocks.after[block]
         remainder = blocks.make(excess, block, after, large=large)

@@ -6,9 +6,12 @@ memory allocation" in its documentation). A TPU's memory belongs to the program 
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+from msgspec import field
 
 from leadline.core.fit import MemorySnapshot
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, Stage, StorageCategory, StorageEvent, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import format_bytes
@@ -18,20 +21,16 @@ from leadline.estimators.memory.workspaces import add_workspaces
 
 # A step begins after the last of these that is allocated before the first op.
 PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZER_STATE)
-# Relative precision of the least memory.
-CLOSE = 0.01
+CLOSE = 0.01  # relative precision of the least memory
 
 
-@dataclass(frozen=True, slots=True)
-class PeakMemory:
-    """Peak of one step in bytes: allocated by tensors, reserved by the allocator, and by category.
-
-    ``by_stage`` is the fullest moment of each stage. In a divided model another stage may be the peak.
-    """
+class PeakMemory(Frozen):
+    """Peak of one step in bytes: allocated by tensors, reserved by the allocator, and by category."""
 
     allocated_bytes: int
     reserved_bytes: int
     by_category: dict[StorageCategory, int]
+    # The fullest moment of each stage: in a divided model another stage may be the peak.
     by_stage: dict[Stage, dict[StorageCategory, int]] = field(default_factory=dict)
 
 
@@ -48,22 +47,18 @@ def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
 
 
 def device_memory_graphs(job: TracedJob, device: Device) -> list[OpGraph]:
-    """Return the graphs that fill a device: steps of all batch sizes, and the longest decode step.
-
-    Steps of different sizes follow in the worst order, each larger than all before. The blocks of a smaller batch are
-    too small for the next one, so both stay reserved.
-    """
+    """Return the graphs that fill a device: steps of all batch sizes, and the longest decode step."""
+    # Steps of different sizes follow in the worst order, each larger than all before. The blocks of a smaller batch are
+    # too small for the next one, so both stay reserved.
     last = job.generation.last if job.generation else None
     graphs = (concatenate_steps((job.step, *job.longer)), *([last] if last else []))
     return [add_workspaces(graph, device) for graph in graphs]
 
 
 def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
-    """Return consecutive steps as one graph.
-
-    Storages that persist from the step before (weights, optimizer state, matched by name) are not allocated again. All
-    others are freed between the steps.
-    """
+    """Return consecutive steps as one graph."""
+    # Storages that persist from the step before (weights, optimizer state, matched by name) are not allocated again.
+    # All others are freed between the steps.
     first, *later = steps
     if not later:
         return first
@@ -87,7 +82,6 @@ def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
 
 
 def _live_storages(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
-    """Return the storages that are allocated and not freed, by name."""
     live: dict[int, StorageEvent] = {}
     for event in events:
         if event.size_bytes > 0:
@@ -98,11 +92,9 @@ def _live_storages(events: Sequence[StorageEvent]) -> dict[int, StorageEvent]:
 
 
 def find_least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = False) -> int:
-    """Return the least memory in bytes in which the step runs, to 1 %.
-
-    Short of memory, the allocator frees unused segments. A step may then run in less than it would reserve: its tensors
-    and the gaps between them.
-    """
+    """Return the least memory in bytes in which the step runs, to 1 %."""
+    # Short of memory, the allocator frees unused segments. A step may then run in less than it would reserve: its
+    # tensors and the gaps between them.
     moves = _allocation_moves(graph)
     low, high = peak.allocated_bytes, peak.reserved_bytes
     while high - low > CLOSE * high:
@@ -112,10 +104,8 @@ def find_least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = Fa
 
 
 def memory_timeline(graph: OpGraph, moments: int = 200) -> list[MemorySnapshot]:
-    """Return the fullest moments of ``moments`` equal parts of a step's storage events.
-
-    The parts are not equal in ops, because identical layers are one op with a count.
-    """
+    """Return the fullest moments of ``moments`` equal parts of a step's storage events."""
+    # The parts are not equal in ops, because identical layers are one op with a count.
     first = max(
         (n for n, event in enumerate(graph.events) if not event.op and event.category in PERSISTENT_CATEGORIES),
         default=0,
@@ -150,10 +140,8 @@ def _fits_in(moves: Sequence[int], limit_bytes: int, *, expandable: bool) -> boo
 
 
 def _allocation_moves(graph: OpGraph) -> list[int]:
-    """Return the bytes each event allocates, or the inverted number (~) of the event it frees.
-
-    Freeing an unknown storage is 0, which has no effect.
-    """
+    """Return the bytes each event allocates, or the inverted number (~) of the event it frees."""
+    # Freeing an unknown storage is 0, which has no effect.
     moves, open_at = list[int](), dict[int, int]()
     for number, event in enumerate(graph.events):
         if event.size_bytes > 0:
@@ -225,10 +213,8 @@ XLA_PERSISTENT_CATEGORIES = (StorageCategory.PARAMETER, StorageCategory.OPTIMIZE
 
 
 def apply_xla_plan(graph: OpGraph, peak: PeakMemory) -> PeakMemory:
-    """Return the peak as XLA has it: the compiler's plan, or else the live bytes.
-
-    The plan's temporary memory is divided among categories in the proportions of the live bytes.
-    """
+    """Return the peak as XLA has it: the compiler's plan, or else the live bytes."""
+    # The plan's temporary memory is divided among categories in the proportions of the live bytes.
     if graph.source not in DIALECTS:
         return peak
     if graph.planned_bytes is None:

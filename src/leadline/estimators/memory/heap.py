@@ -12,15 +12,14 @@ from itertools import accumulate
 from random import Random
 from statistics import fmean
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage, StorageCategory
 from leadline.estimators.memory.allocator import NOWHERE, FreeBlocks
 from leadline.estimators.memory.onednn import Processor, operand_copies
 
 PAGE = 4096
 TOP_PAD = 128 * 1024
-# Defaults of a 64-bit glibc.
-MMAP_THRESHOLD_MAX = 32 * 2**20
-
+MMAP_THRESHOLD_MAX = 32 * 2**20  # defaults of a 64-bit glibc
 # Mapping threshold after importing PyTorch 2.13 (it starts at 128 KiB), measured as the smallest block then mapped with
 # glibc 2.36. The top is trimmed at twice the threshold.
 MMAP_THRESHOLD = 944 * 1024
@@ -28,29 +27,15 @@ MMAP_THRESHOLD = 944 * 1024
 # A freed piece smaller than this, merged, never gives the top back (`FASTBIN_CONSOLIDATION_THRESHOLD`).
 TRIM_MINIMUM = 64 * 1024
 
-# Overhead of a block aligned to 64 bytes: header, alignment, the least remainder.
-ALIGNMENT_BYTES = 112
-
-# Kinds of ops that oneDNN copies operands of.
-COPYING = (OpKind.CONV, OpKind.RNN)
-
-# Distance between ops in places of the blocks that they allocate.
-OP_PLACES = 2.0**20
-
-# Smaller blocks are served from caches of their own and move nothing.
-SMALLEST = 1024
-
-# Marks a block without an address: no address is odd.
-NOT_HELD = 1
-
+ALIGNMENT_BYTES = 112  # overhead of a block aligned to 64 bytes: header, alignment, the least remainder
+COPYING = (OpKind.CONV, OpKind.RNN)  # kinds of ops that oneDNN copies operands of
+OP_PLACES = 2.0**20  # distance between ops in places of the blocks that they allocate
+SMALLEST = 1024  # smaller blocks are served from caches of their own and move nothing
+NOT_HELD = 1  # marks a block without an address: no address is odd
 USUAL = Processor()
 
-# Steps to run until thresholds and the heap's shape have settled; the last one is reported.
-STEPS = 6
-
-# Steps after which small objects reuse the places of the step before.
-SETTLING = 3
-
+STEPS = 6  # steps to run until thresholds and the heap's shape have settled; the last one is reported
+SETTLING = 3  # steps after which small objects reuse the places of the step before
 HISTORIES = 4
 # So many moves of blocks, over all histories, are enough for chance to even out: a longer step needs fewer histories.
 # With four of them steps of 5,000 moves are foretold within a hundredth or so of what 16 give.
@@ -108,10 +93,8 @@ class _Heap:
         return address
 
     def give(self, address: int, size: int) -> None:
-        """Free a block.
-
-        A mapped block raises the thresholds. Others merge with neighbours, and a large top returns to the kernel.
-        """
+        """Free a block."""
+        # A mapped block raises the thresholds. Others merge with neighbours, and a large top returns to the kernel.
         if address < 0:
             self.mapped += address
             if self.threshold < -address <= MMAP_THRESHOLD_MAX:
@@ -156,7 +139,6 @@ class _Heap:
 
 
 def _block_bytes(size: int) -> int:
-    """Return what ``size`` bytes take in the heap."""
     return -(-size // 16) * 16 + ALIGNMENT_BYTES
 
 
@@ -180,24 +162,18 @@ def _histories(graph: OpGraph, processor: Processor, *, stolen: float) -> list[t
     return [_run(script, _Heap(stolen=stolen, chance=chance)) for chance in chances]
 
 
-@dataclass(frozen=True, slots=True)
-class _Script:
-    """One step's moves over numbered blocks: ``n`` allocates block n, ``~n`` frees it.
-
-    ``left_behind`` are blocks that outlive the step, such as gradients. They are freed when the next step begins.
-    """
+class _Script(Frozen):
+    """One step's moves over numbered blocks: ``n`` allocates block n, ``~n`` frees it."""
 
     sizes: "array[int]"
     moves: "array[int]"
-    left_behind: "array[int]"
+    left_behind: "array[int]"  # blocks that outlive the step, such as gradients: freed when the next one begins
 
 
 def _run(script: _Script, heap: _Heap) -> tuple[int, int]:
-    """Return peak and last step's fresh bytes of a job's first steps.
-
-    Optimizer state appears at the end of the first step. Where chance has no part in it, a step that finds the heap as
-    the one before it did goes like that one, and so do all that follow.
-    """
+    """Return peak and last step's fresh bytes of a job's first steps."""
+    # Optimizer state appears at the end of the first step. Where chance has no part in it, a step that finds the heap
+    # as the one before it did goes like that one, and so do all that follow.
     sizes, addresses = script.sizes, array("q", [NOT_HELD]) * len(script.sizes)
     before: tuple[object, ...] = ()
     for number in range(STEPS):
@@ -246,11 +222,9 @@ def _script(graph: OpGraph, processor: Processor) -> _Script:
 def _timeline(
     graph: OpGraph, processor: Processor, *, late: Collection[int] = ()
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return storages and bytes in order, negative when freed: traced events and oneDNN's copies.
-
-    An op's own results come at place 1, 2 and so on within it, frees after them. ``late`` storages appear with the
-    first optimizer update instead of at the start. Copies have negative storage numbers, which no traced storage has.
-    """
+    """Return storages and bytes in order, negative when freed: traced events and oneDNN's copies."""
+    # An op's own results come at place 1, 2 and so on within it, frees after them. `late` storages appear with the
+    # first optimizer update instead of at the start. Copies have negative storage numbers, which no traced storage has.
     update = next((n for n, op in enumerate(graph.ops) if op.stage is Stage.OPTIMIZER), len(graph.ops))
     times, storages, sizes = list[float](), list[int](), list[int]()
     results = dict[int, int]()

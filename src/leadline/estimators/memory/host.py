@@ -19,9 +19,7 @@ from leadline.estimators.memory.onednn import Processor
 # Pages of its own that a forked DataLoader worker comes to hold: 5 to 45 MB by PSS in two scripts with two workers.
 WORKER_BYTES = 30e6
 
-# Batches each worker keeps ahead (`prefetch_factor` of DataLoader).
-PREFETCH = 2
-
+PREFETCH = 2  # batches each worker keeps ahead (`prefetch_factor` of DataLoader)
 # Names of the parts.
 WORKERS, AHEAD, COPIED, PINNED_PART, DATASET_PART, CHECKPOINT_PART = (
     "loader workers", "batches ahead", "objects of the data set, copied by workers", "pinned batches",
@@ -30,10 +28,8 @@ WORKERS, AHEAD, COPIED, PINNED_PART, DATASET_PART, CHECKPOINT_PART = (
 
 
 def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str, float]:
-    """Return the bytes of loader workers, prefetched and pinned batches, and an in-memory data set.
-
-    Batches count as pinned on a GPU unless the script disables it, as in Hugging Face's Trainer.
-    """
+    """Return the bytes of loader workers, prefetched and pinned batches, and an in-memory data set."""
+    # Batches count as pinned on a GPU unless the script disables it, as in Hugging Face's Trainer.
     dataset, loop = workload.dataset, job.loop
     sample = float(dataset.bytes_per_sample or loop.bytes_per_sample or 0)
     batch_bytes = (workload.batch or loop.batch or 1) * sample
@@ -47,18 +43,17 @@ def data_parts(workload: Workload, job: TracedJob, *, on_gpu: bool) -> dict[str,
         DATASET_PART: sample * (dataset.samples or loop.samples or 0) if dataset.held_in_memory else 0.0,
     }
     if pins:
-        rounded = sum(power_of_two(size) for size in _tensors(job))
+        rounded = sum(1 << max(size - 1, 0).bit_length() for size in _tensors(job))
         parts[PINNED_PART] = float((max(workers * each, 1) + 1) * (rounded or batch_bytes))
     return parts
 
 
 def staging_bytes(workload: Workload, job: TracedJob) -> float:
-    """Return what saving a checkpoint takes of the host of the process that does it.
-
-    ``torch.save`` copies one storage after another from the device (``torch/serialization.py``), so that the largest of
-    weights and optimizer states counts. Where weights are sharded, they are gathered on the host of the first process
-    (FSDP's FULL_STATE_DICT with offload, DeepSpeed's ``gather_16bit_weights_on_model_save``), states saved by shard.
-    """
+    """Return what saving a checkpoint takes of the host of the process that does it."""
+    # `torch.save` copies one storage after another from the device (`torch/serialization.py`), so that the largest
+    # of weights and optimizer states counts. Where weights are sharded, they are gathered on the host of the first
+    # process (FSDP's FULL_STATE_DICT with offload, DeepSpeed's `gather_16bit_weights_on_model_save`), states saved by
+    # shard.
     if workload.phase is not Phase.TRAINING:
         return 0.0
     if workload.parallelism.sharding is Sharding.FULL:
@@ -73,11 +68,6 @@ def describe_pinning_assumption(job: TracedJob, parts: dict[str, float]) -> str:
     if job.loop.pinned is not None or parts.get(PINNED_PART, 0.0) < 0.01 * sum(parts.values()):
         return ""
     return "assuming pinned batches, the default of Hugging Face's Trainer"
-
-
-def power_of_two(size_bytes: int) -> int:
-    """Return the least power of two that is no smaller."""
-    return 1 << max(size_bytes - 1, 0).bit_length()
 
 
 def _tensors(job: TracedJob) -> tuple[int, ...]:
@@ -107,29 +97,22 @@ CUDA_HOST_BYTES = 1.2e9
 # families. With each family left out in turn, 4.1 % exceed the upper bound (`bench/memory`).
 CPU_LOW_FACTOR, CPU_HIGH_FACTOR = 0.940, 1.114
 
-# Half-width of the interval of a GPU's host side as a share of the point; an assumption.
-GPU_SLACK = 0.36
+GPU_SLACK = 0.36  # half-width of the interval of a GPU's host side as a share of the point; an assumption
 
 
 def host_memory(workload: Workload, job: TracedJob, device: Device) -> Interval:
     """Return the peak host memory in bytes of the process that feeds one device."""
-    return host_interval(sum(host_parts(workload, job, device).values()), device)
-
-
-def host_interval(point: float, device: Device) -> Interval:
-    """Return the interval around a point prediction for a process beside ``device``."""
+    point = sum(host_parts(workload, job, device).values())
     if device.kind is DeviceKind.CPU:
         return Interval(point, point * CPU_LOW_FACTOR, point * CPU_HIGH_FACTOR)
     return Interval(point, point * (1 - GPU_SLACK), point * (1 + GPU_SLACK))
 
 
 def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, float]:
-    """Return the bytes by name of one device's process and its loaders at the peak.
-
-    A traced script's own imports and data are known. On a CPU the tensors live in glibc's heap. On a GPU the host holds
-    the CUDA libraries and the larger of two moments: the weights while they are built, or later prefetched batches and
-    checkpoint staging.
-    """
+    """Return the bytes by name of one device's process and its loaders at the peak."""
+    # A traced script's own imports and data are known. On a CPU the tensors live in glibc's heap. On a GPU the host
+    # holds the CUDA libraries and the larger of two moments: the weights while they are built, or later prefetched
+    # batches and checkpoint staging.
     figures = {**DEFAULT_HOST_BYTES, **(device.calibration.figures if device.calibration else {})}
     parts = {
         "interpreter and libraries": figures["interpreter_bytes"] + figures["framework_bytes"],
@@ -155,25 +138,18 @@ def host_parts(workload: Workload, job: TracedJob, device: Device) -> dict[str, 
 
 
 def _is_cast(workload: Workload) -> bool:
-    """Return whether weights are built in float32 and then cast to two bytes."""
     precision = workload.precision or Precision.FP32
     return workload.model.kind is ModelKind.FUNCTION and precision.weights in ("float16", "bfloat16")
 
 
 def _cast_bytes(workload: Workload, job: TracedJob) -> int:
-    """Return the most tensor bytes before the first step.
-
-    That is the traced peak of building the model, or of casting one weight after another while its old copy lives.
-    """
+    """Return the most tensor bytes before the first step."""
+    # That is the traced peak of building the model, or of casting one weight after another while its old copy lives.
     built = job.loop.built_bytes or 0
     if not _is_cast(workload):
         return built
     first = (event for event in job.step.events if event.op == 0)
-    sizes = [
-        taken_event.size_bytes
-        for taken_event in first
-        if taken_event.category is StorageCategory.PARAMETER and taken_event.size_bytes > 0
-    ]
+    sizes = [e.size_bytes for e in first if e.category is StorageCategory.PARAMETER and e.size_bytes > 0]
     level = highest = 2 * sum(sizes)
     for size in sizes:
         highest = max(highest, level + size)
@@ -182,10 +158,8 @@ def _cast_bytes(workload: Workload, job: TracedJob) -> int:
 
 
 def _with_evaluation(job: TracedJob) -> OpGraph:
-    """Return the step followed by one evaluation batch, whose tensors extend the heap.
-
-    Storages that evaluation shares with the step are not counted again.
-    """
+    """Return the step followed by one evaluation batch, whose tensors extend the heap."""
+    # Storages that evaluation shares with the step are not counted again.
     if job.evaluation is None:
         return job.step
     passing = {event.storage for event in job.evaluation.events if event.size_bytes < 0}

@@ -5,9 +5,9 @@ Optimizer states go to the host as in ZeRO-Offload (Ren et al. 2021), activation
 """
 
 import math
-from dataclasses import dataclass
 
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.graph import StorageCategory
 from leadline.core.hardware import Device
 from leadline.core.units import GB, format_bytes
@@ -16,10 +16,8 @@ from leadline.core.workload import Phase, Workload
 # Rate of pinned copies over 16 lanes in one direction: three quarters of the lanes' rate.
 PCIE_BYTES_PER_S = {3: 12 * GB, 4: 24 * GB, 5: 48 * GB, 6: 96 * GB}
 USUAL_PCIE = 4
-# Memory bandwidth that an optimizer step on the host's cores reaches; an assumption.
-HOST_BYTES_PER_S = 60 * GB
-# Share of offloaded bytes that stays on the device: the layers in use and the next.
-STAYS = 0.1
+HOST_BYTES_PER_S = 60 * GB  # memory bandwidth that an optimizer step on the host's cores reaches; an assumption
+STAYS = 0.1  # share of offloaded bytes that stays on the device: the layers in use and the next
 # Standard deviation of the logarithm of a transfer's time, an assumption: nine in ten within a factor of two.
 DOUBT = math.log(2.0) / 1.645
 
@@ -29,8 +27,7 @@ WORDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class OffloadOption:
+class OffloadOption(Frozen):
     """One offload: its description, the memory then needed, the slower step, and the host bytes."""
 
     description: str

@@ -9,42 +9,29 @@ layers. The tracer accounts for what an LSTM keeps for the backward pass (``work
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, TensorSpec
 
-# Dtypes whose convolutions were looked at.
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-
-# Channels in a register of AVX-512, without which PyTorch hands no bfloat16 to oneDNN.
-AVX512_BLOCK = 16
-
-# Up to here a tensor is read in the layout it has.
-FEW_CHANNELS = 4
-
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}  # dtypes whose convolutions were looked at
+AVX512_BLOCK = 16  # channels in a register of AVX-512, without which PyTorch hands no bfloat16 to oneDNN
+FEW_CHANNELS = 4  # up to here a tensor is read in the layout it has
 # From here on a single thread hands filters of one tap to oneDNN, too (`ConvParams::use_mkldnn` in ATen).
 SMALL_BATCH = 16
 
 # One image of up to so many elements is convolved by PyTorch's own kernel (the same function of ATen).
 SMALL_IMAGE = 20480
 
-# Depthwise filters of more taps have no kernel of their own for the gradient of their weights.
-JIT_TAPS = 9
-
+JIT_TAPS = 9  # depthwise filters of more taps have no kernel of their own for the gradient of their weights
 # When within the op (its own results come at 1, 2, …), which copy, and its bytes: negative when given back.
 Move = tuple[float, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """Processor properties that decide how convolutions run.
+class Processor(Frozen):
+    """Processor properties that decide how convolutions run."""
 
-    ``channel_block`` channels form one block: a 64-byte register of AVX-512 in float32, half of it with AVX2. A single
-    thread multiplies the 1 × 1 filters of a small batch without copies.
-    """
-
-    channel_block: int = 16
-    threads: int = 2
+    channel_block: int = 16  # channels in a 64-byte register of AVX-512 in float32; half as many with AVX2
+    threads: int = 2  # a single one multiplies the 1 × 1 filters of a small batch without copies
 
     @classmethod
     def of(cls, figures: Mapping[str, float]) -> "Processor":
@@ -54,8 +41,7 @@ class Processor:
         return cls(block, int(figures.get("threads", usual.threads)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Convolution:
+class _Convolution(Frozen):
     """Operands of one convolution, forward or backward, and their memory layout."""
 
     source: TensorSpec
@@ -137,10 +123,8 @@ def _convolved(op: Op, processor: Processor) -> list[Move]:
 
 
 def _recurrent(op: Op) -> list[Move]:
-    """Return the copies of the widest layer: reordered weights, gates and weight gradients.
-
-    A layer runs after the results of the layers before it.
-    """
+    """Return the copies of the widest layer: reordered weights, gates and weight gradients."""
+    # A layer runs after the results of the layers before it.
     if "lstm" not in op.name or op.dtype not in ELEMENT_BYTES or "layers" not in op.dims:
         return []
     dims, element = op.dims, ELEMENT_BYTES[op.dtype]

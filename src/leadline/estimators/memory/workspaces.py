@@ -27,20 +27,18 @@ the last one, whose backward pass runs first, takes the scratch.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.units import KIB, MIB
 
 FLASH, EFFICIENT = "flash_attention_backward", "efficient_attention_backward"
 FLOAT32_BYTES = BYTES_PER_ELEMENT["float32"]
-# Queries of a tile of flash attention.
-QUERIES = 128
-# Lock words per tile of the memory-efficient kernel's workspace.
-LOCKS = 4
-# Parts of keys over all heads and samples that it splits into at most, where they need memory.
-PARTS = 200
+QUERIES = 128  # queries of a tile of flash attention
+LOCKS = 4  # lock words per tile of the memory-efficient kernel's workspace
+PARTS = 200  # parts of keys over all heads and samples that it splits into at most, where they need memory
 
 
 def attention_scratch_bytes(op: Op, vendor: str) -> int:
@@ -93,8 +91,7 @@ TILE, STEP, FILTER = 6, 4, 3
 SOFTMAX = "_softmax_backward_data"
 
 
-@dataclass(frozen=True, slots=True)
-class ScratchKernels:
+class ScratchKernels(Frozen):
     """Kernels that a GPU runs: Winograd-transformed float32 convolutions, and the attention's vendor."""
 
     transformed: bool
@@ -161,10 +158,8 @@ RUN_BY_TORCH = ("torch", "config.json by formula")
 
 
 def add_workspaces(graph: OpGraph, device: Device) -> OpGraph:
-    """Return a graph with the workspaces of its kernels on ``device``.
-
-    Those of products exist from the start, those of other kernels while they run.
-    """
+    """Return a graph with the workspaces of its kernels on ``device``."""
+    # Those of products exist from the start, those of other kernels while they run.
     size, kernels = workspace_settings(device)
     if not size or graph.source not in RUN_BY_TORCH:
         return graph

@@ -13,8 +13,9 @@ joined by NVSwitch. Straight lines between their logarithms meet the measured me
 import math
 import re
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device
 
@@ -61,20 +62,15 @@ _GIGABITS = re.compile(r"(?:(?P<count>\d+)\s*[x×]\s*)?(?:[A-Z]+\d*\s*)*?(?P<rat
 _NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100, "slingshot": 200, "opa": 100}
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
-    """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies.
-
-    ``latency_s`` is that of a hop inside a node, ``network_latency_s`` of one between nodes. ``curve`` holds measured
-    all-reduces of this group, if any.
-    """
+class Ring(Frozen):
+    """A ring of ``devices`` over ``nodes``, with one-way bandwidth of its slowest link and latencies."""
 
     devices: int
     bytes_per_s: float
-    latency_s: float
+    latency_s: float  # of a hop inside a node
     nodes: int = 1
-    network_latency_s: float = NETWORK_HOP_S
-    curve: AllReduceCurve = ()
+    network_latency_s: float = NETWORK_HOP_S  # of a hop between nodes
+    curve: AllReduceCurve = ()  # measured all-reduces of this group, if any
 
     @property
     def measured(self) -> bool:
@@ -138,12 +134,10 @@ def interpolate_curve(curve: AllReduceCurve, size_bytes: float) -> float:
 
 
 def exchange_s(ring: Ring, graph: OpGraph) -> float:
-    """Return the seconds that a step's collectives take on ``ring``.
-
-    They are the traced ones: all-reduces, and those that move half as much (gathers, reduce-scatters, all-to-all). A
-    trace of one process has none, so its gradients count as reduced once. Smaller groups keep their size. The largest
-    one is the whole job, whatever number of devices was traced.
-    """
+    """Return the seconds that a step's collectives take on ``ring``."""
+    # They are the traced ones: all-reduces, and those that move half as much (gathers, reduce-scatters, all-to-all). A
+    # trace of one process has none, so its gradients count as reduced once. Smaller groups keep their size. The largest
+    # one is the whole job, whatever number of devices was traced.
     if not sees_collectives(graph):
         return ring.all_reduce_s(graph.parameter_bytes)
     collectives = [op for op in graph.ops if op.kind is OpKind.COMMUNICATION and op.dims.get("ranks", 0) > 1]

@@ -16,28 +16,24 @@ use to the end of backward, since torch/distributed/fsdp does not reshard the ro
 """
 
 from collections import Counter
-from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import ModelKind, Phase, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
 from leadline.estimators.parallelism.collectives import Ring, exchange_s, make_ring, sees_collectives
 
-# Elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`).
-BUCKET_ELEMENTS = 5 * 10**8
-# Layers that are whole at a time: one in use, one on its way.
-AT_ONCE = 2
+BUCKET_ELEMENTS = 5 * 10**8  # elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`)
+AT_ONCE = 2  # layers that are whole at a time: one in use, one on its way
 
 CategoryBytes = dict[StorageCategory, int]
 
 
 def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> CategoryBytes:
-    """Return the bytes by category that one GPU holds in a stage to exchange with other copies.
-
-    A script's own buffers are in its trace, and XLA plans its own.
-    """
+    """Return the bytes by category that one GPU holds in a stage to exchange with other copies."""
+    # A script's own buffers are in its trace, and XLA plans its own.
     plan = workload.parallelism
     copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
     if copies < 2 or workload.phase is not Phase.TRAINING or workload.model.kind not in MODELLED:
@@ -98,7 +94,6 @@ def _outside_bytes(graph: OpGraph, layers: int) -> int:
 
 
 def _gradient_width(graph: OpGraph) -> int:
-    """Return the bytes of a number of a gradient: that of the weights which are updated."""
     dtype = next((op.dtype for op in graph.ops if op.stage is Stage.OPTIMIZER), "float32")
     return BYTES_PER_ELEMENT.get(dtype, 4)
 
@@ -113,27 +108,20 @@ def count_layers(graph: OpGraph) -> int:
 UNHIDDEN = 0.31
 # More GPUs than this are assumed to be on several nodes of the usual size, unless the number of nodes is given.
 MOST_IN_A_NODE, USUAL_NODE = 16, 8
-# Host time to launch one collective: nccl_cpu_launch_overhead in Vidur's profiles.
-COLLECTIVE_LAUNCH_S = 20e-6
-# Share of a step in which gradients appear, behind which their reduction hides.
-BACKWARD = 2 / 3
+COLLECTIVE_LAUNCH_S = 20e-6  # host time to launch one collective: nccl_cpu_launch_overhead in Vidur's profiles
+BACKWARD = 2 / 3  # share of a step in which gradients appear, behind which their reduction hides
 
 
-@dataclass(frozen=True, slots=True)
-class DividedStep:
-    """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time.
-
-    ``measured`` is true if every used link was measured. Otherwise links run at shares of their wire rate, the slowest
-    at ``slowest_bytes_per_s``. ``assumed`` is the assumption about nodes, if any.
-    """
+class DividedStep(Frozen):
+    """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time."""
 
     step_s: float
     sent_s: dict[str, float]
     exposed_s: float
     idle_s: float
-    measured: bool
+    measured: bool  # True if every used link was measured; otherwise links run at shares of their wire rate
     slowest_bytes_per_s: float
-    assumed: str = ""
+    assumed: str = ""  # the assumption about nodes, if any
 
     @property
     def sentences(self) -> list[str]:
@@ -145,15 +133,6 @@ class DividedStep:
             return [text]
         rate = f"unmeasured links: assuming {self.slowest_bytes_per_s / 1e9:.3g} GB/s one way on the slowest"
         return [text, *([self.assumed] if self.assumed else []), rate]
-
-
-@dataclass(frozen=True, slots=True)
-class _Rings:
-    """The groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
-
-    data: Ring
-    tensor: Ring
-    pipeline: Ring
 
 
 def divide_step(
@@ -178,7 +157,7 @@ def divide_step(
     plan, graph = workload.parallelism, job.step
     copies = plan.copies(workload.gpus)
     nodes, assumed = _nodes(workload.gpus, nodes, interconnect)
-    rings = _rings(workload, device, copies, nodes, interconnect)
+    data_ring, tensor_ring, pipeline_ring = _rings(workload, device, copies, nodes, interconnect)
     training = workload.phase is Phase.TRAINING
     microbatches = max(workload.accumulation, job.loop.accumulation)
     if training and plan.sharding is not Sharding.NONE:
@@ -188,20 +167,20 @@ def divide_step(
     sent_s: dict[str, float] = {}
     shown_s = 0.0
     if plan.tensor > 1:
-        sent_s["tensor parallelism"] = shown_s = _tensor_s(rings.tensor, graph, stages, again=workload.checkpointing)
+        sent_s["tensor parallelism"] = shown_s = _tensor_s(tensor_ring, graph, stages, again=workload.checkpointing)
     busy_s = computing_s + shown_s
     idle_s = busy_s * (stages - 1) / microbatches
     if plan.pipeline > 1:
         message = _activation_bytes(graph) / plan.tensor
         sends = 2 * (microbatches + stages - 1) if training else plan.pipeline - 1
-        sent_s["pipeline"] = sends * rings.pipeline.send_s(message)
+        sent_s["pipeline"] = sends * pipeline_ring.send_s(message)
         shown_s += UNHIDDEN * sent_s["pipeline"]
     if training and copies > 1:
-        data_s = _data_s(rings.data, workload, graph, microbatches)
+        data_s = _data_s(data_ring, workload, graph, microbatches)
         behind_s = computing_s if plan.sharding.gathers else BACKWARD * computing_s / microbatches
         sent_s["data parallelism"] = data_s
         shown_s += (behind_s**4 + data_s**4) ** 0.25 - behind_s + UNHIDDEN * data_s
-    used = [ring for ring in (rings.data, rings.tensor) if ring.devices > 1] + [rings.pipeline] * (plan.pipeline > 1)
+    used = [ring for ring in (data_ring, tensor_ring) if ring.devices > 1] + [pipeline_ring] * (plan.pipeline > 1)
     slowest = min(ring.bytes_per_s for ring in used)
     measured = all(ring.measured for ring in used)
     return DividedStep(computing_s + shown_s + idle_s, sent_s, shown_s, idle_s, measured, slowest, assumed)
@@ -261,14 +240,17 @@ def _nodes(gpus: int, nodes: int, interconnect: str | None) -> tuple[int, str]:
     return nodes, f"assuming {nodes} nodes for {gpus} GPUs on {network}: name a system with --on to use its own"
 
 
-def _rings(workload: Workload, device: Device, copies: int, nodes: int, interconnect: str | None) -> _Rings:
+def _rings(
+    workload: Workload, device: Device, copies: int, nodes: int, interconnect: str | None
+) -> tuple[Ring, Ring, Ring]:
+    """Return the groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
     plan = workload.parallelism
     per_node = -(-workload.gpus // nodes)
     side_by_side = min(plan.tensor, per_node)
     data_nodes = min(nodes, -(-copies * plan.tensor // per_node))
     tensor_nodes = -(-plan.tensor // per_node)
     pipeline_nodes = min(nodes, 2)
-    return _Rings(
+    return (
         make_ring(device, copies, data_nodes, interconnect, sharing=side_by_side),
         make_ring(device, plan.tensor, tensor_nodes, interconnect),
         make_ring(device, 2, pipeline_nodes, interconnect, sharing=side_by_side),
@@ -276,7 +258,6 @@ def _rings(workload: Workload, device: Device, copies: int, nodes: int, intercon
 
 
 def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -> float:
-    """Return the seconds that the copies of the model exchange in one step."""
     plan = workload.parallelism
     if sees_collectives(graph):
         return exchange_s(ring, graph)
@@ -318,7 +299,6 @@ def _reduced(graph: OpGraph, *, again: bool) -> int:
 
 
 def _activation_bytes(graph: OpGraph) -> float:
-    """Return the bytes of one microbatch's activations between two layers."""
     forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
     if not forward:
         raise InvalidInput(

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 
-# Tensors of so many dimensions are (batch, heads, tokens, head size).
-HEADED = 4
+HEADED = 4  # tensors of so many dimensions are (batch, heads, tokens, head size)
 
 
 def tensor_share(graph: OpGraph, ways: int) -> OpGraph:
@@ -36,7 +35,6 @@ def residual_width(graph: OpGraph) -> int:
 
 
 def _weighs(op: Op) -> bool:
-    """Return whether the op is a product of activations with weights."""
     return op.kind is OpKind.GEMM and op.stage is Stage.FORWARD and "n" in op.dims and op.dims.get("b", 1) == 1
 
 

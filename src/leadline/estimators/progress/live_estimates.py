@@ -8,40 +8,22 @@ counts by its spread. The interval comes from the errors on polls of earlier run
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from leadline.core.estimate import NORMAL_90, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.progress import Progress
 from leadline.estimators.progress.loop_extrapolation import DRIFT, extrapolate_loops
 
 # The shares done around which errors are gathered; between them quantiles are interpolated.
 SHARES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
-# Errors below which those of the neighbouring shares count too: so many have a 5 % tail.
-ENOUGH_ERRORS = 19
+ENOUGH_ERRORS = 19  # errors below which those of the neighbouring shares count too: so many have a 5 % tail
 
 
-@dataclass(frozen=True, slots=True)
-class LiveError:
-    """One error of a live estimate at the ``share`` that it took as done.
+class LiveTable(Frozen):
+    """Errors of live estimates at each of ``SHARES``."""
 
-    The ``score`` is ln(remaining ÷ predicted remaining) in the estimate's own spreads; for memory that of the peak.
-    Polls of one run share ``run``.
-    """
-
-    share: float
-    score: float
-    run: str
-
-
-@dataclass(frozen=True, slots=True)
-class LiveTable:
-    """Errors of live estimates at each of ``SHARES``.
-
-    ``excess`` is the spread of progress forecasts in addition to their own. ``scores`` has sorted scores by evidence:
-    ``both`` for progress with an earlier estimate, ``seen`` for progress alone, ``memory`` for the peak.
-    """
-
-    excess: tuple[float, ...]
+    excess: tuple[float, ...]  # spread of progress forecasts in addition to their own
+    # Sorted, by evidence: `both` for progress with an earlier estimate, `seen` for progress alone, or `memory`.
     scores: Mapping[str, tuple[tuple[float, ...], ...]]
     runs: int = 0
 
@@ -50,10 +32,8 @@ class LiveTable:
         return _interpolate(self.excess, share)
 
     def bounds(self, kind: str, share: float, level: float) -> tuple[float, float]:
-        """Return the quantiles of the scores that hold a new score with probability ``level`` (0 to 1).
-
-        They are conformal: rank (n + 1) tail of n scores, or the extreme ones where n is too small.
-        """
+        """Return the quantiles of the scores that hold a new score with probability ``level`` (0 to 1)."""
+        # They are conformal: rank (n + 1) tail of n scores, or the extreme ones where n is too small.
         tail = (1 - level) / 2
         bands = [self._band(kind, place) for place in range(len(SHARES))]
         low = [-_upper_quantile([-score for score in band], tail) for band in bands]
@@ -69,26 +49,6 @@ class LiveTable:
         return band
 
 
-def collect_errors(errors: Sequence[LiveError]) -> tuple[tuple[float, ...], ...]:
-    """Return the sorted scores at each of ``SHARES``; each run adds its nearest poll."""
-    bands = []
-    for place, share in enumerate(SHARES):
-        nearest: dict[str, LiveError] = {}
-        for error in errors:
-            if nearest_share(error.share) != place:
-                continue
-            kept = nearest.get(error.run)
-            if kept is None or abs(error.share - share) < abs(kept.share - share):
-                nearest[error.run] = error
-        bands.append(tuple(sorted(round(error.score, 4) for error in nearest.values())))
-    return tuple(bands)
-
-
-def nearest_share(share: float) -> int:
-    """Return the number of the nearest of ``SHARES``, in log-odds."""
-    return min(range(len(SHARES)), key=lambda place: abs(_odds(SHARES[place]) - _odds(share)))
-
-
 def _upper_quantile(scores: Sequence[float], tail: float) -> float:
     """Return the value that a new score exceeds with probability ``tail`` at most."""
     ranked = sorted(scores)
@@ -98,8 +58,8 @@ def _upper_quantile(scores: Sequence[float], tail: float) -> float:
 
 def _interpolate(figures: Sequence[float], share: float) -> float:
     """Return a figure between those of ``SHARES``, along log-odds."""
-    at = _odds(share)
-    odds = [_odds(known_share) for known_share in SHARES]
+    at = log_odds(share)
+    odds = [log_odds(known_share) for known_share in SHARES]
     if at <= odds[0]:
         return figures[0]
     for place in range(1, len(odds)):
@@ -109,7 +69,8 @@ def _interpolate(figures: Sequence[float], share: float) -> float:
     return figures[-1]
 
 
-def _odds(share: float) -> float:
+def log_odds(share: float) -> float:
+    """Return ln(share ÷ (1 − share)), finite at both ends."""
     inside = min(max(share, 1e-6), 1 - 1e-6)
     return math.log(inside / (1 - inside))
 
@@ -122,31 +83,23 @@ LEAST_LEFT_S = 1e-3
 REPORT_S = 20.0
 MOST_SPREAD = 3.0
 LEAST_SPREAD = 0.01
-# Largest log distance of a bound from its point.
-FARTHEST = 10.0
-# Peaks of two runs of one job differ by this share; growth below it is none.
-MEMORY_NOISE = 0.02
+FARTHEST = 10.0  # largest log distance of a bound from its point
+MEMORY_NOISE = 0.02  # peaks of two runs of one job differ by this share; growth below it is none
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Frozen):
     """One source's estimate: the natural logarithm ``log`` and its standard deviation ``spread``."""
 
     log: float
     spread: float
 
 
-@dataclass(frozen=True, slots=True)
-class LiveEstimate:
-    """Total time or memory of a running job; ``None`` if unknown, with the reason in ``unknown``.
-
-    ``done`` is the estimated share that is over, 0 to 1. ``seen_weight`` is the weight of the progress against the
-    earlier estimate, 0 to 1.
-    """
+class LiveEstimate(Frozen):
+    """Total time or memory of a running job; ``None`` if unknown, with the reason in ``unknown``."""
 
     total: Interval | None
-    done: float = 0.0
-    seen_weight: float = 0.0
+    done: float = 0.0  # the estimated share that is over, 0 to 1
+    seen_weight: float = 0.0  # weight of the progress against the earlier estimate, 0 to 1
     unknown: str = ""
 
 
@@ -191,11 +144,9 @@ def live_elapsed(
 def remaining_by_progress(
     progress: Progress | None, at_s: float, table: LiveTable, *, units: int | None = None, looked_s: float | None = None
 ) -> tuple[Evidence | None, str]:
-    """Return the remaining seconds by the progress alone, or ``None`` and the reason.
-
-    The remaining work is that not yet done at the last look, less what was done since. A job that spent most of its age
-    outside the loop may not have reached its work yet, which widens the spread.
-    """
+    """Return the remaining seconds by the progress alone, or ``None`` and the reason."""
+    # The remaining work is that not yet done at the last look, less what was done since. A job that spent most of its
+    # age outside the loop may not have reached its work yet, which widens the spread.
     scaled = extrapolate_loops(progress, units=units)
     if scaled.elapsed_s is None or progress is None:
         return None, scaled.unknown.get("elapsed_s", "")
@@ -224,11 +175,9 @@ def _remaining_after(left_s: float, since_s: float) -> float:
 
 
 def remaining_by_estimate(before: Interval, at_s: float, share: float) -> float:
-    """Return the ``share`` quantile of remaining seconds by the earlier estimate, given survival.
-
-    The estimate is read as a log-logistic distribution, S(t) = 1 / (1 + (t ÷ point)^b). Where a job outlasts it, the
-    remaining time grows with its age, as that of real jobs does.
-    """
+    """Return the ``share`` quantile of remaining seconds by the earlier estimate, given survival."""
+    # The estimate is read as a log-logistic distribution, S(t) = 1 / (1 + (t ÷ point)^b). Where a job outlasts it, the
+    # remaining time grows with its age, as that of real jobs does.
     shape = math.log((1 + before.level) / (1 - before.level)) / _log_half_width(before)
     log_point = math.log(before.point)
     log_odds = shape * (math.log(at_s) - log_point) if at_s > 0 else -math.inf
@@ -246,10 +195,8 @@ def evidence_before(before: Interval, at_s: float) -> Evidence:
 
 
 def combine_evidence(before: Evidence | None, progress: Evidence) -> tuple[Evidence, float]:
-    """Return both sources combined by their spreads, and the weight of the progress.
-
-    Where they disagree, the spread of the earlier estimate grows to their difference (Birge's ratio).
-    """
+    """Return both sources combined by their spreads, and the weight of the progress."""
+    # Where they disagree, the spread of the earlier estimate grows to their difference (Birge's ratio).
     if before is None:
         return progress, 1.0
     variance = before.spread**2 + progress.spread**2

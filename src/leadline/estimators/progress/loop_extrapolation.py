@@ -1,30 +1,27 @@
 """Extrapolate watched loops to the whole job: ``start-up + warm-up + units × unit time + between``."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, variance
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.progress import LoopProgress, ProbeForecast, Progress
 from leadline.estimators.student_t import student_90
 
 LEVEL = 0.9
-# So many finished iterations of an outer loop say more than the units within them.
-ENOUGH = 8
+ENOUGH = 8  # so many finished iterations of an outer loop say more than the units within them
 # The first iterations are warm-up as long as they take this many times the median.
 WARM = 1.5
 FEWEST = 4
 # Standard deviation of one run's speed against another's; repeated training runs measured 0.8 % (median) to 3 %.
 DRIFT = 0.02
-# The same for the start-up, which depends on the machine's caches.
-STARTUP_DRIFT = 0.1
-# Interval factor where too few units were measured for a spread.
-UNSURE = 2.0
+STARTUP_DRIFT = 0.1  # the same for the start-up, which depends on the machine's caches
+UNSURE = 2.0  # interval factor where too few units were measured for a spread
 
 
-@dataclass(frozen=True, slots=True)
-class SteadyTime:
+class SteadyTime(Frozen):
     """Steady time of one iteration: mean, its standard error, and the long-run variance of one."""
 
     mean_s: float
@@ -36,11 +33,9 @@ class SteadyTime:
 
 
 def extrapolate_loops(progress: Progress | None, *, units: int | None = None) -> ProbeForecast:
-    """Return the time of the whole job; ``units`` is the total number of units if declared.
-
-    The interval holds the spread of the units (Student's t over means of consecutive batches, so that neighbours may be
-    correlated) and a drift between runs. ``assumptions`` lists all else it rests on.
-    """
+    """Return the time of the whole job; ``units`` is the total number of units if declared."""
+    # The interval holds the spread of the units (Student's t over means of consecutive batches, so that neighbours may
+    # be correlated) and a drift between runs. `assumptions` lists all else it rests on.
     if progress is None or not progress.levels:
         return ProbeForecast(unknown={"elapsed_s": _no_progress_message(progress)})
     levels = _known_levels(progress.levels)
@@ -66,14 +61,11 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
         passes=None if passes is None or not base else round(passes[0]),
     )
     if total is None or passes is None:
-        return _complete_forecast(
-            partial, None, {"elapsed_s": _unknown_length_message(levels[: base + 1])}, assumptions
-        )
+        unknown = {"elapsed_s": _unknown_length_message(levels[: base + 1])}
+        return replace(partial, unknown=unknown, assumptions=assumptions)
     outside_s = sum(count * one_s for count, one_s in zip(passes, between_s, strict=True))
-    elapsed_s = _elapsed(progress, steady, total, outside_s)
-    return _complete_forecast(
-        partial, elapsed_s, {}, (*_list_assumptions(steady, declared, levels[: base + 1]), *assumptions)
-    )
+    assumptions = (*_list_assumptions(steady, declared, levels[: base + 1]), *assumptions)
+    return replace(partial, elapsed_s=_elapsed(progress, steady, total, outside_s), assumptions=assumptions)
 
 
 def steady_time(level: LoopProgress) -> SteadyTime | None:
@@ -182,15 +174,6 @@ def _interval(point: float, spread: float, steady: SteadyTime) -> Interval:
         return Interval(point, point / UNSURE, point * UNSURE, LEVEL)
     half = steady.quantile * math.sqrt(spread)
     return Interval(point, max(point - half, 0.0), point + half, LEVEL)
-
-
-def _complete_forecast(
-    partial: ProbeForecast, elapsed_s: Interval | None, unknown: dict[str, str], assumptions: tuple[str, ...]
-) -> ProbeForecast:
-    return ProbeForecast(
-        elapsed_s, partial.startup_s, partial.unit, partial.unit_s, partial.warmup_s, partial.pass_s, partial.between_s,
-        partial.units, partial.passes, unknown, assumptions,
-    )  # fmt: skip
 
 
 def _list_assumptions(steady: SteadyTime, declared: int | None, levels: list[LoopProgress]) -> tuple[str, ...]:

@@ -109,7 +109,7 @@ class FittedKernels:
         for group in state["laws"].astype(int).tolist():
             part = unnest(KERNEL_GROUPS[group], state)
             kept = unnest("trees", part)
-            grown = trees.load_trees(kept) if kept else None
+            grown = trees.Trees.load(kept) if kept else None
             trusted = float(floats(part["trusted"])[0])
             laws[group] = GroupModel(floats(part["at"]), grown, trusted, floats(part["typical"]))
         keys, named, owners = (

@@ -6,13 +6,14 @@ extended Bayesian information criterion thins the terms (Chen and Chen 2008).
 
 import itertools
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import field
 
-from leadline.estimators.ports import Array, State, floats, integers
+from leadline.core.frozen import Frozen
+from leadline.estimators.ports import Array, State, Stored, integers
 from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
 from leadline.estimators.tabular.tables import robust_deviation
 
@@ -20,16 +21,14 @@ SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.
 # Powers of a feature in a product, each with its log prior penalty against none. n log n is about n^1.07 for the n of
 # large jobs.
 OTHER_POWERS = ((1.0, 1.0), (-1.0, 1.0), (0.5, 2.0), (-0.5, 2.0), (2.0, 2.5), (-0.75, 2.5))
-# The dictionary holds the simplest products, at most so many.
-MOST = 3000
+MOST = 3000  # the dictionary holds the simplest products, at most so many
 # No history determines a model better than to 1 %.
 FLOOR = 0.01
 LEAST = 1e-12
 ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
 
 
-@dataclass(frozen=True, slots=True)
-class AdditiveModel:
+class AdditiveModel(Stored):
     """A fitted sum: ``theta`` (terms, 1 + columns) holds each log coefficient and its exponents.
 
     ``gate`` (terms, 4) is the column of a term's category (or -1), the column's values without and with it, and whether
@@ -55,29 +54,20 @@ class AdditiveModel:
         share = np.exp(terms - log_sum(terms)[:, None])
         return np.asarray(np.sqrt(np.sum((share @ self.root) ** 2, axis=1)), np.float64)
 
-    def dump(self) -> State:
-        """Return the sum as arrays."""
-        return {"theta": self.theta, "gate": self.gate, "root": self.root}
 
-
-@dataclass(frozen=True, slots=True)
-class TermDictionary:
-    """Possible terms: ``powers`` (products, columns), and ``gate`` (products, 4) as in the model.
-
-    ``price`` (products,) is the loss of log evidence by a term, in addition to that of one more number.
-    """
+class TermDictionary(Frozen):
+    """Possible terms: ``powers`` (products, columns), and ``gate`` (products, 4) as in the model."""
 
     powers: Array
     gate: Array
-    price: Array
+    price: Array  # (products,): loss of log evidence by a term, in addition to that of one more number
 
     def logs(self, u: Array) -> Array:
         """Return the logarithm of each product (n, products)."""
         return np.asarray(u @ self.powers.T + _gates(u, self.gate), np.float64)
 
 
-@dataclass(frozen=True, slots=True)
-class AdditiveForm:
+class AdditiveForm(Frozen):
     """Fits ``AdditiveModel``."""
 
     largest: int = 300
@@ -85,7 +75,9 @@ class AdditiveForm:
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:  # noqa: ARG002 - nothing is drawn
         """Return the likeliest sums of the search, each with its evidence."""
         dictionary = _dictionary(problem)
-        design, target = _design(problem, dictionary)
+        # The combination of the columns should be `target`: relative errors by weight.
+        target = np.sqrt(problem.weight)
+        design = np.exp(np.minimum(dictionary.logs(problem.u) - problem.logs[:, None], 300.0)) * target[:, None]
         search = TermSearch(design, target, dictionary.price, np.sum(design**2, axis=0))
         first = max((search.climb(start) for start in search.starts()), key=search.evidence)
         off = search.off(first)
@@ -101,7 +93,7 @@ class AdditiveForm:
 
     def load(self, state: State) -> AdditiveModel:
         """Return the sum that ``dump`` gave."""
-        return AdditiveModel(floats(state["theta"]), floats(state["gate"]), floats(state["root"]))
+        return AdditiveModel.load(state)
 
 
 def _gates(u: Array, gate: Array) -> Array:
@@ -152,26 +144,14 @@ def _categories(problem: FormProblem) -> list[tuple[float, float, float]]:
     return gates
 
 
-def _design(problem: FormProblem, dictionary: TermDictionary) -> tuple[Array, Array]:
-    """Return the matrix whose combination should be ``target``: relative errors by weight."""
-    root = np.sqrt(problem.weight)
-    design = np.exp(np.minimum(dictionary.logs(problem.u) - problem.logs[:, None], 300.0)) * root[:, None]
-    return design, root
-
-
-@dataclass(frozen=True, slots=True)
-class TermSearch:
-    """Search for few columns of ``design`` whose non-negative sum meets ``target``.
-
-    ``size`` are the columns' squares. ``met`` are visited sets with their log evidence. ``promising`` caches the best
-    extensions of a set.
-    """
+class TermSearch(Frozen):
+    """Search for few columns of ``design`` whose non-negative sum meets ``target``."""
 
     design: Array
     target: Array
     price: Array
-    size: Array
-    met: dict[tuple[int, ...], float] = field(default_factory=dict)
+    size: Array  # squares of the columns
+    met: dict[tuple[int, ...], float] = field(default_factory=dict)  # visited sets with their log evidence
     promising: dict[tuple[int, ...], list[tuple[int, ...]]] = field(default_factory=dict)
 
     def climb(self, start: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -238,7 +218,6 @@ class TermSearch:
 
 
 def _within(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the set, and those without one or two of its columns."""
     every = range(len(columns))
     dropped = [
         set(each)

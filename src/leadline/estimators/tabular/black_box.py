@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import Array, Predictions, Regression, Regressor, State, floats, nest, unnest
 from leadline.estimators.tabular import encoding
@@ -23,12 +23,10 @@ from leadline.estimators.tabular.tables import (
 )
 
 FOLDS = 5
-# So many samples determine the out-of-fold error well enough.
-ENOUGH = 1500
+ENOUGH = 1500  # so many samples determine the out-of-fold error well enough
 
 
-@dataclass(frozen=True, slots=True)
-class FittedBlackBox:
+class FittedBlackBox(Frozen):
     """A regressor of ln(target) with its encoding; ``error`` is its deviation out of fold."""
 
     name: str
@@ -56,25 +54,16 @@ class FittedBlackBox:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class BlackBox:
-    """Fits ``regression`` to the log target.
-
-    ``growth`` is the spread added for each fitted range of extrapolation, about the error of such regressions there.
-    With ``tells_noise`` the regression's own spread per row is kept, not widened to the out-of-fold error.
-    """
+class BlackBox(Frozen):
+    """Fits ``regression`` to the log target."""
 
     name: str
     regression: Regression
-    growth: float
-    tells_noise: bool = False
+    growth: float  # spread added for each fitted range of extrapolation, about the error of such regressions there
+    tells_noise: bool = False  # True if the regression's own spread is not widened to the out-of-fold error
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedBlackBox:
-        """Fit the regression; censored samples count with what is expected above them.
-
-        Raises:
-            InvalidInput: there are too few measured samples, or a value is no number above zero.
-        """
+        """Fit the regression; censored samples count with what is expected above them."""
         table = tabulate_samples(samples, least=self.regression.least, estimator=self.name)
         encoder = encoding.learn_encoding(table.rows, scale_features)
         x, _ = encoder.encode(table.rows)
@@ -86,21 +75,14 @@ class BlackBox:
 
         logs = impute_censored(table, expect)
         regressor = self.regression.fit(x, logs, table.weight, seed)
-        return FittedBlackBox(
-            self.name, encoder, regressor, error, self.growth, np.array([table.logs.min(), table.logs.max()])
-        )
+        limits = np.array([table.logs.min(), table.logs.max()])
+        return FittedBlackBox(self.name, encoder, regressor, error, self.growth, limits)
 
     def load(self, state: State) -> FittedBlackBox:
         """Return the fitted estimator that ``dump`` gave."""
-        figures = floats(state["figures"])
-        return FittedBlackBox(
-            self.name,
-            encoding.load_encoding(unnest("encoding", state)),
-            self.regression.load(unnest("regressor", state)),
-            float(figures[0]),
-            float(figures[1]),
-            figures[2:],
-        )
+        figures, encoder = floats(state["figures"]), FeatureEncoding.load(unnest("encoding", state))
+        regressor = self.regression.load(unnest("regressor", state))
+        return FittedBlackBox(self.name, encoder, regressor, float(figures[0]), float(figures[1]), figures[2:])
 
     def _error(self, x: Array, table: SampleTable, seed: int) -> float:
         """Return the deviation out of fold on (at most ``ENOUGH``) measured samples, split by configuration."""

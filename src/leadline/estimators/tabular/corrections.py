@@ -6,11 +6,11 @@ scale, as far as the evidence allows (Bayesian linear regression, prior scales a
 """
 
 import itertools
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.gp import GaussianProcess, Process
 from leadline.estimators.ports import Array, State, floats
 from leadline.estimators.tabular.encoding import FeatureEncoding
@@ -19,12 +19,10 @@ from leadline.estimators.tabular.tables import SampleTable, assign_folds, robust
 # Prior deviations of the logarithm's offset, and of its slopes on columns of deviation one.
 OFFSETS, SLOPES = (0.03, 0.1, 0.25), (0.0, 0.04, 0.1, 0.2)
 LEAST_NOISE = 0.03
-# The correction applies if full-scale samples exceed the others by this log distance.
-APART = 0.5
+APART = 0.5  # the correction applies if full-scale samples exceed the others by this log distance
 
 
-@dataclass(frozen=True, slots=True)
-class FullScaleCorrection:
+class FullScaleCorrection(Frozen):
     """Shifts ln t by up to ``offset`` + x·``slopes`` between ``low`` and ``high``."""
 
     offset: float
@@ -96,12 +94,10 @@ FOLDS, TRIED_ON = 4, 400
 FEW = 12
 # … of which the work takes at least this share of the time.
 LEAST_SHARE = 0.2
-# No unit time is corrected by more than e to this power.
-MOST = 1.5
+MOST = 1.5  # no unit time is corrected by more than e to this power
 
 
-@dataclass(frozen=True, slots=True)
-class UnitTimeCorrection:
+class UnitTimeCorrection(Frozen):
     """Adds the expectation of ``process`` on columns without scale to ln(unit time).
 
     More work therefore still takes more time.

@@ -2,39 +2,33 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.runs import Value
-from leadline.estimators.ports import Array, State, floats, integers, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, IntArray, Mask, Stored
 
-# Columns that correlate more than this say the same, and become one.
-ALIKE = 0.999
-# Range of a (nearly) constant feature: twice its value is one range away.
-LEAST_RANGE = math.log(2)
+ALIKE = 0.999  # columns that correlate more than this say the same, and become one
+LEAST_RANGE = math.log(2)  # range of a (nearly) constant feature: twice its value is one range away
 # Transformation of a number: its logarithm (all positive), ln(1 + x ÷ least positive) (none negative), or none.
 LOG, COUNT, RAW = 0, 1, 2
 ABSENT, UNUSABLE = 1, 2
-# Larger numbers count as infinite, and numbers below the inverse as zero.
-LARGEST = 1e100
+LARGEST = 1e100  # larger numbers count as infinite, and numbers below the inverse as zero
 
 Row = Mapping[str, Value]
 _Group = list[tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class NumericFeatures:
+class NumericFeatures(Stored):
     """Numeric features: transformation, fitted range, and fill value where missing."""
 
     names: tuple[str, ...]
-    kinds: npt.NDArray[np.int64]
+    kinds: IntArray
     units: Array
     low: Array
     high: Array
     fill: Array
-    gaps: npt.NDArray[np.int64]
+    gaps: IntArray
 
     @property
     def widths(self) -> Array:
@@ -43,19 +37,17 @@ class NumericFeatures:
         return np.where(self.high > self.low, np.maximum(self.high - self.low, 0.1 * least), least)
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryFeatures:
-    """Category features: the labels in the training samples and their shares."""
+class CategoryFeatures(Stored):
+    """Category features: the labels seen in the training samples and their shares."""
 
     names: tuple[str, ...]
-    owners: npt.NDArray[np.int64]
-    labels: tuple[str, ...]
+    owners: IntArray
+    seen: tuple[str, ...]
     shares: Array
-    gaps: npt.NDArray[np.int64]
+    gaps: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureEncoding:
+class FeatureEncoding(Stored):
     """The encoding fitted by ``learn_encoding``; all that ``encode`` needs.
 
     ``columns`` name the matrix columns: a feature, ``feature=category``, ``feature?`` where it is missing, or several
@@ -70,7 +62,7 @@ class FeatureEncoding:
     deviation: Array
     merge: Array
     columns: tuple[str, ...]
-    scales: npt.NDArray[np.int64]
+    scales: IntArray
     stretch: Array
 
     def encode(self, rows: Sequence[Row]) -> tuple[Array, Array]:
@@ -78,64 +70,12 @@ class FeatureEncoding:
         wide, beyond = _widen(rows, self.numbers, self.categories)
         return ((wide - self.mean) / self.deviation) @ self.merge, beyond
 
-    def dump(self) -> State:
-        """Return the encoding as arrays."""
-        numbers, categories = self.numbers, self.categories
-        return {
-            **nest("numbers", {name: getattr(numbers, name) for name in _NUMBERS}),
-            "numbers.names": text_array(numbers.names),
-            "categories.names": text_array(categories.names),
-            "categories.owners": categories.owners,
-            "categories.seen": text_array(categories.labels),
-            "categories.shares": categories.shares,
-            "categories.gaps": categories.gaps,
-            "mean": self.mean,
-            "deviation": self.deviation,
-            "merge": self.merge,
-            "columns": text_array(self.columns),
-            "scales": self.scales,
-            "stretch": self.stretch,
-        }
-
-
-_NUMBERS = ("kinds", "units", "low", "high", "fill", "gaps")
-
-
-def load_encoding(state: State) -> FeatureEncoding:
-    """Return the encoding that ``dump`` gave."""
-    of_numbers, of_names = unnest("numbers", state), unnest("categories", state)
-    return FeatureEncoding(
-        NumericFeatures(
-            strings(of_numbers["names"]),
-            integers(of_numbers["kinds"]),
-            floats(of_numbers["units"]),
-            floats(of_numbers["low"]),
-            floats(of_numbers["high"]),
-            floats(of_numbers["fill"]),
-            integers(of_numbers["gaps"]),
-        ),
-        CategoryFeatures(
-            strings(of_names["names"]),
-            integers(of_names["owners"]),
-            strings(of_names["seen"]),
-            floats(of_names["shares"]),
-            integers(of_names["gaps"]),
-        ),
-        floats(state["mean"]),
-        floats(state["deviation"]),
-        floats(state["merge"]),
-        strings(state["columns"]),
-        integers(state["scales"]),
-        floats(state["stretch"]),
-    )
-
 
 def learn_encoding(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> FeatureEncoding:
-    """Return the encoding fitted to the training samples' features.
-
-    A feature becomes its logarithm where all its values are positive, since a linear model in logarithms extrapolates
-    as a power. Text becomes one column per category. Constant columns drop out, and equivalent ones become their mean.
-    """
+    """Return the encoding fitted to the training samples' features."""
+    # A feature becomes its logarithm where all its values are positive, since a linear model in logarithms extrapolates
+    # as a power. Text becomes one column per category. Constant columns drop out, and equivalent ones become their
+    # mean.
     numbers, categories = _learn_numbers(rows), _learn_names(rows)
     wide, _ = _widen(rows, numbers, categories)
     names = _wide_names(numbers, categories)
@@ -155,16 +95,9 @@ def learn_encoding(rows: Sequence[Row], scale_features: Sequence[str] = ()) -> F
         else math.nan
         for group in groups
     ]
-    return FeatureEncoding(
-        numbers,
-        categories,
-        mean,
-        deviation,
-        merge,
-        tuple(" + ".join(names[member] for member, _ in group) for group in groups),
-        np.array([int(carries[group[0][0]]) for group in groups], np.int64),
-        np.array(stretch, np.float64),
-    )
+    columns = tuple(" + ".join(names[member] for member, _ in group) for group in groups)
+    scales = np.array([int(carries[group[0][0]]) for group in groups], np.int64)
+    return FeatureEncoding(numbers, categories, mean, deviation, merge, columns, scales, np.array(stretch, np.float64))
 
 
 def _learn_numbers(rows: Sequence[Row]) -> NumericFeatures:
@@ -251,7 +184,7 @@ def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFe
     for owner, name in enumerate(categories.names):
         texts = [_category(row.get(name)) for row in rows]
         columns = np.flatnonzero(categories.owners == owner)
-        hot, is_known = _one_hot(texts, [categories.labels[i] for i in columns], categories.shares[columns])
+        hot, is_known = _one_hot(texts, [categories.seen[i] for i in columns], categories.shares[columns])
         wide[:, gap : gap + columns.size] = hot
         gap += columns.size
         absent = np.array([text is None for text in texts], bool)
@@ -263,7 +196,7 @@ def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFe
     return wide, beyond
 
 
-def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, npt.NDArray[np.int64]]:
+def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, IntArray]:
     """Return a number's column, and marks of ``ABSENT`` and (clipped) ``UNUSABLE`` rows."""
     kind, unit = int(numbers.kinds[at]), float(numbers.units[at])
     missing = np.isnan(values)
@@ -276,7 +209,7 @@ def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, n
     return np.where(unusable, ends, column), np.where(unusable, UNUSABLE, np.where(missing, ABSENT, 0))
 
 
-def _one_hot(texts: list[str | None], categories: list[str], shares: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
+def _one_hot(texts: list[str | None], categories: list[str], shares: Array) -> tuple[Array, Mask]:
     """Return a column per category, with their shares where unknown; and which rows are known."""
     places = {text: place for place, text in enumerate(categories)}
     at = np.array([places.get(text, -1) if text is not None else -1 for text in texts], np.int64)
@@ -287,16 +220,14 @@ def _one_hot(texts: list[str | None], categories: list[str], shares: Array) -> t
 def _wide_names(numbers: NumericFeatures, categories: CategoryFeatures) -> list[str]:
     names = [*numbers.names, *(f"{name}?" for name, gap in zip(numbers.names, numbers.gaps, strict=True) if gap)]
     for owner, name in enumerate(categories.names):
-        names += [f"{name}={categories.labels[i]}" for i in np.flatnonzero(categories.owners == owner)]
+        names += [f"{name}={categories.seen[i]}" for i in np.flatnonzero(categories.owners == owner)]
         names += [f"{name}?"] if categories.gaps[owner] else []
     return names
 
 
-def _groups(columns: Array, varied: npt.NDArray[np.bool_], carries: npt.NDArray[np.bool_]) -> list[_Group]:
-    """Return the varying columns, scale first, with equivalent columns grouped.
-
-    A column that carries scale never joins one that falls as it rises, so more work never looks like less.
-    """
+def _groups(columns: Array, varied: Mask, carries: Mask) -> list[_Group]:
+    """Return the varying columns, scale first, with equivalent columns grouped."""
+    # A column that carries scale never joins one that falls as it rises, so more work never looks like less.
     groups: list[_Group] = []
     for column in [*np.flatnonzero(varied & carries), *np.flatnonzero(varied & ~carries)]:
         for group in groups:

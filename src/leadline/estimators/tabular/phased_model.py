@@ -17,13 +17,14 @@ from functools import lru_cache
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import (
     Array,
     FittedEstimator,
     Predictions,
     State,
-    StorableEstimator,
+    TabularEstimator,
     nest,
     text_array,
     unnest,
@@ -33,17 +34,13 @@ from leadline.estimators.tabular.corrections import FullScaleCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import robust_deviation, tabulate_samples
 
-# So many runs at least must have shown their units.
-LEAST_UNIT_RUNS = 6
-# The exponent above which a feature decides how many units there are.
-DECIDES = 0.5
+LEAST_UNIT_RUNS = 6  # so many runs at least must have shown their units
+DECIDES = 0.5  # the exponent above which a feature decides how many units there are
 COUNT, UNIT, LOOP = "count", "unit", "loop"
-# The only feature of the loop model: number of units times the time of one.
-USUAL = "usual_s"
+USUAL = "usual_s"  # the only feature of the loop model: number of units times the time of one
 
 
-@dataclass(frozen=True, slots=True)
-class FittedUnitModel:
+class FittedUnitModel(Frozen):
     """Models of the unit count, unit time and loop by their product, corrected at full scale."""
 
     name: str
@@ -73,27 +70,20 @@ class FittedUnitModel:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class UnitModel:
+class UnitModel(Frozen):
     """Fits ``law`` to the unit count, ``unit`` to the unit time, and ``law`` to the samples' work.
 
     With ``fixed`` the unit time does not depend on features that decide the number of units.
     """
 
     name: str
-    law: StorableEstimator
-    unit: StorableEstimator
+    law: TabularEstimator
+    unit: TabularEstimator
     fixed: bool = False
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedUnitModel:
-        """Fit all models to the completed runs with watched units.
-
-        Raises:
-            InvalidInput: there are too few of them.
-        """
-        watched = [
-            sample for sample in samples if min(sample.units or 0, sample.unit_s or 0) > 0 and not sample.censored
-        ]
+        """Fit all models to the completed runs with watched units; ``InvalidInput`` if there are too few of them."""
+        watched = [run for run in samples if min(run.units or 0, run.unit_s or 0) > 0 and not run.censored]
         if len(watched) < LEAST_UNIT_RUNS:
             raise InvalidInput(
                 f"{self.name} needs at least {LEAST_UNIT_RUNS} finished runs whose units of work were watched, "
@@ -113,23 +103,19 @@ class UnitModel:
         table = tabulate_samples(watched, least=LEAST_UNIT_RUNS, estimator=self.name)
         encoder = encoding.learn_encoding(table.rows, scale_features)
         x = encoder.encode(table.rows)[0]
-        straight = FittedUnitModel(
-            self.name, count, unit, loop, encoder, corrections.no_full_scale_correction(x.shape[1])
-        )
+        none = corrections.no_full_scale_correction(x.shape[1])
+        straight = FittedUnitModel(self.name, count, unit, loop, encoder, none)
         logs = np.log(straight.predict(table.rows).point)
-        return replace(
-            straight,
-            bend=corrections.fit_full_scale_correction(x, logs, table, table.logs, encoder.scales.astype(bool)),
-        )
+        bend = corrections.fit_full_scale_correction(x, logs, table, table.logs, encoder.scales.astype(bool))
+        return replace(straight, bend=bend)
 
     def load(self, state: State) -> FittedUnitModel:
         """Return the fitted laws that ``dump`` gave."""
         count, loop = (self.law.load(unnest(name, state)) for name in (COUNT, LOOP))
         unit = self.unit.load(unnest(UNIT, state))
-        encoder = encoding.load_encoding(unnest("encoding", state))
-        return FittedUnitModel(
-            self.name, count, unit, loop, encoder, corrections.load_full_scale_correction(unnest("bend", state))
-        )
+        encoder = FeatureEncoding.load(unnest("encoding", state))
+        bend = corrections.load_full_scale_correction(unnest("bend", state))
+        return FittedUnitModel(self.name, count, unit, loop, encoder, bend)
 
 
 def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> tuple[FeatureEncoding, Array, Array]:
@@ -146,7 +132,6 @@ def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> t
 
 
 def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[str]:
-    """Return the features that decide the number of units."""
     encoder, weights, _ = regress_units(samples, scale_features)
     deciding = [
         column
@@ -171,19 +156,15 @@ def _usual_features(seconds: Array) -> list[dict[str, Value]]:
     return [{USUAL: float(duration)} for duration in seconds]
 
 
-# So many runs at least must show their phases.
-LEAST_PHASED_RUNS = 6
-# Log deviation of unit counts from a power product above which the runs watched different loops.
-UNLIKE = 0.5
-# The share of a run that a phase takes at least, so that it has a logarithm.
-LEAST_SHARE = 0.002
+LEAST_PHASED_RUNS = 6  # so many runs at least must show their phases
+UNLIKE = 0.5  # log deviation of unit counts from a power product above which the runs watched different loops
+LEAST_SHARE = 0.002  # the share of a run that a phase takes at least, so that it has a logarithm
 # Reported phases that take more than this share of the run together were not measured of the same run.
 MOST = 1.02
 STARTUP, WORK, REST, WHOLE = "startup", "work", "rest", "whole"
 
 
-@dataclass(frozen=True, slots=True)
-class FittedPhasedModel:
+class FittedPhasedModel(Frozen):
     """Fitted models by phase; the whole run is their sum, or the only phase."""
 
     name: str
@@ -206,16 +187,15 @@ class FittedPhasedModel:
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class PhasedModel:
+class PhasedModel(Frozen):
     """Fits ``recipe`` to the work and ``phase_recipe`` to other phases; ``recipe`` alone without phases.
 
     Phases are known if start-ups were reported for the same loops in all runs. Where another loop was watched, the
     start-up means something else.
     """
 
-    recipe: StorableEstimator
-    phase_recipe: StorableEstimator
+    recipe: TabularEstimator
+    phase_recipe: TabularEstimator
 
     @property
     def name(self) -> str:
@@ -223,20 +203,15 @@ class PhasedModel:
         return self.recipe.name
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedPhasedModel:
-        """Fit all phases; predictions replace the unreported phases of a run.
-
-        Raises:
-            InvalidInput: there are too few runs for an estimator; how many it needs.
-        """
+        """Fit all phases; predictions replace the unreported phases of a run."""
         reported = [sample for sample in samples if 0 < _startup(sample) < sample.value]
         if len(reported) < LEAST_PHASED_RUNS or _unit_count_deviation(reported, scale_features) > UNLIKE:
             unlike = [replace(sample, units=None, unit_s=None) for sample in samples]
-            return FittedPhasedModel(
-                self.name, {WHOLE: self.recipe.fit(unlike, scale_features=scale_features, seed=seed)}
-            )
+            whole = self.recipe.fit(unlike, scale_features=scale_features, seed=seed)
+            return FittedPhasedModel(self.name, {WHOLE: whole})
 
         def fit(
-            recipe: StorableEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool
+            recipe: TabularEstimator, runs: Sequence[Sample], values: Sequence[float], *, last: bool
         ) -> FittedEstimator:
             of_phase = [
                 replace(sample, value=value, startup_s=None, work_s=None, censored=sample.censored and last)
@@ -252,9 +227,8 @@ class PhasedModel:
             sample for sample in reported if sample.work_s and _startup(sample) + sample.work_s < MOST * sample.value
         ]
         if len(watched) < max(LEAST_PHASED_RUNS, 0.8 * len(reported)):
-            return FittedPhasedModel(
-                self.name, {STARTUP: startup, WORK: fit(self.recipe, samples, remaining, last=True)}
-            )
+            work = fit(self.recipe, samples, remaining, last=True)
+            return FittedPhasedModel(self.name, {STARTUP: startup, WORK: work})
         cut_off = [at for at, sample in enumerate(samples) if sample.censored]
         watched = [sample for sample in watched if not sample.censored]
         work = fit(
@@ -264,9 +238,8 @@ class PhasedModel:
             last=True,
         )
         remaining = _subtract_phase(samples, remaining, [sample.work_s for sample in samples], work)
-        return FittedPhasedModel(
-            self.name, {STARTUP: startup, WORK: work, REST: fit(self.phase_recipe, samples, remaining, last=True)}
-        )
+        rest = fit(self.phase_recipe, samples, remaining, last=True)
+        return FittedPhasedModel(self.name, {STARTUP: startup, WORK: work, REST: rest})
 
     def load(self, state: State) -> FittedPhasedModel:
         """Return the fitted phases that ``dump`` gave."""
@@ -281,7 +254,7 @@ class PhasedModel:
 class _Phase:
     """One fit's recipe and data, equal if all training inputs are."""
 
-    recipe: StorableEstimator
+    recipe: TabularEstimator
     samples: tuple[Sample, ...]
     scale_features: tuple[str, ...]
     seed: int
@@ -317,9 +290,7 @@ def _subtract_phase(
 ) -> list[float]:
     """Return ``values`` without a phase, as reported or else as predicted."""
     predicted: Array = fitted.predict([sample.features for sample in samples]).point
-    phase_s = [
-        sample if sample is not None else float(guess) for sample, guess in zip(reported, predicted, strict=True)
-    ]
+    phase_s = [float(guess) if known is None else known for known, guess in zip(reported, predicted, strict=True)]
     return [
         max(value - phase, LEAST_SHARE * sample.value)
         for sample, value, phase in zip(samples, values, phase_s, strict=True)

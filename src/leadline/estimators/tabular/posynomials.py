@@ -7,38 +7,30 @@ in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from leadline.estimators.ports import Array, State, floats
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, Mask, log_sum
+from leadline.core.frozen import Frozen
+from leadline.estimators.ports import Array, Mask, State, Stored
+from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
 
 # Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
-# Deviation about zero of an exponent of scale of the time of a unit.
-STEADY = 0.15
-# Prior deviation of a category's effect on an exponent of scale, per deviation of its column.
-CROSSED = 0.2
-# Probability that an exponent is none of them.
-SLAB = 0.1
+STEADY = 0.15  # deviation about zero of an exponent of scale of the time of a unit
+CROSSED = 0.2  # prior deviation of a category's effect on an exponent of scale, per deviation of its column
+SLAB = 0.1  # probability that an exponent is none of them
 # Exponents that are set to plain numbers between two fits, where each gains at least half as much as the likeliest.
 AT_ONCE = 4
-# Where Huber's loss turns from squares to straight lines, in deviations.
-WILD_AT = 2.0
+WILD_AT = 2.0  # where Huber's loss turns from squares to straight lines, in deviations
 # Of the steps to a least loss: how short the first may be, when to give up, and when the loss falls no more.
 FIRST_DAMPING, LAST_DAMPING, CLOSE = 1e-3, 1e9, 1e-8
-# A sample farther than so many deviations gets a proportionally larger deviation.
-WILD = 3.0
-# Loss of log evidence by a further term that ends the search.
-ENOUGH = 10.0
-# Bounds of a sample's log deviation.
-NOISE = (0.02, 0.5)
+WILD = 3.0  # a sample farther than so many deviations gets a proportionally larger deviation
+ENOUGH = 10.0  # loss of log evidence by a further term that ends the search
+NOISE = (0.02, 0.5)  # bounds of a sample's log deviation
 
 
-@dataclass(frozen=True, slots=True)
-class Posynomial:
+class Posynomial(Stored):
     """A fitted posynomial: ``theta`` (terms, 1 + columns) holds log coefficients and exponents.
 
     Term 0 does not grow with scale. ``root`` (free, free) gives the variance of a prediction of gradient g as
@@ -63,23 +55,14 @@ class Posynomial:
         gradient = _gradient(self.theta, u)[:, self.free.ravel()]
         return np.asarray(np.sqrt(np.sum((gradient @ self.root) ** 2, axis=1)), np.float64)
 
-    def dump(self) -> State:
-        """Return the posynomial as arrays."""
-        return {"theta": self.theta, "root": self.root, "free": self.free.astype(np.int64)}
 
-
-@dataclass(frozen=True, slots=True)
-class PosynomialPrior:
-    """Prior ``mean`` and ``deviation`` of theta (terms, 1 + columns); deviation 0 fixes an entry.
-
-    ``low`` bounds theta from below: no exponent of scale is negative. ``odds`` is the log odds that the fixed exponents
-    are plain numbers.
-    """
+class PosynomialPrior(Frozen):
+    """Prior ``mean`` and ``deviation`` of theta (terms, 1 + columns); deviation 0 fixes an entry."""
 
     mean: Array
     deviation: Array
-    low: Array
-    odds: float = 0.0
+    low: Array  # lower bounds: no exponent of scale is negative
+    odds: float = 0.0  # log odds that the fixed exponents are plain numbers
 
     @property
     def free(self) -> Mask:
@@ -87,18 +70,15 @@ class PosynomialPrior:
         return self.deviation > 0
 
 
-@dataclass(frozen=True, slots=True)
-class PosynomialForm:
+class PosynomialForm(Frozen):
     """Fits ``Posynomial`` with one to ``most`` terms and a start-up."""
 
     most: int = 4
     largest: int = 800
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
-        """Return a fit for each number of terms, started from the one before and from random draws.
-
-        It stops when the last term made the model much less likely.
-        """
+        """Return a fit for each number of terms, started from the one before and from random draws."""
+        # It stops when the last term made the model much less likely.
         chance = np.random.default_rng(seed)
         fits: list[FormFit] = []
         before: Array | None = None
@@ -123,7 +103,7 @@ class PosynomialForm:
 
     def load(self, state: State) -> Posynomial:
         """Return the posynomial that ``dump`` gave."""
-        return Posynomial(floats(state["theta"]), floats(state["root"]), state["free"].astype(bool))
+        return Posynomial.load(state)
 
 
 def _prior(problem: FormProblem, count: int) -> PosynomialPrior:
@@ -145,11 +125,9 @@ def _prior(problem: FormProblem, count: int) -> PosynomialPrior:
 def _simplify(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array
 ) -> tuple[PosynomialPrior, Array]:
-    """Set exponents to plain numbers, likeliest first, while the evidence rises.
-
-    A plain number has a probability of its own (the spike), all others share the rest (the slab), as in Mitchell and
-    Beauchamp (1988). An exponent that the samples hardly determine becomes plain and no longer spoils extrapolation.
-    """
+    """Set exponents to plain numbers, likeliest first, while the evidence rises."""
+    # A plain number has a probability of its own (the spike), all others share the rest (the slab), as in Mitchell and
+    # Beauchamp (1988). An exponent that the samples hardly determine becomes plain and no longer spoils extrapolation.
     refused: set[tuple[int, int]] = set()
     for _ in range(int(prior.free[:, 1:].sum())):
         jacobian = _jacobian(problem, prior, theta, sigma)
@@ -184,10 +162,8 @@ class PlainExponent(NamedTuple):
 def _make_plain(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array, chosen: Sequence[PlainExponent]
 ) -> tuple[PosynomialPrior, Array] | None:
-    """Set the chosen exponents and refit; ``None`` if that makes the model much less likely.
-
-    Correlated exponents each look dispensable alone.
-    """
+    """Set the chosen exponents and refit; ``None`` if that makes the model much less likely."""
+    # Correlated exponents each look dispensable alone.
     mean, deviation, odds, worth = prior.mean.copy(), prior.deviation.copy(), prior.odds, 0.0
     for exponent in chosen:
         if deviation[exponent.row, exponent.column] > 0:
@@ -202,7 +178,6 @@ def _make_plain(
 def _plain_candidates(
     problem: FormProblem, prior: PosynomialPrior, theta: Array, variance: Array
 ) -> Iterator[PlainExponent]:
-    """Yield the exponents that may be set to plain numbers."""
     for row, column in zip(*np.nonzero(prior.free), strict=True):
         if column == 0:
             continue
@@ -233,10 +208,8 @@ def _begin(problem: FormProblem, prior: PosynomialPrior, before: Array | None, c
 
 
 def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Array, *, rounds: int) -> Array:
-    """Return the theta of least Huber loss near ``start``, by Levenberg and Marquardt.
-
-    Bounds are kept by projection: an entry stays on its bound while the gradient pushes it out.
-    """
+    """Return the theta of least Huber loss near ``start``, by Levenberg and Marquardt."""
+    # Bounds are kept by projection: an entry stays on its bound while the gradient pushes it out.
     free = prior.free
     theta = np.where(free, np.maximum(start, prior.low), prior.mean)
     off = _residuals(problem, prior, theta, sigma)
@@ -273,7 +246,6 @@ def _huber(off: Array) -> float:
 
 
 def _fix_entries(curve: Array, fixed: Mask) -> Array:
-    """Return the curvature with fixed entries decoupled."""
     if not fixed.any():
         return curve
     reduced = np.where(fixed[:, None] | fixed[None, :], 0.0, curve)

@@ -4,14 +4,14 @@ The ensemble is the median of estimators of different form, so that no single on
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.gp import GaussianProcess
-from leadline.estimators.ports import FittedEstimator, Predictions, State, StorableEstimator, nest, text_array, unnest
+from leadline.estimators.ports import FittedEstimator, Predictions, State, TabularEstimator, nest, text_array, unnest
 from leadline.estimators.tabular.additive_model import AdditiveForm
 from leadline.estimators.tabular.black_box import BlackBox
 from leadline.estimators.tabular.phased_model import PhasedModel, UnitModel
@@ -36,8 +36,7 @@ def median_prediction(predictions: Sequence[Predictions]) -> Predictions:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FittedEnsemble:
+class FittedEnsemble(Frozen):
     """Fitted members with equal votes."""
 
     name: str
@@ -58,19 +57,14 @@ class FittedEnsemble:
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class Ensemble:
+class Ensemble(Frozen):
     """Fits every member that the samples allow."""
 
     name: str
-    members: tuple[StorableEstimator, ...]
+    members: tuple[TabularEstimator, ...]
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedEnsemble:
-        """Fit the members; one that cannot be fitted is left out.
-
-        Raises:
-            InvalidInput: fewer than two can be fitted, with the reason of the first.
-        """
+        """Fit the members; one that cannot be fitted is left out. ``InvalidInput`` if fewer than two can be."""
         fitted, why = [], ""
         for member in self.members:
             try:
@@ -95,14 +89,14 @@ _LAW = ScalingModel("scaling_law", PosynomialForm())
 _PLAIN = ScalingModel("plain_law", PosynomialForm(), corrected=False)
 _STEADY = ScalingModel("steady_law", PosynomialForm(), steady=True)
 # Estimators that extrapolate sensibly; together they form the ensemble.
-EXTRAPOLATING: tuple[StorableEstimator, ...] = (
+EXTRAPOLATING: tuple[TabularEstimator, ...] = (
     PhasedModel(BlackBox("gaussian_process", GaussianProcess(), growth=0.1), _PLAIN),
     PhasedModel(_LAW, _PLAIN),
     PhasedModel(ScalingModel("additive_law", AdditiveForm()), _PLAIN),
     PhasedModel(UnitModel("unit_law", _LAW, _STEADY), _PLAIN),
 )
 _FIXED = PhasedModel(UnitModel("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN)
-ESTIMATORS: dict[str, StorableEstimator] = {
+ESTIMATORS: dict[str, TabularEstimator] = {
     estimator.name: estimator
     for estimator in (
         BlackBox("linear", RidgeRegression(), growth=0.3),
@@ -119,12 +113,8 @@ ESTIMATORS: dict[str, StorableEstimator] = {
 AMPLE_DATA_ESTIMATOR = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=1.0)
 
 
-def find_estimator(name: str) -> StorableEstimator:
-    """Return the estimator of that name.
-
-    Raises:
-        UnknownName: there is none; the closest ones.
-    """
+def find_estimator(name: str) -> TabularEstimator:
+    """Return the estimator of that name; ``UnknownName`` if there is none."""
     choices = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
     if name not in choices:
         raise UnknownName("estimator", name, choices)
@@ -132,9 +122,5 @@ def find_estimator(name: str) -> StorableEstimator:
 
 
 def load_estimator(state: State) -> FittedEstimator:
-    """Return the fitted estimator that ``dump`` wrote.
-
-    Raises:
-        UnknownName: this version does not know the estimator.
-    """
+    """Return the fitted estimator that ``dump`` wrote; ``UnknownName`` if this version does not know the estimator."""
     return find_estimator(str(state["estimator"][0]) if "estimator" in state else "").load(state)

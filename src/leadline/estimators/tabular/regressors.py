@@ -1,18 +1,16 @@
 """Ridge regression and small perceptrons."""
 
 import warnings
-from dataclasses import dataclass
 
 import numpy as np
 
-from leadline.estimators.ports import Array, State, floats
+from leadline.core.frozen import Frozen
+from leadline.estimators.ports import Array, State, Stored, floats
 
-# Tried ridge penalties, per row.
-PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))
+PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))  # tried ridge penalties, per row
 
 
-@dataclass(frozen=True, slots=True)
-class LinearModel:
+class LinearModel(Stored):
     """``intercept + x · slopes``."""
 
     intercept: float
@@ -22,13 +20,8 @@ class LinearModel:
         """Return the prediction for each row; it has no spread of its own."""
         return self.intercept + x @ self.slopes, np.full(len(x), np.nan)
 
-    def dump(self) -> State:
-        """Return the model as arrays."""
-        return {"intercept": np.array([self.intercept]), "slopes": self.slopes}
 
-
-@dataclass(frozen=True, slots=True)
-class RidgeRegression:
+class RidgeRegression(Frozen):
     """Least squares with a penalty on the slopes (Hoerl and Kennard 1970)."""
 
     least: int = 6
@@ -55,7 +48,7 @@ class RidgeRegression:
 
     def load(self, state: State) -> LinearModel:
         """Return the model that ``dump`` wrote."""
-        return LinearModel(float(floats(state["intercept"])[0]), floats(state["slopes"]))
+        return LinearModel.load(state)
 
 
 MEMBERS = 4
@@ -65,16 +58,12 @@ FAR = 6.0
 LARGEST = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class Perceptrons:
-    """Several perceptrons with tanh between their layers.
-
-    ``layers`` are weights (members, inputs, outputs) and biases (members, 1, outputs).
-    """
+class Perceptrons(Frozen):
+    """Several perceptrons with tanh between their layers."""
 
     mean: float
     deviation: float
-    layers: tuple[tuple[Array, Array], ...]
+    layers: tuple[tuple[Array, Array], ...]  # weights (members, inputs, outputs) and biases (members, 1, outputs)
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Return the members' mean, and their disagreement as its deviation."""
@@ -94,8 +83,7 @@ class Perceptrons:
         return state
 
 
-@dataclass(frozen=True, slots=True)
-class PerceptronRegression:
+class PerceptronRegression(Frozen):
     """Perceptrons fitted by scikit-learn's L-BFGS with weight decay; many rows are subsampled."""
 
     least: int = 6
@@ -122,16 +110,11 @@ class PerceptronRegression:
                 warnings.simplefilter("ignore", ConvergenceWarning)  # stopped early on purpose
                 network.fit(np.clip(inputs[at], -FAR, FAR), (y[at] - mean) / deviation)
             networks.append(network)
-        layers = tuple(
-            (
-                np.stack([member_network.coefs_[i] for member_network in networks])[
-                    :, : x.shape[1] if i == 0 else None
-                ],
-                np.stack([member_network.intercepts_[i] for member_network in networks])[:, None, :],
-            )
-            for i in range(len(HIDDEN) + 1)
-        )
-        return Perceptrons(mean, deviation, layers)
+        layers = []
+        for i in range(len(HIDDEN) + 1):
+            weights = np.stack([network.coefs_[i] for network in networks])[:, : x.shape[1] if i == 0 else None]
+            layers.append((weights, np.stack([network.intercepts_[i] for network in networks])[:, None, :]))
+        return Perceptrons(mean, deviation, tuple(layers))
 
     def load(self, state: State) -> Perceptrons:
         """Return the networks that ``dump`` gave."""

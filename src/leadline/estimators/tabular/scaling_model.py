@@ -4,16 +4,15 @@ A form is a sum of a part that does not grow with scale (the start-up) and one t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
-from leadline.estimators.ports import Array, Predictions, State, floats, integers, nest, unnest
+from leadline.estimators.ports import Array, IntArray, Mask, Predictions, State, floats, integers, nest, unnest
 from leadline.estimators.tabular import corrections, encoding
-from leadline.estimators.tabular import corrections as bend
 from leadline.estimators.tabular.corrections import FullScaleCorrection, UnitTimeCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import (
@@ -25,11 +24,8 @@ from leadline.estimators.tabular.tables import (
     tabulate_samples,
 )
 
-Mask = npt.NDArray[np.bool_]
 
-
-@dataclass(frozen=True, slots=True)
-class FormProblem:
+class FormProblem(Frozen):
     """Target ``logs`` (n,) at inputs ``u`` (n, columns), with ``weight`` of mean one.
 
     ``u`` are centred logarithms where ``stretched``, else standardised. ``scales`` marks columns that carry scale,
@@ -59,8 +55,7 @@ class FittedForm(Protocol):
         """Return all state of the form."""
 
 
-@dataclass(frozen=True, slots=True)
-class FormFit:
+class FormFit(Frozen):
     """A law with the deviation of each sample about it (n,), and the logarithm of its evidence."""
 
     law: FittedForm
@@ -89,21 +84,18 @@ def log_sum(terms: Array) -> Array:
         return np.asarray(most + np.log(np.exp(terms - most[:, None]).sum(axis=1)), np.float64)
 
 
-# Rounds of fitting model and correction in turn, where a correction helps.
-ROUNDS = 3
+ROUNDS = 3  # rounds of fitting model and correction in turn, where a correction helps
 # Columns of categories have at most so many values, where these do not say the same as others.
 FEW_VALUES, MOST_CROSSES = 4, 16
-# Spread per fitted range of extrapolation, in addition to the uncertainty of the exponents.
-GROWTH = 0.05
+GROWTH = 0.05  # spread per fitted range of extrapolation, in addition to the uncertainty of the exponents
 
 
-@dataclass(frozen=True, slots=True)
-class FittedScalingModel:
+class FittedScalingModel(Frozen):
     """Fits of one form, each with its posterior share."""
 
     name: str
     encoding: FeatureEncoding
-    crosses: npt.NDArray[np.int64]
+    crosses: IntArray
     laws: tuple[FittedForm, ...]
     shares: Array
     correction: UnitTimeCorrection | None
@@ -142,8 +134,7 @@ class FittedScalingModel:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingModel:
+class ScalingModel(Frozen):
     """Fits one form: a start-up that does not grow with scale, and work that does.
 
     Evidence weighs the complexity, and whether exponents of scale differ between categories. With ``corrected`` a
@@ -160,11 +151,7 @@ class ScalingModel:
     def fit(
         self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0
     ) -> FittedScalingModel:
-        """Fit the law; censored samples count with what is expected above them.
-
-        Raises:
-            InvalidInput: there are too few measured samples, or a value is no number above zero.
-        """
+        """Fit the law; censored samples count with what is expected above them."""
         table = tabulate_samples(samples, least=self.least, estimator=self.name)
         if self.steady:
             table = replace(table, weight=np.ones(len(table)))
@@ -176,7 +163,7 @@ class ScalingModel:
         laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
         fitted = shares @ _form_logs(laws, task.u, more)
-        bent = bend.fit_full_scale_correction(x, fitted, table, logs, encoder.scales.astype(bool))
+        bent = corrections.fit_full_scale_correction(x, fitted, table, logs, encoder.scales.astype(bool))
         error = robust_deviation(logs - bent.at(fitted, x), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
         return FittedScalingModel(self.name, encoder, crosses, laws, shares, correction, bent, error, limits)
@@ -185,28 +172,19 @@ class ScalingModel:
         """Return the fitted law that ``dump`` gave."""
         figures, shares = floats(state["figures"]), floats(state["shares"])
         laws = tuple(self.form.load(unnest(f"law{i}", state)) for i in range(len(shares)))
-        encoder = encoding.load_encoding(unnest("encoding", state))
+        encoder = FeatureEncoding.load(unnest("encoding", state))
         more = corrections.load_unit_time_correction(unnest("correction", state))
-        return FittedScalingModel(
-            self.name,
-            encoder,
-            integers(state["crosses"]).reshape(-1, 2),
-            laws,
-            shares,
-            more,
-            bend.load_full_scale_correction(unnest("bend", state)),
-            float(figures[0]),
-            figures[1:3],
-        )
+        bent = corrections.load_full_scale_correction(unnest("bend", state))
+        crosses, error = integers(state["crosses"]).reshape(-1, 2), float(figures[0])
+        return FittedScalingModel(self.name, encoder, crosses, laws, shares, more, bent, error, figures[1:3])
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(Frozen):
     """One fitting task: a form on a table with encoded rows ``x``."""
 
     form: ModelForm
     encoder: FeatureEncoding
-    crosses: npt.NDArray[np.int64]
+    crosses: IntArray
     x: Array
     table: SampleTable
     seed: int
@@ -216,7 +194,7 @@ class _Task:
     def u(self) -> Array:
         return _logs(self.x, self.encoder, self.crosses)
 
-    def expect(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+    def expect(self, logs: Array, use: Mask) -> tuple[Array, float]:
         """Return the expectation for every row from fits on the rows in ``use``, and the deviation."""
         laws, shares, sigma = self.laws(logs, use)
         return np.asarray(shares @ _form_logs(laws, self.u, np.zeros(len(logs))), np.float64), sigma
@@ -238,7 +216,7 @@ class _Task:
             laws, shares, _ = self.laws(logs - more, every)
         return laws, shares, correction
 
-    def laws(self, logs: Array, use: npt.NDArray[np.bool_]) -> tuple[tuple[FittedForm, ...], Array, float]:
+    def laws(self, logs: Array, use: Mask) -> tuple[tuple[FittedForm, ...], Array, float]:
         """Return the likely fits on the rows in ``use``, their posterior shares, and the deviation."""
         at = _sample_rows(self.table, self.form.largest, self.seed)
         at = at[use[at]]
@@ -277,13 +255,13 @@ def units(encoder: FeatureEncoding) -> Array:
     return np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
 
 
-def _logs(x: Array, encoder: FeatureEncoding, crosses: npt.NDArray[np.int64]) -> Array:
+def _logs(x: Array, encoder: FeatureEncoding, crosses: IntArray) -> Array:
     """Return the inputs of the forms: columns, and products that vary exponents of scale."""
     plain = x * units(encoder)
     return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
 
 
-def _crosses(x: Array, encoder: FeatureEncoding) -> npt.NDArray[np.int64]:
+def _crosses(x: Array, encoder: FeatureEncoding) -> IntArray:
     """Return pairs of a category column and a scale column, fewest values first."""
     values = [len(np.unique(column)) for column in x.T]
     names = np.isnan(encoder.stretch) & ~encoder.scales.astype(bool)
@@ -292,7 +270,7 @@ def _crosses(x: Array, encoder: FeatureEncoding) -> npt.NDArray[np.int64]:
     return np.array(pairs[:MOST_CROSSES], np.int64).reshape(-1, 2)
 
 
-def _sample_rows(table: SampleTable, most: int, seed: int) -> npt.NDArray[np.int64]:
+def _sample_rows(table: SampleTable, most: int, seed: int) -> IntArray:
     """Return at most ``most`` random rows, up to half of them at full scale."""
     order = np.random.default_rng(seed).permutation(len(table))
     large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]

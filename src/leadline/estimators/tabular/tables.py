@@ -3,12 +3,12 @@
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Scale, Value
 from leadline.estimators.ports import Array
 
@@ -16,14 +16,12 @@ from leadline.estimators.ports import Array
 FULL_SCALE_SHARE = 0.25
 # … but none for more than so many of those.
 HEAVIEST = 3.0
-# No spread is wider: a factor of ten either way says that nothing is known.
-WIDEST = math.log(10)
+WIDEST = math.log(10)  # no spread is wider: a factor of ten either way says that nothing is known
 # Predictions are clipped to e to this power around the fitted values, so they stay positive and finite.
 REACH = 40.0
 
 
-@dataclass(frozen=True, slots=True)
-class SampleTable:
+class SampleTable(Frozen):
     """Samples by columns: ``logs`` (n,), ``weight`` of mean one, ``folds`` by configuration."""
 
     rows: tuple[Mapping[str, Value], ...]
@@ -38,11 +36,7 @@ class SampleTable:
 
 
 def tabulate_samples(samples: Sequence[Sample], *, least: int, estimator: str) -> SampleTable:
-    """Return the samples as a table.
-
-    Raises:
-        InvalidInput: fewer than ``least`` samples are measurements, or a value is no number above zero.
-    """
+    """Return a table; ``InvalidInput`` if fewer than ``least`` samples are measured or a value is not positive."""
     for sample in samples:
         if not (math.isfinite(sample.value) and sample.value > 0):
             of = f"run {sample.run_id}" if sample.run_id else "a run"
@@ -99,10 +93,8 @@ def add_extrapolation_spread(spread: Array, beyond: Array, growth: float) -> Arr
 
 
 def impute_censored(table: SampleTable, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Array, float]]) -> Array:
-    """Return log targets with each lower bound replaced by its expectation (Tobit model, EM).
-
-    ``fit`` takes the logarithms and the rows to fit. It returns the expectation of each row and its deviation.
-    """
+    """Return log targets with each lower bound replaced by its expectation (Tobit model, EM)."""
+    # `fit` takes the logarithms and the rows to fit. It returns the expectation of each row and its deviation.
     filled, use = table.logs, ~table.censored
     for _ in range(4 if table.censored.any() else 0):
         expected, sigma = fit(filled, use)

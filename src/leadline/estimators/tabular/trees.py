@@ -1,23 +1,20 @@
 """Decision trees and boosting: grown by scikit-learn or LightGBM, stored as arrays."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from leadline.core.errors import MissingExtra
-from leadline.estimators.ports import Array, IntArray, State, floats, integers, nest, unnest
+from leadline.core.frozen import Frozen
+from leadline.estimators.ports import Array, IntArray, State, Stored
 
-# From so many rows on, boosting grows larger trees on a part of the rows each.
-PLENTY = 2000
-# Leaves that are looked for at once: as many as stay in the processor's cache.
-AT_ONCE = 1 << 14
+PLENTY = 2000  # from so many rows on, boosting grows larger trees on a part of the rows each
+AT_ONCE = 1 << 14  # leaves that are looked for at once: as many as stay in the processor's cache
 # Quantiles of the spread, and their distance in deviations of a normal variable.
 LEVELS, BETWEEN = (0.1, 0.9), 2.563
 
 
-@dataclass(frozen=True, slots=True)
-class Trees:
+class Trees(Stored):
     """The sum of ``base`` and one leaf of each tree.
 
     All trees share one array of nodes; ``roots`` are where each begins. A node goes ``left`` if ``column`` is at most
@@ -49,7 +46,6 @@ class Trees:
         return self._find_leaves(x).T
 
     def _find_leaves(self, x: Array) -> IntArray:
-        """Return the leaves (trees, n) of some rows."""
         branches = np.stack([self.right, self.left], axis=1).ravel()
         part = np.ascontiguousarray(x.T, dtype=np.float32)  # as scikit-learn compares
         flat, offset, rows = part.ravel(), self.column * part.shape[1], np.arange(part.shape[1])
@@ -59,39 +55,17 @@ class Trees:
             node = branches.take(2 * node + goes_left)
         return node
 
-    def dump(self) -> State:
-        """Return the trees as arrays."""
-        return {
-            "base": np.array([self.base]),
-            "depth": np.array([self.depth]),
-            "roots": self.roots,
-            "column": self.column,
-            "threshold": self.threshold,
-            "left": self.left,
-            "right": self.right,
-            "value": self.value,
-        }
 
-
-def load_trees(state: State) -> Trees:
-    """Return the trees that ``dump`` gave."""
-    return Trees(
-        float(floats(state["base"])[0]),
-        int(integers(state["depth"])[0]),
-        integers(state["roots"]),
-        integers(state["column"]),
-        floats(state["threshold"]),
-        integers(state["left"]),
-        integers(state["right"]),
-        floats(state["value"]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionTree:
-    """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
-
+class _TreeRecipe(Frozen):
     least: int = 6
+
+    def load(self, state: State) -> Trees:
+        """Return the trees that ``dump`` gave."""
+        return Trees.load(state)
+
+
+class DecisionTree(_TreeRecipe):
+    """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow one tree."""
@@ -103,16 +77,9 @@ class DecisionTree:
             return _stump(float(np.average(y, weights=weight)))
         return convert_trees([grown.fit(x, y, sample_weight=weight).tree_], base=0.0, rate=1.0)
 
-    def load(self, state: State) -> Trees:
-        """Return the tree that ``dump`` gave."""
-        return load_trees(state)
 
-
-@dataclass(frozen=True, slots=True)
-class Boosting:
+class Boosting(_TreeRecipe):
     """Gradient boosting (Friedman 2001), slow and shallow for few rows, and stochastic for many."""
-
-    least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow the trees one after another, each on the residuals of those before."""
@@ -130,13 +97,8 @@ class Boosting:
             random_state=seed,
         )
 
-    def load(self, state: State) -> Trees:
-        """Return the trees that ``dump`` gave."""
-        return load_trees(state)
 
-
-@dataclass(frozen=True, slots=True)
-class QuantileTrees:
+class QuantileTrees(Stored):
     """Trees for the median and the quantiles ``LEVELS``, whose distance gives a spread."""
 
     low: Trees
@@ -148,14 +110,8 @@ class QuantileTrees:
         low, middle, high = (trees.predict(x)[0] for trees in (self.low, self.middle, self.high))
         return middle, np.maximum(high - low, 0.0) / BETWEEN
 
-    def dump(self) -> State:
-        """Return the trees as arrays."""
-        parts = (("low", self.low), ("middle", self.middle), ("high", self.high))
-        return {key: array for name, trees in parts for key, array in nest(name, trees.dump()).items()}
 
-
-@dataclass(frozen=True, slots=True)
-class QuantileBoosting:
+class QuantileBoosting(Frozen):
     """Gradient boosting of quantiles by pinball loss (Koenker and Bassett 1978; Friedman 2001).
 
     With conformal intervals it is conformalised quantile regression (Romano, Patterson and Candès 2019): wide where
@@ -171,8 +127,7 @@ class QuantileBoosting:
 
     def load(self, state: State) -> QuantileTrees:
         """Return the trees that ``dump`` gave."""
-        low, middle, high = (load_trees(unnest(name, state)) for name in ("low", "middle", "high"))
-        return QuantileTrees(low, middle, high)
+        return QuantileTrees.load(state)
 
     def _fit_quantile(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
         return fit_boosted_trees(
@@ -191,10 +146,8 @@ class QuantileBoosting:
 
 
 def fit_boosted_trees(x: Array, y: Array, weight: Array, base: float, **settings: Any) -> Trees:  # noqa: ANN401
-    """Return scikit-learn's gradient boosting from ``base``, each tree on a subsample of rows.
-
-    ``settings`` are those of ``GradientBoostingRegressor``.
-    """
+    """Return scikit-learn's gradient boosting from ``base``, each tree on a subsample of rows."""
+    # `settings` are those of `GradientBoostingRegressor`.
     from sklearn.ensemble import GradientBoostingRegressor  # noqa: PLC0415 - needed to fit alone
 
     if not x.shape[1]:
@@ -226,16 +179,9 @@ def convert_trees(trees: list[Any], *, base: float, rate: float) -> Trees:
             )
         )
     column, threshold, left, right, value = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return Trees(
-        base,
-        max(tree.max_depth for tree in trees),
-        starts.astype(np.int64),
-        column.astype(np.int64),
-        threshold.astype(np.float64),
-        left.astype(np.int64),
-        right.astype(np.int64),
-        value.astype(np.float64),
-    )
+    starts, column, left, right = (array.astype(np.int64) for array in (starts, column, left, right))
+    threshold, value = threshold.astype(np.float64), value.astype(np.float64)
+    return Trees(base, max(tree.max_depth for tree in trees), starts, column, threshold, left, right, value)
 
 
 LEAFWISE_ROUNDS = 1000
@@ -247,8 +193,7 @@ LIGHTGBM_SETTINGS: dict[str, object] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LeafwiseBoosting:
+class LeafwiseBoosting(_TreeRecipe):
     """LightGBM (Ke et al. 2017) on absolute errors, which a few odd rows do not decide."""
 
     least: int = 50
@@ -269,13 +214,8 @@ class LeafwiseBoosting:
         grown = lightgbm.train({**LIGHTGBM_SETTINGS, "seed": seed}, data, num_boost_round=LEAFWISE_ROUNDS)
         return _convert_lightgbm(grown.dump_model()["tree_info"], base)
 
-    def load(self, state: State) -> Trees:
-        """Return the trees that ``dump`` gave."""
-        return load_trees(state)
-
 
 def _convert_lightgbm(trees: list[dict[str, Any]], base: float) -> Trees:
-    """Return LightGBM's trees as arrays."""
     nodes: list[list[float]] = []
     roots = [_add(tree["tree_structure"], nodes) for tree in trees]
     table = np.array(nodes, float).reshape(len(nodes), 5)
