@@ -162,11 +162,7 @@ def _times(outcome: PredictionOutcome, factor: float) -> PredictionOutcome:
 
 
 def _too_early(
-    drift: Drift,
-    recent: Sequence[PredictionOutcome],
-    new: int,
-    previous_runs: int,
-    older: ApplicationCorrection | None,
+    drift: Drift, recent: Sequence[PredictionOutcome], new: int, previous_runs: int, older: ApplicationCorrection | None
 ) -> str:
     """Return why nothing is learned for now; empty if the runs suffice."""
     uncensored = sum(not outcome.censored for outcome in recent)

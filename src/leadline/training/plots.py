@@ -28,11 +28,7 @@ FORMATS = ("png", "svg")
 
 
 def draw_all(
-    card: ModelCard,
-    trained: Sequence[TrainedTarget],
-    folder: Path,
-    *,
-    progress: Progress = lambda *_: None,
+    card: ModelCard, trained: Sequence[TrainedTarget], folder: Path, *, progress: Progress = lambda *_: None
 ) -> tuple[Path, ...]:
     """Draw every plot of every target into ``folder``, as PNG and SVG, and return the files.
 

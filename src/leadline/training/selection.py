@@ -30,15 +30,7 @@ from leadline.training.cross_validation import (
     training_sets,
 )
 from leadline.uncertainty.conformal import Residuals, calibrate
-from leadline.uncertainty.metrics import (
-    PINBALL_QUANTILE,
-    POLICIES,
-    choose_model,
-    mae,
-    mape,
-    ov_mape,
-    underprediction,
-)
+from leadline.uncertainty.metrics import PINBALL_QUANTILE, POLICIES, choose_model, mae, mape, ov_mape, underprediction
 
 UPPER_BOUND_POLICIES = ("pinball", "cost")
 """Policies that score the upper bound to request instead of the point."""

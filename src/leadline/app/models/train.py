@@ -95,13 +95,7 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
         source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce_command(request), command
     )
     options = TrainingOptions(
-        request.targets,
-        request.policy,
-        request.scale,
-        request.without,
-        request.categories,
-        request.seed,
-        request.jobs,
+        request.targets, request.policy, request.scale, request.without, request.categories, request.seed, request.jobs
     )
     model, trained = build_model(records, ESTIMATORS, origin, options, progress=progress)
     path = request.to or settings.data_dir() / "models" / f"{_file_name(model.application)}.npz"
