@@ -16,7 +16,6 @@ from leadline.training.fitting import LEVEL, TrainedTarget, train_target
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import CandidateErrors, ModelCard, ScaleCard, TargetCard
 from leadline.training.records import RunRecord
-from leadline.training.selection import CandidateScore
 
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 
@@ -144,7 +143,7 @@ def _target_card(trained: TrainedTarget) -> TargetCard:
         failures=trained.data.failures,
         scale_features=dataset.scale_features,
         within=_scaled_down_ranges(dataset),
-        candidates=tuple(_candidate(score) for score in selection.scores),
+        candidates=tuple(map(_candidate, selection.scores)),
         tested=trained.tested,
         validated=trained.validated,
         notes=trained.notes,
@@ -171,13 +170,9 @@ def _scaled_down_ranges(dataset: TrainingSet) -> dict[str, tuple[float, float]]:
     return ranges
 
 
-def _candidate(score: CandidateScore) -> CandidateErrors:
-    if score.why_not:
-        mape = score.mape if math.isfinite(score.mape) else None
-        return CandidateErrors(score.candidate.name, mape, why_not=score.why_not)
+def _candidate(errors: CandidateErrors) -> CandidateErrors:
     # JSON has no infinity.
-    policy = tuple(value if math.isfinite(value) else 1e300 for value in score.policy)
-    return CandidateErrors(score.candidate.name, score.mape, score.mae, score.upp, score.ov_mape, policy)
+    return replace(errors, policy=tuple(value if math.isfinite(value) else 1e300 for value in errors.policy))
 
 
 def _version(package: str) -> str:

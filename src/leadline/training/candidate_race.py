@@ -100,14 +100,15 @@ class CandidateRace:
             return recipe
         return Ensemble(recipe.name, tuple(member for member in recipe.members if member.name in remaining))
 
-    def error_of(self, candidate: ModelCandidate) -> float:
-        """Return a dropped candidate's mean error (percent) on the runs judged so far; NaN without any."""
+    def error_of(self, candidate: ModelCandidate) -> float | None:
+        """Return a dropped candidate's mean error (percent) on the runs judged so far; ``None`` without any."""
         parts = self.inside[candidate] or self.beyond[candidate]
         if not parts:
-            return math.nan
+            return None
         predictions = join_predictions(parts)
         judged = judged_rows(predictions)
-        return mape(predictions.measured[judged].tolist(), predictions.point[judged].tolist())
+        error = mape(predictions.measured[judged].tolist(), predictions.point[judged].tolist())
+        return error if math.isfinite(error) else None
 
     def _drop_hopeless(self, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]) -> None:
         self.why_not |= _hopeless(

@@ -29,6 +29,7 @@ from leadline.training.cross_validation import (
     join_predictions,
     training_sets,
 )
+from leadline.training.model_card import CandidateErrors
 from leadline.uncertainty.conformal import Residuals, calibrate
 from leadline.uncertainty.metrics import PINBALL_QUANTILE, POLICIES, choose_model, mae, mape, ov_mape, underprediction
 
@@ -38,22 +39,6 @@ NEAR = 1.1
 """A preferred kind of candidate wins unless another one is better by more than this factor."""
 EXTRAPOLATIONS_COUNT_AS = 5
 """Full-scale runs that all extrapolations together weigh as much as, where few full-scale runs exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateScore:
-    """A candidate's errors on the validation runs, in percent except ``mae`` (the target's unit) and ``policy``.
-
-    ``why_not`` is the reason why a candidate was dropped. Its errors are NaN then; ``mape`` may cover the first folds.
-    """
-
-    candidate: ModelCandidate
-    mape: float = math.nan
-    mae: float = math.nan
-    upp: float = math.nan
-    ov_mape: float = math.nan
-    policy: tuple[float, ...] = ()
-    why_not: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +55,7 @@ class Selection:
     """
 
     policy: str
-    scores: tuple[CandidateScore, ...]
+    scores: tuple[CandidateErrors, ...]
     winner: ModelCandidate
     recipe: TabularEstimator
     factor: float
@@ -81,15 +66,15 @@ class Selection:
     def reason(self) -> str:
         """Return the reason why the winner won, as a sentence."""
         best, *worse = [score for score in self.scores if not score.why_not]
-        sentence = f"{best.candidate.name} has {_SCORE_TEXTS[self.policy](best)} on {self.judged_on}"
+        sentence = f"{best.name} has {_SCORE_TEXTS[self.policy](best)} on {self.judged_on}"
         if worse:
-            name, text = worse[0].candidate.name, _SCORE_TEXTS[self.policy](worse[0])
+            name, text = worse[0].name, _SCORE_TEXTS[self.policy](worse[0])
             better = worse[0].policy < best.policy
             sentence += f"; {name} is hardly better, with {text}" if better else f"; the next, {name}, has {text}"
         return sentence
 
 
-_SCORE_TEXTS: Mapping[str, Callable[[CandidateScore], str]] = {
+_SCORE_TEXTS: Mapping[str, Callable[[CandidateErrors], str]] = {
     "mae": lambda score: f"a mean error of {score.mae:.3g}",
     "mape": lambda score: f"a mean error of {score.mape:.1f} %",
     "wtm": lambda score: f"{score.upp:.0f} % under-predicted and a mean over-prediction of {score.ov_mape:.1f} %",
@@ -152,15 +137,12 @@ def select_candidate(
             adjusted = predictions.times(cross_adjustments(predictions.folds))
             competitors[replace(candidate, adjusted=True)] = adjusted
     dropped = [
-        CandidateScore(candidate, race.error_of(candidate), why_not=why) for candidate, why in race.why_not.items()
+        CandidateErrors(candidate.name, race.error_of(candidate), why_not=why)
+        for candidate, why in race.why_not.items()
     ]
+    dropped.sort(key=lambda errors: math.inf if errors.mape is None else errors.mape)
     ensembles = [name for name, estimator in estimators.items() if isinstance(estimator, Ensemble)]
-    ballot = _Ballot.of(competitors, policy, ensembles)
-    return _choose(ballot, competitors, sorted(dropped, key=_by_error), race.recipe, policy)
-
-
-def _by_error(score: CandidateScore) -> float:
-    return math.inf if math.isnan(score.mape) else score.mape
+    return _choose(_Ballot.of(competitors, policy, ensembles), competitors, dropped, race.recipe, policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +210,7 @@ class _Ballot:
 def _choose(
     ballot: _Ballot,
     competitors: Mapping[ModelCandidate, CandidatePredictions],
-    dropped: Sequence[CandidateScore],
+    dropped: Sequence[CandidateErrors],
     recipe_of: Callable[[ModelCandidate], TabularEstimator],
     policy: str,
 ) -> Selection:
@@ -240,8 +222,8 @@ def _choose(
     for candidate, predictions in competitors.items():
         points = predictions.folds.point[judged].tolist()
         scores.append(
-            CandidateScore(
-                candidate,
+            CandidateErrors(
+                candidate.name,
                 mape(measured, points),
                 mae(measured, points),
                 underprediction(measured, points),
@@ -249,7 +231,7 @@ def _choose(
                 ballot.score(candidate, policy),
             )
         )
-    scores.sort(key=lambda score: (score.candidate != best, score.policy))
+    scores.sort(key=lambda score: (score.name != best.name, score.policy))
     factor = 1.0
     if best.adjusted:
         plain = competitors[replace(best, adjusted=False)].folds
