@@ -15,7 +15,7 @@ from leadline.core.runs import Measurement, Scale
 from leadline.core.trained_model import Feature, FeatureRole
 from leadline.estimators.tabular.encoding import learn_encoding
 from leadline.training.dataset import _outside, complete_rows, describe_extrapolation, make_dataset
-from leadline.training.records import run_records
+from leadline.training.records import TrainingOptions, run_records
 
 EPOCHS = Feature("epochs", FeatureRole.PARAMETER, 1, 10, whole=True)
 SHIFT = Feature("shift", FeatureRole.PARAMETER, -1, 1)
@@ -66,7 +66,7 @@ def test_the_distance_equals_that_of_the_estimators_encoding(low, factor, value)
 
 
 def data_of(runs, target="elapsed_s", **more):
-    return make_dataset(run_records(runs), target, **more)
+    return make_dataset(run_records(runs), target, TrainingOptions(**more))
 
 
 def test_parameters_and_resources_are_features_and_constant_ones_are_marked():

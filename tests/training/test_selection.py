@@ -19,7 +19,7 @@ from leadline.training.cross_validation import (
     training_sets,
 )
 from leadline.training.dataset import make_dataset
-from leadline.training.records import run_records
+from leadline.training.records import TrainingOptions, run_records
 from leadline.training.selection import select_candidate
 
 
@@ -196,7 +196,7 @@ def test_an_ensemble_takes_the_median_of_its_members_without_a_fit(dataset):
 
 
 def test_an_ensemble_is_preferred_where_only_extrapolations_decide():
-    small = make_dataset(run_records(campaign(40, 0)), scale_features=("epochs",)).dataset
+    small = make_dataset(run_records(campaign(40, 0)), options=TrainingOptions(scale_features=("epochs",))).dataset
     members = recipes(small, low=0.9, high=1.105, higher=1.12)
     tried = members | {"both": Ensemble("both", tuple(members.values()))}
     beyond = extrapolation_splits(small.samples, ("epochs",), (0.5, 0.75))
@@ -211,7 +211,7 @@ def test_an_ensemble_is_preferred_where_only_extrapolations_decide():
 
 
 def test_an_ensemble_is_preferred_where_few_full_scale_runs_decide():
-    dataset = make_dataset(run_records(campaign(40, 6)), scale_features=("epochs",)).dataset
+    dataset = make_dataset(run_records(campaign(40, 6)), options=TrainingOptions(scale_features=("epochs",))).dataset
     beyond = extrapolation_splits(dataset.at(Scale.SCALED_DOWN), ("epochs",), (0.5, 0.75))
     members = recipes(dataset, low=0.9, high=1.105, higher=1.12)
     tried = members | {"both": Ensemble("both", tuple(members.values()))}

@@ -15,7 +15,7 @@ from leadline.training.dataset import make_dataset
 from leadline.training.fitting import LEVEL, TrainedTarget, train_target
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import CandidateErrors, ModelCard, ScaleCard, TargetCard
-from leadline.training.records import RunRecord
+from leadline.training.records import RunRecord, TrainingOptions
 
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 
@@ -28,19 +28,6 @@ class TrainingOrigin:
     trained_at: str
     reproduce: str
     command: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """How to train; without ``targets``, the walltime and each kind of memory that was measured."""
-
-    targets: tuple[str, ...] = ()
-    policy: str = "mape"
-    scale_features: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    seed: int = 0
-    jobs: int | None = 1
 
 
 def build_model(
@@ -60,32 +47,23 @@ def build_model(
     targets = tuple(dict.fromkeys(options.targets or measured_targets(records)))
     trained = []
     for target in targets:
-        data = make_dataset(
-            records,
-            target,
-            scale_features=options.scale_features,
-            without=options.without,
-            categories=options.categories,
-        )
+        data = make_dataset(records, target, options)
 
         def report(task: str, number: int, count: int, target: str = target) -> None:
             progress(f"{target}: {task}", number, count)
 
-        trained.append(
-            train_target(data, estimators, policy=options.policy, seed=options.seed, jobs=options.jobs, progress=report)
-        )
+        trained.append(train_target(data, estimators, options, report))
     return _make_model(trained, origin, options.seed), tuple(trained)
 
 
 def measured_targets(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return the default targets: the walltime, and each kind of memory that every completed run has measured."""
     completed = [record for record in records if record.state.value == "COMPLETED"]
-    memory = [
-        name
-        for name in ("host_memory_bytes", "gpu_memory_bytes")
-        if completed and all(record.metrics.get(name, 0) > 0 for record in completed)
-    ]
-    return ("elapsed_s", *memory)
+
+    def is_measured(name: str) -> bool:
+        return bool(completed) and all(record.metrics.get(name, 0) > 0 for record in completed)
+
+    return ("elapsed_s", *filter(is_measured, ("host_memory_bytes", "gpu_memory_bytes")))
 
 
 def _make_model(trained: Sequence[TrainedTarget], origin: TrainingOrigin, seed: int) -> ApplicationModel:
@@ -107,11 +85,9 @@ def _make_model(trained: Sequence[TrainedTarget], origin: TrainingOrigin, seed: 
         command=origin.command,
         units=dict(first.dataset.units),
     )
-    return ApplicationModel(
-        card,
-        {target.data.dataset.target: target.fitted for target in trained},
-        {target.data.dataset.target: target.calibration for target in trained},
-    )
+    by_name = {target.data.dataset.target: target for target in trained}
+    calibrations = {name: target.calibration for name, target in by_name.items()}
+    return ApplicationModel(card, {name: target.fitted for name, target in by_name.items()}, calibrations)
 
 
 def _all_features(trained: Sequence[TrainedTarget]) -> tuple[Feature, ...]:

@@ -22,8 +22,9 @@ from leadline.training.cross_validation import (
     thin_samples,
     training_share,
 )
-from leadline.training.dataset import TrainingData
+from leadline.training.dataset import DEFAULTS, TrainingData
 from leadline.training.model_card import ErrorMetrics
+from leadline.training.records import TrainingOptions
 from leadline.training.selection import Selection, select_candidate
 from leadline.uncertainty.conformal import IntervalCalibration, Residuals, calibrate
 from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, underprediction
@@ -85,27 +86,24 @@ class TrainedTarget:
 def train_target(
     data: TrainingData,
     estimators: Mapping[str, TabularEstimator],
-    *,
-    policy: str = "mape",
-    seed: int = 0,
-    jobs: int | None = 1,
+    options: TrainingOptions = DEFAULTS,
     progress: Progress = lambda *_: None,
 ) -> TrainedTarget:
     """Choose, calibrate and test an estimator for a target, then fit it again on all runs.
 
     The test runs are scored once, and take part in nothing before that. Afterwards the estimator is fitted on them too,
-    and their errors join those that the interval is made of. ``jobs`` counts processes, ``None`` for one per core.
+    and their errors join those that the interval is made of.
 
     Raises:
         InvalidInput: no estimator can be fitted on so few runs.
         UnknownName: no such policy.
     """
-    dataset, splits, run = data.dataset, _split_all(data.dataset, seed), task_runner(jobs)
-    scale_features = dataset.scale_features
+    dataset, seed, run = data.dataset, options.seed, task_runner(options.jobs)
+    splits, scale_features = _split_all(dataset, seed), dataset.scale_features
     selection = select_candidate(
         splits.by_size if splits.extrapolates else splits.folds,
         _without_slow(estimators, dataset, many=splits.many),
-        policy,
+        options.policy,
         few=splits.few,
         many=splits.many,
         extrapolations=splits.extrapolations,

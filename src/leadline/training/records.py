@@ -47,6 +47,22 @@ class RunRecord:
     units: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """How to train; without ``targets``, the walltime and each kind of memory that was measured.
+
+    ``jobs`` counts processes, ``None`` for one per core.
+    """
+
+    targets: tuple[str, ...] = ()
+    policy: str = "mape"
+    scale_features: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    seed: int = 0
+    jobs: int | None = 1
+
+
 def run_records(
     runs: Iterable[Run],
     *,

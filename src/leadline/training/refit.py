@@ -16,12 +16,11 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90, Interval
 from leadline.core.jobs import JobState
 from leadline.estimators.ports import TabularEstimator
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
-from leadline.training.candidate_race import Progress
+from leadline.training.build import TrainingOrigin, build_model
 from leadline.training.dataset import is_usable, target_value
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import Refit
-from leadline.training.records import RunRecord
+from leadline.training.records import RunRecord, TrainingOptions
 from leadline.uncertainty.drift import Drift, PredictionOutcome, find_drift, median_ratio
 from leadline.uncertainty.metrics import PairedComparison, compare_errors
 
@@ -61,12 +60,10 @@ class RefitDecision:
 
 @dataclass(frozen=True, slots=True)
 class RefitSettings:
-    """Estimators to compare, the origin for the new card, and the number of processes."""
+    """Estimators to compare, and the origin for the new card."""
 
     estimators: Mapping[str, TabularEstimator]
     origin: TrainingOrigin
-    jobs: int | None = 1
-    progress: Progress = lambda *_: None
 
 
 _Make = Callable[[Sequence[RunRecord]], ApplicationModel]
@@ -172,8 +169,7 @@ def _challengers(question: _Question) -> list[tuple[str, _Make]]:
 
     def built(part: Sequence[RunRecord], before: Sequence[RunRecord]) -> ApplicationModel:
         records = [*before, *part]
-        options = _options(model, target, records, settings.jobs)
-        return build_model(records, settings.estimators, settings.origin, options, progress=settings.progress)[0]
+        return build_model(records, settings.estimators, settings.origin, _options(model, target, records))[0]
 
     def scaled(part: Sequence[RunRecord]) -> ApplicationModel:
         outcomes = prediction_outcomes(model, target, part)
@@ -245,7 +241,7 @@ def _name(model: ApplicationModel, target: str) -> str:
     return card.estimator + (f" times {card.factor:.3g}" if card.factor != 1 else "")
 
 
-def _options(model: ApplicationModel, target: str, records: Sequence[RunRecord], jobs: int | None) -> TrainingOptions:
+def _options(model: ApplicationModel, target: str, records: Sequence[RunRecord]) -> TrainingOptions:
     """Return the model's training options for one target, without the features that the model does not have."""
     features = {feature.name: feature for feature in model.features}
     names = {name for record in records for name in record.features}
@@ -254,7 +250,7 @@ def _options(model: ApplicationModel, target: str, records: Sequence[RunRecord],
     card, unknown = model.card.of(target), sorted(names - features.keys())
     policy, scale_features = (card.policy, card.scale_features) if card else ("mape", ())
     scale = tuple(name for name in scale_features if name in names)
-    return TrainingOptions((target,), policy, scale, tuple(unknown), tuple(categories), model.card.seed, jobs)
+    return TrainingOptions((target,), policy, scale, tuple(unknown), tuple(categories), model.card.seed)
 
 
 def widening_factor(outcomes: Sequence[PredictionOutcome], ratio: float) -> float:

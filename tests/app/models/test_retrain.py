@@ -17,8 +17,8 @@ from leadline.core.runs import Measurement, Scale
 from leadline.estimators.tabular import registry
 from leadline.history.sqlite import SqliteHistory
 from leadline.training import model as models
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
-from leadline.training.records import run_records
+from leadline.training.build import TrainingOrigin, build_model
+from leadline.training.records import TrainingOptions, run_records
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.runs import Measurement, Run, Scale
 from leadline.estimators.tabular.registry import ESTIMATORS
 from leadline.interfaces.cli.main import main
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
+from leadline.training.build import TrainingOrigin, build_model
 from leadline.training.model import save_model
-from leadline.training.records import run_records
+from leadline.training.records import TrainingOptions, run_records
 
 NODE = {"node_cpu": "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", "node_hz": "3700000000"}
 ASK = ("--set", "steps=4000", "--set", "kind=b")
