@@ -21,7 +21,6 @@ from leadline.estimators.step_time.adaptation import ScaledKernels
 from leadline.estimators.step_time.fitted_kernels import FittedKernels
 from leadline.estimators.step_time.learned_kernels import KernelTableFactory as KernelTables
 from leadline.estimators.step_time.learned_kernels import LearnedKernels, kernel_table_factory
-from leadline.estimators.step_time.network import GraphNetwork
 from leadline.estimators.step_time.op_table import index_ops
 from leadline.estimators.step_time.op_utilization_kernels import OpTableFactory as OpTables
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, StepSetting, is_channels_last
@@ -43,6 +42,7 @@ from leadline.training.shipped_models import (
     shipped_accuracy,
     shipped_black_box,
     shipped_kernels,
+    shipped_network,
     shipped_op_utilization,
 )
 
@@ -58,18 +58,15 @@ def _fit_sweep(device: Device) -> FittedKernels:
     """
     path = settings.swept_dir() / f"{device.file_stem}.npz"
     made_of = hashlib.sha256(read_shipped(KERNELS_FILE) + to_json(device).encode()).hexdigest()
-    fitted = _load(load_cached(path), made_of)
+
+    def restore(state: State) -> FittedKernels | None:
+        return FittedKernels.load(state) if strings(state[MADE_OF]) == (made_of,) else None
+
+    fitted = load_cached(path, restore)
     if fitted is None:
         fitted = fit_calibration(shipped_kernels(), device).for_device(device.name)
         keep_cached(path, {**fitted.dump(), MADE_OF: text_array([made_of])})
     return shipped_kernels().merge(fitted)
-
-
-def _load(state: State | None, made_of: str) -> FittedKernels | None:
-    try:
-        return FittedKernels.load(state) if state is not None and strings(state[MADE_OF]) == (made_of,) else None
-    except (ValueError, KeyError):
-        return None
 
 
 swept_kernels = RecentCache(_fit_sweep)
@@ -80,6 +77,7 @@ Raises:
 """
 
 
+_op_tables: OpTables = RecentCache(index_ops)
 LAW, NETWORK, SPECS = OpUtilizationKernels.name, NetworkKernels.name, RooflineKernels.name
 BLACK_BOX = BlackBoxKernels.name
 
@@ -160,16 +158,8 @@ def _ranked_records(device: Device, graph: OpGraph, group: StepGroup) -> list[Ac
 def _op_utilization(request: _KernelRequest) -> KernelModel:
     return OpUtilizationKernels(
         shipped_op_utilization(), request.device, request.graph, devices=shipped_device, spread=request.spread,
-        reasons=request.reasons, tables=_op_tables(),
+        reasons=request.reasons, tables=_op_tables,
     )  # fmt: skip
-
-
-def _kernels(request: _KernelRequest) -> KernelModel:
-    return _fitted_kernels(LearnedKernels, shipped_kernels(), request)
-
-
-def _swept(request: _KernelRequest) -> KernelModel:
-    return _fitted_kernels(SweptKernels, swept_kernels(request.device), request)
 
 
 def _fitted_kernels(kind: type[LearnedKernels], fitted: FittedKernels, request: _KernelRequest) -> KernelModel:
@@ -181,7 +171,7 @@ def _fitted_kernels(kind: type[LearnedKernels], fitted: FittedKernels, request: 
 
 def _network(request: _KernelRequest) -> KernelModel:
     setting = _setting(request)
-    return NetworkKernels(_graph_network(), request.device, setting, spread=request.spread, reasons=request.reasons)
+    return NetworkKernels(shipped_network(), request.device, setting, spread=request.spread, reasons=request.reasons)
 
 
 def _black_box(request: _KernelRequest) -> KernelModel:
@@ -193,19 +183,18 @@ def _setting(request: _KernelRequest) -> StepSetting:
     """Return the step setting of the newest release with training data."""
     # Raises for kernels without training data.
     _op_utilization(request)
-    return max(
-        shipped_op_utilization().settings_for(request.device, request.graph), key=lambda setting: setting.release
-    )
-
-
-def _specs(request: _KernelRequest) -> KernelModel:
-    return RooflineKernels(request.device, spread=request.spread, reasons=request.reasons)
+    known_settings = shipped_op_utilization().settings_for(request.device, request.graph)
+    return max(known_settings, key=lambda setting: setting.release)
 
 
 _BUILDERS: dict[str, Callable[[_KernelRequest], KernelModel]] = {
-    LAW: _op_utilization, LearnedKernels.name: _kernels, SweptKernels.name: _swept, NETWORK: _network, SPECS: _specs,
+    LAW: _op_utilization,
+    LearnedKernels.name: lambda request: _fitted_kernels(LearnedKernels, shipped_kernels(), request),
+    SweptKernels.name: lambda request: _fitted_kernels(SweptKernels, swept_kernels(request.device), request),
+    NETWORK: _network,
     BLACK_BOX: _black_box,
-}  # fmt: skip
+    SPECS: lambda request: RooflineKernels(request.device, spread=request.spread, reasons=request.reasons),
+}
 
 _NAMES = {
     EstimatorChoice.OP_UTILIZATION: LAW, EstimatorChoice.NETWORK: NETWORK, EstimatorChoice.BLACK_BOX: BLACK_BOX,
@@ -220,20 +209,8 @@ def shipped_device(name: str) -> Device:
 
 
 @cache
-def _op_tables() -> OpTables:
-    return RecentCache(index_ops)
-
-
-@cache
 def _kernel_tables() -> KernelTables:
     return kernel_table_factory(shipped_kernels())
-
-
-@cache
-def _graph_network() -> GraphNetwork:
-    from leadline.training.shipped_models import shipped_network  # noqa: PLC0415 - onnxruntime loads on use
-
-    return shipped_network()
 
 
 Shipped = Callable[[Device, TracedJob], KernelModel]
