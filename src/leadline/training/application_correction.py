@@ -34,16 +34,12 @@ CORRECTION_SCHEMA = "leadline.correction/1"
 
 
 class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Origin and accuracy of a correction of one quantity.
+    """Origin and accuracy of a correction of one quantity; ``factor`` multiplies the estimator's predictions.
 
     Attributes:
-        factor: multiplies the estimator's predictions.
-        factor_before: the factor before this one, 1 at first.
-        runs: number of runs that the factor was learned from.
-        until: start of the last of them.
+        runs: number of runs that the factor was learned from; ``until`` is the start of the last of them.
         judged: number of runs that the two factors were compared on.
-        before: mean absolute log error with ``factor_before``.
-        after: mean absolute log error with ``factor``.
+        before: mean absolute log error with ``factor_before``, which is 1 at first; ``after``: with ``factor``.
     """
 
     schema: str

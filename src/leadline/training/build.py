@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from leadline import __version__
-from leadline.core.runs import Run, Scale, TrainingSet, Value
+from leadline.core.runs import Run, Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
 from leadline.training.candidate_race import Progress
@@ -113,7 +113,7 @@ def _target_card(trained: TrainedTarget) -> TargetCard:
         reason=selection.reason,
         judged_on=selection.judged_on,
         level=LEVEL,
-        scales=_scales(dataset),
+        scales={scale.value: _scale_card(samples) for scale in Scale if (samples := dataset.at(scale))},
         censored=trained.data.censored,
         unmeasured=trained.data.unmeasured,
         failures=trained.data.failures,
@@ -126,13 +126,9 @@ def _target_card(trained: TrainedTarget) -> TargetCard:
     )
 
 
-def _scales(dataset: TrainingSet) -> dict[str, ScaleCard]:
-    cards = {}
-    for scale in Scale:
-        if samples := dataset.at(scale):
-            names = {sample.configuration for sample in samples}
-            cards[scale.value] = ScaleCard(len(names), len(samples), sum(sample.cost_s for sample in samples))
-    return cards
+def _scale_card(samples: Sequence[Sample]) -> ScaleCard:
+    configurations = {sample.configuration for sample in samples}
+    return ScaleCard(len(configurations), len(samples), sum(sample.cost_s for sample in samples))
 
 
 def _scaled_down_ranges(dataset: TrainingSet) -> dict[str, tuple[float, float]]:

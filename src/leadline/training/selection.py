@@ -111,7 +111,7 @@ def select_candidate(
         scale_features: the features that carry scale.
         seed: of all random choices.
         run: runs the fits, by default in this process.
-        progress: called before each fit.
+        progress: called after each fit.
 
     Raises:
         InvalidInput: no candidate can be fitted on so few runs.
@@ -221,16 +221,9 @@ def _choose(
     scores = []
     for candidate, predictions in competitors.items():
         points = predictions.folds.point[judged].tolist()
-        scores.append(
-            CandidateErrors(
-                candidate.name,
-                mape(measured, points),
-                mae(measured, points),
-                underprediction(measured, points),
-                ov_mape(measured, points),
-                ballot.score(candidate, policy),
-            )
-        )
+        upp, over = underprediction(measured, points), ov_mape(measured, points)
+        errors = (mape(measured, points), mae(measured, points), upp, over, ballot.score(candidate, policy))
+        scores.append(CandidateErrors(candidate.name, *errors))
     scores.sort(key=lambda score: (score.name != best.name, score.policy))
     factor = 1.0
     if best.adjusted:
@@ -272,7 +265,5 @@ def _judged_values(predictions: CandidatePredictions, policy: str) -> tuple[Arra
 
 
 def _upper_bounds(predictions: OutOfFoldPredictions, residuals: Residuals) -> Array:
-    calibration = calibrate(residuals)
-    return calibration.upper(
-        predictions.point, predictions.spread, predictions.beyond, predictions.scales, 1 - PINBALL_QUANTILE
-    )
+    inputs = (predictions.point, predictions.spread, predictions.beyond, predictions.scales)
+    return calibrate(residuals).upper(*inputs, 1 - PINBALL_QUANTILE)

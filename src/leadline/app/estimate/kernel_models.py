@@ -34,7 +34,7 @@ from leadline.estimators.step_time.selection import (
 )
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.estimators.step_time.swept_kernels import SweptKernels, fit_calibration
-from leadline.training.adapted_steps import AdaptedRecord, AdaptedSteps, adapted_steps_path, read_adapted_steps
+from leadline.training.adapted_steps import AdaptedSteps, adapted_steps_path, read_adapted_steps
 from leadline.training.array_files import keep_cached, load_cached
 from leadline.training.shipped_files import read_shipped
 from leadline.training.shipped_models import (
@@ -109,9 +109,8 @@ def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
         except InvalidInput as error:
             refused.append(f"the {record.estimator} (error {record.error:.0%}) does not apply: {error}")
     why = (f"the interval is an assumption: no measured steps are like this job ({group})", *refused)
-    return _BUILDERS[SweptKernels.name if device.is_calibrated else SPECS](
-        _KernelRequest(device, graph, UNMEASURED_SPREAD, why)
-    )
+    name = SweptKernels.name if device.is_calibrated else SPECS
+    return _BUILDERS[name](_KernelRequest(device, graph, UNMEASURED_SPREAD, why))
 
 
 def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> KernelModel:
@@ -224,21 +223,19 @@ def adapted_kernels(device: Device, job: TracedJob, folder: Path, shipped: Shipp
         InvalidInput: the file of the device cannot be read.
     """
     adapted = load_adapted_steps(device, folder)
-    record = (
-        adapted.card.find(find_step_group(job.step, device), channels_last=is_channels_last(job.step))
-        if adapted
-        else None
-    )
-    if adapted is None or record is None:
+    if adapted is None:
         return None
-    why = (_reason(record),)
+    record = adapted.card.find(find_step_group(job.step, device), channels_last=is_channels_last(job.step))
+    if record is None:
+        return None
+    reason = (
+        f"adapted to {record.runs} measured steps of {record.group or 'all kinds of job'} ({record.source}): error "
+        f"{record.error:.0%} on left-out models, {record.before:.0%} before"
+    )
     if record.by_law and adapted.laws is not None:
-        return ScaledKernels(
-            OpUtilizationKernels(adapted.laws, device, job.step, devices=shipped_device, spread=record.spread),
-            1.0,
-            reasons=why,
-        )
-    return ScaledKernels(shipped(device, job), record.factor, record.spread, why)
+        refitted = OpUtilizationKernels(adapted.laws, device, job.step, devices=shipped_device, spread=record.spread)
+        return ScaledKernels(refitted, 1.0, reasons=(reason,))
+    return ScaledKernels(shipped(device, job), record.factor, record.spread, (reason,))
 
 
 def load_adapted_steps(device: Device, folder: Path) -> AdaptedSteps | None:
@@ -254,11 +251,3 @@ def load_adapted_steps(device: Device, folder: Path) -> AdaptedSteps | None:
 @lru_cache(maxsize=8)
 def _read(path: Path, _changed_ns: int) -> AdaptedSteps:
     return read_adapted_steps(path)
-
-
-def _reason(record: AdaptedRecord) -> str:
-    kind = record.group or "all kinds of job"
-    return (
-        f"adapted to {record.runs} measured steps of {kind} ({record.source}): error "
-        f"{record.error:.0%} on left-out models, {record.before:.0%} before"
-    )

@@ -48,10 +48,8 @@ class RetrainingResult:
     Attributes:
         replaced: a better model or correction was kept.
         judged: number of newest runs on which the two were compared.
-        before: mean absolute log error of the old one on those runs.
-        after: the same for the new one.
-        file: the model or correction in use.
-        older: where the old one is kept.
+        before: mean absolute log error of the old one on those runs; ``after`` is that of the new one.
+        file: the model or correction in use; ``older`` is where the old one is kept.
     """
 
     application: str

@@ -85,9 +85,8 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
     from leadline.training.model import save_model  # noqa: PLC0415
 
     records, source, command = _records(request, catalog or user_catalog(), history, progress)
-    origin = TrainingOrigin(
-        source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce_command(request), command
-    )
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    origin = TrainingOrigin(source, now, reproduce_command(request), command)
     model, trained = build_model(records, ESTIMATORS, origin, request, progress=progress)
     name = f"{readable_name(model.application).strip('-.') or 'model'}.npz"
     path = request.to or settings.data_dir() / "models" / name
@@ -164,11 +163,10 @@ def _records(
                 f"--graphs traces the commands of runs, but the table {source} has none: leave it out, or "
                 "train on a campaign of the history"
             )
-        targets = request.targets or ("elapsed_s",)
+        file, targets = Path(source), request.targets or ("elapsed_s",)
         if source.endswith(MEASUREMENTS_SUFFIX):
-            return measured_records(read_measurements(Path(source))), Path(source).name, ()
-        records = read_tables(Path(source), targets=targets, without=request.without, device_of=device_of)
-        return records, Path(source).name, ()
+            return measured_records(read_measurements(file)), file.name, ()
+        return read_tables(file, targets=targets, without=request.without, device_of=device_of), file.name, ()
     history_runs = list(SqliteHistory(history or settings.history_path()).runs())
     runs = [run for run in history_runs if source is None or application_name(run) == source]
     if source is not None and not runs:
@@ -197,13 +195,12 @@ def _graph_features(
             "command: leave it out, or run a campaign"
         )
     ended = [run for run in runs if run.state in (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)]
-    workdir = str(Path.cwd())
+    workdir, jobs = str(Path.cwd()), jobs or os.cpu_count() or 1
     commands = [
         TraceableCommand(run.job.command, run.job.workdir or workdir, bool(run.job.resources.gpus_per_node))
         for run in ended
     ]
-    source = toolbox().sources[ModelKind.COMMAND]
-    features = trace_features(commands, source, jobs=jobs or os.cpu_count() or 1, progress=progress)
+    features = trace_features(commands, toolbox().sources[ModelKind.COMMAND], jobs=jobs, progress=progress)
     return {run.id: each for run, each in zip(ended, features, strict=True)}
 
 
