@@ -60,7 +60,7 @@ def complete_rows(rows: Iterable[Mapping[str, Value]], features: Sequence[Featur
     A missing feature that never varied gets its constant value. Texts become numbers where the samples had numbers,
     with their unit converted (``10 s``), and numbers become texts where the samples had categories.
     """
-    constants = {feature.name: _only_value(feature) for feature in features if not feature.used}
+    constants = {feature.name: only_value(feature) for feature in features if not feature.used}
     is_text = {feature.name: feature.categorical for feature in features}
     completed = []
     for row in rows:
@@ -89,12 +89,11 @@ def _feature(name: str, role: FeatureRole, values: Sequence[Value], units: Mappi
     return Feature(name, role, numbers[0], numbers[-1], whole, values=few, unit=unit, used=len(numbers) > 1)
 
 
-def _only_value(feature: Feature) -> Value | None:
+def only_value(feature: Feature) -> Value | None:
+    """Return the value of a feature that never varied; ``None`` if there is none."""
     if feature.categorical:
         return feature.choices[0]
-    if feature.low is None:
-        return None
-    return int(feature.low) if feature.whole else feature.low
+    return feature.low if feature.low is None or not feature.whole else int(feature.low)
 
 
 def _number(value: Value) -> Value:

@@ -64,11 +64,8 @@ class IntervalPredictions:
 class TrainedTarget:
     """A fitted target, and everything its card says about it; the plots show ``validation`` and ``test``.
 
-    Attributes:
-        factor: HARP's adjustment, 1 where the chosen candidate has none.
-        tested: scale to errors on the test runs.
-        validated: scale to out-of-fold errors.
-        notes: sentences that a user should read before relying on the model.
+    ``factor`` is HARP's adjustment, 1 where the chosen candidate has none. ``tested`` and ``validated`` map a scale to
+    the errors on the test runs and out of fold.
     """
 
     data: TrainingData
@@ -151,8 +148,7 @@ class _Splits:
     Attributes:
         test: the test set, and the samples that remain.
         compared: of the remaining ones, those on which candidates are compared.
-        extrapolates: there is no full-scale run to judge by.
-        few: there are few full-scale runs to judge by.
+        extrapolates: there is no full-scale run to judge by; ``few``: there are few.
         many: candidates are compared on a small part of a large data set.
         extrapolations: of the scaled-down runs by size, judged too where full-scale runs are few.
     """

@@ -164,8 +164,7 @@ def in_base_unit(cell: str) -> float:
     Raises:
         ValueError: the cell has no unit.
     """
-    match = _WITH_UNIT.fullmatch(cell)
-    unit = unit_of(cell)
+    match, unit = _WITH_UNIT.fullmatch(cell), unit_of(cell)
     if match is None or unit is None:
         raise ValueError(f"{cell!r} has no unit")
     number = match["number"] + unit

@@ -40,14 +40,10 @@ MORE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RefitDecision:
-    """The decision about one target.
+    """Whether a challenger replaced the estimator of one target, and why.
 
-    Attributes:
-        new_runs: runs since the model was trained.
-        drift: of the model's errors on them.
-        replaced: a challenger replaced the estimator.
-        reason: why it was replaced, or why not.
-        comparison: with the best challenger, where one could be fitted.
+    ``new_runs`` have come since the model was trained, and ``drift`` is that of its errors on them. ``comparison`` is
+    with the best challenger, where one could be fitted.
     """
 
     target: str
@@ -148,12 +144,8 @@ def _refit_target(
 def too_early(drift: Drift, recent: int, new: int, previous_runs: int, base: tuple[int, str]) -> str:
     """Return why an estimator is left alone for now; empty if it is not.
 
-    Args:
-        drift: of its errors.
-        recent: number of runs since the drift.
-        new: number of runs since the last fit.
-        previous_runs: number of new runs at the last attempt.
-        base: number of runs of the last fit, and a word for it.
+    The counts are of the runs since the drift, since the last fit, and at the last attempt. ``base`` has the number of
+    runs of the last fit, and a word for it.
     """
     if recent < LEAST_NEW:
         return f"{recent} runs since are too few to judge by: {LEAST_NEW} are needed"

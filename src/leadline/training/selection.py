@@ -46,7 +46,7 @@ class Selection:
     """The chosen candidate and the scores of all.
 
     Attributes:
-        scores: of every candidate, best first.
+        scores: best first.
         recipe: the winner's estimator; an ensemble has its remaining members only.
         factor: HARP's adjustment, 1 without one.
         predicted: for each run, by the candidate chosen without that run's fold. So the choice itself cannot make the

@@ -6,6 +6,7 @@ import io
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -116,19 +117,16 @@ def _text(path: Path) -> str:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
 
 
+@dataclass(slots=True)
 class _RunTable:
     """The rows of one file, each with its line number; ``at`` is the place of a row."""
 
-    def __init__(
-        self,
-        path: Path,
-        columns: list[str],
-        rows: list[tuple[int, dict[str, str]]],
-        targets: tuple[str, ...],
-        without: frozenset[str],
-    ) -> None:
-        self.path, self.columns, self.rows, self.targets, self.without = path, columns, rows, targets, without
-        self.units: dict[str, str] = {}
+    path: Path
+    columns: list[str]
+    rows: list[tuple[int, dict[str, str]]]
+    targets: tuple[str, ...]
+    without: frozenset[str]
+    units: dict[str, str] = field(default_factory=dict)
 
     def exported(self, device_of: DeviceOf) -> tuple[RunRecord, ...]:
         """Read the columns of ``leadline history export``."""

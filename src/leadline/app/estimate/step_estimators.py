@@ -74,6 +74,7 @@ def predict_decoder_step(
         return None
     from leadline.app.estimate.kernel_models import load_adapted_steps  # noqa: PLC0415 - numpy loads on use
     from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group  # noqa: PLC0415 - see above
+    from leadline.training import transformer_steps  # noqa: PLC0415 - see above
 
     group = StepGroup(Domain.LANGUAGE, "half", "training")
     if find_step_group(job.step, device) != group:
@@ -81,14 +82,6 @@ def predict_decoder_step(
     adapted = load_adapted_steps(device, settings.adapted_dir())
     if adapted is not None and any(record.group == group for record in adapted.card.records):
         return None
-    return _whole_step(workload, job, device, nodes, interconnect)
-
-
-def _whole_step(
-    workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
-) -> WholeStep | None:
-    from leadline.training import transformer_steps  # noqa: PLC0415 - numpy loads on use
-
     model = transformer_steps.shipped_step_model()
     try:
         prediction = transformer_steps.predict_decoder_step(

@@ -153,11 +153,7 @@ def _place_anywhere(node: CandidateNode, queries: Sequence[ConfigurationQuery]) 
 
 
 def _queries(configurations: Configurations, model: TrainedModel, tools: Toolbox) -> list[ConfigurationQuery]:
-    """Return the configurations, with graph features if the model uses them.
-
-    Raises:
-        InvalidInput: a command cannot be traced on this machine.
-    """
+    """Return the configurations, with graph features if the model uses them."""
     used = {feature.name for feature in model.features if feature.role is FeatureRole.GRAPH and feature.used}
     if not used - set(configurations.values):
         return [ConfigurationQuery(values) for values in configurations]

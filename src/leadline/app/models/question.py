@@ -10,6 +10,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.runs import Value
 from leadline.core.trained_model import Feature, FeatureRole
 from leadline.core.units import parse_bytes, parse_duration_s
+from leadline.training.dataset import only_value
 
 RESOURCES = ("nodes", "cores", "gpus", "memory_bytes")
 """Resources of a job, as features are called; they can be set even if the model does not use them."""
@@ -168,9 +169,8 @@ def _defaults(features: Sequence[Feature], chosen: Mapping[str, object], *, free
         if feature.name in chosen or not _is_settable(feature):
             continue
         if not feature.used:
-            only = feature.choices[0] if feature.categorical else feature.low
-            if only is not None:
-                defaults[feature.name] = (int(only) if feature.whole and isinstance(only, float) else only,)
+            if (only := only_value(feature)) is not None:
+                defaults[feature.name] = (only,)
         elif free and feature.role is FeatureRole.RESOURCE and not feature.categorical:
             defaults[feature.name] = _values_to_try(feature)
     return defaults

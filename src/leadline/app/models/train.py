@@ -184,11 +184,7 @@ def _records(
 def _graph_features(
     runs: Sequence[Run], command: Sequence[str], jobs: int | None, progress: Progress
 ) -> dict[str, Mapping[str, float]]:
-    """Return the graph features of the runs that ended, by run id.
-
-    Raises:
-        InvalidInput: a command cannot be traced, or the runs have no common command for later questions.
-    """
+    """Return the graph features of the runs that ended, by run id."""
     if not command:
         raise InvalidInput(
             "--graphs traces the command of every configuration, but these runs have no common "
