@@ -93,25 +93,15 @@ def select_candidate(
     extrapolations: Sequence[SampleSplit] = (),
     scale_features: Sequence[str] = (),
     seed: int = 0,
-    run: TaskRunner | None = None,
+    run: TaskRunner = run_serially,
     progress: Progress = lambda *_: None,
 ) -> Selection:
     """Score every candidate and return the one that ``policy`` chooses.
 
     Full-scale runs decide where there are any, because users ask about those; otherwise all held-out runs do. A
-    candidate far behind the best on one fold is not fitted on the next ones.
-
-    Args:
-        splits: cross-validation folds.
-        estimators: by name.
-        policy: a key of ``POLICIES``.
-        few: few full-scale runs. Fewer candidates compete, because one of many would win by luck on a few runs.
-        many: so many runs that candidates are fitted on both scales only.
-        extrapolations: splits by size of the scaled-down runs, judged in addition to the folds.
-        scale_features: the features that carry scale.
-        seed: of all random choices.
-        run: runs the fits, by default in this process.
-        progress: called after each fit.
+    candidate far behind the best on one fold is not fitted on the next ones. With ``few`` full-scale runs, fewer
+    compete, because one of many would win by luck. With ``many`` runs, they are fitted on both scales only.
+    ``extrapolations`` are splits by size of the scaled-down runs, judged in addition to the folds.
 
     Raises:
         InvalidInput: no candidate can be fitted on so few runs.
@@ -123,19 +113,18 @@ def select_candidate(
     sets = training_sets(samples, all_runs=few or many)
     candidates = [ModelCandidate(name, training_set) for name in estimators for training_set in sets]
     fits = len(estimators) * (len(sets) * len(splits) + len(extrapolations))
-    race = CandidateRace(candidates, estimators, scale_features, seed, run or run_serially, progress, fits)
+    race = CandidateRace(candidates, estimators, scale_features, seed, run, progress, fits)
     race.extrapolate(extrapolations)
     race.fold(splits)
     finishers = race.finishers()
     if not finishers:
-        raise InvalidInput(
-            f"no estimator can be fitted on so few runs: {next(iter(race.why_not.values()), 'none is known')}"
-        )
-    competitors = dict(finishers)
-    if not few and not any(split.blocked for split in splits):
-        for candidate, predictions in finishers.items():
-            adjusted = predictions.times(cross_adjustments(predictions.folds))
-            competitors[replace(candidate, adjusted=True)] = adjusted
+        why = next(iter(race.why_not.values()), "none is known")
+        raise InvalidInput(f"no estimator can be fitted on so few runs: {why}")
+    adjustable = {} if few or any(split.blocked for split in splits) else finishers
+    competitors = finishers | {
+        replace(candidate, adjusted=True): predictions.times(cross_adjustments(predictions.folds))
+        for candidate, predictions in adjustable.items()
+    }
     dropped = [
         CandidateErrors(candidate.name, race.error_of(candidate), why_not=why)
         for candidate, why in race.why_not.items()
