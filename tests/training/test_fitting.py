@@ -36,10 +36,10 @@ def test_intervals_contain_their_points_and_about_nine_of_ten_runs(quick):
     covered = []
     for seed in range(12):
         done = train(campaign(60, 20, seed=seed, noise=0.03), {"linear": quick["linear"]})
-        for said in (done.validation, done.test):
-            assert (said.low <= said.predicted.point).all()
-            assert (said.predicted.point <= said.high).all()
-            covered += list((said.low <= said.predicted.measured) & (said.predicted.measured <= said.high))
+        for part in (done.validation, done.test):
+            assert (part.low <= part.predicted.point).all()
+            assert (part.predicted.point <= part.high).all()
+            covered += list((part.low <= part.predicted.measured) & (part.predicted.measured <= part.high))
     assert 0.85 <= np.mean(covered) <= 0.97
 
 

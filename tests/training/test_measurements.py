@@ -122,8 +122,8 @@ def test_a_file_that_the_kit_writes_now_is_read_whole(tmp_path):
 
     path = tmp_path / "here.jsonl"
 
-    def stop_after_six(told, _):
-        if told.in_file == 6:
+    def stop_after_six(summary, _):
+        if summary.in_file == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

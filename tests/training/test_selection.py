@@ -34,8 +34,8 @@ class Constant:
         return self
 
     def predict(self, rows):
-        said = [self.truth["\n".join(f"{k}={v}" for k, v in sorted(row.items()))] * self.factor for row in rows]
-        return Predictions(np.array(said), np.full(len(said), np.nan), np.zeros(len(said)))
+        points = [self.truth["\n".join(f"{k}={v}" for k, v in sorted(row.items()))] * self.factor for row in rows]
+        return Predictions(np.array(points), np.full(len(points), np.nan), np.zeros(len(points)))
 
     def dump(self):
         return {}
@@ -72,12 +72,12 @@ def test_the_training_sets_are_those_that_the_scales_allow(dataset):
 
 def test_an_up_sampled_set_has_as_many_full_scale_runs_as_scaled_down_ones_and_all_of_them(dataset):
     chosen = fitting_samples(dataset.samples, TrainingRuns.UP_SAMPLED, seed=3)
-    full = [one for one in chosen if one.scale is Scale.FULL_SCALE]
+    full = [sample for sample in chosen if sample.scale is Scale.FULL_SCALE]
     assert 40 == len(full) == len(chosen) - len(full)
-    assert {one.run_id for one in dataset.at(Scale.FULL_SCALE)} == {sample.run_id for sample in full}
+    assert {sample.run_id for sample in dataset.at(Scale.FULL_SCALE)} == {sample.run_id for sample in full}
     assert chosen == fitting_samples(dataset.samples, TrainingRuns.UP_SAMPLED, seed=3)
     only = fitting_samples(dataset.samples, TrainingRuns.SCALED_DOWN, seed=3)
-    assert {Scale.SCALED_DOWN} == {one.scale for one in only}
+    assert {Scale.SCALED_DOWN} == {sample.scale for sample in only}
 
 
 def test_the_adjustment_is_the_mean_relative_error_of_under_predicted_runs():
@@ -114,7 +114,7 @@ def test_no_fit_contains_a_configuration_that_it_predicts(dataset):
     select_candidate(parts, tried, "mae")
     for number, seen in enumerate(tried["one"].seen):
         held = {sample.configuration for sample in parts[number // 3].held_out}
-        assert not held & {one.configuration for one in seen}
+        assert not held & {sample.configuration for sample in seen}
 
 
 def test_an_unfittable_candidate_is_listed_with_its_reason_and_never_wins(dataset):
@@ -191,7 +191,7 @@ def test_an_ensemble_takes_the_median_of_its_members_without_a_fit(dataset):
     both = [
         score for score in chosen.scores if score.name.startswith("both ") and not score.name.endswith(", adjusted")
     ]
-    assert [0.0] * len(both) == [pytest.approx(one.mape, abs=1e-9) for one in both]
+    assert [0.0] * len(both) == [pytest.approx(score.mape, abs=1e-9) for score in both]
     assert len(recipe.members[0].seen) == 3 * len(parts)
 
 

@@ -93,9 +93,9 @@ def test_an_unusable_table_is_an_error_with_place_and_reason(tmp_path, text, why
 
 
 def test_no_target_is_taken_for_a_parameter(tmp_path):
-    one, _ = table(tmp_path, "a,elapsed_s,energy_j\n1,10,100\n2,11,110\n", targets=["elapsed_s", "energy_j"])
-    assert one.features == {"a": 1}
-    assert one.metrics == {"elapsed_s": 10.0, "energy_j": 100.0}
+    record, _ = table(tmp_path, "a,elapsed_s,energy_j\n1,10,100\n2,11,110\n", targets=["elapsed_s", "energy_j"])
+    assert record.features == {"a": 1}
+    assert record.metrics == {"elapsed_s": 10.0, "energy_j": 100.0}
 
 
 def test_an_empty_column_can_be_left_out_by_name(tmp_path):
