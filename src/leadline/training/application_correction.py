@@ -99,6 +99,7 @@ def fit_correction(
     until = older.card.until if older else ""
     new = sorted((run for run in runs if not older or run.started_at > until), key=lambda run: run.started_at)
     drift = find_drift([scale_outcome(run.outcome, factor) for run in new])
+    # Runs before the drift do not tell how the application behaves now.
     recent = [run.outcome for run in new[drift.since or 0 :]]
     reason = _too_early(drift, recent, len(new), previous_runs, older)
     if reason:

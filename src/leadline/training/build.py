@@ -10,12 +10,11 @@ from leadline import __version__
 from leadline.core.runs import Run, Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
-from leadline.training.candidate_race import Progress
 from leadline.training.dataset import make_dataset
 from leadline.training.fitting import LEVEL, TrainedTarget, train_target
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import CandidateErrors, ModelCard, ScaleCard, TargetCard
-from leadline.training.records import RunRecord, TrainingOptions
+from leadline.training.records import Progress, RunRecord, TrainingOptions
 
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 

@@ -21,11 +21,10 @@ from leadline.training.cross_validation import (
     median_out_of_fold,
     predict_held_out,
 )
+from leadline.training.records import Progress
 from leadline.uncertainty.metrics import mape
 
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]
-"""Called with the current task, its number, and the number of tasks."""
 TaskRunner = Callable[[Sequence[Callable[[], Any]]], Iterable[Any]]
 """Runs tasks, in this process or in several, and returns their results in order."""
 HOPELESS = 4.0
@@ -150,11 +149,9 @@ class CandidateRace:
         return successes > 0
 
     def _members(self, candidate: ModelCandidate) -> list[ModelCandidate]:
-        """Return the compared candidates that make up an ensemble on the same runs; none for another estimator.
-
-        An ensemble takes the predictions of its members from their own fits. With fewer than two of them in the race,
-        it is fitted itself.
-        """
+        """Return the compared candidates that make up an ensemble on the same runs; none for another estimator."""
+        # An ensemble takes the predictions of its members from their own fits. With fewer than two of them in the
+        # race, it is fitted itself.
         recipe = self.estimators[candidate.estimator]
         if not isinstance(recipe, Ensemble):
             return []

@@ -9,7 +9,7 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Sample, Scale, TrainingSet
 from leadline.estimators.ports import Array, FittedEstimator, TabularEstimator
-from leadline.training.candidate_race import Progress, task_runner
+from leadline.training.candidate_race import task_runner
 from leadline.training.cross_validation import (
     OutOfFoldPredictions,
     SampleSplit,
@@ -24,7 +24,7 @@ from leadline.training.cross_validation import (
 )
 from leadline.training.dataset import DEFAULTS, TrainingData
 from leadline.training.model_card import ErrorMetrics
-from leadline.training.records import TrainingOptions
+from leadline.training.records import Progress, TrainingOptions
 from leadline.training.selection import Selection, select_candidate
 from leadline.uncertainty.conformal import IntervalCalibration, Residuals, calibrate
 from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, underprediction

@@ -14,11 +14,11 @@ from leadline.core.errors import LeadlineError
 from leadline.core.runs import Sample, Scale
 from leadline.core.units import format_bytes, format_duration
 from leadline.estimators.ports import Array
-from leadline.training.candidate_race import Progress
 from leadline.training.cross_validation import log_size
 from leadline.training.dataset import TARGETS
 from leadline.training.fitting import IntervalPredictions, LearningCurvePoint, TrainedTarget, learning_curve
 from leadline.training.model_card import ModelCard
+from leadline.training.records import Progress
 
 COLOURS = {Scale.SCALED_DOWN: "#0072B2", Scale.FULL_SCALE: "#D55E00"}
 """From the palette of Okabe and Ito, which colour-blind readers can distinguish."""

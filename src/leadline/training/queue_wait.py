@@ -252,17 +252,15 @@ def _held_out_transforms(table: _WaitTable, now_s: float, seed: int) -> tuple[Ar
 
 
 def _grow(rows: _WaitTable, counts: Array, trees: int, seed: int) -> WaitForest:
-    """Grow a forest on indicators of waits; its splits minimise the ranked probability score of their logarithms.
-
-    Each tree draws batches of jobs instead of jobs, and a batch counts as the root of its size. Jobs submitted together
-    wait together, and are hardly more than one observation of the queue.
-    """
+    """Grow a forest on indicators of waits; its splits minimise the ranked probability score of their logarithms."""
     try:
         from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415 - needed to fit alone
     except ModuleNotFoundError as error:
         raise MissingExtra("learning how long jobs wait", "train") from error
     grid_s = wait_grid(float(rows.wait_s.max()))
     x, y = rows.x.astype(np.float32), (rows.wait_s[:, None] <= grid_s).astype(np.float64)
+    # Jobs submitted together wait together, and are hardly more than one observation of the queue. So each tree draws
+    # batches of jobs instead of jobs, and a batch counts as the root of its size.
     _, batch, sizes = np.unique(rows.batch, return_inverse=True, return_counts=True)
     weight = counts / np.sqrt(sizes[batch])
     draw, leaf = np.random.default_rng(seed), max(LEAST_LEAF, min(LEAF, len(x) // LEAVES))

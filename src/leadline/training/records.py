@@ -9,6 +9,8 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale, Value
 from leadline.core.units import parse_bytes, parse_duration_s
 
+Progress = Callable[[str, int, int], None]
+"""Called with the current task, its number, and the number of tasks."""
 DeviceOf = Callable[[str], Device | None]
 """Name of a device to its catalog entry, or ``None`` for an unknown device."""
 

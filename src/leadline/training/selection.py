@@ -14,7 +14,6 @@ from leadline.estimators.tabular.registry import Ensemble
 from leadline.training.candidate_race import (
     CandidatePredictions,
     CandidateRace,
-    Progress,
     TaskRunner,
     judged_rows,
     run_serially,
@@ -30,6 +29,7 @@ from leadline.training.cross_validation import (
     training_sets,
 )
 from leadline.training.model_card import CandidateErrors
+from leadline.training.records import Progress
 from leadline.uncertainty.conformal import Residuals, calibrate
 from leadline.uncertainty.metrics import PINBALL_QUANTILE, POLICIES, choose_model, mae, mape, ov_mape, underprediction
 
@@ -168,11 +168,9 @@ class _Ballot:
         )
 
     def best(self, policy: str, *, without: int | None = None) -> ModelCandidate:
-        """Return the candidate that the policy chooses; ``without`` leaves out a fold.
+        """Return the candidate that the policy chooses, or a preferred one that is hardly worse (``NEAR``).
 
-        A preferred candidate replaces the best one where it is hardly worse (``NEAR``). With few or no full-scale runs
-        the ensembles are preferred: these runs cannot show which functional form holds farther out, and the median of
-        several goes least astray. The fit on the runs of both scales is preferred in any case.
+        ``without`` leaves out a fold.
         """
         rows = np.repeat(np.arange(len(self.measured)), np.where(self.fold == without, 0, self.counts))
         if not len(rows):
@@ -182,6 +180,8 @@ class _Ballot:
         measured = self.measured[rows].tolist()
         best = by_name[choose_model(policy, measured, points)]
         both_scales = replace(best, training_set=TrainingRuns.BOTH)
+        # With few or no full-scale runs the ensembles are preferred: these runs cannot show which functional form holds
+        # farther out, and the median of several goes least astray.
         preferred = [
             *(candidate for candidate in self.predictions if candidate.estimator in self.preferred),
             *(self.predictions.keys() & {both_scales}),

@@ -2,7 +2,7 @@
 
 import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -41,6 +41,7 @@ from leadline.training.adapted_steps import (
     save_adapted_steps,
 )
 from leadline.training.measurements import MEASUREMENTS_SUFFIX, MeasuredPoint, MeasurementOutcome, read_measurements
+from leadline.training.records import Progress
 from leadline.training.shipped_models import shipped_op_utilization
 
 WORKLOAD_COLUMN, SECONDS_COLUMN = "workload", "step_s"
@@ -161,9 +162,6 @@ def _step_of_point(measured: MeasuredPoint, folder: Path, path: Path) -> Measure
 
 MAX_ERROR = 0.5
 """An estimator with a larger error on left-out models is not kept: the steps contradict each other."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step, its number and the number of steps."""
 
 
 @dataclass(frozen=True, slots=True)

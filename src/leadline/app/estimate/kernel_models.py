@@ -51,11 +51,9 @@ MADE_OF = "made_of"
 
 
 def _fit_sweep(device: Device) -> FittedKernels:
-    """Return the shipped kernels fitted to the sweep of ``device``.
-
-    The fit takes seconds, so its result is cached in a file. It is redone when the calibration or the shipped kernels
-    change, or when the file is damaged or cannot be written.
-    """
+    """Return the shipped kernels fitted to the sweep of ``device``."""
+    # The fit takes seconds, so its result is cached in a file. It is redone when the calibration or the shipped kernels
+    # change, or when the file is damaged or cannot be written.
     path = settings.swept_dir() / f"{device.file_stem}.npz"
     made_of = hashlib.sha256(read_shipped(KERNELS_FILE) + to_json(device).encode()).hexdigest()
 
@@ -139,11 +137,9 @@ def _kernels_on(device: Device) -> str:
 
 
 def _ranked_records(device: Device, graph: OpGraph, group: StepGroup) -> list[AccuracyRecord]:
-    """Return the records of the available estimators, the smallest error first.
-
-    If swept kernels have no record of a group, the record of kernels without a sweep is used.
-    """
+    """Return the records of the available estimators, the smallest error first."""
     kernels, records = _kernels_on(device), shipped_accuracy()
+    # If swept kernels have no record of a group, that of kernels without a sweep is used.
     if not any(record.estimator == kernels and record.group == group for record in records):
         unswept = [record for record in records if record.estimator == LearnedKernels.name and record.group == group]
         records += tuple(

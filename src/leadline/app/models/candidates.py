@@ -183,6 +183,7 @@ def place_configurations(
     features = {feature.name: feature for feature in model.features}
     if "partition" in features:
         figures["partition"] = node.partition.name
+    # Many configurations share their resources, and so their request.
     requests: dict[tuple[Value | None, ...], ResourceSpec | Refusal] = {}
     unseen_hardware: dict[bool, UnseenHardware | None] = {}
     placed = []

@@ -2,7 +2,7 @@
 
 import hashlib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,7 @@ from leadline.core.ports import GraphSource
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.estimators.memory.device import peak_memory
 from leadline.files.atomic import write_atomically
-
-Progress = Callable[[str, int, int], None]
+from leadline.training.records import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +51,6 @@ def trace_features(
     commands: Sequence[TraceableCommand], source: GraphSource, *, jobs: int, progress: Progress = lambda *_: None
 ) -> list[Mapping[str, float]]:
     """Return the features of each command; each distinct command is traced once, several in parallel.
-
-    Results are cached in the user's data folder. The key has the command, and the names, sizes and times of the Python
-    files next to its script.
 
     Raises:
         InvalidInput: a command cannot be traced.
@@ -104,6 +100,7 @@ def _absolute(command: TraceableCommand) -> tuple[str, ...]:
 
 
 def _cache_key(command: TraceableCommand) -> str:
+    # A script may import any Python file next to it, so an edit of one of them is another key.
     scripts = [Path(word) for word in _absolute(command) if word.endswith(".py")]
     files = sorted({each for script in scripts if script.is_file() for each in script.parent.glob("*.py")})
     stats = [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in files]

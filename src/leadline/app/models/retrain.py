@@ -158,6 +158,7 @@ def _refit_model(path: Path, runs: Sequence[Run], rejected: "_RejectedRefits") -
     from leadline.training.model import load_model  # noqa: PLC0415
     from leadline.training.refit import RefitSettings, refit_model  # noqa: PLC0415
 
+    # Kept, to notice whether another training replaces the file meanwhile.
     content = path.read_bytes()
     model = load_model(path)
     records = run_records(runs, device_of=partial(find_device, user_catalog()))

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -29,12 +29,10 @@ from leadline.training.model_card import (
     describe_training_data,
     model_card_markdown,
 )
-from leadline.training.records import RunRecord, TrainingOptions, application_name, run_records
+from leadline.training.records import Progress, RunRecord, TrainingOptions, application_name, run_records
 from leadline.training.tables import TABLE_SUFFIXES, read_tables
 from leadline.uncertainty.metrics import POLICIES
 
-Progress = Callable[[str, int, int], None]
-"""Called with the current fit, its number and the number of fits."""
 DEFAULT_POLICY = "mape"
 FITTING_PACKAGES = ("numpy", "scipy", "sklearn")
 
