@@ -54,7 +54,7 @@ def _fit_sweep(device: Device) -> FittedKernels:
     """Return the shipped kernels fitted to the sweep of ``device``."""
     # The fit takes seconds, so its result is cached in a file. It is redone when the calibration or the shipped kernels
     # change, or when the file is damaged or cannot be written.
-    path = settings.swept_dir() / f"{device.file_stem}.npz"
+    path = settings.data_dir() / "swept" / f"{device.file_stem}.npz"
     made_of = hashlib.sha256(read_shipped(KERNELS_FILE) + to_json(device).encode()).hexdigest()
 
     def restore(state: State) -> FittedKernels | None:

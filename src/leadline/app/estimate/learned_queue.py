@@ -37,7 +37,7 @@ def learn_queue(system: str, jobs: Sequence[AccountedJob]) -> LearnedQueue:
     moments = [(job.submitted_s, job.started_s, job.ended_s) for job in jobs]
     # One second later, so that no job of the accounting is submitted at the same moment.
     now_s = max(at_s for moment in moments for at_s in moment if at_s is not None) + 1.0
-    path = settings.waits_dir() / f"{system.lower().replace('/', '-')}.npz"
+    path = settings.data_dir() / "waits" / f"{system.lower().replace('/', '-')}.npz"
     learned = load_cached(path, load_queue_wait_model)
     if learned is None or not 0 <= now_s - learned.learned_until_s < VALID_S:
         learned = fit_queue_wait_model(jobs, now_s)

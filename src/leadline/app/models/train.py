@@ -62,8 +62,7 @@ class TrainedFiles:
     plots: tuple[Path, ...]
 
 
-def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Path | None = None,
-          progress: Progress = lambda *_: None) -> TrainedFiles:  # fmt: skip
+def train(request: TrainRequest, *, progress: Progress = lambda *_: None) -> TrainedFiles:
     """Train a model on measured runs, and write it with its card and its plots.
 
     Raises:
@@ -82,7 +81,7 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
     from leadline.training.build import TrainingOrigin, build_model  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
 
-    records, source, command = _records(request, catalog or user_catalog(), history, progress)
+    records, source, command = _records(request, progress)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     origin = TrainingOrigin(source, now, reproduce_command(request), command)
     model, trained = build_model(records, ESTIMATORS, origin, request, progress=progress)
@@ -150,11 +149,9 @@ def reproduce_command(request: TrainRequest) -> str:
     return shlex.join([*words, "--seed", str(request.seed)])
 
 
-def _records(
-    request: TrainRequest, catalog: Catalog, history: Path | None, progress: Progress
-) -> tuple[Sequence[RunRecord], str, tuple[str, ...]]:
+def _records(request: TrainRequest, progress: Progress) -> tuple[Sequence[RunRecord], str, tuple[str, ...]]:
     """Return the records, their source in words, and the application's command if known."""
-    device_of, source = cache(partial(find_device, catalog)), request.source
+    device_of, source = cache(partial(find_device, user_catalog())), request.source
     if source is not None and (source.endswith((*TABLE_SUFFIXES, MEASUREMENTS_SUFFIX)) or Path(source).exists()):
         if request.graphs:
             raise InvalidInput(
@@ -165,7 +162,7 @@ def _records(
         if source.endswith(MEASUREMENTS_SUFFIX):
             return measured_records(read_measurements(file)), file.name, ()
         return read_tables(file, targets=targets, without=request.without, device_of=device_of), file.name, ()
-    history_runs = list(SqliteHistory(history or settings.history_path()).runs())
+    history_runs = list(SqliteHistory(settings.history_path()).runs())
     runs = [run for run in history_runs if source is None or application_name(run) == source]
     if source is not None and not runs:
         applications = {application_name(run) for run in history_runs}
