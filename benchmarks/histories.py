@@ -12,7 +12,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Sample, Scale
 from leadline.training.dataset import TrainingData, make_dataset
-from leadline.training.records import RunRecord
+from leadline.training.records import RunRecord, TrainingOptions
 from leadline.training.tables import read_tables
 
 SHIPPED = Path(__file__).parent / "histories"
@@ -88,7 +88,8 @@ class HistorySplit:
 
     def _data(self, records: Sequence[RunRecord], target: str) -> TrainingData:
         history = self.history
-        return make_dataset(records, target, scale_features=history.scale_features, categories=history.categories)
+        options = TrainingOptions(scale_features=history.scale_features, categories=history.categories)
+        return make_dataset(records, target, options)
 
 
 def read_histories(folder: Path | None = None) -> tuple[MeasuredHistory, ...]:

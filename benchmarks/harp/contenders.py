@@ -12,7 +12,8 @@ from benchmarks.harp.harp_1_0 import build_harp
 from benchmarks.histories import HistorySplit, MeasuredHistory, split_history
 from leadline.core.runs import Sample
 from leadline.estimators.tabular.registry import ESTIMATORS
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
+from leadline.training.build import TrainingOrigin, build_model
+from leadline.training.records import TrainingOptions
 from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, over_request, underprediction
 
 Array = npt.NDArray[np.float64]

@@ -21,8 +21,8 @@ def built(quick):
     """Return a model of a made campaign with what it was made of."""
     from made_runs import campaign
 
-    from leadline.training.build import TrainingOptions, TrainingOrigin, build_model, infer_command
-    from leadline.training.records import run_records
+    from leadline.training.build import TrainingOrigin, build_model, infer_command
+    from leadline.training.records import TrainingOptions, run_records
 
     runs = campaign(80, 24)
     origin = TrainingOrigin("runs.csv", "2026-01-02T00:00:00+00:00", "leadline train runs.csv", infer_command(runs))

@@ -15,7 +15,7 @@ from leadline.core.runs import Measurement, Scale
 from leadline.core.trained_model import Feature, FeatureRole
 from leadline.estimators.tabular.encoding import learn_encoding
 from leadline.training.dataset import _outside, complete_rows, describe_extrapolation, make_dataset
-from leadline.training.records import run_records
+from leadline.training.records import TrainingOptions, run_records
 
 EPOCHS = Feature("epochs", FeatureRole.PARAMETER, 1, 10, whole=True)
 SHIFT = Feature("shift", FeatureRole.PARAMETER, -1, 1)
@@ -61,12 +61,12 @@ def test_a_number_with_few_values_lists_them():
 def test_the_distance_equals_that_of_the_estimators_encoding(low, factor, value):
     high = low * factor
     expected = learn_encoding([{"x": low}, {"x": high}]).encode([{"x": value}])[1][0]
-    said = _outside(Feature("x", FeatureRole.PARAMETER, low, high), value)
-    assert math.isclose(expected, said[0] if said else 0.0, rel_tol=1e-6, abs_tol=1e-6)
+    outside = _outside(Feature("x", FeatureRole.PARAMETER, low, high), value)
+    assert math.isclose(expected, outside[0] if outside else 0.0, rel_tol=1e-6, abs_tol=1e-6)
 
 
 def data_of(runs, target="elapsed_s", **more):
-    return make_dataset(run_records(runs), target, **more)
+    return make_dataset(run_records(runs), target, TrainingOptions(**more))
 
 
 def test_parameters_and_resources_are_features_and_constant_ones_are_marked():
@@ -134,10 +134,10 @@ def test_a_memory_sample_has_no_start_up_time():
 def test_gpu_specifications_are_features_of_jobs_that_use_the_gpu():
     card = Device("V100", "NVIDIA", DeviceKind.GPU, memory_bytes=16, peak_flops_per_s={"float32": 15e12})
     tags = {"node_gpu": "Tesla V100", "node_cores": "40"}
-    one = make_run(1, tags=tags)
-    with_gpu = replace(one, job=replace(one.job, resources=ResourceSpec(gpus_per_node=1)))
-    asked = {"Tesla V100": card}.get
-    first, second = run_records([one, with_gpu], device_of=asked)
+    run = make_run(1, tags=tags)
+    with_gpu = replace(run, job=replace(run.job, resources=ResourceSpec(gpus_per_node=1)))
+    catalog = {"Tesla V100": card}.get
+    first, second = run_records([run, with_gpu], device_of=catalog)
     assert first.features["node_cores"] == 40
     assert "node_gpu" not in first.features
     assert second.features["node_gpu_float32_flops_per_s"] == 15e12

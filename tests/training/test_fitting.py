@@ -5,16 +5,16 @@ import pytest
 from made_runs import campaign, make_run, walltime_s
 
 from leadline.core.runs import Scale
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model, measured_targets
+from leadline.training.build import TrainingOrigin, build_model, measured_targets
 from leadline.training.dataset import make_dataset
 from leadline.training.fitting import train_target
-from leadline.training.records import run_records
+from leadline.training.records import TrainingOptions, run_records
 
 ORIGIN = TrainingOrigin("test", "2026-01-02", "leadline train test")
 
 
 def train(runs, quick, **more):
-    return train_target(make_dataset(run_records(runs), **more), quick)
+    return train_target(make_dataset(run_records(runs), options=TrainingOptions(**more)), quick)
 
 
 def test_a_scaling_law_fitted_on_both_scales_is_accurate_on_held_out_runs(built):
@@ -36,15 +36,15 @@ def test_intervals_contain_their_points_and_about_nine_of_ten_runs(quick):
     covered = []
     for seed in range(12):
         done = train(campaign(60, 20, seed=seed, noise=0.03), {"linear": quick["linear"]})
-        for said in (done.validation, done.test):
-            assert (said.low <= said.predicted.point).all()
-            assert (said.predicted.point <= said.high).all()
-            covered += list((said.low <= said.predicted.measured) & (said.predicted.measured <= said.high))
+        for part in (done.validation, done.test):
+            assert (part.low <= part.predicted.point).all()
+            assert (part.predicted.point <= part.high).all()
+            covered += list((part.low <= part.predicted.measured) & (part.predicted.measured <= part.high))
     assert 0.85 <= np.mean(covered) <= 0.97
 
 
 def test_scaled_down_runs_alone_are_judged_by_extrapolation_with_a_note(quick):
-    done = train(campaign(60, 0), quick, scale_features=["epochs", "samples"])
+    done = train(campaign(60, 0), quick, scale_features=("epochs", "samples"))
     assert "largest runs" in done.selection.judged_on
     assert any("no full-scale run was made" in note for note in done.notes)
 
@@ -78,7 +78,8 @@ def test_the_same_seed_makes_the_same_model(quick, built):
 
 @pytest.mark.parametrize("policy", ["mae", "wtm", "pinball", "cost"])
 def test_every_policy_chooses_and_gives_its_reason(quick, policy):
-    done = train_target(make_dataset(run_records(campaign(40, 12))), {"linear": quick["linear"]}, policy=policy)
+    data = make_dataset(run_records(campaign(40, 12)))
+    done = train_target(data, {"linear": quick["linear"]}, TrainingOptions(policy=policy))
     assert done.selection.reason.startswith(done.selection.winner.name)
     if policy == "wtm":
         assert done.selection.scores[0].upp == min(score.upp for score in done.selection.scores)

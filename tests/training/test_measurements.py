@@ -37,26 +37,22 @@ def written(folder, *rows, header=HEADER, end="\n"):
     return path
 
 
-def test_a_file_is_read_with_its_device_points_and_ops(tmp_path):
-    found = read_measurements(written(tmp_path, OK, OOM))
-    assert (found.device.name, found.device.compute_units, found.software["torch"]) == ("NVIDIA A100", 108, "2.9.0")
-    fine, failed = found.points
+def test_a_file_is_read_with_its_device_and_points(tmp_path):
+    measurements = read_measurements(written(tmp_path, OK, OOM))
+    assert (measurements.device.name, measurements.device.memory_bytes) == ("NVIDIA A100", 40 * 2**30)
+    fine, failed = measurements.points
     assert (fine.outcome, fine.step_s, fine.point.batch, fine.memory.peak_reserved_bytes) == (
         MeasurementOutcome.OK,
         0.02,
         8,
         2**31,
     )
-    assert (
-        fine.ops[0].op, fine.ops[0].shapes, fine.ops[0].count, fine.ops[0].device_s,
-    ) == ("aten::mm", [[4, 8], [8, 2]], 2, 1e-4)  # fmt: skip
-    assert (failed.outcome, failed.step_s, failed.memory.censored) == (MeasurementOutcome.OOM, None, True)
-    assert not found.truncated
+    assert (failed.outcome, failed.step_s) == (MeasurementOutcome.OOM, None)
 
 
-def test_a_line_cut_off_by_a_kill_is_skipped_and_reported(tmp_path):
-    found = read_measurements(written(tmp_path, OK, end='\n{"kind": "poi'))
-    assert (len(found.points), found.truncated) == (1, True)
+def test_a_line_cut_off_by_a_kill_is_skipped(tmp_path):
+    measurements = read_measurements(written(tmp_path, OK, end='\n{"kind": "poi'))
+    assert len(measurements.points) == 1
 
 
 def test_out_of_memory_is_a_lower_bound_and_not_a_time(tmp_path):
@@ -126,18 +122,20 @@ def test_a_file_that_the_kit_writes_now_is_read_whole(tmp_path):
 
     path = tmp_path / "here.jsonl"
 
-    def stop_after_six(told, _):
-        if told.in_file == 6:
+    def stop_after_six(summary, _):
+        if summary.in_file == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_measurements(MeasureOptions(str(path), minutes=10, device="cpu", quick=True), stop_after_six)
-    found = read_measurements(path)
-    assert (len(found.points), found.device.type) == (6, "cpu")
-    fine = [point for point in found.points if point.outcome is MeasurementOutcome.OK]
+    measurements = read_measurements(path)
+    assert len(measurements.points) == len(measured_records(measurements)) == 6
+    header, *points = (json.loads(line) for line in path.read_text().splitlines())
+    assert header["device"]["type"] == "cpu"
+    fine = [point for point in points if point["outcome"] == "ok"]
     assert fine
-    profiled = [point for point in fine if not point.ops_reason]
+    profiled = [point for point in fine if not point.get("ops_reason")]
     assert len(profiled) >= 0.8 * len(fine)
-    assert all(point.ops and point.ops_share > 0.3 and point.parameters > 0 for point in profiled)
-    assert all(one.count > 0 for point in fine for one in point.ops)
-    assert len(measured_records(found)) == len(found.points)
+    assert all(point["ops"] and point["ops_share"] > 0.3 and point["parameters"] > 0 for point in profiled)
+    count = header["op_columns"].index("count")
+    assert all(op[count] > 0 for point in fine for op in point["ops"])

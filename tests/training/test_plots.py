@@ -4,10 +4,10 @@ import pytest
 from made_runs import campaign
 
 from leadline.core.errors import LeadlineError
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
+from leadline.training.build import TrainingOrigin, build_model
 from leadline.training.fitting import learning_curve
 from leadline.training.plots import FORMATS, _even, draw_all
-from leadline.training.records import run_records
+from leadline.training.records import TrainingOptions, run_records
 
 
 @pytest.fixture(scope="module")

@@ -138,13 +138,13 @@ def test_estimates_need_numpy_alone(tmp_path):
     """What a plain install has is enough: nothing else of the sciences is imported."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(BERT))
-    asked = f"estimate {path} --phase inference --batch 8 --seq 128 --precision fp32 --on T4".split()
+    words = f"estimate {path} --phase inference --batch 8 --seq 128 --precision fp32 --on T4".split()
     code = (
         "import sys\n"
         "for name in ('scipy', 'sklearn', 'torch', 'onnxruntime', 'lightgbm', 'pandas', 'matplotlib'):\n"
         "    sys.modules[name] = None\n"
         "from leadline.interfaces.cli.main import main\n"
-        f"sys.exit(main({asked!r}))\n"
+        f"sys.exit(main({words!r}))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -168,14 +168,14 @@ def test_the_shipped_network_estimates_a_graph_near_its_bandwidth():
     pytest.importorskip("onnxruntime")
     graph = [relu(64), relu(128, (0,)), relu(256, (1,))]
     moved = sum(op.bytes_read + op.bytes_written for op in graph)
-    told = shipped_network().predict([graph], DEVICE, NetworkSetting("infer", "nchw", 240))
-    assert 0.8 * moved / 936e9 <= told[0] <= 2 * moved / 936e9
+    predicted = shipped_network().predict([graph], DEVICE, NetworkSetting("infer", "nchw", 240))
+    assert 0.8 * moved / 936e9 <= predicted[0] <= 2 * moved / 936e9
 
 
 def test_a_step_twice_as_wide_takes_about_twice_as_long():
     pytest.importorskip("onnxruntime")
-    told = shipped_network().predict([[relu(256)], [relu(512)]], DEVICE, NetworkSetting("infer", "nchw", 240))
-    assert told[1] / told[0] == pytest.approx(2.0, rel=0.25)
+    predicted = shipped_network().predict([[relu(256)], [relu(512)]], DEVICE, NetworkSetting("infer", "nchw", 240))
+    assert predicted[1] / predicted[0] == pytest.approx(2.0, rel=0.25)
 
 
 def test_a_file_that_is_not_onnx_is_refused():

@@ -10,7 +10,7 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Scale
 from leadline.history.export import runs_to_csv
 from leadline.training.dataset import make_dataset
-from leadline.training.records import run_records
+from leadline.training.records import TrainingOptions, run_records
 from leadline.training.tables import read_tables
 
 
@@ -30,7 +30,8 @@ def test_an_exported_history_is_read_as_the_history_itself(tmp_path):
     assert [(record.id, record.state, record.scale) for record in expected] == [
         (record.id, record.state, record.scale) for record in read
     ]
-    assert make_dataset(expected, without=["node_hz"]).dataset == make_dataset(read, without=["node_hz"]).dataset
+    options = TrainingOptions(without=("node_hz",))
+    assert make_dataset(expected, options=options).dataset == make_dataset(read, options=options).dataset
 
 
 def test_a_metric_of_some_runs_is_absent_in_the_others(tmp_path):
@@ -92,9 +93,9 @@ def test_an_unusable_table_is_an_error_with_place_and_reason(tmp_path, text, why
 
 
 def test_no_target_is_taken_for_a_parameter(tmp_path):
-    one, _ = table(tmp_path, "a,elapsed_s,energy_j\n1,10,100\n2,11,110\n", targets=["elapsed_s", "energy_j"])
-    assert one.features == {"a": 1}
-    assert one.metrics == {"elapsed_s": 10.0, "energy_j": 100.0}
+    record, _ = table(tmp_path, "a,elapsed_s,energy_j\n1,10,100\n2,11,110\n", targets=["elapsed_s", "energy_j"])
+    assert record.features == {"a": 1}
+    assert record.metrics == {"elapsed_s": 10.0, "energy_j": 100.0}
 
 
 def test_an_empty_column_can_be_left_out_by_name(tmp_path):

@@ -50,7 +50,7 @@ STEPS = [
     for gpus in (8, 16, 32)
     for sequence, batch in ((512, 16), (1024, 8), (2048, 2))
 ]
-SECONDS = np.array([model_flops(one) / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for one in STEPS])
+SECONDS = np.array([model_flops(size) / (0.6 * A100.peak_flops_per_s["bfloat16"]) + 0.01 for size in STEPS])
 WITHIN, OUTSIDE = STEPS[13], replace(STEPS[13], sequence=LONG, microbatch=1)
 
 
@@ -63,9 +63,9 @@ def scores(error):
     return NormalizedScores.of([error] * 30, [1.0] * 30)
 
 
-def half(model, one):
-    point, _, high = model.predict([one], 0.9)
-    return float(np.log(high[0] / point[0])) / float(model.law.predict([one]).spread[0])
+def half(model, step):
+    point, _, high = model.predict([step], 0.9)
+    return float(np.log(high[0] / point[0])) / float(model.law.predict([step]).spread[0])
 
 
 def test_errors_of_extrapolations_apply_to_extrapolated_steps_only(law):
@@ -104,7 +104,7 @@ SHARDED = Parallelism(sharding=Sharding.FULL)
 
 
 @pytest.fixture
-def asked(tmp_path):
+def predict(tmp_path):
     def ask(config=LLAMA_7B, device=A100_80GB, gpus=64, plan=SHARDED, network=NETWORK, **changes):
         path = tmp_path / "config.json"
         path.write_text(json.dumps(config))
@@ -132,47 +132,49 @@ def llama(width, inner, heads, layers, kv_heads):
     ],
     ids=["7B", "13B", "34B", "70B"],
 )
-def test_llama_steps_match_published_times(asked, config, batch, again, published, within):
+def test_llama_steps_match_published_times(predict, config, batch, again, published, within):
     """Tokens a second and GPU on 128 A100s, 400 Gb/s a node, 4,096 tokens (fms-fsdp, its README).
 
     The two smaller ones were sharded within nodes alone, which hides more. None of these was learned from.
     """
-    told = asked(config, gpus=128, batch=batch, checkpointing=again, network="1x 400 Gb/s").step_s
-    assert batch * 4096 / told.point == pytest.approx(published, rel=within)
-    assert batch * 4096 / told.high < published < batch * 4096 / told.low
+    prediction = predict(config, gpus=128, batch=batch, checkpointing=again, network="1x 400 Gb/s").step_s
+    assert batch * 4096 / prediction.point == pytest.approx(published, rel=within)
+    assert batch * 4096 / prediction.high < published < batch * 4096 / prediction.low
 
 
-def test_utilization_matches_the_published_table(asked):
+def test_utilization_matches_the_published_table(predict):
     """The sizes of MPT-7B on 8 A100s, which llm-foundry's table has at about half of the peak."""
-    told = asked(NEOX_7B, A100_80GB, 8, batch=8, sequence=2048, checkpointing=True, precision=Precision.AMP_BF16)
-    utilisation = 6 * 6.6e9 * 8 * 2048 * (1 + 2048 / (6 * 4096)) / told.step_s.point / 312e12
+    prediction = predict(
+        NEOX_7B, A100_80GB, 8, batch=8, sequence=2048, checkpointing=True, precision=Precision.AMP_BF16
+    )
+    utilisation = 6 * 6.6e9 * 8 * 2048 * (1 + 2048 / (6 * 4096)) / prediction.step_s.point / 312e12
     assert 0.40 < utilisation < 0.60
-    assert told.parts_s["products"] > 0.6 * told.step_s.point
+    assert prediction.parts_s["products"] > 0.6 * prediction.step_s.point
 
 
-def test_more_microbatches_take_longer_in_proportion(asked):
-    one, four = (asked(gpus=8, accumulation=count, checkpointing=True).step_s.point for count in (1, 4))
-    assert 3.5 < four / one < 4.0
+def test_more_microbatches_take_longer_in_proportion(predict):
+    single, four = (predict(gpus=8, accumulation=count, checkpointing=True).step_s.point for count in (1, 4))
+    assert 3.5 < four / single < 4.0
 
 
-def test_a_trace_of_recomputation_has_as_many_layers_as_one_without(asked):
-    plain, again = (asked(checkpointing=one).step_s.point for one in (False, True))
+def test_a_trace_of_recomputation_has_as_many_layers_as_one_without(predict):
+    plain, again = (predict(checkpointing=checkpointing).step_s.point for checkpointing in (False, True))
     assert 1.15 < again / plain < 1.40
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "part"),
     [
         ({"gpus": 10**6}, "extrapolating: GPUs (1e+06), 1.95e+03 times above the largest in the training data (512)"),
         ({"device": "RTX 4090"}, "extrapolating: no step on Ada 8.9 is in the training data"),
         ({"config": {**LLAMA_7B, "num_key_value_heads": 8}}, "the block sizes differ from those"),
     ],
 )
-def test_extrapolation_widens_the_interval_with_a_sentence(asked, changes, told):
-    near, far = asked(), asked(**changes)
+def test_extrapolation_widens_the_interval_with_a_sentence(predict, changes, part):
+    near, far = predict(), predict(**changes)
     assert far.step_s.high / far.step_s.low > 1.05 * near.step_s.high / near.step_s.low
-    assert any(told in sentence for sentence in far.sentences)
-    assert not any(told in sentence for sentence in near.sentences)
+    assert any(part in sentence for sentence in far.sentences)
+    assert not any(part in sentence for sentence in near.sentences)
 
 
 @pytest.mark.parametrize(
@@ -191,22 +193,22 @@ def test_extrapolation_widens_the_interval_with_a_sentence(asked, changes, told)
         ({"phase": Phase.INFERENCE}, "nothing of inference"),
     ],
 )
-def test_unsupported_models_are_refused_with_the_reason(asked, changes, reason):
+def test_unsupported_models_are_refused_with_the_reason(predict, changes, reason):
     with pytest.raises(InvalidInput, match=reason):
-        asked(**changes)
+        predict(**changes)
 
 
-def test_an_assumed_network_is_reported(asked):
-    named, unnamed = asked(), asked(network=None)
+def test_an_assumed_network_is_reported(predict):
+    named, unnamed = predict(), predict(network=None)
     assert named.step_s.point < unnamed.step_s.point
     assert "64 GPUs are taken to be 8 nodes on a network of 100 Gb/s each, as none was named" in unnamed.sentences
 
 
-def test_unset_options_follow_the_training_loop(asked):
+def test_unset_options_follow_the_training_loop(predict):
     """Where nobody says, a configuration is trained in bf16."""
-    assert asked().step_s == asked(precision=None).step_s
+    assert predict().step_s == predict(precision=None).step_s
 
 
-def test_the_optimizer_of_a_trace_does_not_change_the_step(asked):
-    adam, lion = (asked(optimizer=one).step_s.point for one in (Optimizer.ADAMW, Optimizer.LION))
+def test_the_optimizer_of_a_trace_does_not_change_the_step(predict):
+    adam, lion = (predict(optimizer=optimizer).step_s.point for optimizer in (Optimizer.ADAMW, Optimizer.LION))
     assert adam == lion

@@ -1,6 +1,7 @@
 """The composition root: the only place that constructs the real adapters."""
 
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,15 @@ from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
-from leadline.core.trained_model import TrainedModel
 from leadline.core.workload import ModelKind, Workload
 from leadline.execution.processes import run_process
 
 if TYPE_CHECKING:
     from leadline.app.estimate.estimate import Toolbox
+    from leadline.training.model import ApplicationModel
+
+
+_catalog = cache(TomlCatalog)
 
 
 def user_catalog() -> Catalog:
@@ -66,25 +70,19 @@ def process_runner() -> ProcessRunner:
     return run_process
 
 
-def trained_model(path: Path) -> TrainedModel:
-    """Return the model that ``leadline train`` wrote to a file.
+def trained_model(path: Path) -> "ApplicationModel":
+    """Return the model that ``leadline train`` wrote to a file, or to the user's models under that name.
 
     Raises:
         InvalidInput: the file is missing, damaged, not a model, or of another version.
         MissingExtra: numpy is not installed.
     """
-    try:
-        from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
-    except ModuleNotFoundError as error:
-        if error.name != "numpy":
-            raise
-        raise MissingExtra("a trained model", "train") from error
-    return load_model(path)
+    if find_spec("numpy") is None:
+        raise MissingExtra("a trained model", "train")
+    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
 
-
-@cache
-def _catalog(folder: Path) -> Catalog:
-    return TomlCatalog(folder)
+    kept = settings.data_dir() / "models" / f"{path}.npz"
+    return load_model(kept if not path.exists() and path.parent == Path() and kept.exists() else path)
 
 
 def _expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:

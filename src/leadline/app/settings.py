@@ -48,16 +48,6 @@ def adapted_dir() -> Path:
     return data_dir() / "adapted"
 
 
-def swept_dir() -> Path:
-    """Return the cache of kernels fitted to GPU sweeps."""
-    return data_dir() / "swept"
-
-
-def waits_dir() -> Path:
-    """Return the cache of wait models."""
-    return data_dir() / "waits"
-
-
 def history_path() -> Path:
     """Return the file of the measured runs."""
     return data_dir() / "history.sqlite"

@@ -21,11 +21,8 @@ class AdaptedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         group: of jobs; ``None`` for all jobs without a record of their own.
-        channels_last: images in that layout.
         by_law: a model fitted to the device predicts, instead of a factor on the shipped estimator.
-        factor: on the shipped estimator's predictions.
-        error: mean of |predicted ÷ measured − 1| with the user's runs.
-        before: the same without them.
+        error: mean of |predicted ÷ measured − 1| with the user's runs; ``before`` is without them.
         spread: standard deviation of ln(measured ÷ predicted).
         runs: number of measured steps.
     """

@@ -16,14 +16,15 @@ from leadline.core.estimate import Interval
 from leadline.estimators.ports import State, nest, unnest
 from leadline.training.array_files import read_with_card, write_with_card
 from leadline.training.refit import (
-    JUDGED,
     LEAST_JUDGED,
     LEAST_NEW,
-    MORE,
     RefitDecision,
     is_improvement,
     no_improvement,
     outcome_log_error,
+    scale_outcome,
+    split_newest,
+    too_early,
 )
 from leadline.uncertainty.conformal import IntervalCalibration, Residuals, calibrate
 from leadline.uncertainty.drift import Drift, PredictionOutcome, find_drift, median_ratio
@@ -33,16 +34,12 @@ CORRECTION_SCHEMA = "leadline.correction/1"
 
 
 class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
-    """Origin and accuracy of a correction of one quantity.
+    """Origin and accuracy of a correction of one quantity; ``factor`` multiplies the estimator's predictions.
 
     Attributes:
-        factor: multiplies the estimator's predictions.
-        factor_before: the factor before this one, 1 at first.
-        runs: number of runs that the factor was learned from.
-        until: start of the last of them.
+        runs: number of runs that the factor was learned from; ``until`` is the start of the last of them.
         judged: number of runs that the two factors were compared on.
-        before: mean absolute log error with ``factor_before``.
-        after: mean absolute log error with ``factor``.
+        before: mean absolute log error with ``factor_before``, which is 1 at first; ``after``: with ``factor``.
     """
 
     schema: str
@@ -93,29 +90,25 @@ def fit_correction(
 ) -> tuple[ApplicationCorrection | None, RefitDecision]:
     """Return a new correction if it is better than the older one on runs that it was not learned from.
 
-    Args:
-        runs: finished runs of the application.
-        about: the application, the quantity and the estimator.
-        at: the present time, for the card.
-        older: the correction in use, if any.
-        previous_runs: number of new runs at the last attempt. The next attempt waits for a quarter more.
+    ``about`` is the application, the quantity and the estimator; ``at`` the present time, for the card. ``older`` is
+    the correction in use, and ``previous_runs`` the number of new runs at the last attempt. The next attempt waits for
+    a quarter more.
     """
     application, quantity, estimator = about
     factor = older.card.factor if older else 1.0
-    new = sorted(
-        (run for run in runs if older is None or run.started_at > older.card.until), key=lambda run: run.started_at
-    )
-    drift = find_drift([_times(run.outcome, factor) for run in new])
+    until = older.card.until if older else ""
+    new = sorted((run for run in runs if not older or run.started_at > until), key=lambda run: run.started_at)
+    drift = find_drift([scale_outcome(run.outcome, factor) for run in new])
+    # Runs before the drift do not tell how the application behaves now.
     recent = [run.outcome for run in new[drift.since or 0 :]]
     reason = _too_early(drift, recent, len(new), previous_runs, older)
     if reason:
         return None, RefitDecision(quantity, len(new), drift, replaced=False, reason=reason)
-    count = max(LEAST_JUDGED, round(JUDGED * len(recent)))
-    part, newest = recent[:-count], recent[-count:]
+    part, newest = split_newest(recent)
     part_ratio, _ = median_ratio(part)
     comparison = compare_errors(
-        [outcome_log_error(_times(outcome, factor)) for outcome in newest],
-        [outcome_log_error(_times(outcome, part_ratio)) for outcome in newest],
+        [outcome_log_error(scale_outcome(outcome, factor)) for outcome in newest],
+        [outcome_log_error(scale_outcome(outcome, part_ratio)) for outcome in newest],
     )
     if not is_improvement(comparison):
         reason = no_improvement("a factor learned from the runs before", comparison)
@@ -157,37 +150,22 @@ def read_correction(path: Path) -> ApplicationCorrection:
     return read_with_card(path, CorrectionCard, CORRECTION_SCHEMA, restore, fix=fix)
 
 
-def _times(outcome: PredictionOutcome, factor: float) -> PredictionOutcome:
-    return PredictionOutcome(outcome.predicted.scaled(factor), outcome.measured, outcome.censored)
-
-
 def _too_early(
-    drift: Drift,
-    recent: Sequence[PredictionOutcome],
-    new: int,
-    previous_runs: int,
-    older: ApplicationCorrection | None,
+    drift: Drift, recent: Sequence[PredictionOutcome], new: int, previous_runs: int, older: ApplicationCorrection | None
 ) -> str:
     """Return why nothing is learned for now; empty if the runs suffice."""
     uncensored = sum(not outcome.censored for outcome in recent)
-    if len(recent) < LEAST_NEW:
-        return f"{len(recent)} runs since are too few to judge by: {LEAST_NEW} are needed"
-    if uncensored < LEAST_JUDGED:
+    if len(recent) >= LEAST_NEW and uncensored < LEAST_JUDGED:
         return f"only {uncensored} of {len(recent)} runs ended by themselves: the need of the others is unknown"
-    if older is not None and not drift.detected and new < MORE * older.card.runs:
-        return f"it does not drift, and {new} runs are few compared with the {older.card.runs} that it was learned from"
-    return f"it was reconsidered with {previous_runs} of these {new} runs" if new < (1 + MORE) * previous_runs else ""
+    return too_early(drift, len(recent), new, previous_runs, (older.card.runs if older else 0, "learned from"))
 
 
 def _calibrate(outcomes: Sequence[PredictionOutcome], factor: float) -> IntervalCalibration:
     uncensored = [outcome for outcome in outcomes if not outcome.censored]
-    return calibrate(
-        Residuals.of(
-            [outcome.measured for outcome in uncensored],
-            [outcome.predicted.point * factor for outcome in uncensored],
-            spread=[_log_half_width(outcome.predicted) for outcome in uncensored],
-        )
-    )
+    measured = [outcome.measured for outcome in uncensored]
+    predicted = [outcome.predicted.point * factor for outcome in uncensored]
+    spread = [_log_half_width(outcome.predicted) for outcome in uncensored]
+    return calibrate(Residuals.of(measured, predicted, spread=spread))
 
 
 def _log_half_width(interval: Interval) -> float:

@@ -63,11 +63,11 @@ def read_with_card(
         raise InvalidInput(f"{path} cannot be read ({error}): {fix}") from error
 
 
-def load_cached(path: Path) -> State | None:
-    """Return cached arrays; ``None`` if there are none or the file is damaged."""
+def load_cached(path: Path, restore: Callable[[State], Restored]) -> Restored | None:
+    """Return what ``restore`` makes of cached arrays; ``None`` if there are none or the file is damaged."""
     try:
-        return read_arrays(path.read_bytes())
-    except DAMAGED:
+        return restore(read_arrays(path.read_bytes()))
+    except (*DAMAGED, InvalidInput):
         return None
 
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 
 from leadline import __version__
-from leadline.core.runs import Run, Scale, TrainingSet, Value
+from leadline.core.runs import Run, Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
-from leadline.training.candidate_race import Progress
 from leadline.training.dataset import make_dataset
 from leadline.training.fitting import LEVEL, TrainedTarget, train_target
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import CandidateErrors, ModelCard, ScaleCard, TargetCard
-from leadline.training.records import RunRecord
-from leadline.training.selection import CandidateScore
+from leadline.training.records import Progress, RunRecord, TrainingOptions
 
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 
@@ -29,19 +27,6 @@ class TrainingOrigin:
     trained_at: str
     reproduce: str
     command: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingOptions:
-    """How to train; without ``targets``, the walltime and each kind of memory that was measured."""
-
-    targets: tuple[str, ...] = ()
-    policy: str = "mape"
-    scale_features: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    seed: int = 0
-    jobs: int | None = 1
 
 
 def build_model(
@@ -61,32 +46,23 @@ def build_model(
     targets = tuple(dict.fromkeys(options.targets or measured_targets(records)))
     trained = []
     for target in targets:
-        data = make_dataset(
-            records,
-            target,
-            scale_features=options.scale_features,
-            without=options.without,
-            categories=options.categories,
-        )
+        data = make_dataset(records, target, options)
 
         def report(task: str, number: int, count: int, target: str = target) -> None:
             progress(f"{target}: {task}", number, count)
 
-        trained.append(
-            train_target(data, estimators, policy=options.policy, seed=options.seed, jobs=options.jobs, progress=report)
-        )
+        trained.append(train_target(data, estimators, options, report))
     return _make_model(trained, origin, options.seed), tuple(trained)
 
 
 def measured_targets(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """Return the default targets: the walltime, and each kind of memory that every completed run has measured."""
     completed = [record for record in records if record.state.value == "COMPLETED"]
-    memory = [
-        name
-        for name in ("host_memory_bytes", "gpu_memory_bytes")
-        if completed and all(record.metrics.get(name, 0) > 0 for record in completed)
-    ]
-    return ("elapsed_s", *memory)
+
+    def is_measured(name: str) -> bool:
+        return bool(completed) and all(record.metrics.get(name, 0) > 0 for record in completed)
+
+    return ("elapsed_s", *filter(is_measured, ("host_memory_bytes", "gpu_memory_bytes")))
 
 
 def _make_model(trained: Sequence[TrainedTarget], origin: TrainingOrigin, seed: int) -> ApplicationModel:
@@ -108,11 +84,9 @@ def _make_model(trained: Sequence[TrainedTarget], origin: TrainingOrigin, seed: 
         command=origin.command,
         units=dict(first.dataset.units),
     )
-    return ApplicationModel(
-        card,
-        {target.data.dataset.target: target.fitted for target in trained},
-        {target.data.dataset.target: target.calibration for target in trained},
-    )
+    by_name = {target.data.dataset.target: target for target in trained}
+    calibrations = {name: target.calibration for name, target in by_name.items()}
+    return ApplicationModel(card, {name: target.fitted for name, target in by_name.items()}, calibrations)
 
 
 def _all_features(trained: Sequence[TrainedTarget]) -> tuple[Feature, ...]:
@@ -138,26 +112,22 @@ def _target_card(trained: TrainedTarget) -> TargetCard:
         reason=selection.reason,
         judged_on=selection.judged_on,
         level=LEVEL,
-        scales=_scales(dataset),
+        scales={scale.value: _scale_card(samples) for scale in Scale if (samples := dataset.at(scale))},
         censored=trained.data.censored,
         unmeasured=trained.data.unmeasured,
         failures=trained.data.failures,
         scale_features=dataset.scale_features,
         within=_scaled_down_ranges(dataset),
-        candidates=tuple(_candidate(score) for score in selection.scores),
+        candidates=tuple(map(_candidate, selection.scores)),
         tested=trained.tested,
         validated=trained.validated,
         notes=trained.notes,
     )
 
 
-def _scales(dataset: TrainingSet) -> dict[str, ScaleCard]:
-    cards = {}
-    for scale in Scale:
-        if samples := dataset.at(scale):
-            names = {sample.configuration for sample in samples}
-            cards[scale.value] = ScaleCard(len(names), len(samples), sum(sample.cost_s for sample in samples))
-    return cards
+def _scale_card(samples: Sequence[Sample]) -> ScaleCard:
+    configurations = {sample.configuration for sample in samples}
+    return ScaleCard(len(configurations), len(samples), sum(sample.cost_s for sample in samples))
 
 
 def _scaled_down_ranges(dataset: TrainingSet) -> dict[str, tuple[float, float]]:
@@ -171,13 +141,9 @@ def _scaled_down_ranges(dataset: TrainingSet) -> dict[str, tuple[float, float]]:
     return ranges
 
 
-def _candidate(score: CandidateScore) -> CandidateErrors:
-    if score.why_not:
-        mape = score.mape if math.isfinite(score.mape) else None
-        return CandidateErrors(score.candidate.name, mape, why_not=score.why_not)
+def _candidate(errors: CandidateErrors) -> CandidateErrors:
     # JSON has no infinity.
-    policy = tuple(value if math.isfinite(value) else 1e300 for value in score.policy)
-    return CandidateErrors(score.candidate.name, score.mape, score.mae, score.upp, score.ov_mape, policy)
+    return replace(errors, policy=tuple(value if math.isfinite(value) else 1e300 for value in errors.policy))
 
 
 def _version(package: str) -> str:

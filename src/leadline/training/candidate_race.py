@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,11 +21,10 @@ from leadline.training.cross_validation import (
     median_out_of_fold,
     predict_held_out,
 )
+from leadline.training.records import Progress
 from leadline.uncertainty.metrics import mape
 
 T = TypeVar("T")
-Progress = Callable[[str, int, int], None]
-"""Called with the current task, its number, and the number of tasks."""
 TaskRunner = Callable[[Sequence[Callable[[], Any]]], Iterable[Any]]
 """Runs tasks, in this process or in several, and returns their results in order."""
 HOPELESS = 4.0
@@ -83,11 +83,8 @@ class CandidateRace:
     def finishers(self) -> dict[ModelCandidate, CandidatePredictions]:
         """Return the predictions of every candidate that was not dropped."""
         return {
-            candidate: CandidatePredictions(
-                join_predictions(parts),
-                join_predictions(self.beyond[candidate]) if self.beyond.get(candidate) else None,
-            )
-            for candidate, parts in self.inside.items()
+            candidate: CandidatePredictions(join_predictions(parts), join_predictions(beyond) if beyond else None)
+            for (candidate, parts), beyond in zip(self.inside.items(), self.beyond.values(), strict=True)
             if candidate not in self.why_not and parts
         }
 
@@ -100,23 +97,31 @@ class CandidateRace:
             return recipe
         return Ensemble(recipe.name, tuple(member for member in recipe.members if member.name in remaining))
 
-    def error_of(self, candidate: ModelCandidate) -> float:
-        """Return a dropped candidate's mean error (percent) on the runs judged so far; NaN without any."""
+    def error_of(self, candidate: ModelCandidate) -> float | None:
+        """Return a dropped candidate's mean error (percent) on the runs judged so far; ``None`` without any."""
         parts = self.inside[candidate] or self.beyond[candidate]
         if not parts:
-            return math.nan
+            return None
         predictions = join_predictions(parts)
         judged = judged_rows(predictions)
-        return mape(predictions.measured[judged].tolist(), predictions.point[judged].tolist())
+        error = mape(predictions.measured[judged].tolist(), predictions.point[judged].tolist())
+        return error if math.isfinite(error) else None
 
     def _drop_hopeless(self, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]) -> None:
-        self.why_not |= _hopeless(
-            {
-                candidate: join_predictions(predictions)
-                for candidate, predictions in parts.items()
-                if predictions and candidate not in self.why_not
-            }
-        )
+        """Drop the candidates far behind the best so far."""
+        errors = {}
+        for candidate, predictions in parts.items():
+            if not predictions or candidate in self.why_not:
+                continue
+            folds = join_predictions(predictions)
+            judged = judged_rows(folds)
+            if judged.sum() < LEAST_JUDGED:
+                return
+            errors[candidate] = float(np.mean(np.abs(np.log(folds.point[judged] / folds.measured[judged]))))
+        best = max(min(errors.values(), default=0.0), TINY)
+        for candidate, error in errors.items():
+            if error > HOPELESS * best:
+                self.why_not[candidate] = f"dropped: its error is {error / best:.0f} times the best one's"
 
     def _fit_all(
         self, split: SampleSplit, number: int, parts: Mapping[ModelCandidate, list[OutOfFoldPredictions]]
@@ -124,10 +129,8 @@ class CandidateRace:
         """Predict the held-out samples by every remaining candidate; return False if none could be fitted."""
         running = [candidate for candidate in parts if candidate not in self.why_not] if split.held_out else []
         fitted = [candidate for candidate in running if not self._members(candidate)]
-        tasks = [
-            _Fit(candidate, self.estimators[candidate.estimator], split, number, self.scale_features, self.seed)
-            for candidate in fitted
-        ]
+        about = (split, number, self.scale_features, self.seed)
+        tasks = [partial(_fit, candidate, self.estimators[candidate.estimator], *about) for candidate in fitted]
         successes = 0
         for candidate, outcome in zip(fitted, self.run(tasks), strict=True):
             self.done += 1
@@ -146,11 +149,9 @@ class CandidateRace:
         return successes > 0
 
     def _members(self, candidate: ModelCandidate) -> list[ModelCandidate]:
-        """Return the compared candidates that make up an ensemble on the same runs; none for another estimator.
-
-        An ensemble takes the predictions of its members from their own fits. With fewer than two of them in the race,
-        it is fitted itself.
-        """
+        """Return the compared candidates that make up an ensemble on the same runs; none for another estimator."""
+        # An ensemble takes the predictions of its members from their own fits. With fewer than two of them in the
+        # race, it is fitted itself.
         recipe = self.estimators[candidate.estimator]
         if not isinstance(recipe, Ensemble):
             return []
@@ -159,27 +160,20 @@ class CandidateRace:
         return compared if len(compared) >= LEAST_MEMBERS else []
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """A task that other processes can run: fit a candidate on a split and predict its held-out samples."""
-
-    candidate: ModelCandidate
-    recipe: TabularEstimator
-    split: SampleSplit
-    number: int
-    scale_features: Sequence[str]
-    seed: int
-
-    def __call__(self) -> OutOfFoldPredictions | str:
-        """Return the predictions, or the reason why the candidate cannot be fitted."""
-        split = self.split
-        try:
-            fitted = fit_candidate(
-                self.candidate, self.recipe, split.fitted, scale_features=self.scale_features, seed=self.seed
-            )
-        except (InvalidInput, np.linalg.LinAlgError) as error:
-            return str(error)
-        return predict_held_out(fitted, split.held_out, fold=self.number, blocked=split.blocked)
+def _fit(
+    candidate: ModelCandidate,
+    recipe: TabularEstimator,
+    split: SampleSplit,
+    number: int,
+    scale_features: Sequence[str],
+    seed: int,
+) -> OutOfFoldPredictions | str:
+    """Return the predictions of the held-out samples, or the reason why the candidate cannot be fitted."""
+    try:
+        fitted = fit_candidate(candidate, recipe, split.fitted, scale_features=scale_features, seed=seed)
+    except (InvalidInput, np.linalg.LinAlgError) as error:
+        return str(error)
+    return predict_held_out(fitted, split.held_out, fold=number, blocked=split.blocked)
 
 
 def run_serially(tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
@@ -196,22 +190,6 @@ def task_runner(jobs: int | None) -> TaskRunner:
     jobs = jobs or cpu_count()
     workers = Parallel(n_jobs=jobs, return_as="generator")
     return lambda tasks: workers(delayed(task)() for task in tasks)
-
-
-def _hopeless(predictions: Mapping[ModelCandidate, OutOfFoldPredictions]) -> dict[ModelCandidate, str]:
-    """Return the candidates far behind the best so far, each with the reason to drop it."""
-    errors = {}
-    for candidate, folds in predictions.items():
-        judged = judged_rows(folds)
-        if judged.sum() < LEAST_JUDGED:
-            return {}
-        errors[candidate] = float(np.mean(np.abs(np.log(folds.point[judged] / folds.measured[judged]))))
-    best = max(min(errors.values(), default=0.0), TINY)
-    return {
-        candidate: f"dropped: its error is {error / best:.0f} times the best one's"
-        for candidate, error in errors.items()
-        if error > HOPELESS * best
-    }
 
 
 def judged_rows(predictions: OutOfFoldPredictions) -> Array:

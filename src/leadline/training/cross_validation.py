@@ -6,6 +6,7 @@ All repeats of a configuration fall into the same part, so no prediction is scor
 import hashlib
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -38,8 +39,8 @@ def hold_out_test_set(samples: Sequence[Sample], share: float, seed: int) -> Sam
     test: set[str] = set()
     # A censored run is only a lower bound: no prediction can be scored against it.
     censored = {sample.configuration for sample in samples if sample.censored}
-    for scale in Scale:
-        names = _shuffled_configurations([sample for sample in samples if sample.scale is scale], seed)
+    for part in _by_scale(samples):
+        names = _shuffled_configurations(part, seed)
         if len(names) >= LEAST_TO_TEST:
             test |= set([name for name in names if name not in censored][: max(2, round(share * len(names)))])
     return _split(samples, test)
@@ -48,9 +49,8 @@ def hold_out_test_set(samples: Sequence[Sample], share: float, seed: int) -> Sam
 def cross_validation_folds(samples: Sequence[Sample], count: int, seed: int) -> tuple[SampleSplit, ...]:
     """Deal the configurations of each scale into ``count`` folds, each held out once; empty folds are dropped."""
     folds: list[set[str]] = [set() for _ in range(count)]
-    for scale in Scale:
-        names = _shuffled_configurations([sample for sample in samples if sample.scale is scale], seed)
-        for place, name in enumerate(names):
+    for part in _by_scale(samples):
+        for place, name in enumerate(_shuffled_configurations(part, seed)):
             folds[place % count].add(name)
     return tuple(_split(samples, fold) for fold in folds if fold)
 
@@ -60,9 +60,8 @@ def extrapolation_splits(
 ) -> tuple[SampleSplit, ...]:
     """Hold out the largest configurations, once for each share of configurations that remains for fitting.
 
-    Returns:
-        One split for each share. Splits that leave fewer than ``LEAST_TO_EXTRAPOLATE`` configurations are dropped, and
-        there are none without ``scale_features``.
+    Splits that leave fewer than ``LEAST_TO_EXTRAPOLATE`` configurations are dropped, and there are none without
+    ``scale_features``.
     """
     if not scale_features:
         return ()
@@ -80,8 +79,8 @@ def extrapolation_splits(
 def training_share(samples: Sequence[Sample], share: float, seed: int) -> tuple[Sample, ...]:
     """Return a share of the configurations of each scale, at least one; a larger share contains every smaller one."""
     kept: set[str] = set()
-    for scale in Scale:
-        names = _shuffled_configurations([sample for sample in samples if sample.scale is scale], seed)
+    for part in _by_scale(samples):
+        names = _shuffled_configurations(part, seed)
         kept |= set(names[: max(1, round(share * len(names)))])
     return tuple(sample for sample in samples if sample.configuration in kept)
 
@@ -98,13 +97,9 @@ def thin_samples(samples: Sequence[Sample], most: int, seed: int) -> tuple[Sampl
         return tuple(samples)
     kept: set[str] = set()
     room = most
-    full = [sample for sample in samples if sample.scale is Scale.FULL_SCALE]
-    down = [sample for sample in samples if sample.scale is Scale.SCALED_DOWN]
+    full, down = _by_scale(samples)
     for part, part_room in ((full, max(most // 2, most - len(down))), (down, most)):
-        counts: dict[str, int] = {}
-        for sample in part:
-            counts[sample.configuration] = counts.get(sample.configuration, 0) + 1
-        used = 0
+        counts, used = Counter(sample.configuration for sample in part), 0
         for name in _shuffled_configurations(part, seed):
             if used >= min(part_room, room):
                 break
@@ -120,6 +115,14 @@ def _split(samples: Sequence[Sample], held_out: set[str], *, blocked: bool = Fal
         tuple(sample for sample in samples if sample.configuration in held_out and not sample.censored),
         blocked,
     )
+
+
+def _by_scale(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """Return the full-scale and the scaled-down samples."""
+    full, down = (
+        [sample for sample in samples if sample.scale is scale] for scale in (Scale.FULL_SCALE, Scale.SCALED_DOWN)
+    )
+    return full, down
 
 
 def _shuffled_configurations(samples: Sequence[Sample], seed: int) -> list[str]:
@@ -170,8 +173,7 @@ def fitting_samples(samples: Sequence[Sample], training_set: TrainingRuns, seed:
     Up-sampling draws full-scale runs with replacement, as HARP does, until both scales are equally many. Every
     full-scale run stays in the set at least once.
     """
-    down = [sample for sample in samples if sample.scale is Scale.SCALED_DOWN]
-    full = [sample for sample in samples if sample.scale is Scale.FULL_SCALE]
+    full, down = _by_scale(samples)
     if training_set is TrainingRuns.SCALED_DOWN:
         return tuple(down)
     missing = len(down) - len(full)
@@ -193,11 +195,8 @@ def harp_adjustment(measured: Array, predicted: Array) -> float:
 class OutOfFoldPredictions:
     """A candidate's predictions for samples that its fits did not see; arrays of shape (n,) in their order.
 
-    Attributes:
-        spread: the estimator's own standard deviation of the logarithm.
-        beyond: distance outside the fitted ranges.
-        fold: number of the split in which the sample was held out.
-        blocked: the splits were by size.
+    ``spread`` and ``beyond`` are as in ``Predictions``. ``fold`` is the number of the split in which a sample was held
+    out, and ``blocked`` says that the splits were by size.
     """
 
     samples: tuple[Sample, ...]

@@ -10,7 +10,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.runs import Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature, FeatureRole
-from leadline.training.records import NODE, RESOURCES, RunRecord, in_base_unit, unit_of
+from leadline.training.records import NODE, RESOURCES, RunRecord, TrainingOptions, in_base_unit, unit_of
 
 FEW = 12
 """Distinct values of a number up to which they are listed as well as its range."""
@@ -30,6 +30,7 @@ CENSORED_BY = {
 }
 """Target to the final state that makes its metric a lower bound; other states but COMPLETED carry no information."""
 LEAST_CONFIGURATIONS = 5
+DEFAULTS = TrainingOptions()
 
 
 def describe_features(
@@ -37,13 +38,11 @@ def describe_features(
 ) -> tuple[Feature, ...]:
     """Return every feature of the samples with its role and range, parameters first."""
     parameter_names = frozenset(parameters)
-    names = dict.fromkeys(name for sample in samples for name in sample.features)
     features = []
-    for name in names:
+    for name in dict.fromkeys(name for sample in samples for name in sample.features):
         values = [sample.features[name] for sample in samples if name in sample.features]
         features.append(_feature(name, role_of(name, parameter_names), values, units))
-    order = list(FeatureRole)
-    return tuple(sorted(features, key=lambda feature: order.index(feature.role)))
+    return tuple(sorted(features, key=lambda feature: list(FeatureRole).index(feature.role)))
 
 
 def role_of(name: str, parameters: frozenset[str]) -> FeatureRole:
@@ -61,7 +60,7 @@ def complete_rows(rows: Iterable[Mapping[str, Value]], features: Sequence[Featur
     A missing feature that never varied gets its constant value. Texts become numbers where the samples had numbers,
     with their unit converted (``10 s``), and numbers become texts where the samples had categories.
     """
-    constants = {feature.name: _only_value(feature) for feature in features if not feature.used}
+    constants = {feature.name: only_value(feature) for feature in features if not feature.used}
     is_text = {feature.name: feature.categorical for feature in features}
     completed = []
     for row in rows:
@@ -90,12 +89,11 @@ def _feature(name: str, role: FeatureRole, values: Sequence[Value], units: Mappi
     return Feature(name, role, numbers[0], numbers[-1], whole, values=few, unit=unit, used=len(numbers) > 1)
 
 
-def _only_value(feature: Feature) -> Value | None:
+def only_value(feature: Feature) -> Value | None:
+    """Return the value of a feature that never varied; ``None`` if there is none."""
     if feature.categorical:
         return feature.choices[0]
-    if feature.low is None:
-        return None
-    return int(feature.low) if feature.whole else feature.low
+    return feature.low if feature.low is None or not feature.whole else int(feature.low)
 
 
 def _number(value: Value) -> Value:
@@ -138,7 +136,6 @@ class TrainingData:
     """The samples of one target, and the runs that were left out.
 
     Attributes:
-        features: of the samples, with their ranges.
         runs: number of records, used or not.
         failures: counts by state of the runs that are neither samples nor lower bounds.
         unmeasured: runs that ended well without a measurement of the target.
@@ -159,22 +156,13 @@ class TrainingData:
 
 
 def make_dataset(
-    records: Sequence[RunRecord],
-    target: str = "elapsed_s",
-    *,
-    scale_features: Sequence[str] = (),
-    without: Sequence[str] = (),
-    categories: Sequence[str] = (),
+    records: Sequence[RunRecord], target: str = "elapsed_s", options: TrainingOptions = DEFAULTS
 ) -> TrainingData:
-    """Return the samples of a target.
+    """Return the samples of a target from the records of one application.
 
-    Args:
-        records: of one application.
-        target: metric to predict.
-        scale_features: features that carry scale. By default, those whose full-scale values are outside the
-            scaled-down ones.
-        without: features to leave out.
-        categories: features whose numbers are only names, such as 2 and 3 of dimensions.
+    Of the ``options``, those on features count. By default, the scale features are those whose full-scale values are
+    outside the scaled-down ones. ``categories`` are features whose numbers are only names, such as 2 and 3 of
+    dimensions.
 
     Raises:
         InvalidInput: runs of several applications, a run that occurs twice, a missing or impossible value, or too few
@@ -186,12 +174,13 @@ def make_dataset(
     usable = [record for record in records if is_usable(record, target)]
     if not usable:
         raise InvalidInput(_no_samples(records, application, target))
-    _check_parameters(usable, frozenset(without))
+    without, categories = frozenset(options.without), frozenset(options.categories)
+    _check_parameters(usable, without)
     features = {name for record in usable for name in record.features}
-    for name in categories:
+    for name in options.categories:
         if name not in features:
             raise UnknownName("feature", name, features)
-    samples = tuple(_sample(record, target, frozenset(without), frozenset(categories)) for record in usable)
+    samples = tuple(_sample(record, target, without, categories) for record in usable)
     uncensored = [sample for sample in samples if not sample.censored]
     configurations = {sample.configuration for sample in uncensored}
     if len(configurations) < LEAST_CONFIGURATIONS:
@@ -202,15 +191,13 @@ def make_dataset(
         )
     units = dict(usable[0].units)
     described = describe_features(samples, usable[0].parameters, units)
+    scale_features = _scale_features(samples, described, options.scale_features)
     failures = Counter(record.state.value for record in records if not _is_informative(record, target))
     return TrainingData(
-        TrainingSet(application, target, samples, _scale_features(samples, described, tuple(scale_features)), units),
-        described,
-        len(records),
-        dict(sorted(failures.items())),
-        sum(_is_informative(record, target) for record in records) - len(usable),
+        TrainingSet(application, target, samples, scale_features, units), described, len(records),
+        dict(sorted(failures.items())), len(records) - failures.total() - len(usable),
         tuple(record.started_at for record in records),
-    )
+    )  # fmt: skip
 
 
 def _one_application(records: Sequence[RunRecord]) -> str:
@@ -292,20 +279,17 @@ def _sample(record: RunRecord, target: str, without: frozenset[str], categories:
     measured = target_value(record, target)
     if measured is None:
         raise ValueError(f"{record.label} has no {target}")
-    timed = target == "elapsed_s"
+    features = {name: value for name, value in record.features.items() if name not in without}
+    timed = metrics if target == "elapsed_s" else {}
     return Sample(
-        {
-            name: str(value) if name in categories else value
-            for name, value in record.features.items()
-            if name not in without
-        },
+        {name: str(value) if name in categories else value for name, value in features.items()},
         measured,
         record.scale,
         censored=record.state is not JobState.COMPLETED,
-        startup_s=metrics.get("startup_s") if timed else None,
-        work_s=metrics.get("work_s") if timed else None,
-        units=metrics.get("units") if timed else None,
-        unit_s=metrics.get("unit_s") if timed else None,
+        startup_s=timed.get("startup_s"),
+        work_s=timed.get("work_s"),
+        units=timed.get("units"),
+        unit_s=timed.get("unit_s"),
         cost_s=metrics.get("elapsed_s", 0.0),
         run_id=record.id,
     )
@@ -354,13 +338,10 @@ def _scale_features(samples: Sequence[Sample], features: Sequence[Feature], name
             )
     if named:
         return tuple(dict.fromkeys(named))
+    numeric = [feature for feature in features if feature.used and not feature.categorical]
     # A node's properties differ between the machines of both scales; requested memory follows from the size.
-    numeric = [
-        feature.name
-        for feature in features
-        if feature.used and not feature.categorical and feature.role is not FeatureRole.NODE
-    ]
-    return tuple(name for name in numeric if name != "memory_bytes" and _differs_by_scale(samples, name))
+    own = [feature.name for feature in numeric if feature.role is not FeatureRole.NODE]
+    return tuple(name for name in own if name != "memory_bytes" and _differs_by_scale(samples, name))
 
 
 def _differs_by_scale(samples: Sequence[Sample], name: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Sample, Scale, TrainingSet
 from leadline.estimators.ports import Array, FittedEstimator, TabularEstimator
-from leadline.training.candidate_race import Progress, task_runner
+from leadline.training.candidate_race import task_runner
 from leadline.training.cross_validation import (
     OutOfFoldPredictions,
     SampleSplit,
@@ -22,8 +22,9 @@ from leadline.training.cross_validation import (
     thin_samples,
     training_share,
 )
-from leadline.training.dataset import TrainingData
+from leadline.training.dataset import DEFAULTS, TrainingData
 from leadline.training.model_card import ErrorMetrics
+from leadline.training.records import Progress, TrainingOptions
 from leadline.training.selection import Selection, select_candidate
 from leadline.uncertainty.conformal import IntervalCalibration, Residuals, calibrate
 from leadline.uncertainty.metrics import coverage, mae, mape, ov_mape, underprediction
@@ -61,15 +62,10 @@ class IntervalPredictions:
 
 @dataclass(frozen=True, slots=True)
 class TrainedTarget:
-    """A fitted target, and everything its card says about it.
+    """A fitted target, and everything its card says about it; the plots show ``validation`` and ``test``.
 
-    Attributes:
-        factor: HARP's adjustment, 1 where the chosen candidate has none.
-        tested: scale to errors on the test runs.
-        validated: scale to out-of-fold errors.
-        validation: the out-of-fold predictions, for the plots.
-        test: the predictions of the test runs, for the plots.
-        notes: sentences that a user should read before relying on the model.
+    ``factor`` is HARP's adjustment, 1 where the chosen candidate has none. ``tested`` and ``validated`` map a scale to
+    the errors on the test runs and out of fold.
     """
 
     data: TrainingData
@@ -87,30 +83,24 @@ class TrainedTarget:
 def train_target(
     data: TrainingData,
     estimators: Mapping[str, TabularEstimator],
-    *,
-    policy: str = "mape",
-    seed: int = 0,
-    jobs: int | None = 1,
+    options: TrainingOptions = DEFAULTS,
     progress: Progress = lambda *_: None,
 ) -> TrainedTarget:
     """Choose, calibrate and test an estimator for a target, then fit it again on all runs.
 
     The test runs are scored once, and take part in nothing before that. Afterwards the estimator is fitted on them too,
-    and their errors join those that the interval is made of. ``jobs`` is the number of processes, ``None`` for one per
-    core.
+    and their errors join those that the interval is made of.
 
     Raises:
         InvalidInput: no estimator can be fitted on so few runs.
         UnknownName: no such policy.
     """
-    dataset, scale_features = data.dataset, data.dataset.scale_features
-    splits, run = _split_all(dataset, seed), task_runner(jobs)
-    left_out = (*(SLOW if splits.many else ()),
-                *(() if any(sample.units for sample in dataset.samples) else OF_UNITS))  # fmt: skip
+    dataset, seed, run = data.dataset, options.seed, task_runner(options.jobs)
+    splits, scale_features = _split_all(dataset, seed), dataset.scale_features
     selection = select_candidate(
         splits.by_size if splits.extrapolates else splits.folds,
-        {name: recipe for name, recipe in estimators.items() if name not in left_out} or estimators,
-        policy,
+        _without_slow(estimators, dataset, many=splits.many),
+        options.policy,
         few=splits.few,
         many=splits.many,
         extrapolations=splits.extrapolations,
@@ -121,51 +111,44 @@ def train_target(
     )
     winner, recipe, factor = selection.winner, selection.recipe, selection.factor
     progress(f"calibrating {winner.name}", 1, 1)
-
-    def predict(parts: Sequence[SampleSplit]) -> OutOfFoldPredictions:
-        return predict_out_of_fold(winner, recipe, parts, scale_features=scale_features, seed=seed)
-
+    predict = partial(predict_out_of_fold, winner, recipe, scale_features=scale_features, seed=seed)
     folds = predict(splits.folds) if splits.extrapolates else selection.predicted
     errors = [folds.residuals()]
     if largest := _predict_largest(predict, splits.by_size):
         errors.append(largest.times(factor).residuals())
-    validation = _cross_intervals(folds, errors[1:])
-    test = None
-    without_test = [splits.test.fitted] if splits.test.held_out else []
-    fits = [partial(fit_candidate, winner, recipe, samples, scale_features=scale_features, seed=seed)
-            for samples in (*without_test, dataset.samples)]  # fmt: skip
-    *fitted, final = run(fits)
+    validation, test = _cross_intervals(folds, errors[1:]), None
+    parts = [splits.test.fitted, dataset.samples] if splits.test.held_out else [dataset.samples]
+    fit = partial(fit_candidate, winner, recipe, scale_features=scale_features, seed=seed)
+    *fitted, final = run([partial(fit, samples) for samples in parts])
     if fitted:
         tested = predict_held_out(fitted[0], splits.test.held_out).times(factor)
         # The test's own errors join only after its interval is made.
         test = _with_interval(tested, calibrate(Residuals.joined(*errors)))
         errors.append(tested.residuals())
-    compared = len(splits.compared) if len(splits.compared) < len(splits.test.fitted) else None
     return TrainedTarget(
-        data,
-        selection,
-        final,
-        factor,
-        calibrate(Residuals.joined(*errors)),
-        errors_by_scale(test) if test else {},
-        errors_by_scale(validation),
-        validation,
-        test,
-        _notes(data, extrapolates=splits.extrapolates, tested=test is not None, compared=compared),
-    )
+        data, selection, final, factor, calibrate(Residuals.joined(*errors)), errors_by_scale(test) if test else {},
+        errors_by_scale(validation), validation, test, _notes(data, splits),
+    )  # fmt: skip
+
+
+def _without_slow(
+    estimators: Mapping[str, TabularEstimator], dataset: TrainingSet, *, many: bool
+) -> Mapping[str, TabularEstimator]:
+    """Return the estimators that are worth comparing on the samples."""
+    left_out: tuple[str, ...] = SLOW if many else ()
+    if not any(sample.units for sample in dataset.samples):
+        left_out += OF_UNITS
+    return {name: recipe for name, recipe in estimators.items() if name not in left_out} or estimators
 
 
 @dataclass(frozen=True, slots=True)
 class _Splits:
-    """All splits of a data set.
+    """All splits of a data set; ``folds`` and ``by_size`` are of the ``compared`` samples.
 
     Attributes:
         test: the test set, and the samples that remain.
         compared: of the remaining ones, those on which candidates are compared.
-        folds: of the compared samples.
-        by_size: of the compared samples.
-        extrapolates: there is no full-scale run to judge by.
-        few: there are few full-scale runs to judge by.
+        extrapolates: there is no full-scale run to judge by; ``few``: there are few.
         many: candidates are compared on a small part of a large data set.
         extrapolations: of the scaled-down runs by size, judged too where full-scale runs are few.
     """
@@ -189,22 +172,14 @@ def _split_all(dataset: TrainingSet, seed: int) -> _Splits:
     by_size = extrapolation_splits(compared, scale_features, CUTS)
     small = [sample for sample in compared if sample.scale is Scale.SCALED_DOWN]
     few = 0 < _configurations(compared) - _configurations(small) < FEW_TO_JUDGE
-    return _Splits(
-        test,
-        compared,
-        folds,
-        by_size,
-        bool(by_size) and not dataset.at(Scale.FULL_SCALE),
-        few,
-        many,
-        extrapolation_splits(small, scale_features, CUTS) if few else (),
-    )
+    extrapolates = bool(by_size) and not dataset.at(Scale.FULL_SCALE)
+    extrapolations = extrapolation_splits(small, scale_features, CUTS) if few else ()
+    return _Splits(test, compared, folds, by_size, extrapolates, few, many, extrapolations)
 
 
 def errors_by_scale(predictions: IntervalPredictions) -> dict[str, ErrorMetrics]:
     """Return the errors of each predicted scale."""
-    errors = {}
-    scales = np.array(predictions.predicted.scales)
+    errors, scales = {}, np.array(predictions.predicted.scales)
     for scale in Scale:
         rows = scales == scale.value
         if not rows.any():
@@ -256,19 +231,16 @@ def _cross_intervals(predictions: OutOfFoldPredictions, extrapolated: Sequence[R
     return IntervalPredictions(predictions, low, high)
 
 
-def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, compared: int | None) -> tuple[str, ...]:
-    """Return what a user should know before relying on the model, a sentence each."""
-    samples = data.dataset.samples
-    notes = []
+def _notes(data: TrainingData, splits: _Splits) -> tuple[str, ...]:
+    notes, samples = [], data.dataset.samples
     configurations = _configurations(samples)
-    full = _configurations(data.dataset.at(Scale.FULL_SCALE))
-    down = _configurations(data.dataset.at(Scale.SCALED_DOWN))
+    full, down = (_configurations(data.dataset.at(scale)) for scale in (Scale.FULL_SCALE, Scale.SCALED_DOWN))
     if configurations < FEW_CONFIGURATIONS:
         notes.append(
             f"the history is small ({configurations} configurations), so the intervals are wide: "
             f"{FEW_CONFIGURATIONS} or more make them tighter"
         )
-    if extrapolates:
+    if splits.extrapolates:
         notes.append(
             "no full-scale run was made: larger runs are predicted as well as smaller runs predicted the largest "
             "scaled-down ones; a few full-scale runs make this far surer"
@@ -277,11 +249,12 @@ def _notes(data: TrainingData, *, extrapolates: bool, tested: bool, compared: in
         notes.append(f"only {full} full-scale configurations were run: a few more make full-scale predictions surer")
     if down and not full and not data.dataset.scale_features:
         notes.append("no feature is known to carry scale: name it with --scale to predict larger runs from smaller")
-    if not tested:
+    if not splits.test.held_out:
         notes.append("there are too few configurations to hold any out for a test: the errors are out of fold")
-    if compared is not None:
+    if len(splits.compared) < len(splits.test.fitted):
+        compared = len(splits.compared)
         notes.append(f"candidates were compared on {compared} of {len(samples)} samples; the winner is fitted on all")
-    if len(samples) > LARGE:
+    if splits.many:
         notes.append(f"{', '.join(SLOW)} was not compared on so many runs: it takes longest to fit")
     return tuple(notes)
 
@@ -307,6 +280,7 @@ def learning_curve(trained: TrainedTarget, seed: int = 0) -> tuple[LearningCurve
     """
     data, selection = trained.data.dataset, trained.selection
     splits = cross_validation_folds(data.samples, LEARNING_CURVE_FOLDS, seed)
+    fit = partial(fit_candidate, selection.winner, selection.recipe, scale_features=data.scale_features, seed=seed)
     curve: list[LearningCurvePoint] = []
     for share in LEARNING_CURVE_SHARES:
         costs, runs, errors = [], [], []
@@ -314,17 +288,14 @@ def learning_curve(trained: TrainedTarget, seed: int = 0) -> tuple[LearningCurve
             part = training_share(split.fitted, share, seed)
             scored = [sample for sample in split.held_out if sample.scale is Scale.FULL_SCALE] or list(split.held_out)
             try:
-                fitted = fit_candidate(
-                    selection.winner, selection.recipe, part, scale_features=data.scale_features, seed=seed
-                )
+                fitted = fit(part)
             except InvalidInput:  # too few runs for this estimator: the curve begins later
                 continue
             predicted = predict_held_out(fitted, scored)
             errors.append(mape(predicted.measured.tolist(), (predicted.point * trained.factor).tolist()))
             costs.append(sum(sample.cost_s for sample in part))
             runs.append(len(part))
-        if len(errors) == len(splits) and (not curve or sum(runs) > curve[-1].runs * len(runs)):
-            curve.append(
-                LearningCurvePoint(sum(costs) / len(costs), round(sum(runs) / len(runs)), sum(errors) / len(errors))
-            )
+        count = len(splits)
+        if len(errors) == count and (not curve or sum(runs) > curve[-1].runs * count):
+            curve.append(LearningCurvePoint(sum(costs) / count, round(sum(runs) / count), sum(errors) / count))
     return tuple(curve)

@@ -1,9 +1,8 @@
 """Read the files of ``leadline measure``: measured steps of models on one device, to adapt an estimator."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -11,6 +10,7 @@ from leadline.core.documents import explain_read_error, from_json
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale, Value
+from leadline.kit.design import MeasurementPoint
 from leadline.training.records import NODE, RunRecord
 
 MEASUREMENTS_SCHEMA = "leadline.measure/1"
@@ -38,114 +38,48 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDevice:
-    """The device as torch reports it; ``threads`` is for a CPU."""
+    """The device as torch reports it."""
 
-    type: str
     name: str
     memory_bytes: int
-    compute_units: int | None = None
-    capability: str | None = None
-    threads: int | None = None
-    limits: dict[str, float | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PointSettings:
-    """The measured workload; ``size`` is an image's side, a sequence's tokens or a vector's features."""
-
-    model: str
-    size: int
-    phase: str
-    precision: str
-    batch: int
-    optimizer: str = ""
-    fused: bool = False
-    channels_last: bool = False
-    checkpointing: bool = False
-    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PointMemory:
-    """Peak memory of one point in bytes, or lower bounds if ``censored``; only a CPU has ``peak_host_bytes``."""
+    """Peak memory of one point, or lower bounds if it ran out of memory; ``None`` on a CPU."""
 
-    censored: bool
-    before_bytes: int = 0
-    model_bytes: int = 0
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
-    outside_allocator_bytes: int | None = None
-    peak_host_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PointEnergy:
-    """Energy of one step, and the mean power over the window."""
+    """Energy of one step."""
 
     step_j: float
-    mean_w: float
-    method: str
-    window_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class OpTime:
-    """All calls of one op with one set of input shapes in a step, and its longest kernel."""
-
-    op: str
-    shapes: list[Any]
-    count: int
-    device_s: float | None
-    host_s: float
-    kernel: str | None
-    kernels: int
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
-    """One line of the file; unmeasured values are ``None``.
+    """One line of the file; unmeasured values are ``None``, and ``step_s`` is the median of the samples."""
 
-    Attributes:
-        step_s: median of the samples.
-        step_quantiles_s: quantiles of the samples.
-        host_step_s: time of the host to launch a step.
-        flops: as torch counts them.
-    """
-
+    # The lines have more fields, such as the times of ops. Only those that a verb reads are here.
     key: str
-    point: PointSettings
+    point: MeasurementPoint
     outcome: MeasurementOutcome
     measured_at: str
-    reason: str | None = None
     step_s: float | None = None
-    step_quantiles_s: tuple[float, ...] = ()
-    samples: int = 0
-    steady: bool = False
-    first_step_s: float | None = None
-    host_step_s: float | None = None
-    device_busy_s: float | None = None
-    parameters: int | None = None
-    parameter_bytes: int | None = None
-    flops: float | None = None
     memory: PointMemory | None = None
     energy: PointEnergy | None = None
-    clocks: dict[str, Any] | None = None
-    ops: tuple[OpTime, ...] = ()
-    ops_share: float | None = None
-    ops_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """A whole file; ``truncated`` if its last line was only half written, as after a kill."""
+    """A whole file."""
 
     path: str
     device: MeasuredDevice
-    software: dict[str, Any]
-    rates: dict[str, float]
     points: tuple[MeasuredPoint, ...]
-    measured_at: str = ""
-    truncated: bool = False
 
 
 def read_measurements(path: Path) -> Measurements:
@@ -159,19 +93,18 @@ def read_measurements(path: Path) -> Measurements:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
     lines = text.split("\n")
-    cut = bool(lines.pop())
+    # A kill may cut off the last line.
+    lines.pop()
     if not lines:
         raise InvalidInput(f"{path} holds no measurements: make some with leadline measure --out {path}")
     header = _header(lines[0], path)
     points: dict[str, MeasuredPoint] = {}
     for number, line in enumerate(lines[1:], 2):
-        point = _point(line, header.op_columns, label=f"line {number} of {path}")
+        point = _point(line, label=f"line {number} of {path}")
         if point.key in points:
             raise InvalidInput(f"line {number} of {path} has the point {point.key} again: delete one of the two lines")
         points[point.key] = point
-    return Measurements(
-        str(path), header.device, header.software, header.rates, tuple(points.values()), header.measured_at, cut
-    )
+    return Measurements(str(path), header.device, tuple(points.values()))
 
 
 def measured_records(measurements: Measurements) -> tuple[RunRecord, ...]:
@@ -186,10 +119,6 @@ def measured_records(measurements: Measurements) -> tuple[RunRecord, ...]:
 
 class _Header(msgspec.Struct):
     device: MeasuredDevice
-    software: dict[str, Any]
-    rates: dict[str, float]
-    op_columns: list[str]
-    measured_at: str = ""
 
 
 class _Schema(msgspec.Struct):
@@ -207,14 +136,10 @@ def _header(line: str, path: Path) -> _Header:
     return from_json(line, _Header, label=label)
 
 
-def _point(line: str, columns: list[str], *, label: str) -> MeasuredPoint:
+def _point(line: str, *, label: str) -> MeasuredPoint:
     raw = from_json(line, dict, label=label)
     if raw.get("kind") == "header":
         raise InvalidInput(f"{label} is a second header: read the files one by one, not joined")
-    # Ops are rows without keys, for the size of the file.
-    raw["ops"] = [
-        dict(zip(columns, row, strict=False)) if isinstance(row, list) else row for row in raw.get("ops") or ()
-    ]
     try:
         point = msgspec.convert(raw, MeasuredPoint)
     except msgspec.ValidationError as error:
@@ -225,16 +150,10 @@ def _point(line: str, columns: list[str], *, label: str) -> MeasuredPoint:
 
 
 def _record(point: MeasuredPoint, path: str, node: dict[str, Value]) -> RunRecord:
-    settings, memory = point.point, point.memory
-    parameters: dict[str, Value] = {
-        "model": settings.model,
-        "size": settings.size,
-        "phase": settings.phase,
-        "precision": settings.precision,
-        "batch": settings.batch,
-        "optimizer": settings.optimizer or "none",
-        **{name: int(getattr(settings, name)) for name in ("fused", "channels_last", "checkpointing", "compiled")},
-    }
+    settings: dict[str, Value] = point.point.document()
+    parameters = {name: int(value) if isinstance(value, bool) else value for name, value in settings.items()}
+    parameters["optimizer"] = parameters["optimizer"] or "none"
+    memory = point.memory
     metrics = {
         "step_s": point.step_s,
         "gpu_memory_bytes": memory.peak_allocated_bytes if memory else None,

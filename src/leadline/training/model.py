@@ -6,11 +6,9 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from leadline import __version__
 from leadline.core.documents import explain_read_error, to_json
@@ -25,7 +23,6 @@ from leadline.training.model_card import MODEL_SCHEMA, ModelCard, TargetCard
 from leadline.uncertainty.conformal import IntervalCalibration
 
 CARD, DIGEST = "card.json", "sha256"
-SUFFIX = ".npz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,7 @@ class ApplicationModel:
     def _predict(
         self, target: str, rows: Sequence[Mapping[str, Value]]
     ) -> tuple[Array, tuple[Array, Array, list[str]]]:
-        """Return the points of n rows, and the spread, extrapolation and scale of each for the calibration."""
+        """Return the points of n rows, and the spread, extrapolation and scale of each."""
         card = self.card.of(target)
         if card is None:
             raise UnknownName("target", target, self.targets, fix=f"this model predicts {', '.join(self.targets)}")
@@ -106,12 +103,17 @@ def save_model(model: ApplicationModel, path: Path) -> None:
         state = nest("estimator", dict(model.fitted[target].dump()))
         state |= nest("calibration", dict(model.calibrations[target].dump()))
         for name, array in state.items():
-            members[f"{target}/{name}.npy"] = _npy_bytes(array)
+            array_file = io.BytesIO()
+            np.lib.format.write_array(array_file, np.asarray(array), allow_pickle=False)
+            members[f"{target}/{name}.npy"] = array_file.getvalue()
     members[DIGEST] = _digest(members).encode()
-    archive = io.BytesIO()
-    _write_zip(members, archive)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, member in members.items():
+            # With one date in every file, the same model gives the same bytes.
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), member, zipfile.ZIP_DEFLATED)
     try:
-        write_atomically(path, archive.getvalue())
+        write_atomically(path, content.getvalue())
     except OSError as error:
         raise LeadlineError(
             f"the model cannot be written to {path} ({error.strerror}): name another place with --to"
@@ -131,9 +133,8 @@ def load_model(path: Path) -> ApplicationModel:
     try:
         states = {target.target: _state(members, target.target) for target in card.targets}
         fitted = {name: registry.load_estimator(unnest("estimator", state)) for name, state in states.items()}
-        calibrations = {
-            name: IntervalCalibration.load(dict(unnest("calibration", state))) for name, state in states.items()
-        }
+        parts = {name: dict(unnest("calibration", state)) for name, state in states.items()}
+        calibrations = {name: IntervalCalibration.load(part) for name, part in parts.items()}
     except (UnknownName, KeyError, ValueError, IndexError) as error:
         raise InvalidInput(
             f"{path} holds an estimator that this Leadline {__version__} does not know (it was written by "
@@ -165,25 +166,12 @@ def _scale(row: Mapping[str, Value], card: TargetCard) -> str:
     return Scale.SCALED_DOWN.value
 
 
-def _npy_bytes(array: npt.NDArray[Any]) -> bytes:
-    content = io.BytesIO()
-    np.lib.format.write_array(content, np.asarray(array), allow_pickle=False)
-    return content.getvalue()
-
-
 def _digest(members: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name, content in sorted(members.items()):
         digest.update(f"{name}\n{len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()
-
-
-def _write_zip(members: Mapping[str, bytes], stream: IO[bytes]) -> None:
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in members.items():
-            # With one date in every file, the same model gives the same bytes.
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
 
 
 def _members(path: Path) -> dict[str, bytes]:
@@ -209,9 +197,9 @@ def _card(members: Mapping[str, bytes], path: Path) -> ModelCard:
     except msgspec.DecodeError as error:
         raise InvalidInput(f"{path} is damaged (its card is not JSON): train it again") from error
     # The schema comes first: the fields of another version would only confuse.
-    schema = document.get("schema") if isinstance(document, dict) else None
+    fields = document if isinstance(document, dict) else {}
+    schema, writer = fields.get("schema"), fields.get("leadline", "another program")
     if schema != MODEL_SCHEMA:
-        writer = document.get("leadline", "another program") if isinstance(document, dict) else "another program"
         raise InvalidInput(
             f"{path} has the format {schema or 'unknown'}, written by Leadline {writer}, and this Leadline "
             f"{__version__} reads {MODEL_SCHEMA}: train it again, or use that version"
@@ -223,11 +211,8 @@ def _card(members: Mapping[str, bytes], path: Path) -> ModelCard:
 
 
 def _state(members: Mapping[str, bytes], target: str) -> State:
-    prefix = f"{target}/"
+    files = {name: io.BytesIO(content) for name, content in members.items() if name.startswith(f"{target}/")}
     return {
-        name.removeprefix(prefix).removesuffix(".npy"): np.lib.format.read_array(
-            io.BytesIO(content), allow_pickle=False
-        )
-        for name, content in members.items()
-        if name.startswith(prefix)
+        name.removeprefix(f"{target}/").removesuffix(".npy"): np.lib.format.read_array(file, allow_pickle=False)
+        for name, file in files.items()
     }

@@ -1,7 +1,7 @@
 """The card of a model, and its Markdown: data, splits, errors of all candidates, coverage and reproduction."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leadline.core.trained_model import Feature
@@ -14,11 +14,8 @@ MODEL_SCHEMA = "leadline.model/1"
 class ErrorMetrics:
     """Errors of the predictions of ``runs`` runs, in percent except ``mae`` (in the target's unit).
 
-    Attributes:
-        upp: share of under-predicted runs (HARP's UPP).
-        ov_mape: mean error of the over-predicted runs (HARP's OV_MAPE).
-        coverage: share of runs within the interval.
-        over_request: median of the interval's upper end ÷ measured.
+    ``upp`` is the share of under-predicted runs, and ``ov_mape`` the mean error of the over-predicted ones, as in HARP.
+    ``over_request`` is the median of the interval's upper end ÷ measured.
     """
 
     runs: int
@@ -55,10 +52,9 @@ class ScaleCard:
 
 @dataclass(frozen=True, slots=True)
 class TargetCard:
-    """Training data, chosen estimator and errors of one target.
+    """Training data, chosen estimator and errors of one target; ``tested`` and ``validated`` are by scale.
 
     Attributes:
-        scales: by name of the scale, as ``tested`` and ``validated``.
         failures: by state, number of runs that are no samples.
         within: scale feature to its range over the scaled-down runs. A question outside it is a full-scale one.
     """
@@ -94,12 +90,10 @@ class TargetCard:
 
 @dataclass(frozen=True, slots=True)
 class Refit:
-    """The replacement of a target's estimator.
+    """The replacement of a target's estimator; ``before`` and ``after`` are mean absolute log errors.
 
     Attributes:
         judged: number of later runs that decided; neither estimator was fitted on them.
-        before: mean absolute log error of the older estimator.
-        after: mean absolute log error of the new one.
         p_value: probability of such a gain by chance.
         until: start of the last run that the new one was fitted on.
         older: file with the older model.
@@ -215,14 +209,20 @@ def describe_refit(refit: Refit) -> str:
 
 def candidate_rows(card: TargetCard) -> list[tuple[str, ...]]:
     """Return a table row for each candidate, best first, with the columns ``candidate_columns``."""
+
+    def metric(value: float | None) -> str:
+        return "" if value is None else format_metric(card.target, value)
+
+    scores: dict[str, Callable[[float], str]] = {"pinball": metric, "cost": lambda value: _percent(100 * value)}
+    score = scores.get(card.policy)
     return [
         (
             candidate.name,
-            "" if candidate.mape is None else _percent(candidate.mape),
-            "" if candidate.mae is None else format_metric(card.target, candidate.mae),
-            "" if candidate.upp is None else _percent(candidate.upp, digits=0),
-            "" if candidate.ov_mape is None else _percent(candidate.ov_mape),
-            _policy_score(card, candidate.policy) if candidate.policy else "",
+            _percent(candidate.mape),
+            metric(candidate.mae),
+            _percent(candidate.upp, digits=0),
+            _percent(candidate.ov_mape),
+            score(candidate.policy[0]) if score and candidate.policy else "",
             candidate.why_not,
         )
         for candidate in card.candidates
@@ -234,13 +234,9 @@ def candidate_columns(card: TargetCard) -> tuple[str, ...]:
     return ("candidate", "mean error", "MAE", "too short", "too long by", card.policy, "")
 
 
-def _policy_score(card: TargetCard, policy: Sequence[float]) -> str:
-    if card.policy == "pinball":
-        return format_metric(card.target, policy[0])
-    return _percent(100 * policy[0]) if card.policy == "cost" else ""
-
-
-def _percent(value: float, digits: int = 1) -> str:
+def _percent(value: float | None, digits: int = 1) -> str:
+    if value is None:
+        return ""
     return f"{value:.{digits if value < 1000 else 0}f} %" if math.isfinite(value) and value < 1e6 else "> 1e6 %"
 
 

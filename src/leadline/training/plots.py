@@ -1,7 +1,7 @@
 """Plot the errors of a model: predicted against measured, error by size, and the learning curve."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from leadline.core.errors import LeadlineError
 from leadline.core.runs import Sample, Scale
 from leadline.core.units import format_bytes, format_duration
 from leadline.estimators.ports import Array
-from leadline.training.candidate_race import Progress
 from leadline.training.cross_validation import log_size
 from leadline.training.dataset import TARGETS
 from leadline.training.fitting import IntervalPredictions, LearningCurvePoint, TrainedTarget, learning_curve
 from leadline.training.model_card import ModelCard
+from leadline.training.records import Progress
 
 COLOURS = {Scale.SCALED_DOWN: "#0072B2", Scale.FULL_SCALE: "#D55E00"}
 """From the palette of Okabe and Ito, which colour-blind readers can distinguish."""
@@ -28,11 +28,7 @@ FORMATS = ("png", "svg")
 
 
 def draw_all(
-    card: ModelCard,
-    trained: Sequence[TrainedTarget],
-    folder: Path,
-    *,
-    progress: Progress = lambda *_: None,
+    card: ModelCard, trained: Sequence[TrainedTarget], folder: Path, *, progress: Progress = lambda *_: None
 ) -> tuple[Path, ...]:
     """Draw every plot of every target into ``folder``, as PNG and SVG, and return the files.
 
@@ -82,10 +78,7 @@ def error_by_size(trained: TrainedTarget, application: str) -> Figure:
     data, parts = trained.data.dataset, _parts(trained)
     label = TARGETS.get(data.target, data.target)
     for predictions, tested in parts:
-        for scale in Scale:
-            rows = np.array([sample.scale is scale for sample in predictions.predicted.samples])
-            if not rows.any():
-                continue
+        for scale, rows in _rows_by_scale(predictions):
             part = predictions.predicted.at(rows)
             errors = 100 * (part.point / part.measured - 1)
             axes.scatter(
@@ -127,9 +120,8 @@ def draw_learning_curve(trained: TrainedTarget, curve: Sequence[LearningCurvePoi
     axes.set_ylim(min(errors) / 1.5, max(errors) * 1.7)
     _set_unit_ticks(axes.xaxis, "elapsed_s", min(costs) / 1.4, max(costs) * 1.9)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
-    axes.yaxis.set_minor_formatter(
-        FuncFormatter(lambda value, _: f"{value:g} %" if _first_digit(value) in (2, 5) else "")
-    )
+    # The first digits 2 and 5.
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g} %" if f"{value:.0e}"[0] in "25" else ""))
     axes.set_xlabel("time that the campaign's runs took")
     axes.set_ylabel(f"mean error on held-out {'full-scale ' if full else ''}runs")
     _set_title(axes, f"{application}: learning curve, {TARGETS.get(target, target)}", trained.selection.winner.name)
@@ -139,6 +131,14 @@ def draw_learning_curve(trained: TrainedTarget, curve: Sequence[LearningCurvePoi
 def _parts(trained: TrainedTarget) -> list[tuple[IntervalPredictions, bool]]:
     """Return the held-out predictions, each with True for the test set."""
     return [(trained.validation, False)] + ([(trained.test, True)] if trained.test else [])
+
+
+def _rows_by_scale(predictions: IntervalPredictions) -> Iterator[tuple[Scale, Array]]:
+    """Yield each predicted scale with the mask of its rows."""
+    for scale in Scale:
+        rows = np.array([sample.scale is scale for sample in predictions.predicted.samples])
+        if rows.any():
+            yield scale, rows
 
 
 def _label(scale: Scale, rows: Array, tested: bool) -> str:
@@ -158,10 +158,7 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
 
 
 def _bars(axes: Any, predictions: IntervalPredictions, *, tested: bool) -> None:  # noqa: ANN401 - untyped library
-    for scale in Scale:
-        rows = np.array([sample.scale is scale for sample in predictions.predicted.samples])
-        if not rows.any():
-            continue
+    for scale, rows in _rows_by_scale(predictions):
         part, low, high = predictions.predicted.at(rows), predictions.low[rows], predictions.high[rows]
         axes.errorbar(
             part.measured, part.point, yerr=np.vstack([part.point - low, high - part.point]), fmt="o",
@@ -194,10 +191,8 @@ def _set_unit_ticks(axis: Any, target: str, low: float, high: float) -> None:  #
 def _even(low: float, high: float, base: float) -> list[float]:
     """Return three to seven multiples of a round number: a power of ``base``, or 2 or 5 times one."""
     step = base ** math.floor(math.log((high - low) / 3, base))
-    for factor in (5, 2) if base == 10 else ():
-        if (high - low) / (factor * step) >= 3:
-            step *= factor
-            break
+    factors = (5, 2) if base == 10 else ()
+    step *= next((factor for factor in factors if (high - low) / (factor * step) >= 3), 1)
     return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
@@ -214,10 +209,6 @@ def _short(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:g} {unit}"
     return f"{seconds:g} s" if seconds >= 1 else format_duration(seconds)
-
-
-def _first_digit(value: float) -> int:
-    return round(value / 10 ** math.floor(math.log10(value))) if value > 0 else 0
 
 
 def _set_title(axes: Any, title: str, below: str) -> None:  # noqa: ANN401

@@ -102,15 +102,10 @@ class QueueWaitModel:
         self, accounting: Sequence[AccountedJob], jobs: Sequence[AccountedJob], now_s: float, *,
         forecasts: Mapping[str, float] | None = None, level: float = 0.9,
     ) -> list[QueueWait]:  # fmt: skip
-        """Predict the wait of each job as if it alone were submitted now.
+        """Predict the wait of each job as if it alone were submitted now, in seconds since the epoch.
 
-        Args:
-            accounting: the site's jobs as known by now.
-            jobs: to predict.
-            now_s: seconds since the epoch.
-            forecasts: id of a job to the wait that the scheduler forecasts. Its forecast assumes that every job uses
-                all of its walltime.
-            level: of the intervals.
+        ``forecasts`` maps the id of a job to the wait that the scheduler forecasts. Its forecast assumes that every job
+        uses all of its walltime.
         """
         past = sorted(accounting_at(accounting, now_s), key=lambda job: job.submitted_s)
         submitted = [replace(job, submitted_s=now_s, eligible_s=None) for job in jobs]
@@ -128,14 +123,10 @@ class QueueWaitModel:
 
     def dump(self) -> State:
         """Return the state as arrays."""
+        state = {"features": text_array(QUEUE_FEATURES), "until_s": np.array([self.learned_until_s])}
         # The prefix "foretold" is part of the file format.
         forecast = {} if self.with_forecast is None else nest("foretold", self.with_forecast.dump())
-        return {
-            "features": text_array(QUEUE_FEATURES),
-            "until_s": np.array([self.learned_until_s]),
-            **nest("plain", self.plain.dump()),
-            **forecast,
-        }
+        return {**state, **nest("plain", self.plain.dump()), **forecast}
 
 
 def load_queue_wait_model(state: State) -> QueueWaitModel:
@@ -187,11 +178,8 @@ def fit_queue_wait_model(
 ) -> QueueWaitModel:
     """Learn the waits of a site from its accounting.
 
-    Args:
-        jobs: of the accounting.
-        now_s: seconds since the epoch; later events are ignored.
-        forecasts: id of a job to the wait in seconds that the scheduler forecast.
-        seed: of the trees.
+    Events later than ``now_s`` (seconds since the epoch) are ignored. ``forecasts`` maps the id of a job to the wait in
+    seconds that the scheduler forecast.
 
     Raises:
         InvalidInput: fewer than ``LEAST_STARTED`` jobs started.
@@ -199,10 +187,8 @@ def fit_queue_wait_model(
     """
     table = _wait_table(accounting_at(jobs, now_s), forecasts or {})
     if (started := table.started) < LEAST_STARTED:
-        raise InvalidInput(
-            f"waits are learned from {LEAST_STARTED} jobs that started or more, and this accounting has {started}: "
-            f"{MORE}"
-        )
+        need = f"waits are learned from {LEAST_STARTED} jobs that started or more"
+        raise InvalidInput(f"{need}, and this accounting has {started}: {MORE}")
     forecast = table.at(np.flatnonzero(table.x[:, FORECAST_COLUMN] != UNKNOWN_VALUE))
     without = np.where(np.arange(len(QUEUE_FEATURES)) == FORECAST_COLUMN, UNKNOWN_VALUE, table.x)
     plain = _fit(replace(table, x=without), now_s, seed)
@@ -225,14 +211,16 @@ def _fit(table: _WaitTable, now_s: float, seed: int) -> RecalibratedForest | Non
 def _wait_table(jobs: Sequence[AccountedJob], forecasts: Mapping[str, float]) -> _WaitTable:
     """Return the last eligible jobs as a table, without jobs cancelled before they started."""
     ordered = sorted(jobs, key=lambda job: job.submitted_s)
-    usable = [
-        place
-        for place, job in enumerate(ordered)
-        if eligible_at_s(job) < np.inf and (job.wait_s is not None or job.ended_s is None)
-    ]
+    eligible = [place for place, job in enumerate(ordered) if eligible_at_s(job) < np.inf]
+    usable = [place for place in eligible if ordered[place].wait_s is not None or ordered[place].ended_s is None]
     rows = sorted(usable[-MOST_LEARNED:], key=lambda place: eligible_at_s(ordered[place]))
+    # Jobs that were submitted together waited together.
     batches: dict[object, int] = {}
-    batch = [batches.setdefault(_batch(ordered[place]), len(batches)) for place in rows]
+    keys = [
+        (job.user, job.partition, job.cores, job.gpus, job.walltime_s, job.submitted_s // HOUR_S)
+        for job in (ordered[place] for place in rows)
+    ]
+    batch = [batches.setdefault(key, len(batches)) for key in keys]
     waits = [ordered[place].wait_s for place in rows]
     return _WaitTable(
         queue_rows(ordered, rows, forecasts),
@@ -240,11 +228,6 @@ def _wait_table(jobs: Sequence[AccountedJob], forecasts: Mapping[str, float]) ->
         np.array([np.nan if wait_s is None else wait_s for wait_s in waits]),
         np.array(batch, np.int64),
     )
-
-
-def _batch(job: AccountedJob) -> object:
-    """Return a key shared by jobs that were submitted together, and so waited together."""
-    return job.user, job.partition, job.cores, job.gpus, job.walltime_s, job.submitted_s // HOUR_S
 
 
 def _held_out_transforms(table: _WaitTable, now_s: float, seed: int) -> tuple[Array, Array]:
@@ -269,17 +252,15 @@ def _held_out_transforms(table: _WaitTable, now_s: float, seed: int) -> tuple[Ar
 
 
 def _grow(rows: _WaitTable, counts: Array, trees: int, seed: int) -> WaitForest:
-    """Grow a forest on indicators of waits; its splits minimise the ranked probability score of their logarithms.
-
-    Each tree draws batches of jobs instead of jobs, and a batch counts as the root of its size. Jobs submitted together
-    wait together, and are hardly more than one observation of the queue.
-    """
+    """Grow a forest on indicators of waits; its splits minimise the ranked probability score of their logarithms."""
     try:
         from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415 - needed to fit alone
     except ModuleNotFoundError as error:
         raise MissingExtra("learning how long jobs wait", "train") from error
     grid_s = wait_grid(float(rows.wait_s.max()))
     x, y = rows.x.astype(np.float32), (rows.wait_s[:, None] <= grid_s).astype(np.float64)
+    # Jobs submitted together wait together, and are hardly more than one observation of the queue. So each tree draws
+    # batches of jobs instead of jobs, and a batch counts as the root of its size.
     _, batch, sizes = np.unique(rows.batch, return_inverse=True, return_counts=True)
     weight = counts / np.sqrt(sizes[batch])
     draw, leaf = np.random.default_rng(seed), max(LEAST_LEAF, min(LEAF, len(x) // LEAVES))

@@ -9,6 +9,8 @@ from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale, Value
 from leadline.core.units import parse_bytes, parse_duration_s
 
+Progress = Callable[[str, int, int], None]
+"""Called with the current task, its number, and the number of tasks."""
 DeviceOf = Callable[[str], Device | None]
 """Name of a device to its catalog entry, or ``None`` for an unknown device."""
 
@@ -45,6 +47,22 @@ class RunRecord:
     started_at: str = ""
     limits: dict[str, float] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """How to train; without ``targets``, the walltime and each kind of memory that was measured.
+
+    ``jobs`` counts processes, ``None`` for one per core.
+    """
+
+    targets: tuple[str, ...] = ()
+    policy: str = "mape"
+    scale_features: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    seed: int = 0
+    jobs: int | None = 1
 
 
 def run_records(
@@ -148,8 +166,7 @@ def in_base_unit(cell: str) -> float:
     Raises:
         ValueError: the cell has no unit.
     """
-    match = _WITH_UNIT.fullmatch(cell)
-    unit = unit_of(cell)
+    match, unit = _WITH_UNIT.fullmatch(cell), unit_of(cell)
     if match is None or unit is None:
         raise ValueError(f"{cell!r} has no unit")
     number = match["number"] + unit

@@ -5,10 +5,10 @@ replaces the model where it is better by more than chance. It is then fitted aga
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,14 +16,15 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90, Interval
 from leadline.core.jobs import JobState
 from leadline.estimators.ports import TabularEstimator
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
-from leadline.training.candidate_race import Progress
+from leadline.training.build import TrainingOrigin, build_model
 from leadline.training.dataset import is_usable, target_value
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import Refit
-from leadline.training.records import RunRecord
+from leadline.training.records import RunRecord, TrainingOptions
 from leadline.uncertainty.drift import Drift, PredictionOutcome, find_drift, median_ratio
 from leadline.uncertainty.metrics import PairedComparison, compare_errors
+
+RunT = TypeVar("RunT")
 
 LEVEL = 0.9
 RISK = 0.05
@@ -39,14 +40,10 @@ MORE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RefitDecision:
-    """The decision about one target.
+    """Whether a challenger replaced the estimator of one target, and why.
 
-    Attributes:
-        new_runs: runs since the model was trained.
-        drift: of the model's errors on them.
-        replaced: a challenger replaced the estimator.
-        reason: why it was replaced, or why not.
-        comparison: with the best challenger, where one could be fitted.
+    ``new_runs`` have come since the model was trained, and ``drift`` is that of its errors on them. ``comparison`` is
+    with the best challenger, where one could be fitted.
     """
 
     target: str
@@ -55,27 +52,18 @@ class RefitDecision:
     replaced: bool
     reason: str
     comparison: PairedComparison | None = None
-    refit: Refit | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RefitSettings:
-    """Estimators to compare, the origin for the new card, and the number of processes."""
+    """Estimators to compare, and the origin for the new card."""
 
     estimators: Mapping[str, TabularEstimator]
     origin: TrainingOrigin
-    jobs: int | None = 1
-    progress: Progress = lambda *_: None
 
 
-class _Make(Protocol):
-    def __call__(self, part: Sequence[RunRecord]) -> ApplicationModel: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Challenger:
-    how: str
-    make: _Make
+_Make = Callable[[Sequence[RunRecord]], ApplicationModel]
+"""Fits a challenger on runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +78,8 @@ class _Question:
     new_runs: int
     drift: Drift
 
-    def decide(
-        self, reason: str, comparison: PairedComparison | None = None, refit: Refit | None = None
-    ) -> RefitDecision:
-        replaced = refit is not None
-        return RefitDecision(self.target, self.new_runs, self.drift, replaced, reason, comparison, refit)
+    def keep(self, reason: str, comparison: PairedComparison | None = None) -> RefitDecision:
+        return RefitDecision(self.target, self.new_runs, self.drift, False, reason, comparison)  # noqa: FBT003
 
 
 def refit_model(
@@ -106,11 +91,8 @@ def refit_model(
 ) -> tuple[ApplicationModel, tuple[RefitDecision, ...]]:
     """Replace every target of a model whose challenger predicts the newest runs better.
 
-    Args:
-        model: to refit.
-        records: all runs of the application, including those of the model.
-        settings: how to fit the challengers.
-        previous_runs: target to the number of new runs at the last attempt. The next attempt waits for a quarter more.
+    ``records`` are all runs of the application, including those of the model. ``previous_runs`` maps a target to the
+    number of new runs at the last attempt. The next attempt waits for a quarter more.
     """
     decisions = []
     ordered = sorted((record for record in records if record.started_at), key=lambda run: (run.started_at, run.id))
@@ -134,6 +116,11 @@ def prediction_outcomes(model: ApplicationModel, target: str, records: Sequence[
     ]
 
 
+def scale_outcome(outcome: PredictionOutcome, factor: float) -> PredictionOutcome:
+    """Return the outcome of a prediction times a factor."""
+    return replace(outcome, predicted=outcome.predicted.scaled(factor))
+
+
 def outcome_log_error(outcome: PredictionOutcome) -> float:
     """Return ln(measured ÷ predicted); 0 for a prediction above the lower bound of a run that was cut off."""
     return max(outcome.log_error, 0.0) if outcome.censored else outcome.log_error
@@ -149,77 +136,81 @@ def _refit_target(
     # Runs before the drift do not tell how the application behaves now.
     recent = new[drift.since or 0 :]
     question = _Question(model, target, settings, usable, recent, len(new), drift)
-    reason = _too_early(question, previous_runs)
-    if reason:
-        return model, question.decide(reason)
-    return _judge(question)
+    card = model.card.of(target)
+    reason = too_early(drift, len(recent), len(new), previous_runs, (card.samples if card else 0, "trained on"))
+    return (model, question.keep(reason)) if reason else _judge(question)
 
 
-def _too_early(question: _Question, previous_runs: int) -> str:
-    """Return why a target is left alone for now; empty if it is not."""
-    card = question.model.card.of(question.target)
-    trained, new, recent = card.samples if card else 0, question.new_runs, len(question.recent)
+def too_early(drift: Drift, recent: int, new: int, previous_runs: int, base: tuple[int, str]) -> str:
+    """Return why an estimator is left alone for now; empty if it is not.
+
+    The counts are of the runs since the drift, since the last fit, and at the last attempt. ``base`` has the number of
+    runs of the last fit, and a word for it.
+    """
     if recent < LEAST_NEW:
         return f"{recent} runs since are too few to judge by: {LEAST_NEW} are needed"
-    if not question.drift.detected and new < MORE * trained:
-        return f"it does not drift, and {new} runs are few compared with the {trained} that it was trained on"
-    if new < (1 + MORE) * previous_runs:
-        return f"it was reconsidered with {previous_runs} of these {new} runs"
-    return ""
+    if not drift.detected and new < MORE * base[0]:
+        return f"it does not drift, and {new} runs are few compared with the {base[0]} that it was {base[1]}"
+    return f"it was reconsidered with {previous_runs} of these {new} runs" if new < (1 + MORE) * previous_runs else ""
 
 
-def _challengers(question: _Question) -> list[_Challenger]:
-    """Return the possible replacements, the simplest first: a factor, or a fit on other runs."""
+def _challengers(question: _Question) -> list[tuple[str, _Make]]:
+    """Return the possible replacements by name, the simplest first: a factor, or a fit on other runs."""
     model, target, settings = question.model, question.target, question.settings
     earlier = [record for record in question.usable if record not in question.recent]
 
     def built(part: Sequence[RunRecord], before: Sequence[RunRecord]) -> ApplicationModel:
         records = [*before, *part]
-        options = _options(model, target, records, settings.jobs)
-        return build_model(records, settings.estimators, settings.origin, options, progress=settings.progress)[0]
+        return build_model(records, settings.estimators, settings.origin, _options(model, target, records))[0]
 
     def scaled(part: Sequence[RunRecord]) -> ApplicationModel:
         outcomes = prediction_outcomes(model, target, part)
         ratio, _ = median_ratio(outcomes)
         return _times(model, target, ratio, widening_factor(outcomes, ratio))
 
-    challengers = [
-        _Challenger("every prediction times a factor", scaled),
-        _Challenger("fitted again on all runs", partial(built, before=earlier)),
+    challengers: list[tuple[str, _Make]] = [
+        ("every prediction times a factor", scaled),
+        ("fitted again on all runs", partial(built, before=earlier)),
     ]
     if question.drift.detected:
-        challengers.append(_Challenger("fitted again on the runs since it drifted", partial(built, before=())))
+        challengers.append(("fitted again on the runs since it drifted", partial(built, before=())))
     return challengers
 
 
 def _judge(question: _Question) -> tuple[ApplicationModel, RefitDecision]:
     """Compare the challengers with the model on the newest runs, and install the best one if it is better."""
     model, target, drift = question.model, question.target, question.drift
-    count = max(LEAST_JUDGED, round(JUDGED * len(question.recent)))
-    part, newest = question.recent[:-count], question.recent[-count:]
+    part, newest = split_newest(question.recent)
     before = [outcome_log_error(outcome) for outcome in prediction_outcomes(model, target, newest)]
-    tried: list[tuple[_Challenger, list[float]]] = []
-    for challenger in _challengers(question):
+    tried: list[tuple[str, _Make, list[float]]] = []
+    for name, make in _challengers(question):
         try:
-            outcomes = prediction_outcomes(challenger.make(part), target, newest)
+            outcomes = prediction_outcomes(make(part), target, newest)
         except (InvalidInput, np.linalg.LinAlgError):
             continue  # too few runs, or too few configurations, for an estimator of their own
-        tried.append((challenger, [outcome_log_error(outcome) for outcome in outcomes]))
-    best, after = tried[0]
+        tried.append((name, make, [outcome_log_error(outcome) for outcome in outcomes]))
+    how, best, after = tried[0]
     # A simpler challenger stays unless it is beaten: it extrapolates more safely.
-    for challenger, errors in tried[1:]:
+    for name, make, errors in tried[1:]:
         if is_improvement(compare_errors(after, errors, tried=len(tried))):
-            best, after = challenger, errors
+            how, best, after = name, make, errors
     comparison = compare_errors(before, after, tried=len(tried))
     if not is_improvement(comparison):
-        return model, question.decide(no_improvement(best.how, comparison), comparison)
+        return model, question.keep(no_improvement(how, comparison), comparison)
     why = drift.sentence(target) if drift.detected else f"{question.new_runs} runs have come since it was trained"
-    refitted = best.make(question.recent)
+    refitted = best(question.recent)
     refit = Refit(
-        target, question.settings.origin.trained_at, why, best.how, _name(model, target), _name(refitted, target),
+        target, question.settings.origin.trained_at, why, how, _name(model, target), _name(refitted, target),
         comparison.runs, comparison.before, comparison.after, comparison.p_value, question.recent[-1].started_at,
     )  # fmt: skip
-    return _with_target(model, refitted, refit), question.decide(why, comparison, refit)
+    decision = RefitDecision(target, question.new_runs, drift, True, why, comparison)  # noqa: FBT003
+    return _with_target(model, refitted, refit), decision
+
+
+def split_newest(recent: Sequence[RunT]) -> tuple[Sequence[RunT], Sequence[RunT]]:
+    """Return the runs to fit on, and the newest ones to judge by."""
+    count = max(LEAST_JUDGED, round(JUDGED * len(recent)))
+    return recent[:-count], recent[-count:]
 
 
 def is_improvement(comparison: PairedComparison) -> bool:
@@ -242,31 +233,22 @@ def _name(model: ApplicationModel, target: str) -> str:
     return card.estimator + (f" times {card.factor:.3g}" if card.factor != 1 else "")
 
 
-def _options(model: ApplicationModel, target: str, records: Sequence[RunRecord], jobs: int | None) -> TrainingOptions:
+def _options(model: ApplicationModel, target: str, records: Sequence[RunRecord]) -> TrainingOptions:
     """Return the model's training options for one target, without the features that the model does not have."""
     features = {feature.name: feature for feature in model.features}
     names = {name for record in records for name in record.features}
     numbers = {name for record in records for name, value in record.features.items() if not isinstance(value, str)}
-    card = model.card.of(target)
-    return TrainingOptions(
-        (target,),
-        card.policy if card else "mape",
-        tuple(name for name in (card.scale_features if card else ()) if name in names),
-        tuple(sorted(names - features.keys())),
-        tuple(sorted(name for name in numbers & features.keys() if features[name].categorical)),
-        model.card.seed,
-        jobs,
-    )
+    categories = sorted(name for name in numbers & features.keys() if features[name].categorical)
+    card, unknown = model.card.of(target), sorted(names - features.keys())
+    policy, scale_features = (card.policy, card.scale_features) if card else ("mape", ())
+    scale = tuple(name for name in scale_features if name in names)
+    return TrainingOptions((target,), policy, scale, tuple(unknown), tuple(categories), model.card.seed)
 
 
 def widening_factor(outcomes: Sequence[PredictionOutcome], ratio: float) -> float:
     """Return the factor on the intervals, at least 1, with which they hold LEVEL of the scaled predictions."""
-    scaled = [
-        PredictionOutcome(outcome.predicted.scaled(ratio), outcome.measured)
-        for outcome in outcomes
-        if not outcome.censored
-    ]
-    scores = sorted(abs(outcome.score) for outcome in scaled)
+    uncensored = [outcome for outcome in outcomes if not outcome.censored]
+    scores = sorted(abs(scale_outcome(outcome, ratio).score) for outcome in uncensored)
     rank = min(math.ceil(LEVEL * (len(scores) + 1)), len(scores))
     return max(scores[rank - 1] / NORMAL_90, 1.0) if scores else 1.0
 

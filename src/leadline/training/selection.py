@@ -14,7 +14,6 @@ from leadline.estimators.tabular.registry import Ensemble
 from leadline.training.candidate_race import (
     CandidatePredictions,
     CandidateRace,
-    Progress,
     TaskRunner,
     judged_rows,
     run_serially,
@@ -29,16 +28,10 @@ from leadline.training.cross_validation import (
     join_predictions,
     training_sets,
 )
+from leadline.training.model_card import CandidateErrors
+from leadline.training.records import Progress
 from leadline.uncertainty.conformal import Residuals, calibrate
-from leadline.uncertainty.metrics import (
-    PINBALL_QUANTILE,
-    POLICIES,
-    choose_model,
-    mae,
-    mape,
-    ov_mape,
-    underprediction,
-)
+from leadline.uncertainty.metrics import PINBALL_QUANTILE, POLICIES, choose_model, mae, mape, ov_mape, underprediction
 
 UPPER_BOUND_POLICIES = ("pinball", "cost")
 """Policies that score the upper bound to request instead of the point."""
@@ -49,27 +42,11 @@ EXTRAPOLATIONS_COUNT_AS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateScore:
-    """A candidate's errors on the validation runs, in percent except ``mae`` (the target's unit) and ``policy``.
-
-    ``why_not`` is the reason why a candidate was dropped. Its errors are NaN then; ``mape`` may cover the first folds.
-    """
-
-    candidate: ModelCandidate
-    mape: float = math.nan
-    mae: float = math.nan
-    upp: float = math.nan
-    ov_mape: float = math.nan
-    policy: tuple[float, ...] = ()
-    why_not: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Selection:
     """The chosen candidate and the scores of all.
 
     Attributes:
-        scores: of every candidate, best first.
+        scores: best first.
         recipe: the winner's estimator; an ensemble has its remaining members only.
         factor: HARP's adjustment, 1 without one.
         predicted: for each run, by the candidate chosen without that run's fold. So the choice itself cannot make the
@@ -78,7 +55,7 @@ class Selection:
     """
 
     policy: str
-    scores: tuple[CandidateScore, ...]
+    scores: tuple[CandidateErrors, ...]
     winner: ModelCandidate
     recipe: TabularEstimator
     factor: float
@@ -89,15 +66,15 @@ class Selection:
     def reason(self) -> str:
         """Return the reason why the winner won, as a sentence."""
         best, *worse = [score for score in self.scores if not score.why_not]
-        sentence = f"{best.candidate.name} has {_SCORE_TEXTS[self.policy](best)} on {self.judged_on}"
+        sentence = f"{best.name} has {_SCORE_TEXTS[self.policy](best)} on {self.judged_on}"
         if worse:
-            name, text = worse[0].candidate.name, _SCORE_TEXTS[self.policy](worse[0])
+            name, text = worse[0].name, _SCORE_TEXTS[self.policy](worse[0])
             better = worse[0].policy < best.policy
             sentence += f"; {name} is hardly better, with {text}" if better else f"; the next, {name}, has {text}"
         return sentence
 
 
-_SCORE_TEXTS: Mapping[str, Callable[[CandidateScore], str]] = {
+_SCORE_TEXTS: Mapping[str, Callable[[CandidateErrors], str]] = {
     "mae": lambda score: f"a mean error of {score.mae:.3g}",
     "mape": lambda score: f"a mean error of {score.mape:.1f} %",
     "wtm": lambda score: f"{score.upp:.0f} % under-predicted and a mean over-prediction of {score.ov_mape:.1f} %",
@@ -116,25 +93,15 @@ def select_candidate(
     extrapolations: Sequence[SampleSplit] = (),
     scale_features: Sequence[str] = (),
     seed: int = 0,
-    run: TaskRunner | None = None,
+    run: TaskRunner = run_serially,
     progress: Progress = lambda *_: None,
 ) -> Selection:
     """Score every candidate and return the one that ``policy`` chooses.
 
     Full-scale runs decide where there are any, because users ask about those; otherwise all held-out runs do. A
-    candidate far behind the best on one fold is not fitted on the next ones.
-
-    Args:
-        splits: cross-validation folds.
-        estimators: by name.
-        policy: a key of ``POLICIES``.
-        few: few full-scale runs. Fewer candidates compete, because one of many would win by luck on a few runs.
-        many: so many runs that candidates are fitted on both scales only.
-        extrapolations: splits by size of the scaled-down runs, judged in addition to the folds.
-        scale_features: the features that carry scale.
-        seed: of all random choices.
-        run: runs the fits, by default in this process.
-        progress: called before each fit.
+    candidate far behind the best on one fold is not fitted on the next ones. With ``few`` full-scale runs, fewer
+    compete, because one of many would win by luck. With ``many`` runs, they are fitted on both scales only.
+    ``extrapolations`` are splits by size of the scaled-down runs, judged in addition to the folds.
 
     Raises:
         InvalidInput: no candidate can be fitted on so few runs.
@@ -146,29 +113,25 @@ def select_candidate(
     sets = training_sets(samples, all_runs=few or many)
     candidates = [ModelCandidate(name, training_set) for name in estimators for training_set in sets]
     fits = len(estimators) * (len(sets) * len(splits) + len(extrapolations))
-    race = CandidateRace(candidates, estimators, scale_features, seed, run or run_serially, progress, fits)
+    race = CandidateRace(candidates, estimators, scale_features, seed, run, progress, fits)
     race.extrapolate(extrapolations)
     race.fold(splits)
     finishers = race.finishers()
     if not finishers:
-        raise InvalidInput(
-            f"no estimator can be fitted on so few runs: {next(iter(race.why_not.values()), 'none is known')}"
-        )
-    competitors = dict(finishers)
-    if not few and not any(split.blocked for split in splits):
-        for candidate, predictions in finishers.items():
-            adjusted = predictions.times(cross_adjustments(predictions.folds))
-            competitors[replace(candidate, adjusted=True)] = adjusted
+        why = next(iter(race.why_not.values()), "none is known")
+        raise InvalidInput(f"no estimator can be fitted on so few runs: {why}")
+    adjustable = {} if few or any(split.blocked for split in splits) else finishers
+    competitors = finishers | {
+        replace(candidate, adjusted=True): predictions.times(cross_adjustments(predictions.folds))
+        for candidate, predictions in adjustable.items()
+    }
     dropped = [
-        CandidateScore(candidate, race.error_of(candidate), why_not=why) for candidate, why in race.why_not.items()
+        CandidateErrors(candidate.name, race.error_of(candidate), why_not=why)
+        for candidate, why in race.why_not.items()
     ]
+    dropped.sort(key=lambda errors: math.inf if errors.mape is None else errors.mape)
     ensembles = [name for name, estimator in estimators.items() if isinstance(estimator, Ensemble)]
-    ballot = _Ballot.of(competitors, policy, ensembles)
-    return _choose(ballot, competitors, sorted(dropped, key=_by_error), race.recipe, policy)
-
-
-def _by_error(score: CandidateScore) -> float:
-    return math.inf if math.isnan(score.mape) else score.mape
+    return _choose(_Ballot.of(competitors, policy, ensembles), competitors, dropped, race.recipe, policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +168,9 @@ class _Ballot:
         )
 
     def best(self, policy: str, *, without: int | None = None) -> ModelCandidate:
-        """Return the candidate that the policy chooses; ``without`` leaves out a fold.
+        """Return the candidate that the policy chooses, or a preferred one that is hardly worse (``NEAR``).
 
-        A preferred candidate replaces the best one where it is hardly worse (``NEAR``). With few or no full-scale runs
-        the ensembles are preferred: these runs cannot show which functional form holds farther out, and the median of
-        several goes least astray. The fit on the runs of both scales is preferred in any case.
+        ``without`` leaves out a fold.
         """
         rows = np.repeat(np.arange(len(self.measured)), np.where(self.fold == without, 0, self.counts))
         if not len(rows):
@@ -219,6 +180,8 @@ class _Ballot:
         measured = self.measured[rows].tolist()
         best = by_name[choose_model(policy, measured, points)]
         both_scales = replace(best, training_set=TrainingRuns.BOTH)
+        # With few or no full-scale runs the ensembles are preferred: these runs cannot show which functional form holds
+        # farther out, and the median of several goes least astray.
         preferred = [
             *(candidate for candidate in self.predictions if candidate.estimator in self.preferred),
             *(self.predictions.keys() & {both_scales}),
@@ -236,7 +199,7 @@ class _Ballot:
 def _choose(
     ballot: _Ballot,
     competitors: Mapping[ModelCandidate, CandidatePredictions],
-    dropped: Sequence[CandidateScore],
+    dropped: Sequence[CandidateErrors],
     recipe_of: Callable[[ModelCandidate], TabularEstimator],
     policy: str,
 ) -> Selection:
@@ -247,17 +210,10 @@ def _choose(
     scores = []
     for candidate, predictions in competitors.items():
         points = predictions.folds.point[judged].tolist()
-        scores.append(
-            CandidateScore(
-                candidate,
-                mape(measured, points),
-                mae(measured, points),
-                underprediction(measured, points),
-                ov_mape(measured, points),
-                ballot.score(candidate, policy),
-            )
-        )
-    scores.sort(key=lambda score: (score.candidate != best, score.policy))
+        upp, over = underprediction(measured, points), ov_mape(measured, points)
+        errors = (mape(measured, points), mae(measured, points), upp, over, ballot.score(candidate, policy))
+        scores.append(CandidateErrors(candidate.name, *errors))
+    scores.sort(key=lambda score: (score.name != best.name, score.policy))
     factor = 1.0
     if best.adjusted:
         plain = competitors[replace(best, adjusted=False)].folds
@@ -298,7 +254,5 @@ def _judged_values(predictions: CandidatePredictions, policy: str) -> tuple[Arra
 
 
 def _upper_bounds(predictions: OutOfFoldPredictions, residuals: Residuals) -> Array:
-    calibration = calibrate(residuals)
-    return calibration.upper(
-        predictions.point, predictions.spread, predictions.beyond, predictions.scales, 1 - PINBALL_QUANTILE
-    )
+    inputs = (predictions.point, predictions.spread, predictions.beyond, predictions.scales)
+    return calibrate(residuals).upper(*inputs, 1 - PINBALL_QUANTILE)

@@ -52,6 +52,7 @@ def _state(name: str) -> State:
     return read_arrays(read_shipped(name))
 
 
+@cache
 def shipped_network() -> GraphNetwork:
     """Return the network that comes with Leadline.
 

@@ -5,9 +5,11 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 
 from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
@@ -33,6 +35,7 @@ METRIC_COLUMNS = frozenset(
      "cgroup_memory_bytes", "processes", "read_bytes", "written_bytes")
 )  # fmt: skip
 """Columns that are measured, and so are never features."""
+EMPTY: Mapping[str, Value] = MappingProxyType({})
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
@@ -43,25 +46,18 @@ def read_tables(
     without: Sequence[str] = (),
     device_of: DeviceOf = lambda _: None,
 ) -> tuple[RunRecord, ...]:
-    """Read a table, or every table of a folder.
-
-    Args:
-        path: a file or a folder.
-        targets: names of measured columns.
-        without: names of columns to leave out.
-        device_of: the catalog.
+    """Read a table, or every table of a folder, without some columns; ``targets`` are measured columns.
 
     Raises:
         InvalidInput: a file cannot be read, or has a wrong row; the message names the line.
     """
-    if not path.is_dir():
-        return _read_table(path, tuple(targets), frozenset(without), device_of)
-    files = sorted(file for file in path.iterdir() if file.name.endswith(TABLE_SUFFIXES) and file.name[0] != ".")
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.name.endswith(TABLE_SUFFIXES) and file.name[0] != ".")
     if not files:
         raise InvalidInput(f"the folder {path} holds no table: put {', '.join(TABLE_SUFFIXES[:2])} files of runs there")
-    return tuple(
-        record for file in files for record in _read_table(file, tuple(targets), frozenset(without), device_of)
-    )
+    tables = [_read_table(file, tuple(targets), frozenset(without), device_of) for file in files]
+    return tuple(record for table in tables for record in table)
 
 
 def _read_table(
@@ -121,19 +117,16 @@ def _text(path: Path) -> str:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
 
 
+@dataclass(slots=True)
 class _RunTable:
     """The rows of one file, each with its line number; ``at`` is the place of a row."""
 
-    def __init__(
-        self,
-        path: Path,
-        columns: list[str],
-        rows: list[tuple[int, dict[str, str]]],
-        targets: tuple[str, ...],
-        without: frozenset[str],
-    ) -> None:
-        self.path, self.columns, self.rows, self.targets, self.without = path, columns, rows, targets, without
-        self.units: dict[str, str] = {}
+    path: Path
+    columns: list[str]
+    rows: list[tuple[int, dict[str, str]]]
+    targets: tuple[str, ...]
+    without: frozenset[str]
+    units: dict[str, str] = field(default_factory=dict)
 
     def exported(self, device_of: DeviceOf) -> tuple[RunRecord, ...]:
         """Read the columns of ``leadline history export``."""
@@ -141,13 +134,13 @@ class _RunTable:
         measured = [name for name in self.columns if name.startswith("measured_")]
         requested = [name for name in self.columns if name.startswith("asked_")]
         nodes = [name for name in self.columns if name.startswith("node_") and self._is_kept(name)]
-        values = self._values([*parameters, *measured, *requested])
+        values = {name: self._column(name) for name in (*parameters, *measured, *requested)}
         return tuple(
             self._record(
                 at,
+                {name.removeprefix("parameter_"): values[name].get(at) for name in parameters},
+                {name.removeprefix("measured_"): values[name].get(at) for name in measured},
                 features=self._resources(at, values) | self._node(at, nodes, device_of),
-                parameters={name.removeprefix("parameter_"): values[name].get(at) for name in parameters},
-                metrics={name.removeprefix("measured_"): values[name].get(at) for name in measured},
                 limits={
                     "elapsed_s": values.get("asked_walltime_s", {}).get(at),
                     "host_memory_bytes": values.get("asked_memory_bytes_per_node", {}).get(at),
@@ -159,14 +152,9 @@ class _RunTable:
     def plain(self) -> tuple[RunRecord, ...]:
         """Read any table: targets and ``METRIC_COLUMNS`` are measured, the other columns are parameters."""
         metrics = [name for name in self.columns if name in self.targets or name in METRIC_COLUMNS]
-        parameters = [
-            name
-            for name in self.columns
-            if name not in BOOKKEEPING | {*metrics}
-            and self._is_kept(name)
-            and not name.startswith(("predicted_", "asked_"))
-        ]
-        values = self._values([*parameters, *metrics])
+        named = [name for name in self.columns if not name.startswith(("predicted_", "asked_"))]
+        parameters = [name for name in named if name not in BOOKKEEPING | {*metrics} and self._is_kept(name)]
+        values = {name: self._column(name) for name in (*parameters, *metrics)}
         for at, target in product(range(len(self.rows)), self.targets):
             if at not in values[target] and self._state(at) is JobState.COMPLETED:
                 raise InvalidInput(
@@ -175,10 +163,8 @@ class _RunTable:
         return tuple(
             self._record(
                 at,
-                features={},
-                parameters={name: values[name].get(at) for name in parameters},
-                metrics={name: values[name].get(at) for name in metrics},
-                limits={},
+                {name: values[name].get(at) for name in parameters},
+                {name: values[name].get(at) for name in metrics},
             )
             for at in range(len(self.rows))
         )
@@ -189,10 +175,10 @@ class _RunTable:
     def _record(
         self,
         at: int,
-        features: dict[str, Value],
         parameters: dict[str, Value | None],
         metrics: dict[str, Value | None],
-        limits: dict[str, Value | None],
+        features: Mapping[str, Value] = EMPTY,
+        limits: Mapping[str, Value | None] = EMPTY,
     ) -> RunRecord:
         line, row = self.rows[at]
         filled = {name: value for name, value in parameters.items() if value is not None}
@@ -254,16 +240,14 @@ class _RunTable:
         return JobState.TIMEOUT if row.get("censored", "").casefold() in ("true", "1", "yes") else JobState.COMPLETED
 
     def _scale(self, at: int) -> Scale:
-        row = self.rows[at][1]
-        scale = row.get("scale", "").upper()
+        scale = self.rows[at][1].get("scale", "")
         try:
-            return Scale(scale) if scale else Scale.FULL_SCALE
+            return Scale(scale.upper()) if scale else Scale.FULL_SCALE
         except ValueError as error:
-            raise InvalidInput(
-                f"{self._at(at)}: scale is {row['scale']!r}; write SD (scaled down) or FS (full scale)"
-            ) from error
+            fix = "write SD (scaled down) or FS (full scale)"
+            raise InvalidInput(f"{self._at(at)}: scale is {scale!r}; {fix}") from error
 
-    def _numbers(self, at: int, cells: dict[str, Value | None]) -> dict[str, float]:
+    def _numbers(self, at: int, cells: Mapping[str, Value | None]) -> dict[str, float]:
         numbers = {}
         for name, value in cells.items():
             if isinstance(value, str):
@@ -272,11 +256,8 @@ class _RunTable:
                 numbers[name] = float(value)
         return numbers
 
-    def _values(self, names: Iterable[str]) -> dict[str, dict[int, Value]]:
-        """Return the values by column and row, without empty cells."""
-        return {name: self._column(name) for name in names}
-
     def _column(self, name: str) -> dict[int, Value]:
+        """Return the values of a column by row, without empty cells."""
         cells = {at: row[name] for at, (_, row) in enumerate(self.rows) if row[name]}
         if not cells:
             if name.startswith(("measured_", "asked_")):

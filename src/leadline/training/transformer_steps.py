@@ -62,15 +62,13 @@ class StepModel:
         predicted, untested = self.law.predict(steps), self.law.untested_spread(steps)
         spread, groups = tested_spread(predicted.spread, untested), step_groups(steps, predicted.extrapolation)
         low, high = np.empty(len(steps)), np.empty(len(steps))
-        for name in np.unique(groups):
-            rows, scores = groups == name, self._scores_of(str(name))
+        for group in np.unique(groups).tolist():
+            # Else the scores of all generations, extrapolations first for an extrapolation.
+            wider = ALL + BEYOND if group.endswith(BEYOND) else ALL
+            rows = groups == group
+            scores = next(self.scores[name] for name in (group, wider, ALL) if name in self.scores)
             low[rows], high[rows] = scores.interval(predicted.point[rows], spread[rows], level, untested[rows])
         return predicted.point, low, high
-
-    def _scores_of(self, group: str) -> NormalizedScores:
-        """Return the scores of a group, or else of all generations, extrapolations first for an extrapolation."""
-        wider = ALL + BEYOND if group.endswith(BEYOND) else ALL
-        return next(self.scores[name] for name in (group, wider, ALL) if name in self.scores)
 
     def dump(self) -> State:
         """Return the state as arrays."""
@@ -91,10 +89,8 @@ def load_step_model(state: State) -> StepModel:
 
 def step_groups(steps: Sequence[TransformerStep], extrapolation: Array) -> Texts:
     """Return the group of each step for the scores: its GPU's generation, and whether it extrapolates."""
-    names = [
-        gpu_generation(step.device) + BEYOND * bool(far) for step, far in zip(steps, extrapolation > 0, strict=True)
-    ]
-    return np.array(names, np.str_)
+    suffixes = [BEYOND * bool(far) for far in extrapolation > 0]
+    return np.array([gpu_generation(step.device) + end for step, end in zip(steps, suffixes, strict=True)], np.str_)
 
 
 def tested_spread(spread: Array, untested: Array) -> Array:

@@ -17,8 +17,8 @@ from leadline.core.runs import Measurement, Scale
 from leadline.estimators.tabular import registry
 from leadline.history.sqlite import SqliteHistory
 from leadline.training import model as models
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
-from leadline.training.records import run_records
+from leadline.training.build import TrainingOrigin, build_model
+from leadline.training.records import TrainingOptions, run_records
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def home(tmp_path, quick):
 
 def slower(first, count, times):
     draw = random.Random(first)  # noqa: S311
-    found = []
+    runs = []
     for number in range(count):
         run = make_run(first + number, epochs=draw.randint(20, 60), samples=draw.randint(20, 100) * 1000,
                        cores=draw.choice((1, 2, 4)), kind=draw.choice("ab"), scale=Scale.FULL_SCALE,
                        noise=draw.gauss(0, 0.02))  # fmt: skip
         took = Measurement(run.measured["elapsed_s"].value * times, "s", "test")
-        found.append(replace(run, measured={**run.measured, "elapsed_s": took}))
-    return found
+        runs.append(replace(run, measured={**run.measured, "elapsed_s": took}))
+    return runs
 
 
 def keep(folder, runs):
@@ -64,15 +64,15 @@ def estimate(seconds):
     return Estimate(Target("node"), "roofline", Basis(Tier.SPECS), Interval(seconds, seconds / 3, seconds * 3))
 
 
-def predicted(first, count, times, tags=None, told=1.0):
-    """Return runs of a job without a model, each predicted at ``told`` times what the estimator itself says."""
+def predicted(first, count, times, tags=None, scale=1.0):
+    """Return runs of a job without a model, each predicted at ``scale`` times what the estimator itself says."""
     draw = random.Random(first)  # noqa: S311
-    found = []
+    runs = []
     for number in range(count):
         run = make_run(first + number, epochs=draw.randint(1, 50), name="bare", tags=tags)
         seconds = run.measured["elapsed_s"].value / times
-        found.append(replace(run, predicted=estimate(seconds * told * draw.lognormvariate(0, 0.05))))
-    return found
+        runs.append(replace(run, predicted=estimate(seconds * scale * draw.lognormvariate(0, 0.05))))
+    return runs
 
 
 def test_a_model_is_replaced_and_the_older_one_kept_beside(home):
@@ -85,7 +85,7 @@ def test_a_model_is_replaced_and_the_older_one_kept_beside(home):
     (line,) = models.load_model(path).card.refits
     assert line.older == f"older/{Path(lesson.older).name}"
     assert line.older in path.with_suffix(".md").read_text()
-    assert [one.name for one in path.parent.glob("*.npz")] == ["net.npz"]
+    assert [file.name for file in path.parent.glob("*.npz")] == ["net.npz"]
 
 
 def test_a_rejected_refit_is_not_repeated(home):
@@ -124,18 +124,18 @@ def test_an_application_without_a_model_is_corrected_and_estimates_say_so(tmp_pa
     keep(tmp_path, predicted(100, 30, 2.5))
     (lesson,) = retrain(folder=tmp_path)
     assert (lesson.replaced, lesson.estimator) == (True, "roofline")
-    told, tags = correct_estimate(estimate(100.0), "bare", folder=tmp_path)
-    assert pytest.approx(told.elapsed_s.point, rel=0.05) == 250
-    assert told.elapsed_s.high / told.elapsed_s.low < 2
+    corrected, tags = correct_estimate(estimate(100.0), "bare", folder=tmp_path)
+    assert pytest.approx(corrected.elapsed_s.point, rel=0.05) == 250
+    assert corrected.elapsed_s.high / corrected.elapsed_s.low < 2
     assert pytest.approx(float(tags[CORRECTED_TAG + "elapsed_s"]), rel=0.05) == 2.5
-    assert "fitted to 30 runs of bare" in told.notes[0]
+    assert "fitted to 30 runs of bare" in corrected.notes[0]
     assert (estimate(100.0), {}) == correct_estimate(estimate(100.0), "another", folder=tmp_path)
 
 
 def test_predictions_that_were_corrected_are_counted_without_it(tmp_path, quick):
     keep(tmp_path, predicted(100, 30, 2.5))
     retrain(folder=tmp_path)
-    keep(tmp_path, predicted(200, 30, 2.5, {CORRECTED_TAG + "elapsed_s": "2.5"}, told=2.5))
+    keep(tmp_path, predicted(200, 30, 2.5, {CORRECTED_TAG + "elapsed_s": "2.5"}, scale=2.5))
     (lesson,) = retrain(folder=tmp_path)
     assert not lesson.replaced
     assert (

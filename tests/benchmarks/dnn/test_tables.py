@@ -36,8 +36,8 @@ def test_every_refusal_is_counted_and_all_are_asked_for():
 def test_splits_of_one_kind_are_joined_row_by_row():
     ones = np.ones(2)
     parts = [
-        SplitResult("t", name, ones * 100, {"Leadline": ones * told}, ones * 90, ones * 110, np.array(["a", name]))
-        for name, told in (("x", 110.0), ("y", 130.0))
+        SplitResult("t", name, ones * 100, {"Leadline": ones * predicted}, ones * 90, ones * 110, np.array(["a", name]))
+        for name, predicted in (("x", 110.0), ("y", 130.0))
     ]
     whole = joined_split("t", "both", parts, mape=25.0)
     assert pytest.approx(20.0) == whole.rows()[0].value
@@ -54,25 +54,25 @@ def test_the_nearest_row_is_the_nearest_in_deviations():
 
 def test_boosting_learns_a_step_of_positive_values():
     x = np.arange(200.0)[:, None]
-    told = boosted_rows(x, np.where(x[:, 0] < 100, 1.0, 100.0), np.array([[10.0], [190.0]]))
-    assert pytest.approx([1.0, 100.0], rel=0.1) == told
+    predicted = boosted_rows(x, np.where(x[:, 0] < 100, 1.0, 100.0), np.array([[10.0], [190.0]]))
+    assert pytest.approx([1.0, 100.0], rel=0.1) == predicted
 
 
 @pytest.mark.parametrize("table", ["collectives", "llm_training", "whole_runs", "decode"])
 @pytest.mark.timeout(300)
 def test_a_table_beats_every_plain_method_on_every_split(data, table):
     assert table in TABLES
-    for one in table_splits(table, data, quick=True):
-        if isinstance(one, RefusedSplit):
-            assert one.questions == one.refused > 0
-            assert one.guessed > 20
+    for split in table_splits(table, data, quick=True):
+        if isinstance(split, RefusedSplit):
+            assert split.questions == split.refused > 0
+            assert split.guessed > 20
             continue
-        medians = {name: float(np.nanmedian(one.errors(name))) for name in one.answers}
-        means = {name: float(np.nanmean(one.errors(name))) for name in one.answers}
-        assert min(means, key=means.get) == "Leadline", (one.name, means)
-        assert medians["Leadline"] <= 1.5 * min(medians.values()), (one.name, medians)
-        assert (one.low <= one.answers["Leadline"]).all()
-        assert (one.answers["Leadline"] <= one.high).all()
+        medians = {name: float(np.nanmedian(split.errors(name))) for name in split.answers}
+        means = {name: float(np.nanmean(split.errors(name))) for name in split.answers}
+        assert min(means, key=means.get) == "Leadline", (split.name, means)
+        assert medians["Leadline"] <= 1.5 * min(medians.values()), (split.name, medians)
+        assert (split.low <= split.answers["Leadline"]).all()
+        assert (split.answers["Leadline"] <= split.high).all()
 
 
 def test_the_shipped_law_is_what_the_data_teach(data):

@@ -28,7 +28,7 @@ def test_training_brings_the_steps_near_what_was_measured(graph_rows, network):
     )
     measured = graph_rows.steps.step_s
     before, after = (
-        np.abs(np.log(said / measured)).mean() for said in (untrained, network_steps(graph_rows, network, ALL))
+        np.abs(np.log(steps / measured)).mean() for steps in (untrained, network_steps(graph_rows, network, ALL))
     )
     assert before > 0.3
     assert after < before / 3
@@ -36,23 +36,23 @@ def test_training_brings_the_steps_near_what_was_measured(graph_rows, network):
 
 def test_the_same_seed_gives_the_same_network(graph_rows):
     how = GnnTraining(epochs=3, batch=2)
-    one, other = (network_steps(graph_rows, train_network(graph_rows, ALL, how), ALL) for _ in range(2))
-    assert one.tolist() == other.tolist()
+    first, second = (network_steps(graph_rows, train_network(graph_rows, ALL, how), ALL) for _ in range(2))
+    assert first.tolist() == second.tolist()
     another = network_steps(graph_rows, train_network(graph_rows, ALL, GnnTraining(epochs=3, batch=2, seed=1)), ALL)
-    assert one.tolist() != another.tolist()
+    assert first.tolist() != another.tolist()
 
 
 def test_what_is_written_is_read_and_says_the_same(tmp_path, graph_rows, network):
     card = card_of(graph_rows, SHORT, *[graph_rows.steps.step_s * 1.1] * 2)
     write(tmp_path, onnx_network(network, graph_rows.batch(ALL)), card)
     assert card == msgspec.json.decode((tmp_path / "gnn.json").read_bytes(), type=NetworkCard)
-    told = load_network((tmp_path / "gnn.onnx").read_bytes(), "gnn.onnx").step_s(graph_rows.batch(ALL))
-    assert pytest.approx(network_steps(graph_rows, network, ALL), rel=1e-4) == told
+    predicted = load_network((tmp_path / "gnn.onnx").read_bytes(), "gnn.onnx").step_s(graph_rows.batch(ALL))
+    assert pytest.approx(network_steps(graph_rows, network, ALL), rel=1e-4) == predicted
 
 
 def test_figures_are_percentages():
-    told = figures(np.array([1.0, 1.0, 2.0]), np.array([1.1, 0.8, 2.0]))
-    assert pytest.approx(told) == {"mape": 10.0, "median": 10.0, "p90": 18.0, "n": 3.0}
+    errors = figures(np.array([1.0, 1.0, 2.0]), np.array([1.1, 0.8, 2.0]))
+    assert pytest.approx(errors) == {"mape": 10.0, "median": 10.0, "p90": 18.0, "n": 3.0}
 
 
 def test_a_wrong_number_of_arguments_is_told(capsys):

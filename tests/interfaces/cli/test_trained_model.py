@@ -12,9 +12,9 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.runs import Measurement, Run, Scale
 from leadline.estimators.tabular.registry import ESTIMATORS
 from leadline.interfaces.cli.main import main
-from leadline.training.build import TrainingOptions, TrainingOrigin, build_model
+from leadline.training.build import TrainingOrigin, build_model
 from leadline.training.model import save_model
-from leadline.training.records import run_records
+from leadline.training.records import TrainingOptions, run_records
 
 NODE = {"node_cpu": "Intel(R) Xeon(R) Gold 6148 CPU @ 2.40GHz", "node_hz": "3700000000"}
 ASK = ("--set", "steps=4000", "--set", "kind=b")
@@ -55,8 +55,8 @@ def test_one_configuration_is_estimated_with_its_interval_and_basis(capsys, mode
     code, out, _ = run(capsys, "estimate", model, *ASK, "--set", "cores=4", "--json")
     document = json.loads(out)
     assert code == 0
-    said = (document["schema"], document["application"], document["basis"]["tier"])
-    assert said == ("leadline.estimate/1", "solver", "learned")
+    fields = (document["schema"], document["application"], document["basis"]["tier"])
+    assert fields == ("leadline.estimate/1", "solver", "learned")
     assert pytest.approx(15.0, rel=0.2) == document["elapsed_s"]["point"]
     assert document["elapsed_s"]["low"] < document["elapsed_s"]["point"] < document["elapsed_s"]["high"]
     assert any("linear" in reason for reason in document["basis"]["reasons"])
@@ -132,11 +132,11 @@ def test_when_nothing_fits_the_reasons_and_the_smallest_change_are_shown(capsys,
 
 
 def test_asking_loads_no_library_that_only_training_needs(model):
-    asked = ["recommend", model, *ASK, "--on", "Pitzer:cpu", "--json"]
+    words = ["recommend", model, *ASK, "--on", "Pitzer:cpu", "--json"]
     script = (
         "import sys; from leadline.interfaces.cli.main import main; code = main(sys.argv[1:]); "
         "heavy = [name for name in ('sklearn', 'scipy', 'matplotlib', 'torch') if name in sys.modules]; "
         "sys.exit(code or ', '.join(heavy) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", script, *asked], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,7 +1,8 @@
 """The verb ``adapt``: a few measured steps of a device make its estimates better."""
 
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -40,6 +41,7 @@ from leadline.training.adapted_steps import (
     save_adapted_steps,
 )
 from leadline.training.measurements import MEASUREMENTS_SUFFIX, MeasuredPoint, MeasurementOutcome, read_measurements
+from leadline.training.records import Progress
 from leadline.training.shipped_models import shipped_op_utilization
 
 WORKLOAD_COLUMN, SECONDS_COLUMN = "workload", "step_s"
@@ -57,14 +59,7 @@ CHANNELS_LAST = ".to(memory_format=torch.channels_last)"
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """One measured step.
-
-    Attributes:
-        workload: the workload that was run.
-        step_s: measured time of a step in seconds.
-        where: the row in words, for messages.
-        model: name shared by the steps of one model at different batches.
-    """
+    """One measured step; ``model`` is shared by the steps of one model at different batches."""
 
     workload: Workload
     step_s: float
@@ -85,9 +80,7 @@ def measured_steps(path: Path, most: int) -> Iterator[tuple[list[MeasuredStep], 
         yield _read_table(path)[:most], None
         return
     measurements = read_measurements(path)
-    points = [point for point in measurements.points if point.outcome is MeasurementOutcome.OK and _traceable(point)][
-        :most
-    ]
+    points = [measured for measured in measurements.points if _is_traceable(measured)][:most]
     if not points:
         raise InvalidInput(f"{path} has no completed eager step of training or inference: measure longer")
     with TemporaryDirectory(prefix="leadline-adapt-") as folder:
@@ -101,9 +94,8 @@ def _read_table(path: Path) -> list[MeasuredStep]:
             columns = reader.fieldnames or []
             rows = [(f"line {reader.line_num} of {path}", row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(
-            f"{path} cannot be read ({error}): give a CSV table, or a file of leadline measure"
-        ) from error
+        fix = "give a CSV table, or a file of leadline measure"
+        raise InvalidInput(f"{path} cannot be read ({error}): {fix}") from error
     if missing := [column for column in (WORKLOAD_COLUMN, SECONDS_COLUMN) if column not in columns]:
         raise InvalidInput(
             f"{path} has no column {missing[0]}: it needs {WORKLOAD_COLUMN} and {SECONDS_COLUMN}, and may have "
@@ -140,18 +132,18 @@ def _seconds(text: str, where: str) -> float:
     return step_s
 
 
-def _traceable(measured: MeasuredPoint) -> bool:
-    """Return whether the point is an eager step, which a trace can repeat, of a model that this kit has."""
-    return measured.point.phase in tuple(Phase) and not measured.point.compiled and measured.point.model in SPECS
+def _is_traceable(measured: MeasuredPoint) -> bool:
+    """Return whether the point is a completed eager step, which a trace can repeat, of a model that this kit has."""
+    point, completed = measured.point, measured.outcome is MeasurementOutcome.OK
+    return completed and point.phase in tuple(Phase) and not point.compiled and point.model in SPECS
 
 
 def _step_of_point(measured: MeasuredPoint, folder: Path, path: Path) -> MeasuredStep:
     point = measured.point
     name = f"{point.model}-{point.size}{'-last' if point.channels_last else ''}".replace(":", "-").replace(".", "-")
     file = folder / f"{name}.py"
-    file.write_text(
-        MODEL_FILE.format(name=point.model, size=point.size, layout=CHANNELS_LAST if point.channels_last else "")
-    )
+    layout = CHANNELS_LAST if point.channels_last else ""
+    file.write_text(MODEL_FILE.format(name=point.model, size=point.size, layout=layout))
     kind = SPECS[point.model].kind
     sizes = {"image": (3, point.size, point.size)}.get(kind, (point.size,))
     workload = Workload(
@@ -164,18 +156,12 @@ def _step_of_point(measured: MeasuredPoint, folder: Path, path: Path) -> Measure
         checkpointing=point.checkpointing,
         name=measured.key,
     )
-    if measured.step_s is None:
-        raise InvalidInput(f"the point {measured.key} of {path} has no step time: delete its line")
-    return MeasuredStep(
-        workload, measured.step_s, f"the point {measured.key} of {path.name}", f"{point.model} {point.size}"
-    )
+    where = f"the point {measured.key} of {path.name}"
+    return MeasuredStep(workload, measured.step_s or 0.0, where, f"{point.model} {point.size}")
 
 
 MAX_ERROR = 0.5
 """An estimator with a larger error on left-out models is not kept: the steps contradict each other."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step, its number and the number of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +176,7 @@ class AdaptAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _TracedStep:
-    """A measured step with its graph and its estimate."""
+    """A measured step with its graph and its estimate before adaptation."""
 
     step: MeasuredStep
     job: TracedJob
@@ -199,7 +185,7 @@ class _TracedStep:
 
 def adapt(
     path: Path, tools: Toolbox, *, device: str | None = None, most: int = 50, keep: bool = True,
-    folder: Path | None = None, progress: Progress = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> AdaptAnswer:  # fmt: skip
     """Adapt the estimators of a device to the measured steps of a file, and keep the result for ``estimate``.
 
@@ -209,7 +195,6 @@ def adapt(
         device: device name in the catalog; a measured file names its own.
         most: maximum number of steps to use; each is traced, which takes seconds.
         keep: write the result to the user's data folder.
-        folder: folder of the results; the user's data folder by default.
         progress: called with each step that is traced.
 
     Raises:
@@ -217,9 +202,9 @@ def adapt(
         Untraceable: a model could not be traced.
         LeadlineError: the result cannot be written; raised before tracing starts.
     """
-    target_folder = folder or settings.adapted_dir()
+    folder = settings.adapted_dir()
     if keep:
-        settings.require_writable(target_folder)
+        settings.require_writable(folder)
     if most < LEAST_STEPS:
         raise InvalidInput(f"--most is {most}, but it must be at least {LEAST_STEPS}")
     with measured_steps(path, most) as (steps, named):
@@ -228,14 +213,22 @@ def adapt(
         traced = []
         for number, step in enumerate(steps, 1):
             progress(step.where, number, len(steps))
-            traced.append(_traced(step, target, tools))
+            job = Tracer(tools, step.workload).job_for(target)
+            estimate_s = tools.estimator.estimate(step.workload, job, target).step_s
+            if estimate_s is None:
+                raise InvalidInput(f"{step.where} cannot be estimated on {target.name}: delete it")
+            traced.append(_TracedStep(step, job, estimate_s.point))
     if len(steps) < LEAST_STEPS:
         raise InvalidInput(f"{path} has {len(steps)} steps, but at least {LEAST_STEPS} are needed")
     records, laws = _adapt_groups(target, traced, path, notes)
     card = AdaptedCard(schema=ADAPTED_SCHEMA, device=target.name, records=tuple(records))
-    adapted = AdaptedSteps(card, laws if laws.models else None)
-    file = _save(adapted, adapted_steps_path(target_folder, target)) if keep else None
-    return AdaptAnswer(target.name, card.records, file, tuple(notes))
+    file = adapted_steps_path(folder, target)
+    if keep:
+        try:
+            save_adapted_steps(AdaptedSteps(card, laws if laws.models else None), file)
+        except OSError as error:
+            raise settings.unwritable(folder, error.strerror) from error
+    return AdaptAnswer(target.name, card.records, str(file) if keep else None, tuple(notes))
 
 
 def _adapt_groups(
@@ -244,7 +237,10 @@ def _adapt_groups(
     """Return the records of each group and of all steps, and the refitted op-utilization models."""
     records: list[AdaptedRecord] = []
     models = OpUtilizationModels({})
-    for (group, channels_last), rows in _by_group(traced, device).items():
+    groups: dict[tuple[StepGroup, bool], list[_TracedStep]] = defaultdict(list)
+    for step in traced:
+        groups[find_step_group(step.job.step, device), is_channels_last(step.job.step)].append(step)
+    for (group, channels_last), rows in groups.items():
         if len(rows) < LEAST_STEPS:
             continue
         best = _best(device, rows)
@@ -276,23 +272,6 @@ def _device(name: str | None, path: Path, tools: Toolbox) -> Device:
         return calibrated[0] if len(calibrated) == 1 else tools.catalog.device(name)
     except UnknownName as error:
         raise InvalidInput(f"{error} Name the device with --device, or run leadline calibrate on it first") from error
-
-
-def _traced(step: MeasuredStep, device: Device, tools: Toolbox) -> _TracedStep:
-    """Return the step with its graph and its estimate before adaptation."""
-    job = Tracer(tools, step.workload).job_for(device)
-    estimate_s = tools.estimator.estimate(step.workload, job, device).step_s
-    if estimate_s is None:
-        raise InvalidInput(f"{step.where} cannot be estimated on {device.name}: delete it")
-    return _TracedStep(step, job, estimate_s.point)
-
-
-def _by_group(traced: Sequence[_TracedStep], device: Device) -> dict[tuple[StepGroup, bool], list[_TracedStep]]:
-    """Return the steps of each group and memory layout."""
-    groups: dict[tuple[StepGroup, bool], list[_TracedStep]] = {}
-    for step in traced:
-        groups.setdefault((find_step_group(step.job.step, device), is_channels_last(step.job.step)), []).append(step)
-    return groups
 
 
 def _best(device: Device, traced: Sequence[_TracedStep]) -> AdaptedEstimator:
@@ -333,17 +312,9 @@ def _to_record(best: AdaptedEstimator, group: StepGroup | None, source: str, *, 
     )  # fmt: skip
 
 
-def _save(adapted: AdaptedSteps, path: Path) -> str:
-    try:
-        save_adapted_steps(adapted, path)
-    except OSError as error:
-        raise settings.unwritable(path.parent, error.strerror) from error
-    return str(path)
-
-
-def forget_device(device: str, tools: Toolbox, folder: Path | None = None) -> str:
+def forget_device(device: str, tools: Toolbox) -> str:
     """Delete the adaptation of a device and return its file; ``LeadlineError`` if there is none."""
-    path = adapted_steps_path(folder or settings.adapted_dir(), tools.catalog.device(device))
+    path = adapted_steps_path(settings.adapted_dir(), tools.catalog.device(device))
     if not path.is_file():
         raise LeadlineError(f"{device} is not adapted on this machine: run leadline adapt")
     path.unlink()

@@ -45,11 +45,10 @@ class GraphSummary:
 
 @dataclass(frozen=True, slots=True)
 class EstimateAnswer:
-    """Estimates of one workload on every target, with notes and assumptions.
+    """Estimates of one workload on every target, with the notes of the tracer.
 
     Attributes:
         left_out: a sentence per partition that cannot be estimated.
-        notes: notes of the tracer.
         assumed: value of each option that was not given, if the model, the script or a default sets it.
     """
 
@@ -95,12 +94,8 @@ class Tracer:
 
 def _check_batch(workload: Workload, job: TracedJob) -> TracedJob:
     """Refuse ``--batch`` if it differs from the batch of a traced script."""
-    script_batch = job.loop.batch
-    if (
-        workload.model.kind is ModelKind.COMMAND
-        and script_batch is not None
-        and workload.batch not in (None, script_batch)
-    ):
+    script_batch, is_script = job.loop.batch, workload.model.kind is ModelKind.COMMAND
+    if is_script and script_batch is not None and workload.batch not in (None, script_batch):
         raise InvalidInput(
             f"--batch is {workload.batch}, but the script's own is {script_batch}: set it in the script's "
             "options, as in -- python train.py --batch-size 64"
@@ -162,9 +157,8 @@ def add_cost(estimate: Estimate, place: ResolvedTarget) -> Estimate:
     if estimate.elapsed_s is None:
         return _without_cost(estimate, "the elapsed time is unknown")
     billing = place.partition.billing
-    hourly = compute_charge(
-        billing, request_for_estimate(estimate, place.partition, DEFAULT_RISK).resources, 1.0, place.partition.node
-    )
+    resources = request_for_estimate(estimate, place.partition, DEFAULT_RISK).resources
+    hourly = compute_charge(billing, resources, 1.0, place.partition.node)
     if hourly is None:
         return _without_cost(estimate, f"a rate of {place.name} is unknown")
     return replace(estimate, cost=estimate.elapsed_s.scaled(hourly / HOUR_S), currency=billing.currency)

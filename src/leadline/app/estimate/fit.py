@@ -9,7 +9,7 @@ from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate, Interval, Target
 from leadline.core.fit import ChangeCost, FitChange, FitReport, MemoryCheck, MemorySnapshot, ServingCapacity
 from leadline.core.graph import OpGraph, StorageCategory, TracedJob
-from leadline.core.hardware import Device, DeviceKind
+from leadline.core.hardware import DeviceKind
 from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
 from leadline.estimators.memory import device as xla_memory
@@ -104,14 +104,8 @@ def fit(
 ) -> list[FitReport]:
     """Return whether the workload fits, for each distinct device among the targets named by ``on``.
 
-    Args:
-        workload: the job.
-        tools: the adapters of the verbs.
-        on: names of targets.
-        risk: accepted probability of running out of memory, between 0 and 1.
-        changes: look for the largest batch, and for changes that would make the job fit.
-        picture: add the memory over time of a step.
-        progress: called with each variant.
+    ``risk`` is the accepted probability of running out of memory. ``changes`` looks for the largest batch, and for
+    changes that would make the job fit; ``picture`` adds the memory over time of a step.
 
     Raises:
         InvalidInput: a target is unknown, the risk is out of range, or the workload cannot be used.
@@ -119,16 +113,14 @@ def fit(
     """
     if not 0 < risk < 1:
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
-    places = list(
-        {_memory_key(place): place for place in resolve_targets(tools.catalog, on, workload.gpus).targets}.values()
-    )
+    targets = resolve_targets(tools.catalog, on, workload.gpus).targets
+    places = list({_memory_key(place): place for place in targets}.values())
     tracer = Tracer(tools, workload)
     tracers = {workload: tracer}
     answers = []
     for place, estimate in zip(places, estimate_targets(places, tracer), strict=True):
-        batch = (
-            workload.batch or tracer.first_job.loop.batch or (workload.inputs[0].shape[0] if workload.inputs else None)
-        )
+        inputs = workload.inputs[0].shape[0] if workload.inputs else None
+        batch = workload.batch or tracer.first_job.loop.batch or inputs
         question = _Question(tools, workload, place, risk, progress, tracers)
         answer = _with_parts(question, _answer(question, estimate, batch, changes=changes))
         answers.append(replace(answer, moments=tuple(_memory_timeline(question, estimate))) if picture else answer)
@@ -146,9 +138,7 @@ def _with_parts(question: _Question, answer: FitReport) -> FitReport:
         parts = host_parts(workload, job, device)
         notes.append(describe_pinning_assumption(job, parts))
     served = estimate_serving(workload, job, answer.estimate, first) if first.kind == "GPU" else None
-    return replace(
-        answer, notes=(*answer.notes, *filter(None, notes)), serving=served, host_parts_bytes=parts
-    )  # fmt: skip
+    return replace(answer, notes=(*answer.notes, *filter(None, notes)), serving=served, host_parts_bytes=parts)
 
 
 def _memory_key(place: ResolvedTarget) -> tuple[object, ...]:
@@ -176,7 +166,8 @@ def _answer(question: _Question, estimate: Estimate, batch: int | None, *, chang
         changes_tried = _changes(question, answer, refused)
         helping = [change for change in changes_tried if change.check.needed_bytes < HELPS * checks[0].needed_bytes]
         helping += _larger_devices(question, answer)
-        changed = tuple(sorted(_without_dominated(helping), key=_change_order))
+        undominated = [change for change in helping if not any(_dominates(better, change) for better in helping)]
+        changed = tuple(sorted(undominated, key=_change_order))
         answer = replace(answer, changes=changed, notes=(*answer.notes, *refused))
     return answer
 
@@ -241,22 +232,16 @@ def _checks(estimate: Estimate, place: ResolvedTarget, risk: float) -> Iterator[
 def _with_batch(question: _Question, answer: FitReport) -> FitReport:
     """Return the answer with the largest batch that fits."""
     if not can_change(question.workload) or answer.batch is None:
-        why = (
-            "the script sets the batch"
-            if question.workload.model.kind is ModelKind.COMMAND
-            else "the file sets the batch"
-        )
-        return replace(answer, why_no_batch=why)
+        source = "script" if question.workload.model.kind is ModelKind.COMMAND else "file"
+        return replace(answer, why_no_batch=f"the {source} sets the batch")
     first = answer.checks[0]
 
     def needed(batch: int) -> float:
         if batch == answer.batch:
             return first.needed_bytes
         question.progress(f"batch {batch}")
-        memory_check = next(
-            _checks(question.estimate(with_batch(question.workload, batch)), question.place, question.risk)
-        )
-        return memory_check.needed_bytes
+        estimate = question.estimate(with_batch(question.workload, batch))
+        return next(_checks(estimate, question.place, question.risk)).needed_bytes
 
     return replace(answer, largest_batch=largest_batch(needed, float(first.there_bytes or 0), answer.batch))
 
@@ -304,28 +289,17 @@ def _expandable_segments(question: _Question, answer: FitReport) -> Iterator[Fit
 
 
 def _change_of(question: _Question, answer: FitReport, variant: WorkloadVariant) -> FitChange:
-    estimate = question.estimate(variant.workload)
+    estimate, before = question.estimate(variant.workload), answer.estimate
     memory_check = next(_checks(estimate, question.place, question.risk))
+    slower = costlier = None
+    if estimate.step_s is not None and before.step_s is not None:
+        # For the same samples, relative to the unchanged job.
+        samples = _samples(variant.workload, answer.batch) / _samples(question.workload, answer.batch)
+        slower = estimate.step_s.point / before.step_s.point / samples
+        costlier = slower * variant.workload.gpus / question.workload.gpus
     return FitChange(
-        variant.description,
-        variant.options,
-        variant.cost,
-        memory_check,
-        estimate.step_s,
-        *_ratios(question, answer, variant, estimate),
+        variant.description, variant.options, variant.cost, memory_check, estimate.step_s, slower, costlier
     )
-
-
-def _ratios(
-    question: _Question, answer: FitReport, variant: WorkloadVariant, estimate: Estimate
-) -> tuple[float | None, float | None]:
-    """Return (time, cost) for the same samples, relative to the unchanged job."""
-    before = answer.estimate
-    if estimate.step_s is None or before.step_s is None:
-        return None, None
-    samples = _samples(variant.workload, answer.batch) / _samples(question.workload, answer.batch)
-    slower = estimate.step_s.point / before.step_s.point / samples
-    return slower, slower * variant.workload.gpus / question.workload.gpus
 
 
 def _samples(workload: Workload, batch: int | None) -> float:
@@ -339,9 +313,13 @@ def _larger_devices(question: _Question, answer: FitReport) -> Iterator[FitChang
     needed, current = answer.checks[0].needed_bytes, question.place.device
     if current.kind is DeviceKind.CPU:
         return
-    candidates = [device for device in question.tools.catalog.devices() if _has_enough_memory(device, current, needed)]
+    same_kind = [
+        device
+        for device in question.tools.catalog.devices()
+        if device.kind is current.kind and device.vendor == current.vendor and (device.memory_bytes or 0) >= needed
+    ]
     count = 0
-    for device in sorted(candidates, key=lambda device: (device.memory_bytes or 0, device.name)):
+    for device in sorted(same_kind, key=lambda device: (device.memory_bytes or 0, device.name)):
         question.progress(device.name)
         place = ResolvedTarget(Target(device.name, gpus=question.workload.gpus), device)
         estimate = question.at(place, question.workload)
@@ -359,19 +337,8 @@ def _larger_devices(question: _Question, answer: FitReport) -> Iterator[FitChang
             return
 
 
-def _has_enough_memory(device: Device, current: Device, needed_bytes: float) -> bool:
-    """Return whether a device of the same vendor and kind has enough memory."""
-    return (
-        device.kind is current.kind and device.vendor == current.vendor and (device.memory_bytes or 0) >= needed_bytes
-    )
-
-
-def _without_dominated(changes: Sequence[FitChange]) -> list[FitChange]:
-    """Leave out a change if a subset of its options fits too and is as fast."""
-    return [change for change in changes if not any(_dominates(better, change) for better in changes)]
-
-
 def _dominates(change: FitChange, dominated: FitChange) -> bool:
+    """Return whether a subset of the options fits too and is as fast."""
     words, more = set(change.options), set(dominated.options)
     if not change.fits or not words or not words < more or change.slower is None or dominated.slower is None:
         return False

@@ -21,7 +21,6 @@ from leadline.estimators.step_time.adaptation import ScaledKernels
 from leadline.estimators.step_time.fitted_kernels import FittedKernels
 from leadline.estimators.step_time.learned_kernels import KernelTableFactory as KernelTables
 from leadline.estimators.step_time.learned_kernels import LearnedKernels, kernel_table_factory
-from leadline.estimators.step_time.network import GraphNetwork
 from leadline.estimators.step_time.op_table import index_ops
 from leadline.estimators.step_time.op_utilization_kernels import OpTableFactory as OpTables
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, StepSetting, is_channels_last
@@ -35,7 +34,7 @@ from leadline.estimators.step_time.selection import (
 )
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.estimators.step_time.swept_kernels import SweptKernels, fit_calibration
-from leadline.training.adapted_steps import AdaptedRecord, AdaptedSteps, adapted_steps_path, read_adapted_steps
+from leadline.training.adapted_steps import AdaptedSteps, adapted_steps_path, read_adapted_steps
 from leadline.training.array_files import keep_cached, load_cached
 from leadline.training.shipped_files import read_shipped
 from leadline.training.shipped_models import (
@@ -43,6 +42,7 @@ from leadline.training.shipped_models import (
     shipped_accuracy,
     shipped_black_box,
     shipped_kernels,
+    shipped_network,
     shipped_op_utilization,
 )
 
@@ -51,25 +51,20 @@ MADE_OF = "made_of"
 
 
 def _fit_sweep(device: Device) -> FittedKernels:
-    """Return the shipped kernels fitted to the sweep of ``device``.
-
-    The fit takes seconds, so its result is cached in a file. It is redone when the calibration or the shipped kernels
-    change, or when the file is damaged or cannot be written.
-    """
-    path = settings.swept_dir() / f"{device.file_stem}.npz"
+    """Return the shipped kernels fitted to the sweep of ``device``."""
+    # The fit takes seconds, so its result is cached in a file. It is redone when the calibration or the shipped kernels
+    # change, or when the file is damaged or cannot be written.
+    path = settings.data_dir() / "swept" / f"{device.file_stem}.npz"
     made_of = hashlib.sha256(read_shipped(KERNELS_FILE) + to_json(device).encode()).hexdigest()
-    fitted = _load(load_cached(path), made_of)
+
+    def restore(state: State) -> FittedKernels | None:
+        return FittedKernels.load(state) if strings(state[MADE_OF]) == (made_of,) else None
+
+    fitted = load_cached(path, restore)
     if fitted is None:
         fitted = fit_calibration(shipped_kernels(), device).for_device(device.name)
         keep_cached(path, {**fitted.dump(), MADE_OF: text_array([made_of])})
     return shipped_kernels().merge(fitted)
-
-
-def _load(state: State | None, made_of: str) -> FittedKernels | None:
-    try:
-        return FittedKernels.load(state) if state is not None and strings(state[MADE_OF]) == (made_of,) else None
-    except (ValueError, KeyError):
-        return None
 
 
 swept_kernels = RecentCache(_fit_sweep)
@@ -80,6 +75,7 @@ Raises:
 """
 
 
+_op_tables: OpTables = RecentCache(index_ops)
 LAW, NETWORK, SPECS = OpUtilizationKernels.name, NetworkKernels.name, RooflineKernels.name
 BLACK_BOX = BlackBoxKernels.name
 
@@ -111,9 +107,8 @@ def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
         except InvalidInput as error:
             refused.append(f"the {record.estimator} (error {record.error:.0%}) does not apply: {error}")
     why = (f"the interval is an assumption: no measured steps are like this job ({group})", *refused)
-    return _BUILDERS[SweptKernels.name if device.is_calibrated else SPECS](
-        _KernelRequest(device, graph, UNMEASURED_SPREAD, why)
-    )
+    name = SweptKernels.name if device.is_calibrated else SPECS
+    return _BUILDERS[name](_KernelRequest(device, graph, UNMEASURED_SPREAD, why))
 
 
 def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> KernelModel:
@@ -142,11 +137,9 @@ def _kernels_on(device: Device) -> str:
 
 
 def _ranked_records(device: Device, graph: OpGraph, group: StepGroup) -> list[AccuracyRecord]:
-    """Return the records of the available estimators, the smallest error first.
-
-    If swept kernels have no record of a group, the record of kernels without a sweep is used.
-    """
+    """Return the records of the available estimators, the smallest error first."""
     kernels, records = _kernels_on(device), shipped_accuracy()
+    # If swept kernels have no record of a group, that of kernels without a sweep is used.
     if not any(record.estimator == kernels and record.group == group for record in records):
         unswept = [record for record in records if record.estimator == LearnedKernels.name and record.group == group]
         records += tuple(
@@ -160,16 +153,8 @@ def _ranked_records(device: Device, graph: OpGraph, group: StepGroup) -> list[Ac
 def _op_utilization(request: _KernelRequest) -> KernelModel:
     return OpUtilizationKernels(
         shipped_op_utilization(), request.device, request.graph, devices=shipped_device, spread=request.spread,
-        reasons=request.reasons, tables=_op_tables(),
+        reasons=request.reasons, tables=_op_tables,
     )  # fmt: skip
-
-
-def _kernels(request: _KernelRequest) -> KernelModel:
-    return _fitted_kernels(LearnedKernels, shipped_kernels(), request)
-
-
-def _swept(request: _KernelRequest) -> KernelModel:
-    return _fitted_kernels(SweptKernels, swept_kernels(request.device), request)
 
 
 def _fitted_kernels(kind: type[LearnedKernels], fitted: FittedKernels, request: _KernelRequest) -> KernelModel:
@@ -181,7 +166,7 @@ def _fitted_kernels(kind: type[LearnedKernels], fitted: FittedKernels, request: 
 
 def _network(request: _KernelRequest) -> KernelModel:
     setting = _setting(request)
-    return NetworkKernels(_graph_network(), request.device, setting, spread=request.spread, reasons=request.reasons)
+    return NetworkKernels(shipped_network(), request.device, setting, spread=request.spread, reasons=request.reasons)
 
 
 def _black_box(request: _KernelRequest) -> KernelModel:
@@ -193,19 +178,18 @@ def _setting(request: _KernelRequest) -> StepSetting:
     """Return the step setting of the newest release with training data."""
     # Raises for kernels without training data.
     _op_utilization(request)
-    return max(
-        shipped_op_utilization().settings_for(request.device, request.graph), key=lambda setting: setting.release
-    )
-
-
-def _specs(request: _KernelRequest) -> KernelModel:
-    return RooflineKernels(request.device, spread=request.spread, reasons=request.reasons)
+    known_settings = shipped_op_utilization().settings_for(request.device, request.graph)
+    return max(known_settings, key=lambda setting: setting.release)
 
 
 _BUILDERS: dict[str, Callable[[_KernelRequest], KernelModel]] = {
-    LAW: _op_utilization, LearnedKernels.name: _kernels, SweptKernels.name: _swept, NETWORK: _network, SPECS: _specs,
+    LAW: _op_utilization,
+    LearnedKernels.name: lambda request: _fitted_kernels(LearnedKernels, shipped_kernels(), request),
+    SweptKernels.name: lambda request: _fitted_kernels(SweptKernels, swept_kernels(request.device), request),
+    NETWORK: _network,
     BLACK_BOX: _black_box,
-}  # fmt: skip
+    SPECS: lambda request: RooflineKernels(request.device, spread=request.spread, reasons=request.reasons),
+}
 
 _NAMES = {
     EstimatorChoice.OP_UTILIZATION: LAW, EstimatorChoice.NETWORK: NETWORK, EstimatorChoice.BLACK_BOX: BLACK_BOX,
@@ -220,20 +204,8 @@ def shipped_device(name: str) -> Device:
 
 
 @cache
-def _op_tables() -> OpTables:
-    return RecentCache(index_ops)
-
-
-@cache
 def _kernel_tables() -> KernelTables:
     return kernel_table_factory(shipped_kernels())
-
-
-@cache
-def _graph_network() -> GraphNetwork:
-    from leadline.training.shipped_models import shipped_network  # noqa: PLC0415 - onnxruntime loads on use
-
-    return shipped_network()
 
 
 Shipped = Callable[[Device, TracedJob], KernelModel]
@@ -247,21 +219,19 @@ def adapted_kernels(device: Device, job: TracedJob, folder: Path, shipped: Shipp
         InvalidInput: the file of the device cannot be read.
     """
     adapted = load_adapted_steps(device, folder)
-    record = (
-        adapted.card.find(find_step_group(job.step, device), channels_last=is_channels_last(job.step))
-        if adapted
-        else None
-    )
-    if adapted is None or record is None:
+    if adapted is None:
         return None
-    why = (_reason(record),)
+    record = adapted.card.find(find_step_group(job.step, device), channels_last=is_channels_last(job.step))
+    if record is None:
+        return None
+    reason = (
+        f"adapted to {record.runs} measured steps of {record.group or 'all kinds of job'} ({record.source}): error "
+        f"{record.error:.0%} on left-out models, {record.before:.0%} before"
+    )
     if record.by_law and adapted.laws is not None:
-        return ScaledKernels(
-            OpUtilizationKernels(adapted.laws, device, job.step, devices=shipped_device, spread=record.spread),
-            1.0,
-            reasons=why,
-        )
-    return ScaledKernels(shipped(device, job), record.factor, record.spread, why)
+        refitted = OpUtilizationKernels(adapted.laws, device, job.step, devices=shipped_device, spread=record.spread)
+        return ScaledKernels(refitted, 1.0, reasons=(reason,))
+    return ScaledKernels(shipped(device, job), record.factor, record.spread, (reason,))
 
 
 def load_adapted_steps(device: Device, folder: Path) -> AdaptedSteps | None:
@@ -277,11 +247,3 @@ def load_adapted_steps(device: Device, folder: Path) -> AdaptedSteps | None:
 @lru_cache(maxsize=8)
 def _read(path: Path, _changed_ns: int) -> AdaptedSteps:
     return read_adapted_steps(path)
-
-
-def _reason(record: AdaptedRecord) -> str:
-    kind = record.group or "all kinds of job"
-    return (
-        f"adapted to {record.runs} measured steps of {kind} ({record.source}): error "
-        f"{record.error:.0%} on left-out models, {record.before:.0%} before"
-    )

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from leadline.app import settings
-from leadline.core.errors import LeadlineError
 from leadline.core.queues import AccountedJob, QueueWait
 from leadline.core.units import DAY_S
 from leadline.training.array_files import keep_cached, load_cached
@@ -39,18 +37,9 @@ def learn_queue(system: str, jobs: Sequence[AccountedJob]) -> LearnedQueue:
     moments = [(job.submitted_s, job.started_s, job.ended_s) for job in jobs]
     # One second later, so that no job of the accounting is submitted at the same moment.
     now_s = max(at_s for moment in moments for at_s in moment if at_s is not None) + 1.0
-    path = settings.waits_dir() / f"{system.lower().replace('/', '-')}.npz"
-    learned = _load_cached(path, now_s)
-    if learned is None:
+    path = settings.data_dir() / "waits" / f"{system.lower().replace('/', '-')}.npz"
+    learned = load_cached(path, load_queue_wait_model)
+    if learned is None or not 0 <= now_s - learned.learned_until_s < VALID_S:
         learned = fit_queue_wait_model(jobs, now_s)
         keep_cached(path, learned.dump())
     return LearnedQueue(learned, jobs, now_s)
-
-
-def _load_cached(path: Path, now_s: float) -> QueueWaitModel | None:
-    state = load_cached(path)
-    try:
-        learned = None if state is None else load_queue_wait_model(state)
-    except (LeadlineError, ValueError, KeyError):
-        return None
-    return learned if learned is not None and 0 <= now_s - learned.learned_until_s < VALID_S else None

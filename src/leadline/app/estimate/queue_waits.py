@@ -69,29 +69,23 @@ def add_waits(
     waits: dict[tuple[str, str, ResourceSpec], QueueWait] = {}
     notes: list[str] = []
     for system, queue in queues.items():
-        requests = {
-            (candidate.partition.name, candidate.request): None
-            for candidate in candidates
-            if candidate.system.name == system
-        }
+        here = [candidate for candidate in candidates if candidate.system.name == system]
+        partitions = {candidate.partition.name for candidate in here}
         started = _started_partitions(queue)
-        any_known = any(partition in started for partition, _ in requests)
-        for (partition, request), wait in predict_queue_waits(queue, list(requests)).items():
+        requests = [(candidate.partition.name, candidate.request) for candidate in here]
+        for (partition, request), wait in predict_queue_waits(queue, requests).items():
             waits[system, partition, request] = wait
-        missing = sorted({partition for partition, _ in requests} - started)
-        if missing:
+        if missing := sorted(partitions - started):
             notes.append(
                 f"waits in {', '.join(missing)} of {system} are unknown: the accounting has no started job there"
             )
-        if any_known:
+        if partitions & started:
             moment = datetime.fromtimestamp(queue.now_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
             notes.append(f"waits at {system} are those of its queue at {moment}")
-    timed = [
-        replace(candidate, wait=waits.get((candidate.system.name, candidate.partition.name, candidate.request)))
-        if queues
-        else candidate
-        for candidate in candidates
-    ]
+    if not queues:
+        return list(candidates), ()
+    keys = [(candidate.system.name, candidate.partition.name, candidate.request) for candidate in candidates]
+    timed = [replace(candidate, wait=waits.get(key)) for candidate, key in zip(candidates, keys, strict=True)]
     return timed, tuple(notes)
 
 
@@ -131,7 +125,7 @@ def _to_job(key: str, user: str, partition: str, request: ResourceSpec) -> Accou
 
 
 def _run_sacct(name: str, runner: ProcessRunner) -> str:
-    """Return the output of this machine's ``sacct`` for the last ``ACCOUNTING_DAYS``."""
+    """Return the output of this machine's ``sacct`` for the last ``DAYS``."""
     fix = f"on that system write its accounting to a file, and pass it with --waits {name}=FILE"
     try:
         done = runner(sacct_command(DAYS), env=SACCT_ENVIRONMENT, timeout_s=PATIENCE_S)

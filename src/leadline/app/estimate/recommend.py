@@ -20,12 +20,7 @@ def recommend(
 ) -> Recommendation:
     """Return the configurations that satisfy ``constraints``, best first, among the systems named by ``on`` (or all).
 
-    Args:
-        workload: the job.
-        tools: the adapters of the verbs.
-        constraints: deadline, budget and risk.
-        on: systems or partitions.
-        waits: ``SYSTEM`` or ``SYSTEM=FILE``: job accounting; the queue wait there counts too.
+    ``waits`` names job accounting, ``SYSTEM`` or ``SYSTEM=FILE`` each; the queue wait there counts too.
 
     Raises:
         InvalidInput: a system is unknown, a value is out of range, or the workload cannot be used.

@@ -19,8 +19,7 @@ def select_kernels(device: Device, job: TracedJob, choice: EstimatorChoice | Non
 
     Raises:
         InvalidInput: the catalog lacks a spec that every estimator needs, the chosen estimator does not cover the
-            device,
-            or its adaptation cannot be read.
+            device, or its adaptation cannot be read.
         MissingExtra: the choice needs a package that is not installed.
     """
     folder = settings.adapted_dir()
@@ -35,10 +34,7 @@ def select_kernels(device: Device, job: TracedJob, choice: EstimatorChoice | Non
 def select_shipped_kernels(device: Device, job: TracedJob, choice: EstimatorChoice | None = None) -> KernelModel:
     """Return the kernel model without adapted steps: the choice, a CPU's calibration, or the most accurate estimator.
 
-    Raises:
-        InvalidInput: the catalog lacks a spec that every estimator needs, or the chosen estimator does not cover the
-            device.
-        MissingExtra: the choice needs a package that is not installed.
+    Raises as ``select_kernels``.
     """
     if device.kind is not DeviceKind.GPU:
         return _kernels_without_training_data(device, choice)
@@ -78,6 +74,7 @@ def predict_decoder_step(
         return None
     from leadline.app.estimate.kernel_models import load_adapted_steps  # noqa: PLC0415 - numpy loads on use
     from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group  # noqa: PLC0415 - see above
+    from leadline.training import transformer_steps  # noqa: PLC0415 - see above
 
     group = StepGroup(Domain.LANGUAGE, "half", "training")
     if find_step_group(job.step, device) != group:
@@ -85,24 +82,17 @@ def predict_decoder_step(
     adapted = load_adapted_steps(device, settings.adapted_dir())
     if adapted is not None and any(record.group == group for record in adapted.card.records):
         return None
-    return _whole_step(workload, job, device, nodes, interconnect)
-
-
-def _whole_step(
-    workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
-) -> WholeStep | None:
-    from leadline.training.transformer_steps import predict_decoder_step, shipped_step_model, shipped_step_model_errors  # noqa: PLC0415 - numpy loads on use
-
+    model = transformer_steps.shipped_step_model()
     try:
-        prediction = predict_decoder_step(
-            shipped_step_model(), job, workload, device, nodes=nodes, interconnect=interconnect
+        prediction = transformer_steps.predict_decoder_step(
+            model, job, workload, device, nodes=nodes, interconnect=interconnect
         )
     except InvalidInput:
         # Another architecture, precision or vendor: the kernels are estimated one by one.
         return None
     if prediction.beyond > MAX_EXTRAPOLATION:
         return None
-    card = shipped_step_model_errors()
+    card = transformer_steps.shipped_step_model_errors()
     errors = [figures["mape"] for figures in card.errors.values()]
     why = (
         f"estimated with the {DECODER_MODEL}: errors of {min(errors):.0f} to {max(errors):.0f} % on held-out steps of "

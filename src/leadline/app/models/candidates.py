@@ -134,17 +134,13 @@ class _Spelling:
     def _name(self, feature: str, name: str) -> str:
         """Return the runs' name of a model if they had it, else its own name."""
         if (feature, name) not in self._names:
-            choices = self.known[feature].choices if feature in self.known else ()
-            matching = (
-                str(choice) for choice in choices if is_same_model(str(choice), name) or self._alike(str(choice), name)
-            )
+            choices = map(str, self.known[feature].choices if feature in self.known else ())
+            device = self._devices.get(name.casefold())
+            # The catalog knows several names of a device.
+            aliases = [alias for alias, named in self._devices.items() if device and named.name == device.name]
+            matching = (choice for choice in choices if is_same_model(choice, name) or choice.casefold() in aliases)
             self._names[feature, name] = next(matching, name)
         return self._names[feature, name]
-
-    def _alike(self, first_name: str, second_name: str) -> bool:
-        """Return whether both names are of one device of the catalog."""
-        first, second = self._devices.get(first_name.casefold()), self._devices.get(second_name.casefold())
-        return first is not None and second is not None and first.name == second.name
 
 
 ESTIMATOR = "trained model"
@@ -168,7 +164,6 @@ class PlacedConfiguration:
         values: the configuration, one object for all nodes.
         row: the features of the model: the configuration's and the node's.
         share: the request without limits.
-        unseen: hardware that no run had.
     """
 
     node: CandidateNode
@@ -177,37 +172,6 @@ class PlacedConfiguration:
     share: ResourceSpec
     gpus: int
     unseen: UnseenHardware | None
-
-
-@dataclass(slots=True)
-class BatchPredictor:
-    """Predicts distinct rows once each, all at once."""
-
-    model: TrainedModel
-    _known: dict[tuple[tuple[str, Value], ...], int] = field(default_factory=dict)
-    _rows: list[dict[str, Value]] = field(default_factory=list)
-    _intervals: dict[str, list[Interval]] = field(default_factory=dict)
-
-    def add(self, row: dict[str, Value]) -> int:
-        """Add a row, and return the number of its prediction."""
-        key = tuple(row.items())
-        if key not in self._known:
-            self._known[key] = len(self._rows)
-            self._rows.append(row)
-        return self._known[key]
-
-    def predict(self) -> None:
-        """Predict every target that a recommendation needs, for all rows."""
-        for target in self.model.targets:
-            if target in TARGETS and self._rows:
-                prediction = self.model.predict(target, self._rows)
-                columns = zip(prediction.point, prediction.low, prediction.high, strict=True)
-                self._intervals[target] = [Interval(*column, prediction.level) for column in columns]
-
-    def interval(self, target: str, number: int) -> Interval | None:
-        """Return the prediction of a row; ``None`` if the model does not have the target."""
-        intervals = self._intervals.get(target)
-        return None if intervals is None else intervals[number]
 
 
 def place_configurations(
@@ -219,6 +183,7 @@ def place_configurations(
     features = {feature.name: feature for feature in model.features}
     if "partition" in features:
         figures["partition"] = node.partition.name
+    # Many configurations share their resources, and so their request.
     requests: dict[tuple[Value | None, ...], ResourceSpec | Refusal] = {}
     unseen_hardware: dict[bool, UnseenHardware | None] = {}
     placed = []
@@ -242,11 +207,8 @@ def place_configurations(
 
 def _beyond(model: TrainedModel, row: Mapping[str, Value]) -> UnseenHardware | None:
     """Return the node features outside the runs; the model itself widens the interval for them."""
-    names = [
-        feature.name
-        for feature in model.features
-        if feature.used and (feature.role is FeatureRole.NODE or feature.name == "partition")
-    ]
+    used = [feature for feature in model.features if feature.used]
+    names = [feature.name for feature in used if feature.role is FeatureRole.NODE or feature.name == "partition"]
     sentences = [sentence for sentence in model.beyond(row) if sentence.partition(" ")[0] in names] if names else []
     return UnseenHardware(0.0, f"{'; '.join(sentences)}: wider interval", model=False) if sentences else None
 
@@ -291,36 +253,42 @@ def as_count(value: Value) -> int:
     return int(value) if not isinstance(value, str) else 0
 
 
-@dataclass(slots=True)
-class CandidateBuilder:
-    """Builds a candidate from each placed configuration."""
+def build_candidates(
+    placed: Sequence[PlacedConfiguration], model: TrainedModel, constraints: Constraints
+) -> list[PlacementCandidate]:
+    """Return each placed configuration with its estimate, request and cost."""
+    # Nodes with the same hardware share a row, so each distinct one is predicted once, all at once.
+    keys = [tuple(case.row.items()) for case in placed]
+    rows = dict(zip(keys, (case.row for case in placed), strict=True))
+    numbers = {key: number for number, key in enumerate(rows)}
+    intervals: dict[str, list[Interval]] = {}
+    for target in model.targets:
+        if target in TARGETS and rows:
+            predicted = model.predict(target, list(rows.values()))
+            columns = zip(predicted.point, predicted.low, predicted.high, strict=True)
+            intervals[target] = [Interval(*column, predicted.level) for column in columns]
+    builder = _CandidateBuilder(model, constraints, intervals)
+    return [builder.candidate(case, numbers[key]) for case, key in zip(placed, keys, strict=True)]
 
-    model: TrainedModel
-    constraints: Constraints
-    asker: BatchPredictor
-    _basis: Basis = field(init=False)
-    _prices: dict[tuple[object, ...], float | None] = field(default_factory=dict)
-    _names_place: bool = field(init=False)
-    _known: dict[tuple[int, float], tuple[Interval | None, ...]] = field(default_factory=dict)
-    _commands: dict[tuple[object, ...], tuple[str, ...]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._names_place = any("{partition}" in word for word in self.model.command)
-        self._basis = Basis(Tier.LEARNED, tuple(self.model.basis))
+class _CandidateBuilder:
+    """Builds candidates from the predicted intervals, and keeps what many candidates share."""
+
+    def __init__(self, model: TrainedModel, constraints: Constraints, intervals: Mapping[str, list[Interval]]) -> None:
+        self.model, self.constraints, self.intervals = model, constraints, intervals
+        self._names_place = any("{partition}" in word for word in model.command)
+        self._basis = Basis(Tier.LEARNED, tuple(model.basis))
+        self._prices: dict[tuple[object, ...], float | None] = {}
+        self._known: dict[tuple[int, float], tuple[Interval | None, ...]] = {}
+        self._commands: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def candidate(self, case: PlacedConfiguration, number: int) -> PlacementCandidate:
-        """Return a configuration on a node with its estimate, request and cost."""
+        """Return a configuration on a node, predicted in row ``number``."""
         elapsed, memory, gpu = self._intervals(case, number)
         node, partition, share = case.node, case.node.partition, case.share
         place = (node.system.name or None, partition.name, partition.node.name)
-        request = build_request(
-            elapsed,
-            None if share.memory_bytes_per_node else memory,
-            share,
-            partition,
-            self.constraints.risk,
-            self.constraints.weights,
-        )
+        free_memory = None if share.memory_bytes_per_node else memory
+        request = build_request(elapsed, free_memory, share, partition, self.constraints.risk, self.constraints.weights)
         hourly = self._hourly(node, request.resources)
         estimate = Estimate(
             Target(node.device.name, *place, case.gpus, share.nodes),
@@ -357,10 +325,10 @@ class CandidateBuilder:
         if key not in self._commands:
             values = case.values
             cores, memory = values.get("cores"), case.share.memory_bytes_per_node
+            cores_per_task = None if cores is None else math.ceil(as_count(cores) / case.share.nodes)
+            gpus_per_node = math.ceil(case.gpus / case.share.nodes)
             resources = ResourceSpec(
-                cores_per_task=None if cores is None else math.ceil(as_count(cores) / case.share.nodes),
-                gpus_per_node=math.ceil(case.gpus / case.share.nodes),
-                memory_bytes_per_node=memory,
+                cores_per_task=cores_per_task, gpus_per_node=gpus_per_node, memory_bytes_per_node=memory
             )
             configuration = Configuration(values, resources, case.node.partition.name)
             self._commands[key] = fill_command(self.model.command, configuration)
@@ -370,7 +338,8 @@ class CandidateBuilder:
         """Return the predictions of a row; the time is widened for hardware that no run had."""
         key = (number, case.unseen.spread if case.unseen else 0.0)
         if key not in self._known:
-            elapsed, *memory = (self.asker.interval(target, number) for target in TARGETS)
+            rows = (self.intervals.get(target) for target in TARGETS)
+            elapsed, *memory = (None if row is None else row[number] for row in rows)
             if elapsed is not None and case.unseen is not None:
                 elapsed = case.unseen.widen(elapsed)
             self._known[key] = (elapsed, *memory)

@@ -1,10 +1,8 @@
 """Graph features: sizes of a command's op graph, traced before it runs, as features of a trained model."""
 
 import hashlib
-import os
 import shlex
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,8 @@ from leadline.core.graph import TracedJob
 from leadline.core.ports import GraphSource
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.estimators.memory.device import peak_memory
-
-Progress = Callable[[str, int, int], None]
+from leadline.files.atomic import write_atomically
+from leadline.training.records import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +30,10 @@ class TraceableCommand:
 
 
 def graph_features(job: TracedJob) -> dict[str, float]:
-    """Return the features of one optimizer step, and the number of steps if the loop gives it.
+    """Return the features of one optimizer step, and the number of steps if the loop gives it; only those above zero.
 
-    ``graph_flops``, ``graph_bytes`` (memory traffic without caches), ``graph_kernels`` (launches),
-    ``graph_parameters``,
-    ``graph_peak_bytes`` (live tensors) and ``graph_steps``; only those above zero.
+    ``graph_bytes`` is memory traffic without caches, ``graph_kernels`` counts launches, and ``graph_peak_bytes`` is
+    that of live tensors.
     """
     step, loop = job.step, job.loop
     features = {
@@ -55,20 +52,16 @@ def trace_features(
 ) -> list[Mapping[str, float]]:
     """Return the features of each command; each distinct command is traced once, several in parallel.
 
-    Results are cached in the user's data folder. The key has the command, and the names, sizes and times of the Python
-    files next to its script.
-
     Raises:
         InvalidInput: a command cannot be traced.
     """
     each = list(dict.fromkeys(commands))
     features_by_command = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
+        traced = pool.map(lambda command: _cached_features(command, source), each)
         try:
-            for command, figures in zip(
-                each, pool.map(lambda command: _cached_features(command, source), each), strict=True
-            ):
-                features_by_command[command] = figures
+            for command, features in zip(each, traced, strict=True):
+                features_by_command[command] = features
                 progress("tracing commands", len(features_by_command), len(each))
         except BaseException:
             pool.shutdown(cancel_futures=True)
@@ -83,21 +76,17 @@ def _cached_features(command: TraceableCommand, source: GraphSource) -> Mapping[
     except (OSError, msgspec.DecodeError):
         # Not cached yet, or the file was cut short.
         features = _trace(command, source)
-    path.parent.mkdir(parents=True, exist_ok=True)
     # Several threads and processes may trace the same command at once.
-    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
-    part.write_bytes(msgspec.json.encode(features))
-    part.replace(path)
+    write_atomically(path, msgspec.json.encode(features))
     return features
 
 
 def _trace(command: TraceableCommand, source: GraphSource) -> dict[str, float]:
     command_line = shlex.join(command.words)
-    workload = Workload(
-        ModelSource(ModelKind.COMMAND, command_line, _absolute(command), command.workdir), name=command_line
-    )
+    model = ModelSource(ModelKind.COMMAND, command_line, _absolute(command), command.workdir)
     try:
-        return graph_features(source(workload, device_type="cuda" if command.gpu else "cpu"))
+        job = source(Workload(model, name=command_line), device_type="cuda" if command.gpu else "cpu")
+        return graph_features(job)
     except LeadlineError as error:
         raise InvalidInput(f"cannot trace {command_line}: {error}") from error
 
@@ -111,6 +100,7 @@ def _absolute(command: TraceableCommand) -> tuple[str, ...]:
 
 
 def _cache_key(command: TraceableCommand) -> str:
+    # A script may import any Python file next to it, so an edit of one of them is another key.
     scripts = [Path(word) for word in _absolute(command) if word.endswith(".py")]
     files = sorted({each for script in scripts if script.is_file() for each in script.parent.glob("*.py")})
     stats = [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for each in files]

@@ -11,12 +11,11 @@ from leadline.app.estimate.estimate import Toolbox
 from leadline.app.estimate.queue_waits import add_waits, read_queues
 from leadline.app.models.candidates import (
     TIME,
-    BatchPredictor,
-    CandidateBuilder,
     CandidateNode,
     ConfigurationQuery,
     PlacedConfiguration,
     as_count,
+    build_candidates,
     command_words,
     find_candidate_nodes,
     node_request,
@@ -42,19 +41,17 @@ def recommend_with_model(
 ) -> Recommendation:  # fmt: skip
     """Return the configurations that satisfy ``constraints``, best first, on the nodes named by ``on`` (or all).
 
-    Args:
-        question: configurations.
-        model: the trained model.
-        tools: the adapters of the verbs.
-        constraints: deadline, budget and risk.
-        on: systems or partitions.
-        waits: ``SYSTEM`` or ``SYSTEM=FILE``: job accounting; the queue wait there counts too.
+    ``waits`` names job accounting, ``SYSTEM`` or ``SYSTEM=FILE`` each; the queue wait there counts too.
 
     Raises:
         InvalidInput: a value is missing or out of range, or the model does not predict the time.
         UnknownName: unknown parameter, category, system or partition.
     """
-    _require_time(model)
+    if TIME not in model.targets:
+        raise InvalidInput(
+            f"the model predicts {', '.join(model.targets)} but not {TIME}, which a recommendation "
+            f"needs: train one with --target {TIME}"
+        )
     queues = read_queues(waits, tools.catalog)
     configurations = read_question(question, model.features, free=True, traced=bool(model.command))
     nodes = find_candidate_nodes(tools.catalog, on, model.features)
@@ -70,12 +67,7 @@ def recommend_with_model(
         ]
     # Tens of thousands of candidates are created here.
     with _without_garbage_collection():
-        predictor = BatchPredictor(model)
-        numbers = [predictor.add(case.row) for case in placed]
-        predictor.predict()
-        builder = CandidateBuilder(model, constraints, predictor)
-        candidates = [builder.candidate(case, number) for case, number in zip(placed, numbers, strict=True)]
-        timed, notes = add_waits(candidates, queues)
+        timed, notes = add_waits(build_candidates(placed, model, constraints), queues)
         answer = rank_candidates(timed, constraints, rejections)
     return replace(answer, notes=(*_out_of_range(model, configurations), *notes))
 
@@ -128,11 +120,7 @@ def estimate_with_model(
         left_out += [f"{node.name} {refusal.reason}" for refusal in refusals]
     if not placed:
         raise InvalidInput(f"no prediction: {'; '.join(left_out)}")
-    predictor = BatchPredictor(model)
-    numbers = [predictor.add(case.row) for case in placed]
-    predictor.predict()
-    builder = CandidateBuilder(model, Constraints(), predictor)
-    candidates = [builder.candidate(case, number) for case, number in zip(placed, numbers, strict=True)]
+    candidates = build_candidates(placed, model, Constraints())
     return ModelAnswer(
         model.application,
         tuple(candidate.parameters for candidate in candidates),
@@ -150,33 +138,24 @@ def _as_in_the_runs(model: TrainedModel) -> CandidateNode:
             f"the runs had several kinds of hardware ({', '.join(several)}): choose a node with --on "
             "SYSTEM:PARTITION or --on local"
         )
-    processor = next(
-        (feature.choices[0] for feature in model.features if feature.name == "node_cpu" and feature.choices), None
-    )
-    device = Device(str(processor or "as in the runs"), "", DeviceKind.CPU)
+    processors = (feature.choices for feature in model.features if feature.name == "node_cpu" and feature.choices)
+    device = Device(str(next(processors, ("as in the runs",))[0]), "", DeviceKind.CPU)
     return CandidateNode(System("", "", "", "production", "none"), Partition("", NodeType("")), device, {})
 
 
 def _place_anywhere(node: CandidateNode, queries: Sequence[ConfigurationQuery]) -> list[PlacedConfiguration]:
-    return [
-        PlacedConfiguration(
-            node, query.values, {**query.graph, **query.values}, node_request(node, query.values, gpus, 1), gpus, None
-        )
-        for query in queries
-        for gpus in (as_count(query.values.get("gpus", 0)),)
-    ]
+    placed = []
+    for query in queries:
+        values, gpus = query.values, as_count(query.values.get("gpus", 0))
+        request = node_request(node, values, gpus, 1)
+        placed.append(PlacedConfiguration(node, values, {**query.graph, **values}, request, gpus, None))
+    return placed
 
 
 def _queries(configurations: Configurations, model: TrainedModel, tools: Toolbox) -> list[ConfigurationQuery]:
-    """Return the configurations, with graph features if the model uses them.
-
-    Raises:
-        InvalidInput: a command cannot be traced on this machine.
-    """
-    graph_features = {
-        feature.name for feature in model.features if feature.role is FeatureRole.GRAPH and feature.used
-    } - set(configurations.values)
-    if not graph_features:
+    """Return the configurations, with graph features if the model uses them."""
+    used = {feature.name for feature in model.features if feature.role is FeatureRole.GRAPH and feature.used}
+    if not used - set(configurations.values):
         return [ConfigurationQuery(values) for values in configurations]
     workdir = str(Path.cwd())
     commands = [
@@ -196,19 +175,11 @@ def _with_reason_for_no_cost(candidate: PlacementCandidate) -> Estimate:
     return replace(estimate, unknown={"cost": why})
 
 
-def _require_time(model: TrainedModel) -> None:
-    if TIME not in model.targets:
-        raise InvalidInput(
-            f"the model predicts {', '.join(model.targets)} but not {TIME}, which a recommendation "
-            f"needs: train one with --target {TIME}"
-        )
-
-
 def _out_of_range(model: TrainedModel, configurations: Configurations) -> tuple[str, ...]:
     """Return a sentence for each parameter outside the range of the runs in some configuration."""
     sentences: dict[str, None] = {}
+    base = {parameter: several[0] for parameter, several in configurations.values.items()}
     for name, values in configurations.values.items():
-        base = {parameter: several[0] for parameter, several in configurations.values.items()}
         for value in values:
             matching = [sentence for sentence in model.beyond({**base, name: value}) if sentence.startswith(f"{name} ")]
             sentences.update(dict.fromkeys(matching))

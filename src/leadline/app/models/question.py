@@ -10,6 +10,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.runs import Value
 from leadline.core.trained_model import Feature, FeatureRole
 from leadline.core.units import parse_bytes, parse_duration_s
+from leadline.training.dataset import only_value
 
 RESOURCES = ("nodes", "cores", "gpus", "memory_bytes")
 """Resources of a job, as features are called; they can be set even if the model does not use them."""
@@ -107,8 +108,9 @@ def _read(option: str, text: str, by_name: Mapping[str, Feature]) -> tuple[str, 
         raise InvalidInput(f"{option} {text} is not valid: write NAME=VALUE, as in {option} {example}")
     feature = by_name.get(name)
     if feature is None and name not in RESOURCES:
-        raise UnknownName("parameter of the model", name, [*_settable(by_name), *RESOURCES])
-    if name == "partition" or (feature is not None and feature.role is FeatureRole.NODE):
+        names = [feature.name for feature in by_name.values() if _is_settable(feature)]
+        raise UnknownName("parameter of the model", name, [*names, *RESOURCES])
+    if feature is not None and not _is_settable(feature):
         raise InvalidInput(f"{option} {text}: {name} belongs to a system: name one with --on SYSTEM:PARTITION")
     texts = [part.strip() for part in value_text.split(",")] if option == "--vary" else [value_text]
     if "" in texts:
@@ -119,8 +121,9 @@ def _read(option: str, text: str, by_name: Mapping[str, Feature]) -> tuple[str, 
     return name, values
 
 
-def _settable(by_name: Mapping[str, Feature]) -> list[str]:
-    return [name for name, feature in by_name.items() if feature.role is not FeatureRole.NODE and name != "partition"]
+def _is_settable(feature: Feature) -> bool:
+    # The others belong to a system.
+    return feature.role is not FeatureRole.NODE and feature.name != "partition"
 
 
 def _value(option: str, name: str, text: str, feature: Feature | None) -> Value:
@@ -163,12 +166,11 @@ def _defaults(features: Sequence[Feature], chosen: Mapping[str, object], *, free
     """Return values for features without one: the only value of the runs, or the values to try of a free resource."""
     defaults: dict[str, tuple[Value, ...]] = {}
     for feature in features:
-        if feature.name in chosen or feature.role is FeatureRole.NODE or feature.name == "partition":
+        if feature.name in chosen or not _is_settable(feature):
             continue
         if not feature.used:
-            only = feature.choices[0] if feature.categorical else feature.low
-            if only is not None:
-                defaults[feature.name] = (int(only) if feature.whole and isinstance(only, float) else only,)
+            if (only := only_value(feature)) is not None:
+                defaults[feature.name] = (only,)
         elif free and feature.role is FeatureRole.RESOURCE and not feature.categorical:
             defaults[feature.name] = _values_to_try(feature)
     return defaults
@@ -183,8 +185,7 @@ def _values_to_try(feature: Feature) -> tuple[Value, ...]:
 
 
 def _refuse_missing(features: Sequence[Feature], values: Mapping[str, object]) -> None:
-    missing = [feature for feature in features if feature.name not in values and feature.role is not FeatureRole.NODE]
-    missing = [feature for feature in missing if feature.name != "partition" and feature.used]
+    missing = [feature for feature in features if feature.name not in values and feature.used and _is_settable(feature)]
     if not missing:
         return
     names = [feature.name for feature in missing]

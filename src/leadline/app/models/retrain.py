@@ -7,9 +7,10 @@
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,12 +20,11 @@ import msgspec
 
 from leadline.app import settings
 from leadline.app.composition import user_catalog
-from leadline.app.models.train import find_device
+from leadline.app.models.train import FITTING_PACKAGES, find_device, readable_name
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.jobs import JobState
-from leadline.core.ports import Catalog
 from leadline.core.runs import Run
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.records import application_name, run_records
@@ -34,20 +34,11 @@ if TYPE_CHECKING:
     from leadline.training.model import ApplicationModel
     from leadline.training.refit import RefitDecision
 
-Progress = Callable[[str, int, int], None]
-"""Called with the current fit, its number and the number of fits."""
 SCHEMA = "leadline.learned/1"
 QUANTITIES = {"elapsed_s": JobState.TIMEOUT, "host_memory_bytes": JobState.OUT_OF_MEMORY}
 """Quantity that is corrected without a model → end of a run whose measurement is a lower bound of it."""
 CORRECTED_TAG = "corrected_"
 """Prefix of a run's tag with the factor that had corrected its prediction."""
-
-
-class RejectedRefits(msgspec.Struct, frozen=True, kw_only=True):
-    """For each target, the number of new runs of the last rejected refit; it is not repeated at every run."""
-
-    schema: str = SCHEMA
-    runs: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +48,8 @@ class RetrainingResult:
     Attributes:
         replaced: a better model or correction was kept.
         judged: number of newest runs on which the two were compared.
-        before: mean absolute log error of the old one on those runs.
-        after: the same for the new one.
-        file: the model or correction in use.
-        older: where the old one is kept.
+        before: mean absolute log error of the old one on those runs; ``after`` is that of the new one.
+        file: the model or correction in use; ``older`` is where the old one is kept.
     """
 
     application: str
@@ -89,41 +78,29 @@ class RetrainingResult:
         )
 
 
-def retrain(
-    *,
-    folder: Path | None = None,
-    history: Path | None = None,
-    application: str | None = None,
-    catalog: Catalog | None = None,
-    jobs: int | None = 1,
-    progress: Progress = lambda *_: None,
-) -> tuple[RetrainingResult, ...]:
+def retrain(*, folder: Path | None = None, application: str | None = None) -> tuple[RetrainingResult, ...]:
     """Retrain on the finished runs of the history, of one application or of all.
 
     A trained model is fitted again or corrected by a factor. An application without a model gets a factor on its
     predictions. A replacement must be better on runs that it was not fitted to. It is atomic, and the old model stays
-    in
-    the folder ``older`` next to it. ``folder`` is the user's data folder.
+    in the folder ``older`` next to it. ``folder`` is the user's data folder.
 
     Raises:
         MissingExtra: there is a model, but the packages that fit it are not installed.
         LeadlineError: a file cannot be written; the old model stays in use.
     """
     home = folder or settings.data_dir()
-    runs = [run for run in SqliteHistory(history or home / "history.sqlite").runs() if run.state.final]
     by_application: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        by_application[application_name(run)].append(run)
+    for run in SqliteHistory(home / "history.sqlite").runs():
+        if run.state.final and application in (None, application_name(run)):
+            by_application[application_name(run)].append(run)
     rejected = _RejectedRefits(home / "learned.json")
     models = _models(home / "models")
     results: list[RetrainingResult] = []
     for name, own_runs in by_application.items():
-        if application not in (None, name):
-            continue
-        if name in models:
-            for path in models[name]:
-                results += _refit_model(path, own_runs, rejected, catalog or user_catalog(), jobs, progress)
-        else:
+        for path in models.get(name, ()):
+            results += _refit_model(path, own_runs, rejected)
+        if name not in models:
             results += _fit_corrections(name, own_runs, rejected, home)
     return tuple(results)
 
@@ -159,10 +136,10 @@ def correct_estimate(
 
 def _models(folder: Path) -> dict[str, list[Path]]:
     """Return the files of the models by application; unreadable ones are left out."""
-    paths = sorted(folder.glob("*.npz")) if folder.is_dir() else []
+    paths = sorted(folder.glob("*.npz"))
     if not paths:
         return {}
-    if any(find_spec(name) is None for name in ("numpy", "scipy", "sklearn")):
+    if any(find_spec(name) is None for name in FITTING_PACKAGES):
         raise MissingExtra("learning from runs", "train")
     from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
 
@@ -175,36 +152,26 @@ def _models(folder: Path) -> dict[str, list[Path]]:
     return models
 
 
-def _refit_model(
-    path: Path, runs: Sequence[Run], rejected: "_RejectedRefits", catalog: Catalog, jobs: int | None, progress: Progress
-) -> list[RetrainingResult]:
-    """Refit a model's targets, and replace the model if the new one is better."""
+def _refit_model(path: Path, runs: Sequence[Run], rejected: "_RejectedRefits") -> list[RetrainingResult]:
     from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads on use
     from leadline.training.build import TrainingOrigin  # noqa: PLC0415
     from leadline.training.model import load_model  # noqa: PLC0415
     from leadline.training.refit import RefitSettings, refit_model  # noqa: PLC0415
 
+    # Kept, to notice whether another training replaces the file meanwhile.
     content = path.read_bytes()
     model = load_model(path)
-    records = run_records(runs, device_of=lambda name: find_device(catalog, name))
+    records = run_records(runs, device_of=partial(find_device, user_catalog()))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     origin = TrainingOrigin(f"the history of {model.application}", now, "leadline learn", tuple(model.command))
     keys = {target: f"{path.name} {target} {model.card.known_until(target)}" for target in model.targets}
     better, decided = refit_model(
-        model, records, RefitSettings(ESTIMATORS, origin, jobs, progress),
-        previous_runs={target: rejected.runs_of(key) for target, key in keys.items()},
+        model, records, RefitSettings(ESTIMATORS, origin),
+        previous_runs={target: rejected.runs.get(key, 0) for target, key in keys.items()},
     )  # fmt: skip
-    older = ""
-    if any(decision.replaced for decision in decided):
-        older = _replace(path, content, better)
-    rejected.keep(
-        {
-            keys[decision.target]: decision.new_runs
-            for decision in decided
-            if decision.comparison and not decision.replaced
-        }
-    )
-    names = {decision.target: decision.estimator for decision in model.card.targets}
+    older = _replace(path, content, better) if any(decision.replaced for decision in decided) else ""
+    rejected.keep({keys[decision.target]: decision for decision in decided})
+    names = {card.target: card.estimator for card in model.card.targets}
     return [_to_result(model.application, names[decision.target], decision, path, older) for decision in decided]
 
 
@@ -255,10 +222,10 @@ def _fit_correction(
     older: ApplicationCorrection | None = read_correction(path) if path.is_file() else None
     key = f"{path.name} {older.card.until if older else ''}"
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    better, decided = fit_correction(finished, about, now, older=older, previous_runs=rejected.runs_of(key))
+    better, decided = fit_correction(finished, about, now, older=older, previous_runs=rejected.runs.get(key, 0))
     if better is not None:
         save_correction(better, path)
-    rejected.keep({key: decided.new_runs} if decided.comparison and not decided.replaced else {})
+    rejected.keep({key: decided})
     return _to_result(about[0], about[2], decided, path if better or older else None, "")
 
 
@@ -297,41 +264,39 @@ def _to_result(
 
 def _correction_path(home: Path, application: str, quantity: str, estimator: str) -> Path:
     """Return the file of a correction: a readable name with a hash of its three keys."""
-    readable = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in application)[:40]
+    readable = readable_name(application)[:40]
     digest = sha256(f"{application}\n{quantity}\n{estimator}".encode()).hexdigest()[:12]
     return home / "corrections" / f"{readable}.{quantity}.{digest}.npz"
 
 
 class _RejectedRefits:
-    """The file of rejected refits."""
+    """The file of rejected refits: the number of new runs at the last one, so that it is not repeated at every run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.runs = self._read()
+        self.runs: dict[str, int] = {}
+        if path.is_file():
+            try:
+                self.runs = msgspec.convert(msgspec.json.decode(path.read_bytes())["runs"], dict[str, int])
+            except (OSError, KeyError, TypeError, msgspec.MsgspecError) as error:
+                raise InvalidInput(f"{path} cannot be read ({error}): delete it; it is only a cache") from error
 
-    def runs_of(self, key: str) -> int:
-        """Return the number of new runs at the last rejected refit; 0 without one."""
-        return self.runs.get(key, 0)
-
-    def keep(self, runs: Mapping[str, int]) -> None:
-        """Add rejected refits, and write the file atomically."""
-        if not runs:
+    def keep(self, decisions: "Mapping[str, RefitDecision]") -> None:
+        """Add the rejected ones of some decisions, and write the file atomically."""
+        rejected = {
+            key: decision.new_runs
+            for key, decision in decisions.items()
+            if decision.comparison and not decision.replaced
+        }
+        if not rejected:
             return
         from leadline.files.atomic import write_atomically  # noqa: PLC0415 - loaded on use
 
-        self.runs |= runs
+        self.runs |= rejected
         try:
-            write_atomically(self.path, msgspec.json.encode(RejectedRefits(runs=self.runs)))
+            write_atomically(self.path, to_json({"schema": SCHEMA, "runs": self.runs}, indent=0))
         except OSError as error:
             raise settings.unwritable(self.path.parent, error.strerror) from error
-
-    def _read(self) -> dict[str, int]:
-        if not self.path.is_file():
-            return {}
-        try:
-            return dict(msgspec.json.decode(self.path.read_bytes(), type=RejectedRefits).runs)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise InvalidInput(f"{self.path} cannot be read ({error}): delete it; it is only a cache") from error
 
 
 NICENESS = 10

@@ -2,15 +2,15 @@
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from leadline.app import settings
-from leadline.app.composition import toolbox, user_catalog
+from leadline.app.composition import toolbox, trained_model, user_catalog
 from leadline.app.models.graph_features import TraceableCommand, trace_features
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra, UnknownName
 from leadline.core.hardware import Device
@@ -29,37 +29,26 @@ from leadline.training.model_card import (
     describe_training_data,
     model_card_markdown,
 )
-from leadline.training.records import RunRecord, application_name, run_records
+from leadline.training.records import Progress, RunRecord, TrainingOptions, application_name, run_records
 from leadline.training.tables import TABLE_SUFFIXES, read_tables
 from leadline.uncertainty.metrics import POLICIES
 
-if TYPE_CHECKING:
-    from leadline.training.model import ApplicationModel
-
-Progress = Callable[[str, int, int], None]
-"""Called with the current fit, its number and the number of fits."""
 DEFAULT_POLICY = "mape"
+FITTING_PACKAGES = ("numpy", "scipy", "sklearn")
 
 
 @dataclass(frozen=True, slots=True)
-class TrainRequest:
-    """Training options.
+class TrainRequest(TrainingOptions):
+    """Training options, the runs, and the files to write.
 
     ``source`` is a campaign, a table of runs or a folder of tables; ``None`` is the whole history. ``graphs`` traces
-    the
-    commands of the runs, and adds graph features.
+    the commands of the runs, and adds graph features.
     """
 
+    jobs: int | None = None
     source: str | None = None
-    targets: tuple[str, ...] = ()
-    policy: str = DEFAULT_POLICY
-    scale: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
     to: Path | None = None
     plots: Path | None = None
-    seed: int = 0
-    jobs: int | None = None
     graphs: bool = False
 
 
@@ -73,8 +62,7 @@ class TrainedFiles:
     plots: tuple[Path, ...]
 
 
-def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Path | None = None,
-          progress: Progress = lambda *_: None) -> TrainedFiles:  # fmt: skip
+def train(request: TrainRequest, *, progress: Progress = lambda *_: None) -> TrainedFiles:
     """Train a model on measured runs, and write it with its card and its plots.
 
     Raises:
@@ -83,33 +71,30 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
         UnknownName: unknown campaign, policy, target or column.
         LeadlineError: a file cannot be written.
     """
-    _require(plots=request.plots is not None)
+    if any(find_spec(name) is None for name in FITTING_PACKAGES):
+        raise MissingExtra("leadline train", "train")
+    if request.plots is not None and find_spec("matplotlib") is None:
+        raise MissingExtra("leadline train --plots", "train")
     if request.policy not in POLICIES:
         raise UnknownName("policy", request.policy, POLICIES)
     from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads on use
-    from leadline.training.build import TrainingOptions, TrainingOrigin, build_model  # noqa: PLC0415
+    from leadline.training.build import TrainingOrigin, build_model  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
 
-    records, source, command = _records(request, catalog or user_catalog(), history, progress)
-    origin = TrainingOrigin(
-        source, datetime.now(UTC).isoformat(timespec="seconds"), reproduce_command(request), command
-    )
-    options = TrainingOptions(
-        request.targets,
-        request.policy,
-        request.scale,
-        request.without,
-        request.categories,
-        request.seed,
-        request.jobs,
-    )
-    model, trained = build_model(records, ESTIMATORS, origin, options, progress=progress)
-    path = request.to or settings.data_dir() / "models" / f"{_file_name(model.application)}.npz"
+    records, source, command = _records(request, progress)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    origin = TrainingOrigin(source, now, reproduce_command(request), command)
+    model, trained = build_model(records, ESTIMATORS, origin, request, progress=progress)
+    name = f"{readable_name(model.application).strip('-.') or 'model'}.npz"
+    path = request.to or settings.data_dir() / "models" / name
     if path.is_dir():
-        path = path / f"{_file_name(model.application)}.npz"
+        path = path / name
     save_model(model, path)
     text = path.with_suffix(".md")
-    _write(text, model_card_markdown(model.card))
+    try:
+        text.write_text(model_card_markdown(model.card), encoding="utf-8")
+    except OSError as error:
+        raise LeadlineError(f"cannot write the card to {text} ({error.strerror})") from error
     plots: tuple[Path, ...] = ()
     if request.plots is not None:
         from leadline.training.plots import draw_all  # noqa: PLC0415 - matplotlib takes half a second to load
@@ -118,36 +103,15 @@ def train(request: TrainRequest, *, catalog: Catalog | None = None, history: Pat
     return TrainedFiles(model.card, path, text, plots)
 
 
-def read_model(path: Path) -> "ApplicationModel":
-    """Read a model that ``train`` wrote: a file, or a name among the user's models.
-
-    Raises:
-        MissingExtra: numpy is not installed.
-        InvalidInput: the model is missing, damaged, or of another version.
-    """
-    if find_spec("numpy") is None:
-        raise MissingExtra("a trained model", "train")
-    from leadline.training.model import load_model  # noqa: PLC0415 - numpy loads on use
-
-    kept = settings.data_dir() / "models" / f"{path}.npz"
-    return load_model(kept if not path.exists() and path.parent == Path() and kept.exists() else path)
-
-
 def list_models() -> tuple[tuple[Path, ModelCard | None, str], ...]:
     """Return the user's models: (file, card or ``None``, reason why it cannot be read)."""
-    folder = settings.data_dir() / "models"
     models: list[tuple[Path, ModelCard | None, str]] = []
-    for path in sorted(folder.glob("*.npz")) if folder.is_dir() else ():
+    for path in sorted((settings.data_dir() / "models").glob("*.npz")):
         try:
-            models.append((path, read_model(path).card, ""))
+            models.append((path, trained_model(path).card, ""))
         except InvalidInput as error:
             models.append((path, None, str(error)))
     return tuple(models)
-
-
-def format_card(card: ModelCard) -> str:
-    """Return a model's card as Markdown."""
-    return model_card_markdown(card)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,46 +142,32 @@ def reproduce_command(request: TrainRequest) -> str:
     for target in request.targets:
         words += ["--target", target]
     words += ["--policy", request.policy]
-    words += ["--scale", ",".join(request.scale)] if request.scale else []
-    words += ["--without", ",".join(request.without)] if request.without else []
-    words += ["--categories", ",".join(request.categories)] if request.categories else []
+    lists = {"--scale": request.scale_features, "--without": request.without, "--categories": request.categories}
+    for option, names in lists.items():
+        words += [option, ",".join(names)] if names else []
     words += ["--graphs"] if request.graphs else []
     return shlex.join([*words, "--seed", str(request.seed)])
 
 
-def _require(*, plots: bool) -> None:
-    if any(find_spec(name) is None for name in ("numpy", "scipy", "sklearn")):
-        raise MissingExtra("leadline train", "train")
-    if plots and find_spec("matplotlib") is None:
-        raise MissingExtra("leadline train --plots", "train")
-
-
-def _records(
-    request: TrainRequest, catalog: Catalog, history: Path | None, progress: Progress
-) -> tuple[Sequence[RunRecord], str, tuple[str, ...]]:
+def _records(request: TrainRequest, progress: Progress) -> tuple[Sequence[RunRecord], str, tuple[str, ...]]:
     """Return the records, their source in words, and the application's command if known."""
-    devices: dict[str, Device | None] = {}
-
-    def device_of(name: str) -> Device | None:
-        if name not in devices:
-            devices[name] = find_device(catalog, name)
-        return devices[name]
-
-    source = request.source
+    device_of, source = cache(partial(find_device, user_catalog())), request.source
     if source is not None and (source.endswith((*TABLE_SUFFIXES, MEASUREMENTS_SUFFIX)) or Path(source).exists()):
         if request.graphs:
             raise InvalidInput(
                 f"--graphs traces the commands of runs, but the table {source} has none: leave it out, or "
                 "train on a campaign of the history"
             )
-        targets = request.targets or ("elapsed_s",)
+        file, targets = Path(source), request.targets or ("elapsed_s",)
         if source.endswith(MEASUREMENTS_SUFFIX):
-            return measured_records(read_measurements(Path(source))), Path(source).name, ()
-        records = read_tables(Path(source), targets=targets, without=request.without, device_of=device_of)
-        return records, Path(source).name, ()
-    runs = list(SqliteHistory(history or settings.history_path()).runs())
-    if source is not None:
-        runs = _runs_of(runs, source)
+            return measured_records(read_measurements(file)), file.name, ()
+        return read_tables(file, targets=targets, without=request.without, device_of=device_of), file.name, ()
+    history_runs = list(SqliteHistory(settings.history_path()).runs())
+    runs = [run for run in history_runs if source is None or application_name(run) == source]
+    if source is not None and not runs:
+        applications = {application_name(run) for run in history_runs}
+        fix = "" if applications else "the history is empty; add runs with leadline campaign run or leadline submit"
+        raise UnknownName("campaign", source, applications, fix=fix)
     where = f"campaign {source}" if source else "the history"
     from leadline.training.build import infer_command  # noqa: PLC0415 - numpy loads on use
 
@@ -229,34 +179,20 @@ def _records(
 def _graph_features(
     runs: Sequence[Run], command: Sequence[str], jobs: int | None, progress: Progress
 ) -> dict[str, Mapping[str, float]]:
-    """Return the graph features of the runs that ended, by run id.
-
-    Raises:
-        InvalidInput: a command cannot be traced, or the runs have no common command for later questions.
-    """
+    """Return the graph features of the runs that ended, by run id."""
     if not command:
         raise InvalidInput(
             "--graphs traces the command of every configuration, but these runs have no common "
             "command: leave it out, or run a campaign"
         )
     ended = [run for run in runs if run.state in (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)]
-    workdir = str(Path.cwd())
+    workdir, jobs = str(Path.cwd()), jobs or os.cpu_count() or 1
     commands = [
         TraceableCommand(run.job.command, run.job.workdir or workdir, bool(run.job.resources.gpus_per_node))
         for run in ended
     ]
-    source = toolbox().sources[ModelKind.COMMAND]
-    features = trace_features(commands, source, jobs=jobs or os.cpu_count() or 1, progress=progress)
+    features = trace_features(commands, toolbox().sources[ModelKind.COMMAND], jobs=jobs, progress=progress)
     return {run.id: each for run, each in zip(ended, features, strict=True)}
-
-
-def _runs_of(runs: Sequence[Run], name: str) -> list[Run]:
-    matches = [run for run in runs if application_name(run) == name]
-    if not matches:
-        applications = {application_name(run) for run in runs}
-        fix = "" if applications else "the history is empty; add runs with leadline campaign run or leadline submit"
-        raise UnknownName("campaign", name, applications, fix=fix)
-    return matches
 
 
 def find_device(catalog: Catalog, name: str) -> Device | None:
@@ -270,17 +206,6 @@ def find_device(catalog: Catalog, name: str) -> Device | None:
     return None
 
 
-def _file_name(application: str) -> str:
-    return (
-        "".join(character if character.isalnum() or character in "._-" else "-" for character in application).strip(
-            "-."
-        )
-        or "model"
-    )
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise LeadlineError(f"cannot write the card to {path} ({error.strerror})") from error
+def readable_name(text: str) -> str:
+    """Return a text as part of a file name."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in text)

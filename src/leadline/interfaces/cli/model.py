@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from leadline.app.models.train import format_card, list_models, read_model
+from leadline.app.composition import trained_model
+from leadline.app.models.train import list_models
 from leadline.core.documents import to_document
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.output import Json, err, out, print_json, write_text
+from leadline.training.model_card import model_card_markdown
 
 app = CommandApp(group=True, help="List and show trained models.")
 
@@ -47,8 +49,8 @@ def show(
     json: Json = False,
 ) -> None:
     """Show a model's card: its data, every candidate's errors, the coverage, and how to reproduce it."""
-    card = read_model(file).card
+    card = trained_model(file).card
     if json:
         print_json(to_document(card, "leadline.model/1"))
     else:
-        write_text(format_card(card))
+        write_text(model_card_markdown(card))

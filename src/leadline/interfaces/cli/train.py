@@ -110,16 +110,16 @@ def train(
     Estimators are compared on runs held out from their fits. A separate test set gives the error of the chosen one.
     """
     request = TrainRequest(
-        source,
         tuple(target or ()),
         policy,
         _names(scale),
         _names(without),
         _names(categories),
-        to,
-        plots,
         seed,
         jobs,
+        source,
+        to,
+        plots,
         graphs,
     )
     with err().status("reading runs") as status:

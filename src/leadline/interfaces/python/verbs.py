@@ -213,17 +213,16 @@ def train(
     from leadline.app.models.train import train as train_model  # noqa: PLC0415
 
     request = TrainRequest(
-        None if source is None else fspath(source),
         tuple(targets),
         policy,
         tuple(scale),
         tuple(without),
         tuple(categories),
-        None if to is None else Path(to),
-        None,
         seed,
         jobs,
-        graphs,
+        None if source is None else fspath(source),
+        None if to is None else Path(to),
+        graphs=graphs,
     )
     return train_model(request).model
 
