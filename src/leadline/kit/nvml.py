@@ -1,7 +1,7 @@
 """Power, energy, clocks and temperature of a GPU from NVML, the driver library behind nvidia-smi."""
 
 import ctypes
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 LIBRARY, CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
 THROTTLES = {
@@ -31,25 +31,16 @@ class Nvml:
 
     def energy_j(self) -> Optional[float]:
         """Return the energy since the driver was loaded; boards before Volta do not count it."""
-        millijoules = self._query("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
-        return None if millijoules is None else millijoules / 1e3
+        return self._thousandths("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
 
     def power_w(self) -> Optional[float]:
         """Return the current power, on newer boards a mean over the last second."""
-        milliwatts = self._query("nvmlDeviceGetPowerUsage", ctypes.c_uint)
-        return None if milliwatts is None else milliwatts / 1e3
-
-    def power_limit_w(self) -> Optional[float]:
-        """Return the enforced power limit."""
-        milliwatts = self._query("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint)
-        return None if milliwatts is None else milliwatts / 1e3
+        return self._thousandths("nvmlDeviceGetPowerUsage", ctypes.c_uint)
 
     def state(self) -> Dict[str, Any]:
         """Return clocks, temperature, and the reasons for reduced clocks."""
         reasons = self._query("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
-        throttled: Optional[List[str]] = None
-        if reasons is not None:
-            throttled = [words for bit, words in THROTTLES.items() if reasons & bit]
+        throttled = None if reasons is None else [words for bit, words in THROTTLES.items() if reasons & bit]
         return {
             "sm_mhz": self._query("nvmlDeviceGetClockInfo", ctypes.c_uint, SM_CLOCK),
             "memory_mhz": self._query("nvmlDeviceGetClockInfo", ctypes.c_uint, MEMORY_CLOCK),
@@ -62,7 +53,7 @@ class Nvml:
         return {
             "max_sm_mhz": self._query("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, SM_CLOCK),
             "max_memory_mhz": self._query("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, MEMORY_CLOCK),
-            "power_limit_w": self.power_limit_w(),
+            "power_limit_w": self._thousandths("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint),
         }
 
     def driver(self) -> Optional[str]:
@@ -70,6 +61,10 @@ class Nvml:
         buffer = ctypes.create_string_buffer(96)
         code = self._lib.nvmlSystemGetDriverVersion(buffer, ctypes.c_uint(len(buffer)))
         return None if code else buffer.value.decode()
+
+    def _thousandths(self, name: str, kind: Any) -> Optional[float]:
+        value = self._query(name, kind)
+        return None if value is None else value / 1e3
 
     def _query(self, name: str, kind: Any, *arguments: int) -> Optional[int]:
         """Call a function with one numeric result; ``None`` if the board or driver does not support it."""

@@ -16,7 +16,7 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Optional, TextIO
+from typing import Any, Dict, TextIO
 
 from leadline.kit import KitError
 
@@ -36,7 +36,9 @@ def serve(parent: int) -> None:
     try:
         bench = _open(request, answers)
     except (KitError, ImportError) as error:
-        _reply(answers, {"failure": _explain(error)})
+        no_torch = isinstance(error, ImportError) and getattr(error, "name", "") == "torch"
+        reason = f"{sys.executable} has no torch: name the Python of an environment that has it"
+        _reply(answers, {"failure": reason if no_torch else str(error)})
         return
     from leadline.kit.design import MeasurementPoint  # noqa: PLC0415 - after torch was found to be there
 
@@ -74,12 +76,6 @@ def _reply(answers: TextIO, answer: Dict[str, Any]) -> None:
     answers.flush()
 
 
-def _explain(error: BaseException) -> str:
-    if isinstance(error, ImportError) and getattr(error, "name", "") == "torch":
-        return f"{sys.executable} has no torch: name the Python of an environment that has it"
-    return str(error)
-
-
 START_S = 240.0
 """Time limit of a start: importing torch from a cold parallel file system and creating a GPU context take minutes at
 worst."""
@@ -101,15 +97,9 @@ class WorkerTimedOut(Exception):
 
 
 class Worker:
-    """A process that measures points, replaced whenever it dies.
-
-    Args:
-        python: the interpreter, which must have torch.
-        request: the worker's options.
-    """
+    """A process of the interpreter ``python`` that measures points, replaced whenever it dies."""
 
     def __init__(self, python: str, request: Dict[str, Any]) -> None:
-        self.started_at = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         # An isolated parent may not import what the environment variables of another Python add.
         flags = ["-I"] if sys.flags.isolated else []
@@ -130,27 +120,20 @@ class Worker:
 
         Raises:
             KitError: it has no torch or no such device; in its own words.
-            WorkerCrashed: it ended before its answer.
         """
         try:
             answer = self._answer(START_S)
         except WorkerTimedOut as error:
             self.end()
-            raise KitError(
-                f"torch did not start within {START_S:g} s: try again when the file system is less busy"
-            ) from (error)
+            message = f"torch did not start within {START_S:g} s: try again when the file system is less busy"
+            raise KitError(message) from error
         if "failure" in answer:
             self.end()
             raise KitError(answer["failure"])
         return answer
 
     def measure(self, point: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
-        """Return the answer for a point.
-
-        Raises:
-            WorkerCrashed: the process ended.
-            WorkerTimedOut: the process was killed at its limit.
-        """
+        """Return the answer for a point. A worker that does not answer within its limit is killed."""
         self._send(point)
         try:
             return self._answer(limit_s)
@@ -164,15 +147,14 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
-            _close(stream)
+            with suppress(BrokenPipeError):  # a request that was never read
+                stream.close()  # type: ignore[union-attr] # both were asked for
 
     def _send(self, request: Dict[str, Any]) -> None:
         assert self._process.stdin is not None  # noqa: S101 - it was asked for
-        try:
+        with suppress(BrokenPipeError):  # its end is found when the answer is read
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            return  # its end is found when the answer is read
 
     def _answer(self, limit_s: float) -> Dict[str, Any]:
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
@@ -198,14 +180,4 @@ class Worker:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if code == -signal.SIGKILL:
             how += ", as the system does when memory runs out"
-        return f"{how}: {_last_line(lines)}" if lines else how
-
-
-def _last_line(lines: List[str]) -> str:
-    return lines[-1].strip()[:300]
-
-
-def _close(stream: Optional[Any]) -> None:
-    if stream is not None:
-        with suppress(BrokenPipeError):  # what was left to be told has no reader
-            stream.close()
+        return f"{how}: {lines[-1].strip()[:300]}" if lines else how

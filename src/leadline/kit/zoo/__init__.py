@@ -8,9 +8,9 @@ from leadline.kit.specs import SPECS
 MODULES = {
     "resnet": "convolutional", "vgg": "convolutional", "mobilenet": "convolutional", "convnext": "convolutional",
     "unet": "convolutional", "vit": "transformers", "bert": "transformers", "gpt": "transformers",
-    "moe": "transformers", "swin": "transformers", "mlp": "simple", "lstm": "simple", "named": "named",
+    "moe": "transformers", "swin": "transformers", "mlp": "simple", "lstm": "simple",
 }  # fmt: skip
-"""Builder → its module in this package."""
+"""Family → its module in this package."""
 
 
 def build_model(name: str, size: int) -> Any:
@@ -21,13 +21,11 @@ def build_model(name: str, size: int) -> Any:
         ImportError: its package is not installed.
     """
     spec = SPECS[name]
-    module = importlib.import_module(f"leadline.kit.zoo.{MODULES[spec.builder]}")
-    if spec.builder == "named":
+    module = importlib.import_module(f"leadline.kit.zoo.{'named' if spec.package else MODULES[spec.family]}")
+    if spec.package:
         return module.named(name, size)
-    arguments = dict(spec.arguments)
-    if spec.builder in ("bert", "gpt", "moe"):
-        arguments["positions"] = size + 1
-    return getattr(module, spec.builder)(**arguments)
+    positions = {"positions": size + 1} if spec.family in ("bert", "gpt", "moe") else {}
+    return getattr(module, spec.family)(**spec.arguments, **positions)
 
 
 build = build_model

@@ -131,7 +131,10 @@ def convnext(depths: Sequence[int], dims: Sequence[int]) -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Down and up again with the maps of each level joined (Ronneberger et al. 2015); 21 classes a pixel."""
+    """Down and up again with the maps of each level joined (Ronneberger et al. 2015); 21 classes a pixel.
+
+    The side of an image must be a multiple of 2^(levels - 1).
+    """
 
     def __init__(self, width: int, levels: int) -> None:
         super().__init__()
@@ -157,6 +160,4 @@ class UNet(nn.Module):
         return nn.Sequential(*_conv(into, out), relu, *_conv(out, out), relu)
 
 
-def unet(width: int, levels: int) -> nn.Module:
-    """Return a U-shaped network for images whose side is a multiple of 2^(levels - 1)."""
-    return UNet(width, levels)
+unet = UNet

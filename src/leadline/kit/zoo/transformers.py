@@ -1,5 +1,6 @@
 """Transformers: vision, encoder, decoder with KV cache, mixture of experts, and shifted windows."""
 
+from functools import partial
 from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
@@ -94,7 +95,7 @@ class Stack(nn.Module):
 class Vision(nn.Module):
     """Patches of an image as tokens, and their mean as the answer (Dosovitskiy et al. 2021)."""
 
-    def __init__(self, layers: int, dim: int, heads: int, patch: int, image: int) -> None:
+    def __init__(self, layers: int, dim: int, heads: int, patch: int = 16, image: int = 224) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, dim, patch, patch)
         self.places = nn.Parameter(torch.randn(1, (image // patch) ** 2, dim) * 0.02)
@@ -131,24 +132,10 @@ class Language(nn.Module):
         ]
 
 
-def vit(layers: int, dim: int, heads: int, patch: int = 16, image: int = 224) -> nn.Module:
-    """Return a vision transformer."""
-    return Vision(layers, dim, heads, patch, image)
-
-
-def bert(layers: int, dim: int, heads: int, positions: int, vocabulary: int = 30522) -> nn.Module:
-    """Return an encoder that predicts every token."""
-    return Language(layers, dim, heads, vocabulary, positions)
-
-
-def gpt(layers: int, dim: int, heads: int, positions: int, vocabulary: int = 50304) -> nn.Module:
-    """Return a decoder."""
-    return Language(layers, dim, heads, vocabulary, positions, causal=True)
-
-
-def moe(layers: int, dim: int, heads: int, experts: int, positions: int, vocabulary: int = 30522) -> nn.Module:
-    """Return an encoder whose perceptrons are experts."""
-    return Language(layers, dim, heads, vocabulary, positions, experts=experts)
+vit = Vision
+bert = moe = partial(Language, vocabulary=30522)
+"""Encoders that predict every token; with ``experts``, the perceptrons are experts."""
+gpt = partial(Language, vocabulary=50304, causal=True)
 
 
 class WindowBlock(nn.Module):
@@ -226,9 +213,9 @@ class Merge(nn.Module):
 
 
 class Swin(nn.Module):
-    """Stages of window blocks, the image halved between them."""
+    """Stages of window blocks, the image halved between them; the side of every stage is a multiple of the window."""
 
-    def __init__(self, depths: Sequence[int], dim: int, window: int, image: int) -> None:
+    def __init__(self, depths: Sequence[int], dim: int, window: int = 7, image: int = 224) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, dim, 4, 4)
         layers: List[nn.Module] = []
@@ -247,6 +234,4 @@ class Swin(nn.Module):
         return self.head(self.norm(x).mean((1, 2)))
 
 
-def swin(depths: Sequence[int], dim: int, window: int = 7, image: int = 224) -> nn.Module:
-    """Return a transformer of shifted windows; the side of every stage must be a multiple of the window."""
-    return Swin(depths, dim, window, image)
+swin = Swin
