@@ -25,7 +25,7 @@ from leadline.kit.worker import Worker, WorkerCrashed, WorkerTimedOut
 
 SRC = str(Path(__file__).parents[2] / "src")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([SRC, *filter(None, sys.path)])}
-REQUEST = {"device": "cpu", "quick": True, "ops": False, "memory_bytes": None, "header": False}
+REQUEST = {"device": "cpu", "quick": True, "ops": False, "header": False}
 
 
 def read(path):
@@ -38,6 +38,7 @@ def command(out, *more):
     return [sys.executable, "-m", "leadline.kit", *words]
 
 
+pytestmark = pytest.mark.timeout(1800)
 PATIENCE_S = 600
 """Time limit of whatever a test waits for. A busy machine may take long, and an idle one never waits for it."""
 

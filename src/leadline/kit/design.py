@@ -19,7 +19,6 @@ EFFICIENCY = 0.3
 """Expected share of a device's product rate in a step, used to exclude slow points."""
 MAX_POINTS = 4000
 """Most points of a design, enough for any device."""
-
 MAX_DRAWS = 50
 """Random draws from a family before the remaining points are dealt in any order."""
 

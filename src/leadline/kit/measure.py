@@ -21,13 +21,9 @@ LEFT_BEHIND_BYTES = 64 * 2**20
 
 
 class PointMeasurer:
-    """Measures points one after another on one device.
+    """Measures points one after another on one device; with ``ops``, profiles one more step of each.
 
-    Args:
-        device_type: ``cpu`` or ``cuda``.
-        nvml: the board's meters; without them, energy and clocks are missing.
-        limits: duration of warm-up and timing.
-        ops: whether to profile one more step.
+    Without the board's meters (``nvml``), energy and clocks are missing.
     """
 
     def __init__(self, device_type: str, nvml: Optional[Nvml], limits: TimingLimits, *, ops: bool) -> None:
@@ -185,7 +181,7 @@ def summarize_ops(events: Iterable[Any], *, on_device: bool) -> Dict[str, Any]:
     for event in events:
         if getattr(event, "is_user_annotation", False) or event.name.startswith(MARKS):
             continue
-        if _is_device(event):
+        if event.device_type != torch.autograd.DeviceType.CPU:
             busy_us += event.time_range.elapsed_us()
             continue
         kernels = getattr(event, "kernels", [])
@@ -230,7 +226,3 @@ def _row(op: Dict[str, Any]) -> List[Any]:
 def _short(seconds: Optional[float]) -> Optional[float]:
     """Round to four digits, more than the repeatability of a step."""
     return None if seconds is None else float(f"{seconds:.4g}")
-
-
-def _is_device(event: Any) -> bool:
-    return bool(event.device_type != torch.autograd.DeviceType.CPU)

@@ -82,18 +82,14 @@ class HostMemory:
         }
 
 
-def limit_host_memory(limit_bytes: Optional[int]) -> int:
-    """Limit this process's allocations, so that too large a point fails by itself; return the limit.
-
-    The default is a share of the free memory.
-    """
+def limit_host_memory(limit_bytes: Optional[int] = None) -> None:
+    """Limit this process's allocations, by default to a share of the free memory: too large a point fails by itself."""
     import resource  # noqa: PLC0415 - not on every system, and only a CPU's worker asks
 
     bound = limit_bytes or int(CPU_SHARE * (_kernel_bytes("/proc/meminfo", "MemAvailable") or 1 << 40))
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
-    return bound
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -90,11 +90,7 @@ def open_nvml(number: int, cuda: str = CUDA, library: str = LIBRARY) -> "tuple[O
 
 
 def _bus_id(number: int, cuda: str) -> str:
-    """Return a GPU's PCI bus id; CUDA's numbering follows CUDA_VISIBLE_DEVICES, NVML's does not.
-
-    Raises:
-        OSError: there is no such driver or GPU.
-    """
+    """Return a GPU's PCI bus id; CUDA's numbering follows CUDA_VISIBLE_DEVICES, NVML's does not."""
     driver = ctypes.CDLL(cuda)
     device, buffer = ctypes.c_int(), ctypes.create_string_buffer(32)
     code = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number)

@@ -22,7 +22,7 @@ MAX_FAILED_STARTS = 3
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """Options of a run; ``memory_bytes`` limits a CPU worker, by default to a share of the free memory."""
+    """Options of a run."""
 
     out: str
     minutes: float = 20.0
@@ -33,7 +33,6 @@ class MeasureOptions:
     compiled: bool = False
     ops: bool = True
     point_s: float = POINT_S
-    memory_bytes: Optional[int] = None
 
 
 @dataclass
@@ -154,8 +153,7 @@ class _Session:
     def _start(self, *, with_header: bool) -> Dict[str, Any]:
         """Start a worker and return its machine header; ``KitError`` if it does not start."""
         options = self.options
-        request = {"device": options.device, "quick": options.quick, "ops": options.ops,
-                   "memory_bytes": options.memory_bytes, "header": with_header}  # fmt: skip
+        request = {"device": options.device, "quick": options.quick, "ops": options.ops, "header": with_header}
         while True:
             worker = Worker(options.python, request)
             try:

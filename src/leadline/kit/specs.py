@@ -102,7 +102,6 @@ BUILT_IN = (
     _blocks("moe-12x768", "moe", "tokens", {512: 1.79e11}, layers=12, dim=768, heads=12, experts=16),
 )
 """Models of the kit itself, in plain torch. The names indicate the architecture; published weights do not fit."""
-
 NAMED = (
     _named("timm:resnet50", "timm-conv", "image", {224: 8.2e9}),
     _named("timm:efficientnet_b0", "timm-conv", "image", {224: 8e8}),
@@ -119,7 +118,6 @@ NAMED = (
     _named("transformers:t5-small", "transformers", "tokens", {128: 1.61e10}),
 )
 """Models measured only if the package is installed, with random weights: nothing is downloaded."""
-
 LARGE = frozenset(("gpt-24x2048", "moe-12x768"))
 """Models of about a billion parameters, too slow to initialize on a CPU."""
 SPECS = {spec.name: spec for spec in (*BUILT_IN, *NAMED)}

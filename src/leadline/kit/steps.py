@@ -125,7 +125,10 @@ class MeasuredModel:
 
     def _training(self, inputs: Any) -> Callable[[], object]:
         optimizer = self._optimizer()
-        scaler = _scaler() if self.autocast and self.dtype is torch.float16 else None
+        scaler = None
+        if self.autocast and self.dtype is torch.float16:
+            scaler_class = getattr(torch.amp, "GradScaler", None)
+            scaler = torch.cuda.amp.GradScaler() if scaler_class is None else scaler_class("cuda")
         spec, point = SPECS[self.point.model], self.point
         is_language = spec.kind == "tokens"
         # A class for each position, pixel or image.
@@ -154,8 +157,3 @@ class MeasuredModel:
         if name == "adamw":
             return torch.optim.AdamW(parameters, lr=1e-5, **options)
         return torch.optim.SGD(parameters, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, **options)
-
-
-def _scaler() -> Any:
-    scaler_class = getattr(torch.amp, "GradScaler", None)
-    return torch.cuda.amp.GradScaler() if scaler_class is None else scaler_class("cuda")

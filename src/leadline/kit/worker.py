@@ -55,10 +55,11 @@ def _open(request: Dict[str, Any], answers: TextIO) -> Any:
     from leadline.kit.timing import TimingLimits  # noqa: PLC0415
 
     device_type = require_device(request["device"])
-    limit_bytes = limit_host_memory(request["memory_bytes"]) if device_type == "cpu" else None
+    if device_type == "cpu":
+        limit_host_memory()
     nvml, reason = open_meters(device_type)
     header = machine_header(device_type, nvml, reason) if request["header"] else {}
-    _reply(answers, {"header": header, "memory_limit_bytes": limit_bytes})
+    _reply(answers, {"header": header})
     return PointMeasurer(device_type, nvml, TimingLimits.preset(quick=request["quick"]), ops=request["ops"])
 
 
@@ -124,7 +125,6 @@ class Worker:
         try:
             answer = self._answer(START_S)
         except WorkerTimedOut as error:
-            self.end()
             message = f"torch did not start within {START_S:g} s: try again when the file system is less busy"
             raise KitError(message) from error
         if "failure" in answer:
@@ -135,11 +135,7 @@ class Worker:
     def measure(self, point: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
         """Return the answer for a point. A worker that does not answer within its limit is killed."""
         self._send(point)
-        try:
-            return self._answer(limit_s)
-        except WorkerTimedOut:
-            self.end()
-            raise
+        return self._answer(limit_s)
 
     def end(self) -> None:
         """Kill the process and all its children."""
@@ -163,6 +159,7 @@ class Worker:
         while b"\n" not in self._received:
             remaining_s = until - time.monotonic()
             if remaining_s <= 0 or not select.select([file], [], [], remaining_s)[0]:
+                self.end()
                 raise WorkerTimedOut
             part = os.read(file, 1 << 16)
             if not part:

@@ -5,12 +5,13 @@ from typing import Any
 
 from leadline.kit.specs import SPECS
 
-MODULES = {
-    "resnet": "convolutional", "vgg": "convolutional", "mobilenet": "convolutional", "convnext": "convolutional",
-    "unet": "convolutional", "vit": "transformers", "bert": "transformers", "gpt": "transformers",
-    "moe": "transformers", "swin": "transformers", "mlp": "simple", "lstm": "simple",
+BUILDERS = {
+    "resnet": "convolutional.resnet", "vgg": "convolutional.vgg", "mobilenet": "convolutional.mobilenet",
+    "convnext": "convolutional.convnext", "unet": "convolutional.UNet", "vit": "transformers.Vision",
+    "bert": "transformers.bert", "gpt": "transformers.gpt", "moe": "transformers.bert", "swin": "transformers.Swin",
+    "mlp": "simple.mlp", "lstm": "simple.LSTM",
 }  # fmt: skip
-"""Family → its module in this package."""
+"""Family → its module in this package, and the function or class there."""
 
 
 def build_model(name: str, size: int) -> Any:
@@ -21,11 +22,12 @@ def build_model(name: str, size: int) -> Any:
         ImportError: its package is not installed.
     """
     spec = SPECS[name]
-    module = importlib.import_module(f"leadline.kit.zoo.{'named' if spec.package else MODULES[spec.family]}")
+    module, _, builder = ("named.named" if spec.package else BUILDERS[spec.family]).partition(".")
+    construct = getattr(importlib.import_module(f"leadline.kit.zoo.{module}"), builder)
     if spec.package:
-        return module.named(name, size)
+        return construct(name, size)
     positions = {"positions": size + 1} if spec.family in ("bert", "gpt", "moe") else {}
-    return getattr(module, spec.family)(**spec.arguments, **positions)
+    return construct(**spec.arguments, **positions)
 
 
 build = build_model

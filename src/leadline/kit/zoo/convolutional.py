@@ -29,7 +29,6 @@ class Residual(nn.Module):
         self.relu = relu
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return the block's output."""
         return self.relu(self.branch(x) + self.shortcut(x))
 
 
@@ -77,7 +76,6 @@ class Inverted(nn.Module):
         self.same = into == out and stride == 1
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return the block's output."""
         wide = self.expand(x)
         out = self.project(wide * self.gate(wide))
         return x + out if self.same else out
@@ -115,7 +113,6 @@ class ConvNextBlock(nn.Module):
         self.scale = nn.Parameter(torch.full((dim,), 1e-6))
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return the block's output."""
         return x + (self.scale * self.rest(self.depthwise(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
 
 
@@ -158,6 +155,3 @@ class UNet(nn.Module):
     def _double(into: int, out: int) -> nn.Module:
         relu = nn.ReLU(inplace=True)
         return nn.Sequential(*_conv(into, out), relu, *_conv(out, out), relu)
-
-
-unet = UNet

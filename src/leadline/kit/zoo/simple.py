@@ -26,8 +26,4 @@ class LSTM(nn.Module):
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> Any:
-        """Return the logits of every position."""
         return self.head(self.recurrent(self.embedding(tokens))[0])
-
-
-lstm = LSTM

@@ -14,7 +14,10 @@ Cache = List[Tuple[torch.Tensor, torch.Tensor]]
 
 
 class Attention(nn.Module):
-    """Self-attention by torch's fused function; with a cache, writes the positions from ``at`` on."""
+    """Self-attention by torch's fused function; with a cache, writes the positions from ``at`` on.
+
+    Input and output are batch x time x width, here and in the other blocks.
+    """
 
     def __init__(self, dim: int, heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -22,7 +25,6 @@ class Attention(nn.Module):
         self.project, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x: torch.Tensor, cache: Optional[Tuple[torch.Tensor, torch.Tensor]] = None, at: int = 0) -> Any:
-        """Return batch x time x width."""
         batch, time, dim = x.shape
         q, k, v = self.project(x).view(batch, time, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
         if cache is not None:
@@ -48,7 +50,6 @@ class Experts(nn.Module):
             nn.init.normal_(weights, std=weights.shape[1] ** -0.5)
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return batch x time x width."""
         flat = x.reshape(-1, x.shape[-1])
         taken = min(len(flat), max(1, 2 * len(flat) // self.experts))
         weights, chosen = self.router(flat).softmax(-1).t().topk(taken)
@@ -67,7 +68,6 @@ class Block(nn.Module):
         self.between, self.feed = nn.LayerNorm(dim), Experts(dim, experts) if experts else dense
 
     def forward(self, x: torch.Tensor, cache: Optional[Tuple[torch.Tensor, torch.Tensor]] = None, at: int = 0) -> Any:
-        """Return batch x time x width."""
         x = x + self.attention(self.before(x), cache, at)
         return x + self.feed(self.between(x))
 
@@ -83,7 +83,6 @@ class Stack(nn.Module):
         self.last = nn.LayerNorm(dim)
 
     def forward(self, x: torch.Tensor, cache: Optional[Cache] = None, at: int = 0) -> Any:
-        """Return batch x time x width."""
         for number, block in enumerate(self.blocks):
             if self.checkpointing and self.training:
                 x = checkpoint(block, x, use_reentrant=False)
@@ -102,7 +101,6 @@ class Vision(nn.Module):
         self.stack, self.head = Stack(layers, dim, heads), nn.Linear(dim, CLASSES)
 
     def forward(self, images: torch.Tensor) -> Any:
-        """Return batch x classes."""
         tokens = self.patches(images).flatten(2).transpose(1, 2) + self.places
         return self.head(self.stack(tokens).mean(1))
 
@@ -132,9 +130,8 @@ class Language(nn.Module):
         ]
 
 
-vit = Vision
-bert = moe = partial(Language, vocabulary=30522)
-"""Encoders that predict every token; with ``experts``, the perceptrons are experts."""
+bert = partial(Language, vocabulary=30522)
+"""An encoder that predicts every token; with ``experts``, the perceptrons are experts."""
 gpt = partial(Language, vocabulary=50304, causal=True)
 
 
@@ -229,9 +226,5 @@ class Swin(nn.Module):
         self.head = nn.Linear(dim, CLASSES)
 
     def forward(self, images: torch.Tensor) -> Any:
-        """Return batch x classes."""
         x = self.layers(self.patches(images).permute(0, 2, 3, 1).contiguous())
         return self.head(self.norm(x).mean((1, 2)))
-
-
-swin = Swin
