@@ -21,10 +21,7 @@ LEFT_BEHIND_BYTES = 64 * 2**20
 
 
 class PointMeasurer:
-    """Measures points one after another on one device; with ``ops``, profiles one more step of each.
-
-    Without the board's meters (``nvml``), energy and clocks are missing.
-    """
+    """Measures points on one device, energy and clocks only with ``nvml``; with ``ops``, profiles one more step."""
 
     def __init__(self, device_type: str, nvml: Optional[Nvml], limits: TimingLimits, *, ops: bool) -> None:
         self.device_type, self.nvml, self.limits, self.ops = device_type, nvml, limits, ops
@@ -157,10 +154,8 @@ def profile_ops(step: Callable[[], object], device_type: str, wait: Callable[[],
 
 
 def count_flops(step: Callable[[], object]) -> Optional[float]:
-    """Return the floating-point operations of one step as torch counts them; ``None`` if it cannot.
-
-    Torch counts products, convolutions and attention, but neither recurrent layers nor elementwise ops.
-    """
+    """Return the floating-point operations of one step as torch counts them; ``None`` if it cannot."""
+    # Torch counts products, convolutions and attention, but neither recurrent layers nor elementwise ops.
     try:
         from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 - torch has it since 2.1
     except ImportError:

@@ -15,12 +15,10 @@ SM_CLOCK, MEMORY_CLOCK = 1, 2
 class Nvml:
     """One GPU in NVML; values that the board does not report are ``None``.
 
-    Args:
-        bus_id: PCI bus id such as ``0000:3B:00.0``, the only name that CUDA and NVML share on every version.
-
-    Raises:
-        OSError: the library is missing or does not know the GPU.
+    ``OSError`` if the library is missing or does not know the GPU at ``bus_id``, such as ``0000:3B:00.0``.
     """
+
+    # The PCI bus id is the only name that CUDA and NVML share on every version.
 
     def __init__(self, bus_id: str, library: str = LIBRARY) -> None:
         self._lib = ctypes.CDLL(library)

@@ -11,11 +11,7 @@ EPOCH = (2020, 1, 1, 0, 0, 0)
 
 
 def pack_kit(path: str) -> int:
-    """Write the kit to ``path`` atomically and return its size in bytes.
-
-    Raises:
-        KitError: the file cannot be written.
-    """
+    """Write the kit to ``path`` atomically and return its size in bytes; ``KitError`` if it cannot be written."""
     target = Path(path)
     draft = target.with_name(target.name + ".part")
     try:

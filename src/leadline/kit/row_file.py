@@ -30,11 +30,7 @@ class RowFile:
         self._file = -1
 
     def open(self) -> "RowFile":
-        """Open or create the file, lock it, and read it; an incomplete last line is dropped.
-
-        Raises:
-            KitError: it is not writable, is being written by another process, or is not a measurement file.
-        """
+        """Open, lock and read the file; ``KitError`` if it is not writable, in use, or no file of measurements."""
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -46,11 +42,7 @@ class RowFile:
         return self
 
     def begin(self, header: Dict[str, Any]) -> None:
-        """Write the header of a new file; refuse an existing file of another machine.
-
-        Raises:
-            KitError: the rows come from another device, another torch or another kit.
-        """
+        """Write the header of a new file; ``KitError`` if an existing one is of another device, torch or kit."""
         if self.header is None:
             self.header = {"kind": "header", "schema": SCHEMA, "kit": KIT_VERSION, **header}
             self._write(self.header)

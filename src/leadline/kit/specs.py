@@ -49,9 +49,8 @@ def _quick(name: str, family: str, kind: str, work: Dict[int, float], **argument
 
 
 def _named(name: str, family: str, kind: str, work: Dict[int, float]) -> Spec:
-    package = name.partition(":")[0]
-    return Spec(name, family, kind, {}, work, max_batch=512, package=package,
-                traits=CONV if family == "timm-conv" else ())  # fmt: skip
+    traits = CONV if family == "timm-conv" else ()
+    return Spec(name, family, kind, {}, work, max_batch=512, package=name.partition(":")[0], traits=traits)
 
 
 BUILT_IN = (

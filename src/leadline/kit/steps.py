@@ -23,10 +23,8 @@ SLOW = (
 
 @contextlib.contextmanager
 def fast_weight_init(device_type: str) -> Iterator[None]:
-    """Context in which layers on a CPU fill their weights with a repeated block of random numbers.
-
-    torch's generator would take longer than the measurement; a GPU is fast enough.
-    """
+    """Context in which layers on a CPU fill their weights with a repeated block of random numbers."""
+    # torch's generator would take longer than the measurement; a GPU is fast enough.
     if device_type != "cpu":
         yield
         return
@@ -60,11 +58,7 @@ SMALLEST_VOCABULARY = 1000
 
 
 class MeasuredModel:
-    """A model on a device, ready for steps.
-
-    It is built in two parts to measure the weights' memory separately: the constructor makes the model, and ``ready``
-    the rest.
-    """
+    """A model on a device. ``ready`` makes the rest of a step, so that the weights' memory is measured separately."""
 
     def __init__(self, point: MeasurementPoint, device_type: str) -> None:
         self.point, self.device = point, torch.device(device_type)

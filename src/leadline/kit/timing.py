@@ -34,15 +34,10 @@ class TimingLimits:
 class Timer:
     """Times one step on a device, on a GPU by its own events.
 
-    Attributes:
-        event: creates a device event with the contract of ``torch.cuda.Event``.
-        wait: waits for the device.
-        stepping_s: total seconds of warm-up and timing.
+    ``event`` creates an event with the contract of ``torch.cuda.Event``. ``stepping_s`` adds up warm-up and timing.
     """
 
-    def __init__(
-        self, device_type: str, limits: TimingLimits, *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, device_type: str, limits: TimingLimits, clock: Callable[[], float] = time.perf_counter) -> None:
         self.limits, self.clock = limits, clock
         self.event: Callable[[], Any] = lambda: _HostEvent(clock)
         if device_type == "cuda":

@@ -24,11 +24,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def serve(parent: int) -> None:
-    """Answer requests from stdin until it ends: the machine first, then a row for each point.
-
-    Output of models and libraries goes to stderr, so that stdout holds only answers.
-    """
+    """Answer requests from stdin until it ends: the machine first, then a row for each point."""
     _die_with(parent)
+    # Output of models and libraries goes to stderr, so that stdout holds only answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
@@ -117,11 +115,7 @@ class Worker:
         self._send(request)
 
     def hello(self) -> Dict[str, Any]:
-        """Return the worker's description of the machine.
-
-        Raises:
-            KitError: it has no torch or no such device; in its own words.
-        """
+        """Return the worker's description of the machine; ``KitError`` if it has no torch or no such device."""
         try:
             answer = self._answer(START_S)
         except WorkerTimedOut as error:

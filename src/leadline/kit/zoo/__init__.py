@@ -17,9 +17,7 @@ BUILDERS = {
 def build_model(name: str, size: int) -> Any:
     """Build a model by name for inputs of that size, with random weights, on torch's default device.
 
-    Raises:
-        KeyError: there is no such model.
-        ImportError: its package is not installed.
+    ``ImportError`` if the package that has it is not installed.
     """
     spec = SPECS[name]
     module, _, builder = ("named.named" if spec.package else BUILDERS[spec.family]).partition(".")

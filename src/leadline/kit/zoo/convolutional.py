@@ -128,10 +128,7 @@ def convnext(depths: Sequence[int], dims: Sequence[int]) -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Down and up again with the maps of each level joined (Ronneberger et al. 2015); 21 classes a pixel.
-
-    The side of an image must be a multiple of 2^(levels - 1).
-    """
+    """Down and up with the maps of each level joined (Ronneberger et al. 2015); sides: multiples of 2^(levels - 1)."""
 
     def __init__(self, width: int, levels: int) -> None:
         super().__init__()

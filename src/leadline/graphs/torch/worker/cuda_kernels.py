@@ -45,10 +45,8 @@ def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: Any = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """Run flash attention for half precision without a mask, else the memory-efficient kernel, else plain math.
-
-    If heads share keys and values, flash attention takes them as they are. The memory-efficient kernel refuses them.
-    """
+    """Run flash attention for half precision without a mask, else the memory-efficient kernel, else plain math."""
+    # If heads share keys and values, flash attention takes them as they are. The memory-efficient kernel refuses them.
     grouped = enable_gqa and key.shape[1] != query.shape[1]
     cuda = torch.backends.cuda
     fused = query.dim() == 4 and query.shape[-1] <= 256

@@ -105,9 +105,7 @@ def wrap_meta(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor
 
 
-def empty_like(
-    tensor: torch.Tensor, device: Optional[torch.device] = None, dtype: Optional[torch.dtype] = None
-) -> torch.Tensor:
+def empty_like(tensor: torch.Tensor, device: Any = None, dtype: Any = None) -> torch.Tensor:
     """Return a fake tensor of the same shape and memory layout, contiguous or channels last."""
     is_channels_last = tensor.is_contiguous(memory_format=torch.channels_last) and tensor.dim() == 4
     stride = tensor.stride() if is_channels_last else None

@@ -26,10 +26,7 @@ _watch: Optional[LoopObservations] = None
 
 
 def watch_loop(script: Optional[str] = None) -> None:
-    """Start watching. Call it before the user's script runs, and after other code that replaces parts of DataLoader.
-
-    The folder of ``script`` holds the user's own files. It defaults to the program's name.
-    """
+    """Start watching, before the user's script runs, and after other code that replaces parts of DataLoader."""
     global _watch  # noqa: PLW0603 - one process runs one script
     _watch = LoopObservations(script)
     _watch_loaders(_watch)
@@ -212,10 +209,7 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
 
 
 def framework_settings(frame: Any) -> Dict[str, Any]:
-    """Return the loop settings of the framework that runs the current step, or nothing.
-
-    Keys: ``framework``, ``epochs``, ``max_steps``, ``accumulation``, ``batch``, ``evaluation_batches``.
-    """
+    """Return the loop settings of the framework that runs the current step, or nothing."""
     while frame is not None:
         owner = read_locals(frame).get("self")
         if _is_trainer(owner, "transformers"):

@@ -36,12 +36,9 @@ _trees: Dict[str, Optional[ast.AST]] = {}
 
 
 class EnclosingLoop(NamedTuple):
-    """One loop that encloses the current line. Lists of them begin with the outermost.
+    """One loop that encloses the current line, and its iterations. Lists of them begin with the outermost.
 
-    Attributes:
-        times: Iterations in all, if they can be known.
-        iterable: Object that the loop iterates over.
-        counts_inner: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
+    ``counts_inner``: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
     """
 
     line: int
@@ -198,11 +195,7 @@ def _counter_start(loop: Any, name: str) -> Optional[Tuple[bool, int]]:
 
 
 def evaluate(node: Any, frame: Any) -> Any:
-    """Return the value of an expression without calling the user's code.
-
-    Raises:
-        UnreadableExpression: It calls something, or a name has no value yet.
-    """
+    """Return the value of an expression; ``UnreadableExpression`` if it would call the user's code or has none yet."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, (ast.List, ast.Tuple)):

@@ -20,10 +20,8 @@ SILENT = {
 class OpTraits(NamedTuple):
     """Properties of an op from its schema, read once.
 
-    Attributes:
-        silent: The op launches no kernel.
-        fresh: It returns new memory.
-        mutated: Positions and names of the arguments it writes to.
+    A ``silent`` op launches no kernel, and a ``fresh`` one returns new memory. ``mutated`` are the positions and names
+    of the arguments it writes to.
     """
 
     name: str

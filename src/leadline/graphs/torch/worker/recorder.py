@@ -63,16 +63,14 @@ class RecordedOp(NamedTuple):
 
 
 class TraceWindow:
-    """Ops and memory events between two boundaries, and the memory held at the first of them.
-
-    ``to_views`` are the ops whose first tensor is a view, into whose memory autograd adds nothing.
-    """
+    """Ops and memory events between two boundaries, and the memory held at the first of them."""
 
     def __init__(self, first: int, live: List[Tuple[int, int]]) -> None:
         self.first = first
         self.held = live
         self.ops: List[RecordedOp] = []
         self.events: List[Tuple[int, int, int]] = []
+        # Ops whose first tensor is a view, into whose memory autograd adds nothing.
         self.to_views: Set[int] = set()
         self.parameters = self.parameter_bytes = 0
 

@@ -235,9 +235,7 @@ def _tensor_specs(specs: Sequence[Tuple[Any, ...]]) -> List[Dict[str, Any]]:
     return [{"shape": list(spec[0]), "dtype": str(spec[1]).rpartition(".")[2]} for spec in specs[:8]]
 
 
-def graph_document(
-    session: TraceSession, recorder: Recorder, window: TraceWindow, *, stage: str = ""
-) -> Dict[str, Any]:
+def graph_document(session: TraceSession, recorder: Recorder, window: TraceWindow, stage: str = "") -> Dict[str, Any]:
     """Return one window as the fields of ``OpGraph``. ``stage`` overrides the stages of its ops."""
     cache: Dict[Any, Dict[str, Any]] = {}
     ops: List[Dict[str, Any]] = []
@@ -286,12 +284,10 @@ def _events(recorder: Recorder, window: TraceWindow) -> List[Dict[str, Any]]:
 
 
 def _add_in_place(events: List[Any], window: TraceWindow) -> None:
-    """Move the release of a gradient's old sum before the allocation of the new one.
-
-    Autograd adds a second gradient of the same tensor into the memory of the first, unless that is a view, such as the
-    transposed gradient of a product's weights (``can_accumulate_inplace`` in PyTorch's input_buffer.cpp). For tensors
-    without data it allocates a new sum and drops the old one at once. Such an addition is recognized by that.
-    """
+    """Move the release of a gradient's old sum before the allocation of the new one."""
+    # Autograd adds a second gradient of the same tensor into the memory of the first, unless that is a view, such as
+    # the transposed gradient of a product's weights (can_accumulate_inplace in PyTorch's input_buffer.cpp). For tensors
+    # without data it allocates a new sum and drops the old one at once. Such an addition is recognized by that.
     sums = {
         position
         for position, op in enumerate(window.ops)

@@ -82,10 +82,8 @@ def _flops(shape: Dict[str, int]) -> float:
 
 
 def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
-    """Return the bytes that an LSTM's forward pass on a CPU keeps for backward, without arguments and results.
-
-    oneDNN runs each layer and direction by itself. It keeps their results, a workspace, and the casts of autocast.
-    """
+    """Return the bytes that an LSTM's forward pass on a CPU keeps for backward, without arguments and results."""
+    # oneDNN runs each layer and direction by itself. It keeps their results, a workspace, and the casts of autocast.
     rows, hidden, directions = shape["rows"], shape["hidden"], shape["directions"]
     element = 2 if shape["cast"] else data.element_size()
     width, total = shape["input"], 0
@@ -99,10 +97,8 @@ def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
 
 
 def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
-    """Return the memory that oneDNN keeps after the reserve, or track the copy with time first if nothing is kept.
-
-    PyTorch's own result is a view of that copy, which its readers make contiguous.
-    """
+    """Return the memory that oneDNN keeps after the reserve, or track the copy with time first if nothing is kept."""
+    # PyTorch's own result is a view of that copy, which its readers make contiguous.
     recorder = None if session.bare else session.recorder
     if recorder is None or "kept" not in shape:
         return None
@@ -118,11 +114,9 @@ def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserv
 
 
 def _workspace_bytes(shape: Dict[str, int], width: int, element: int) -> int:
-    """Return oneDNN's workspace for one layer in one direction, as PyTorch 2.13 allocates it on x86-64.
-
-    Gates, hidden states, and the states of layer, step and cell with their gradients start on pages of their own
-    (``rnn_utils`` in oneDNN). This matches the allocations of 50 shapes in float32 and bfloat16 to the byte.
-    """
+    """Return oneDNN's workspace for one layer in one direction, as PyTorch 2.13 allocates it on x86-64."""
+    # Gates, hidden states, and the states of layer, step and cell with their gradients start on pages of their own
+    # (rnn_utils in oneDNN). This matches the allocations of 50 shapes in float32 and bfloat16 to the byte.
     steps, batch, hidden = shape["seq"], shape["batch"], shape["hidden"]
     widest = max(width, hidden)
     parts = [

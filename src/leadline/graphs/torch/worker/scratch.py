@@ -89,10 +89,7 @@ def is_scratch(path: Any) -> bool:
 
 
 class _ScratchTree:
-    """Files as the script sees them: its own writes over the user's files.
-
-    Methods with the names of functions of ``os``, and ``open``, stand in for those.
-    """
+    """The script's own writes over the user's files. Methods named as functions of ``os`` stand in for those."""
 
     def __init__(self, folder: str) -> None:
         self.top = os.path.join(os.path.realpath(folder), "tree")

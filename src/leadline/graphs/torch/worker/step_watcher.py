@@ -54,9 +54,15 @@ class StepWatcher:
 
     def install(self) -> None:
         """Place the hooks."""
+        original = torch.optim.Optimizer.__init__
+
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self.optimizers.append(optimizer)
+
+        torch.optim.Optimizer.__init__ = init
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
-        self._watch_optimizers()
         self._watch_backward()
         self._watch_modules()
         self._watch_loaders()
@@ -68,24 +74,13 @@ class StepWatcher:
         return self.steady or self.called
 
     def load_s(self) -> Optional[float]:
-        """Return the seconds in which one process makes a batch of training data, without the cost of watching.
-
-        The first batch is left out where there are others: it starts the iterator and opens files.
-        """
+        """Return the seconds in which one process makes a batch of training data, without the cost of watching."""
+        # The first batch is left out where there are others: it starts the iterator and opens files.
         loads = self.loads[1:] or self.loads
         if not loads:
             return None
         watching_s = self.recorder.watching_cost_s()
         return max(statistics.median(took - ops * watching_s for took, ops in loads), 0.0)
-
-    def _watch_optimizers(self) -> None:
-        original = torch.optim.Optimizer.__init__
-
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            self.optimizers.append(optimizer)
-
-        torch.optim.Optimizer.__init__ = init
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self.evaluating and not self.late:
