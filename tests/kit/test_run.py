@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("torch")
 
 from leadline.kit import KitError
+from leadline.kit.command import summary_sentence
 from leadline.kit.design import DesignSettings, MeasurementPoint, design_points
 from leadline.kit.pack import pack_kit
 from leadline.kit.run import MeasureOptions, run_measurements
@@ -93,6 +94,7 @@ def test_a_run_writes_a_header_and_the_first_points_of_the_design(quick):
     expected = [point.key for point in design_points(DesignSettings(**header["design"]))]
     assert expected[:6] == [row["key"] for row in rows]
     assert (summary.in_file, summary.left) == (6, len(expected) - 6)
+    assert f"{options.out} holds 6; {summary.left} of the design left" in summary_sentence(summary)
 
 
 @pytest.mark.slow
