@@ -19,7 +19,7 @@ def points():
 
 def test_points_and_keys_are_unique(points):
     assert len(points) == len({point.key for point in points}) > 3000
-    assert [MeasurementPoint(**point.document()) for point in points] == points
+    assert [MeasurementPoint(**vars(point)) for point in points] == points
 
 
 def test_only_the_seed_changes_the_order(points):

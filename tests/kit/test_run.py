@@ -18,14 +18,15 @@ import pytest
 pytest.importorskip("torch")
 
 from leadline.kit import KitError
-from leadline.kit.design import DesignSettings, design_points
+from leadline.kit.command import summary_sentence
+from leadline.kit.design import DesignSettings, MeasurementPoint, design_points
 from leadline.kit.pack import pack_kit
 from leadline.kit.run import MeasureOptions, run_measurements
 from leadline.kit.worker import Worker, WorkerCrashed, WorkerTimedOut
 
 SRC = str(Path(__file__).parents[2] / "src")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([SRC, *filter(None, sys.path)])}
-REQUEST = {"device": "cpu", "quick": True, "ops": False, "memory_bytes": None, "header": False}
+REQUEST = {"device": "cpu", "quick": True, "ops": False, "header": False}
 
 
 def read(path):
@@ -38,62 +39,80 @@ def command(out, *more):
     return [sys.executable, "-m", "leadline.kit", *words]
 
 
-class Enough(Exception):
-    """As many points are in as a test wants, however fast the machine is."""
+pytestmark = pytest.mark.timeout(1800)
+PATIENCE_S = 600
+"""Time limit of whatever a test waits for. A busy machine may take long, and an idle one never waits for it."""
 
 
-def run_until(asked, points):
-    """Run until so many points are in the file; return what was told last, and every row as it was announced."""
+def wait_for(condition):
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def lines(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+class EnoughPoints(Exception):
+    """The file holds as many points as a test wants."""
+
+
+def run_until(options, points):
+    """Run until so many points are in the file; return the last summary, and every row as it was announced."""
     announced = []
-    last = []
+    summaries = []
 
-    def count(told, row):
+    def count(summary, row):
         announced.append(row)
-        last[:] = [told]
-        if told.in_file >= points:
-            raise Enough
+        summaries[:] = [summary]
+        if summary.in_file >= points:
+            raise EnoughPoints
 
-    with pytest.raises(Enough):
-        run_measurements(asked, count)
-    return last[0], announced
+    with pytest.raises(EnoughPoints):
+        run_measurements(options, count)
+    return summaries[0], announced
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """Measure a few points; return what was asked, what was told, and every row as it was announced."""
-    asked = MeasureOptions(str(tmp_path_factory.mktemp("kit") / "rows.jsonl"), minutes=10, device="cpu", quick=True)
-    return (asked, *run_until(asked, 6))
+    """Measure a few points; return the options, the last summary, and every row as it was announced."""
+    options = MeasureOptions(str(tmp_path_factory.mktemp("kit") / "rows.jsonl"), minutes=60, device="cpu", quick=True,
+                             point_s=PATIENCE_S)  # fmt: skip
+    return (options, *run_until(options, 6))
 
 
 @pytest.mark.slow
 def test_a_run_writes_a_header_and_the_first_points_of_the_design(quick):
-    asked, told, announced = quick
-    header, rows = read(asked.out)
+    options, summary, announced = quick
+    header, rows = read(options.out)
     assert (header["schema"], header["device"]["type"]) == ("leadline.measure/1", "cpu")
-    assert header["rates"]["float32"] > 1e8
+    assert header["rates"]["float32"] > 0
     assert header["energy"]["reason"] == "there is no meter for a CPU"
     assert announced == rows
     expected = [point.key for point in design_points(DesignSettings(**header["design"]))]
     assert expected[:6] == [row["key"] for row in rows]
-    assert (6, len(expected) - 6) == (told.in_file, told.left)
+    assert (summary.in_file, summary.left) == (6, len(expected) - 6)
+    assert f"{options.out} holds 6; {summary.left} of the design left" in summary_sentence(summary)
 
 
 @pytest.mark.slow
 def test_a_run_ends_when_its_time_is_up(quick, tmp_path):
     again = tmp_path / "again.jsonl"
     again.write_bytes(Path(quick[0].out).read_bytes())
-    told = run_measurements(replace(quick[0], out=str(again), minutes=0.001, ops=False))
-    assert (told.in_file, told.outcomes) == (6, {})
-    assert told.left == quick[1].left
+    summary = run_measurements(replace(quick[0], out=str(again), minutes=0.001, ops=False))
+    assert (summary.in_file, summary.outcomes) == (6, {})
+    assert summary.left == quick[1].left
 
 
 @pytest.mark.slow
 def test_a_row_holds_time_memory_and_ops(quick):
     _, rows = read(quick[0].out)
-    done = [row for row in rows if row["outcome"] == "ok"]
-    assert len(done) >= 0.6 * len(rows)
-    for row in done:
-        assert 0 < row["step_s"] < 10
+    completed = [row for row in rows if row["outcome"] == "ok"]
+    assert len(completed) >= 0.6 * len(rows)
+    for row in completed:
+        assert row["step_s"] > 0
         assert row["samples"] >= 3
         assert row["memory"]["peak_host_bytes"] is None or row["memory"]["peak_host_bytes"] > 1e7
         assert row["ops"] or "LSTM" in row["ops_reason"]  # oneDNN has 16-bit LSTMs on some calls and processors only
@@ -104,12 +123,12 @@ def test_a_row_holds_time_memory_and_ops(quick):
 
 @pytest.mark.slow
 def test_a_second_run_continues_the_first(quick, tmp_path):
-    asked, told, _ = quick
+    options, first, _ = quick
     again = tmp_path / "again.jsonl"
-    again.write_bytes(Path(asked.out).read_bytes()[:-20])  # cut within the last row
-    more, announced = run_until(replace(asked, out=str(again), ops=False), told.in_file + 1)
+    again.write_bytes(Path(options.out).read_bytes()[:-20])  # cut within the last row
+    second, announced = run_until(replace(options, out=str(again), ops=False), first.in_file + 1)
     header, rows = read(again)
-    assert len({row["key"] for row in rows}) == len(rows) == more.in_file == told.in_file + 1
+    assert len({row["key"] for row in rows}) == len(rows) == second.in_file == first.in_file + 1
     assert announced == rows[-2:]
     assert [point.key for point in design_points(DesignSettings(**header["design"]))][: len(rows)] == [
         row["key"] for row in rows
@@ -133,27 +152,25 @@ def test_random_kills_neither_lose_nor_duplicate_rows(tmp_path):
     kept = []
     for kill in range(4):
         process = subprocess.Popen(command(out), env=ENVIRONMENT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 60
-        while time.monotonic() < until and (not out.exists() or out.read_bytes().count(b"\n") < len(kept) + 2):
-            time.sleep(0.05)
+        wait_for(lambda: lines(out) >= len(kept) + 2)  # noqa: B023 - it is called within the loop
         time.sleep(chance.uniform(0.0, 2.0))
         workers = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        _, still = psutil.wait_procs(workers, timeout=10)
-        assert not still, "a worker outlived its parent"
+        _, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
+        assert not alive, "a worker outlived its parent"
         whole = out.read_bytes().rpartition(b"\n")[0].decode().splitlines()
         rows = [json.loads(line) for line in whole[1:]]
         assert rows[: len(kept)] == kept, f"kill {kill} lost a row"
         assert len(rows) > len(kept)
         kept = rows
-    done = subprocess.run(command(out, "--minutes", "0.3", "--json"), env=ENVIRONMENT, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
+    last = subprocess.run(command(out, "--minutes", "0.3", "--json"), env=ENVIRONMENT, capture_output=True, check=False)
+    assert last.returncode == 0, last.stderr
     header, rows = read(out)
     keys = [row["key"] for row in rows]
     assert rows[: len(kept)] == kept
     assert [point.key for point in design_points(DesignSettings(**header["design"]))][: len(keys)] == keys
-    assert json.loads(done.stdout)["in_file"] == len(keys)
+    assert json.loads(last.stdout)["in_file"] == len(keys)
 
 
 def test_a_hang_is_killed_and_larger_batches_are_skipped(tmp_path):
@@ -176,17 +193,10 @@ def test_a_crash_differs_from_a_hang():
     worker = Worker(sys.executable, REQUEST)
     worker.hello()
     pid = worker._process.pid
-    point = {
-        "model": "resnet18",
-        "size": 224,
-        "phase": "training",
-        "precision": "fp32",
-        "batch": 64,
-        "optimizer": "sgd",
-    }
+    point = vars(MeasurementPoint("resnet18", 224, "training", "fp32", 64, "sgd"))
     threading.Timer(0.5, os.kill, (pid, signal.SIGSEGV)).start()
     with pytest.raises(WorkerCrashed, match="signal SIGSEGV"):
-        worker.measure(point, 60)
+        worker.measure(point, PATIENCE_S)
     assert not psutil.pid_exists(pid)
     second = Worker(sys.executable, REQUEST)
     second.hello()
@@ -218,9 +228,9 @@ def test_a_python_without_torch_is_refused_in_one_sentence(tmp_path):
     ],
 )
 def test_an_impossible_request_is_refused_and_leaves_no_file(change, says, tmp_path):
-    asked = replace(MeasureOptions(str(tmp_path / "rows.jsonl"), device="cpu"), **change)
+    options = replace(MeasureOptions(str(tmp_path / "rows.jsonl"), device="cpu"), **change)
     with pytest.raises(KitError) as caught:
-        run_measurements(asked)
+        run_measurements(options)
     assert says in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
@@ -241,14 +251,15 @@ def test_the_packed_kit_needs_only_torch(tmp_path):
     names = zipfile.ZipFile(kit).namelist()
     assert all(name in ("__main__.py", "leadline/__init__.py") or name.startswith("leadline/kit/") for name in names)
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-I", str(kit), "--out", str(out), "--device", "cpu", "--quick", "--minutes", "0.6", "--json"],
-        env={**bare, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, capture_output=True, text=True, check=False,
+    process = subprocess.Popen(
+        [sys.executable, "-I", str(kit), "--out", str(out), "--device", "cpu", "--quick"],
+        env={**bare, "OMP_NUM_THREADS": "1"}, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["in_file"] == len(read(out)[1]) > 0
-    assert "ok" in told["outcomes"]
+    wait_for(lambda: (out.exists() and b'"outcome": "ok"' in out.read_bytes()) or process.poll() is not None)
+    process.send_signal(signal.SIGTERM)
+    _, messages = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, messages
+    assert "ok" in {row["outcome"] for row in read(out)[1]}
 
 
 def test_the_packed_kit_contains_all_its_modules(tmp_path):
@@ -259,8 +270,8 @@ def test_the_packed_kit_contains_all_its_modules(tmp_path):
         "print(sorted({m.__file__.partition('.pyz')[1] for n, m in sys.modules.items() if n.startswith('leadline')}), "
         "'torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['.pyz'] False"
+    completed = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "['.pyz'] False"
 
 
 def test_the_same_version_packs_to_the_same_bytes(tmp_path):
@@ -274,11 +285,9 @@ def test_the_same_version_packs_to_the_same_bytes(tmp_path):
 def test_an_interrupted_run_tells_how_to_resume(tmp_path):
     out = tmp_path / "rows.jsonl"
     process = subprocess.Popen(command(out), env=ENVIRONMENT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    until = time.monotonic() + 60
-    while time.monotonic() < until and (not out.exists() or out.read_bytes().count(b"\n") < 2):
-        time.sleep(0.1)
+    wait_for(lambda: lines(out) >= 2)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=20)
+    _, messages = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert said.splitlines()[-1] == f"measure: interrupted; the same command goes on with {out}"
+    assert messages.splitlines()[-1] == f"measure: interrupted; the same command goes on with {out}"
     assert read(out)[1]

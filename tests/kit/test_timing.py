@@ -44,8 +44,8 @@ class Device:
         return Event()
 
 
-def timed(device, patience):
-    timer = Timer("cpu", patience, clock=lambda: device.host_s)
+def timed(device, limits):
+    timer = Timer("cpu", limits, clock=lambda: device.host_s)
     timer.event, timer.wait = device.event, device.wait
     return timer.time(device.step), timer
 
@@ -57,32 +57,32 @@ def steady(step_s, first_s=2.0):
 
 
 def test_a_steady_step_is_its_median_without_the_slow_first_one():
-    found, timer = timed(Device(1e-4, steady(0.02)), TimingLimits(1.0, 0.5, 5))
-    assert found["step_s"] == pytest.approx(0.02, rel=0.01)
-    assert found["first_step_s"] == pytest.approx(2.0, rel=0.01)
-    assert (found["warm_up_steps"], found["steady"], found["samples"]) == (3, True, 25)
-    assert found["timed_s"] == pytest.approx(0.5, rel=0.02)
+    times, timer = timed(Device(1e-4, steady(0.02)), TimingLimits(1.0, 0.5, 5))
+    assert times["step_s"] == pytest.approx(0.02, rel=0.01)
+    assert times["first_step_s"] == pytest.approx(2.0, rel=0.01)
+    assert (times["warm_up_steps"], times["steady"], times["samples"]) == (3, True, 25)
+    assert times["timed_s"] == pytest.approx(0.5, rel=0.02)
     assert timer.stepping_s == pytest.approx(2.0 + 2 * 0.02 + 0.5, rel=0.02)
 
 
 def test_host_and_device_are_timed_separately():
-    found, _ = timed(Device(1e-3, steady(0.02)), TimingLimits(1.0, 0.5, 5))
-    assert found["host_step_s"] == pytest.approx(1e-3, rel=0.01)
+    times, _ = timed(Device(1e-3, steady(0.02)), TimingLimits(1.0, 0.5, 5))
+    assert times["host_step_s"] == pytest.approx(1e-3, rel=0.01)
     bound, _ = timed(Device(0.02, steady(1e-3)), TimingLimits(1.0, 0.5, 5))
     assert bound["step_s"] == pytest.approx(0.02, rel=0.06)  # the device waits for the host
 
 
 def test_short_steps_are_timed_several_at_once():
-    found, _ = timed(Device(1e-6, steady(1e-5, first_s=1e-4)), TimingLimits(1.0, 0.1, 5))
-    assert found["steps_a_sample"] == 91  # 1 ms of a step and its launch
-    assert found["step_s"] == pytest.approx(1e-5, rel=0.01)
+    times, _ = timed(Device(1e-6, steady(1e-5, first_s=1e-4)), TimingLimits(1.0, 0.1, 5))
+    assert times["steps_a_sample"] == 91  # 1 ms of a step and its launch
+    assert times["step_s"] == pytest.approx(1e-5, rel=0.01)
 
 
 @pytest.mark.parametrize(("step_s", "samples"), [(0.1, 5), (0.7, 5), (0.9, 3), (10.0, 3)])
 def test_a_long_step_gets_the_fewest_samples(step_s, samples):
     device = Device(1e-4, steady(step_s, first_s=step_s))
-    found, _ = timed(device, TimingLimits(1.0, 0.5, 5))
-    assert (samples, 3 + samples) == (found["samples"], device.steps)
+    times, _ = timed(device, TimingLimits(1.0, 0.5, 5))
+    assert (samples, 3 + samples) == (times["samples"], device.steps)
 
 
 def test_a_step_that_never_settles_is_marked():
@@ -90,16 +90,16 @@ def test_a_step_that_never_settles_is_marked():
         while True:
             yield from (0.1, 0.3)
 
-    found, _ = timed(Device(1e-4, wavering()), TimingLimits(1.0, 0.5, 5))
-    assert not found["steady"]
-    assert found["step_quantiles_s"][0] == pytest.approx(0.1, rel=0.01)
-    assert found["step_quantiles_s"][-1] == pytest.approx(0.3, rel=0.01)
+    times, _ = timed(Device(1e-4, wavering()), TimingLimits(1.0, 0.5, 5))
+    assert not times["steady"]
+    assert times["step_quantiles_s"][0] == pytest.approx(0.1, rel=0.01)
+    assert times["step_quantiles_s"][-1] == pytest.approx(0.3, rel=0.01)
 
 
 def test_a_cpu_is_timed_by_the_host_clock():
     clock = Device(0.004, steady(0.0, first_s=0.0))
-    found = Timer("cpu", TimingLimits(1.0, 0.1, 5), clock=lambda: clock.host_s).time(clock.step)
-    assert [pytest.approx(0.004)] * 7 == found["step_quantiles_s"]
+    times = Timer("cpu", TimingLimits(1.0, 0.1, 5), clock=lambda: clock.host_s).time(clock.step)
+    assert [pytest.approx(0.004)] * 7 == times["step_quantiles_s"]
 
 
 def test_meters_are_read_before_the_first_sample_and_after_each_block():

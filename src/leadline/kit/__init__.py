@@ -1,7 +1,6 @@
 """Measuring kit: times training and inference steps on any machine with torch, without Leadline.
 
-The package also travels as one file (``pack.py``). It runs under Python 3.9 or later and imports nothing else of
-Leadline.
+The package also travels as one file. It runs under Python 3.9 or later and imports nothing else of Leadline.
 """
 
 SCHEMA = "leadline.measure/1"
@@ -10,10 +9,8 @@ KIT_VERSION = "1"
 """Changed when measurements of two kit versions must not share a file."""
 
 OP_COLUMNS = ("op", "shapes", "count", "device_s", "host_s", "kernel", "kernels")
-"""Columns of a row's ``ops``.
-
-They are: name, input shapes, calls per step, seconds on the device, own seconds on the host (without callees), longest
-kernel, number of kernels."""
+"""Columns of a row's ``ops``: name, input shapes, calls per step, seconds on the device, own seconds on the host
+(without callees), longest kernel, number of kernels."""
 
 
 class KitError(Exception):

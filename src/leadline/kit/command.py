@@ -14,24 +14,20 @@ INTERRUPTED = 130
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Run the measurements and return the exit code: 0 done, 1 failure, 2 usage, 130 interrupted."""
-    options = _parser().parse_args(arguments)
+    options = vars(_parser().parse_args(arguments))
+    prints_json, out = options.pop("json"), options["out"]
     signal.signal(signal.SIGTERM, _interrupt)  # as a batch system ends a job
     try:
-        summary = run_measurements(
-            MeasureOptions(out=options.out, minutes=options.minutes, device=options.device, python=options.python,
-                           quick=options.quick, seed=options.seed, compiled=options.compile, ops=not options.no_ops,
-                           point_s=options.point_limit),
-            _show,
-        )  # fmt: skip
+        summary = run_measurements(MeasureOptions(**options), _show)
     except KitError as error:
         sys.stderr.write(f"measure: {error}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write(f"measure: interrupted; the same command goes on with {options.out}\n")
+        sys.stderr.write(f"measure: interrupted; the same command goes on with {out}\n")
         return INTERRUPTED
     for note in summary.notes:
         sys.stderr.write(f"note: {note}\n")
-    sys.stdout.write(json.dumps(vars(summary)) + "\n" if options.json else summary_sentence(summary) + "\n")
+    sys.stdout.write(json.dumps(vars(summary)) + "\n" if prints_json else summary_sentence(summary) + "\n")
     return 0
 
 
@@ -69,9 +65,10 @@ def _parser() -> argparse.ArgumentParser:
                         help="interpreter that has torch (default: this one)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="tiny models, timed briefly")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of points (default: 0)")
-    parser.add_argument("--compile", action="store_true", help="measure half of the points under torch.compile")
-    parser.add_argument("--no-ops", action="store_true", help="do not profile the ops of each step")
-    parser.add_argument("--point-limit", type=float, default=POINT_S, metavar="S",
+    parser.add_argument("--compile", action="store_true", dest="compiled",
+                        help="measure half of the points under torch.compile")  # fmt: skip
+    parser.add_argument("--no-ops", action="store_false", dest="ops", help="do not profile the ops of each step")
+    parser.add_argument("--point-limit", type=float, default=POINT_S, metavar="S", dest="point_s",
                         help=f"give a point up after so many seconds (default: {POINT_S:g})")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON document")
     parser.add_argument("--version", action="version", version=f"leadline measuring kit {KIT_VERSION}")

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -19,7 +19,6 @@ EFFICIENCY = 0.3
 """Expected share of a device's product rate in a step, used to exclude slow points."""
 MAX_POINTS = 4000
 """Most points of a design, enough for any device."""
-
 MAX_DRAWS = 50
 """Random draws from a family before the remaining points are dealt in any order."""
 
@@ -41,7 +40,7 @@ class MeasurementPoint:
 
     @property
     def cell(self) -> str:
-        """All properties but the batch, in words."""
+        """All properties but the batch."""
         rule = [self.optimizer + ("-fused" if self.fused else "")] if self.optimizer else []
         marks = [name for name in ("channels_last", "checkpointing", "compiled") if getattr(self, name)]
         return "/".join([f"{self.model}-{self.size}", self.phase, self.precision, *rule, *marks])
@@ -50,10 +49,6 @@ class MeasurementPoint:
     def key(self) -> str:
         """Identity of the point in a file."""
         return f"{self.cell}/b{self.batch}"
-
-    def document(self) -> Dict[str, Any]:
-        """Return the fields for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -101,18 +96,14 @@ class _Cell:
     phase: str
     precision: str
     batches: List[int]
+    options: Dict[str, Sequence[Any]]
+    """The available options, each with its levels."""
 
-    @property
-    def options(self) -> List[Tuple[str, Sequence[Any]]]:
-        """The available options, each with its levels."""
-        options: List[Tuple[str, Sequence[Any]]] = []
-        if self.phase == TRAINING:
-            options.append(("rule", OPTIMIZERS))
-        if "channels_last" in self.spec.traits:
-            options.append(("channels_last", (False, True)))
-        if "checkpointing" in self.spec.traits and self.phase == TRAINING:
-            options.append(("checkpointing", (False, True)))
-        return options
+    def point(self, batch: int, chosen: Dict[str, Any]) -> MeasurementPoint:
+        optimizer, fused = chosen.pop("rule", ("", False))
+        return MeasurementPoint(
+            self.spec.name, self.size, self.phase, self.precision, batch, optimizer, fused, **chosen
+        )
 
 
 class _Dealer:
@@ -148,7 +139,12 @@ class _Dealer:
             point = next((candidate for candidate in drawn if candidate.key not in dealt), None)
             if point is not None:
                 return point
-            self.remaining[family] = [candidate for cell in self.cells[family] for candidate in self._points(cell)]
+            self.remaining[family] = [
+                cell.point(batch, dict(zip(cell.options, levels)))
+                for cell in self.cells[family]
+                for batch in cell.batches
+                for levels in product(*cell.options.values())
+            ]
             self.random.shuffle(self.remaining[family])
         remaining = self.remaining[family]
         while remaining:
@@ -156,23 +152,6 @@ class _Dealer:
             if point.key not in dealt:
                 return point
         return None
-
-    def _points(self, cell: _Cell) -> Iterator[MeasurementPoint]:
-        """Yield every point of a cell."""
-        options = self._options(cell)
-        for batch in cell.batches:
-            for levels in product(*(levels for _, levels in options)):
-                yield self._point(cell, batch, dict(zip((name for name, _ in options), levels)))
-
-    def _options(self, cell: _Cell) -> List[Tuple[str, Sequence[Any]]]:
-        return [*cell.options, *([("compiled", (False, True))] if self.settings.compiled else [])]
-
-    @staticmethod
-    def _point(cell: _Cell, batch: int, chosen: Dict[str, Any]) -> MeasurementPoint:
-        optimizer, fused = chosen.pop("rule", ("", False))
-        return MeasurementPoint(
-            cell.spec.name, cell.size, cell.phase, cell.precision, batch, optimizer, fused, **chosen
-        )
 
     def _all_cells(self) -> Iterator[_Cell]:
         settings = self.settings
@@ -183,15 +162,21 @@ class _Dealer:
                 continue
             for size in spec.work:
                 for phase in spec.phases:
-                    for precision in self._precisions(phase):
-                        cell = _Cell(spec, size, phase, precision, self._batches(spec, size, phase, precision))
-                        if cell.batches:
-                            yield cell
+                    for precision, compute in PRECISIONS.items():
+                        if compute not in settings.rates or (precision == "fp16" and phase == TRAINING):
+                            continue  # pure half precision trains nothing
+                        batches = self._batches(spec, size, phase, precision)
+                        if batches:
+                            yield _Cell(spec, size, phase, precision, batches, self._options(spec, phase))
 
-    def _precisions(self, phase: str) -> List[str]:
-        rates = self.settings.rates
-        names = [name for name, compute in PRECISIONS.items() if compute in rates]
-        return [name for name in names if name != "fp16" or phase != TRAINING]  # pure half precision trains nothing
+    def _options(self, spec: Spec, phase: str) -> Dict[str, Sequence[Any]]:
+        switches = {
+            "channels_last": "channels_last" in spec.traits,
+            "checkpointing": "checkpointing" in spec.traits and phase == TRAINING,
+            "compiled": self.settings.compiled,
+        }
+        rule: Dict[str, Sequence[Any]] = {"rule": OPTIMIZERS} if phase == TRAINING else {}
+        return {**rule, **{name: (False, True) for name, available in switches.items() if available}}
 
     def _batches(self, spec: Spec, size: int, phase: str, precision: str) -> List[int]:
         batches = []
@@ -213,9 +198,10 @@ class _Dealer:
 
         batch = self._least(cell.batches, batch_levels)
         chosen: Dict[str, Any] = {}
-        for option, levels in self._options(cell):
-            chosen[option] = self._least(levels, lambda level, name=option: self._option_levels(cell, name, level))
-        return self._point(cell, batch, chosen)
+        for option, levels in cell.options.items():
+            kinds = ((option,), (option, name), (option, phase, cell.precision))
+            chosen[option] = self._least(levels, lambda level, kinds=kinds: [(level, *kind) for kind in kinds])
+        return cell.point(batch, chosen)
 
     def _cell(self, cells: List[_Cell]) -> _Cell:
         """Choose a model, then its size, phase and precision, each within the previous choice."""
@@ -247,9 +233,3 @@ class _Dealer:
         best = min(order, key=lambda level: sum(self.counts[key] for key in keys(level)))
         self.counts.update(keys(best))
         return best
-
-    @staticmethod
-    def _option_levels(cell: _Cell, option: str, level: Any) -> List[Tuple[Any, ...]]:
-        return [
-            (option, level), (option, level, cell.spec.name), (option, level, cell.phase, cell.precision),
-        ]  # fmt: skip

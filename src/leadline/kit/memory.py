@@ -9,6 +9,7 @@ import torch
 
 CPU_SHARE = 0.75
 """Share of the free host memory for a CPU point, which protects other processes."""
+STATUS = "/proc/self/status"
 
 
 class DeviceMemory:
@@ -21,9 +22,8 @@ class DeviceMemory:
         """Release caches and reset the peaks."""
         gc.collect()
         torch.cuda.synchronize()
-        clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-        if clear is not None:  # else the first product's workspace is counted with whichever point comes first
-            clear()
+        # Otherwise the first product's workspace is counted with whichever point comes first.
+        getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         self._before, self._model = torch.cuda.memory_allocated(), 0
@@ -64,12 +64,11 @@ class HostMemory:
                 switch.write("5")  # resets the peak resident set, see proc(5)
         except OSError:
             self.resettable = False
-        self._before = _status_bytes("VmRSS") or 0
-        self._model = 0
+        self._before, self._model = _resident_bytes(), 0
 
     def record_model(self) -> None:
         """Record the memory of the model's weights."""
-        self._model = max(0, (_status_bytes("VmRSS") or 0) - self._before)
+        self._model = max(0, _resident_bytes() - self._before)
 
     def figures(self) -> Dict[str, Any]:
         """Return the peak since ``begin``, in bytes; ``None`` if the system cannot reset it."""
@@ -79,22 +78,18 @@ class HostMemory:
             "peak_allocated_bytes": None,
             "peak_reserved_bytes": None,
             "outside_allocator_bytes": None,
-            "peak_host_bytes": _status_bytes("VmHWM") if self.resettable else None,
+            "peak_host_bytes": _kernel_bytes(STATUS, "VmHWM") if self.resettable else None,
         }
 
 
-def limit_host_memory(limit_bytes: Optional[int]) -> int:
-    """Limit this process's allocations, so that too large a point fails by itself; return the limit.
-
-    The default is a share of the free memory.
-    """
+def limit_host_memory(limit_bytes: Optional[int] = None) -> None:
+    """Limit this process's allocations, by default to a share of the free memory: too large a point fails by itself."""
     import resource  # noqa: PLC0415 - not on every system, and only a CPU's worker asks
 
-    bound = limit_bytes or int(CPU_SHARE * (_meminfo_bytes("MemAvailable") or 1 << 40))
+    bound = limit_bytes or int(CPU_SHARE * (_kernel_bytes("/proc/meminfo", "MemAvailable") or 1 << 40))
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (bound, hard))
-    return bound
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -104,12 +99,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(phrase in message for phrase in phrases)
 
 
-def _status_bytes(name: str) -> Optional[int]:
-    return _kernel_bytes("/proc/self/status", name)
-
-
-def _meminfo_bytes(name: str) -> Optional[int]:
-    return _kernel_bytes("/proc/meminfo", name)
+def _resident_bytes() -> int:
+    return _kernel_bytes(STATUS, "VmRSS") or 0
 
 
 def _kernel_bytes(path: str, name: str) -> Optional[int]:

@@ -1,7 +1,7 @@
 """Power, energy, clocks and temperature of a GPU from NVML, the driver library behind nvidia-smi."""
 
 import ctypes
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 LIBRARY, CUDA = "libnvidia-ml.so.1", "libcuda.so.1"
 THROTTLES = {
@@ -15,12 +15,10 @@ SM_CLOCK, MEMORY_CLOCK = 1, 2
 class Nvml:
     """One GPU in NVML; values that the board does not report are ``None``.
 
-    Args:
-        bus_id: PCI bus id such as ``0000:3B:00.0``, the only name that CUDA and NVML share on every version.
-
-    Raises:
-        OSError: the library is missing or does not know the GPU.
+    ``OSError`` if the library is missing or does not know the GPU at ``bus_id``, such as ``0000:3B:00.0``.
     """
+
+    # The PCI bus id is the only name that CUDA and NVML share on every version.
 
     def __init__(self, bus_id: str, library: str = LIBRARY) -> None:
         self._lib = ctypes.CDLL(library)
@@ -31,25 +29,16 @@ class Nvml:
 
     def energy_j(self) -> Optional[float]:
         """Return the energy since the driver was loaded; boards before Volta do not count it."""
-        millijoules = self._query("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
-        return None if millijoules is None else millijoules / 1e3
+        return self._thousandths("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong)
 
     def power_w(self) -> Optional[float]:
         """Return the current power, on newer boards a mean over the last second."""
-        milliwatts = self._query("nvmlDeviceGetPowerUsage", ctypes.c_uint)
-        return None if milliwatts is None else milliwatts / 1e3
-
-    def power_limit_w(self) -> Optional[float]:
-        """Return the enforced power limit."""
-        milliwatts = self._query("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint)
-        return None if milliwatts is None else milliwatts / 1e3
+        return self._thousandths("nvmlDeviceGetPowerUsage", ctypes.c_uint)
 
     def state(self) -> Dict[str, Any]:
         """Return clocks, temperature, and the reasons for reduced clocks."""
         reasons = self._query("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
-        throttled: Optional[List[str]] = None
-        if reasons is not None:
-            throttled = [words for bit, words in THROTTLES.items() if reasons & bit]
+        throttled = None if reasons is None else [words for bit, words in THROTTLES.items() if reasons & bit]
         return {
             "sm_mhz": self._query("nvmlDeviceGetClockInfo", ctypes.c_uint, SM_CLOCK),
             "memory_mhz": self._query("nvmlDeviceGetClockInfo", ctypes.c_uint, MEMORY_CLOCK),
@@ -62,7 +51,7 @@ class Nvml:
         return {
             "max_sm_mhz": self._query("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, SM_CLOCK),
             "max_memory_mhz": self._query("nvmlDeviceGetMaxClockInfo", ctypes.c_uint, MEMORY_CLOCK),
-            "power_limit_w": self.power_limit_w(),
+            "power_limit_w": self._thousandths("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint),
         }
 
     def driver(self) -> Optional[str]:
@@ -70,6 +59,10 @@ class Nvml:
         buffer = ctypes.create_string_buffer(96)
         code = self._lib.nvmlSystemGetDriverVersion(buffer, ctypes.c_uint(len(buffer)))
         return None if code else buffer.value.decode()
+
+    def _thousandths(self, name: str, kind: Any) -> Optional[float]:
+        value = self._query(name, kind)
+        return None if value is None else value / 1e3
 
     def _query(self, name: str, kind: Any, *arguments: int) -> Optional[int]:
         """Call a function with one numeric result; ``None`` if the board or driver does not support it."""
@@ -95,11 +88,7 @@ def open_nvml(number: int, cuda: str = CUDA, library: str = LIBRARY) -> "tuple[O
 
 
 def _bus_id(number: int, cuda: str) -> str:
-    """Return a GPU's PCI bus id; CUDA's numbering follows CUDA_VISIBLE_DEVICES, NVML's does not.
-
-    Raises:
-        OSError: there is no such driver or GPU.
-    """
+    """Return a GPU's PCI bus id; CUDA's numbering follows CUDA_VISIBLE_DEVICES, NVML's does not."""
     driver = ctypes.CDLL(cuda)
     device, buffer = ctypes.c_int(), ctypes.create_string_buffer(32)
     code = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number)

@@ -6,17 +6,12 @@ from pathlib import Path
 from leadline.kit import KitError
 
 PACKAGE = Path(__file__).parent
-MAIN = "import sys\n\nfrom leadline.kit.command import main\n\nsys.exit(main())\n"
 EPOCH = (2020, 1, 1, 0, 0, 0)
 """Date of every archived file, which makes the archive reproducible."""
 
 
 def pack_kit(path: str) -> int:
-    """Write the kit to ``path`` atomically and return its size in bytes.
-
-    Raises:
-        KitError: the file cannot be written.
-    """
+    """Write the kit to ``path`` atomically and return its size in bytes; ``KitError`` if it cannot be written."""
     target = Path(path)
     draft = target.with_name(target.name + ".part")
     try:
@@ -34,7 +29,7 @@ def pack_kit(path: str) -> int:
 
 def _contents() -> "dict[str, str]":
     """Return every module of this package by archive name, and the archive's entry point."""
-    texts = {"__main__.py": MAIN, "leadline/__init__.py": '"""The measuring kit of Leadline."""\n'}
-    for file in sorted(PACKAGE.rglob("*.py")):
-        texts[f"leadline/kit/{file.relative_to(PACKAGE).as_posix()}"] = file.read_text(encoding="utf-8")
-    return texts
+    files = {f"leadline/kit/{file.relative_to(PACKAGE).as_posix()}": file for file in sorted(PACKAGE.rglob("*.py"))}
+    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    start = texts["leadline/kit/__main__.py"]
+    return {"__main__.py": start, "leadline/__init__.py": '"""The measuring kit of Leadline."""\n', **texts}

@@ -30,28 +30,19 @@ class RowFile:
         self._file = -1
 
     def open(self) -> "RowFile":
-        """Open or create the file, lock it, and read it; an incomplete last line is dropped.
-
-        Raises:
-            KitError: it is not writable, is being written by another process, or is not a measurement file.
-        """
+        """Open, lock and read the file; ``KitError`` if it is not writable, in use, or no file of measurements."""
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise KitError(f"{self.path} cannot be written ({error.strerror}): name another file with --out") from error
         self._lock()
-        whole = self._read()
-        lines = whole.split(b"\n")[:-1]
+        lines = self._read().split(b"\n")[:-1]
         for number, line in enumerate(lines, 1):
             self._parse_line(number, line, last=number == len(lines))
         return self
 
     def begin(self, header: Dict[str, Any]) -> None:
-        """Write the header of a new file; refuse an existing file of another machine.
-
-        Raises:
-            KitError: the rows come from another device, another torch or another kit.
-        """
+        """Write the header of a new file; ``KitError`` if an existing one is of another device, torch or kit."""
         if self.header is None:
             self.header = {"kind": "header", "schema": SCHEMA, "kit": KIT_VERSION, **header}
             self._write(self.header)
@@ -88,34 +79,28 @@ class RowFile:
 
     def _read(self) -> bytes:
         """Return the complete lines, and truncate the file after the last."""
-        content = b""
-        while True:
-            part = os.read(self._file, 1 << 20)
-            if not part:
-                break
-            content += part
+        with os.fdopen(os.dup(self._file), "rb") as file:
+            content = file.read()
         complete = content.rfind(b"\n") + 1
         self._cut(complete, len(content))
         return content[:complete]
 
     def _cut(self, complete: int, size: int) -> None:
         if complete < size:
-            if not complete and not self._may_be_header():
+            # A file without a complete line may only be cut if that line could become a header.
+            begin = b'{"kind": "header"'
+            if not complete and not os.pread(self._file, len(begin), 0).startswith(begin[:size]):
                 raise KitError(f"{self.path} is no file of measurements: give --out another file")
             os.ftruncate(self._file, complete)
         os.lseek(self._file, complete, os.SEEK_SET)
-
-    def _may_be_header(self) -> bool:
-        """Return True if a file without a complete line may be a truncated header, which may be cut."""
-        begin = b'{"kind": "header"'
-        return os.pread(self._file, len(begin), 0).startswith(begin[: os.fstat(self._file).st_size])
 
     def _parse_line(self, number: int, line: bytes, *, last: bool) -> None:
         try:
             row = json.loads(line)
         except ValueError as error:
             if last and number > 1:  # blocks that a failing machine did not write whole
-                self._cut(*_last_line(self._file))
+                size = os.fstat(self._file).st_size
+                self._cut(os.pread(self._file, size, 0).rfind(b"\n", 0, size - 1) + 1, size)
                 return
             raise KitError(
                 f"line {number} of {self.path} is no JSON: delete that line, or give --out another file"
@@ -137,12 +122,6 @@ class RowFile:
             os.fsync(self._file)
         except OSError as error:
             raise KitError(f"{self.path} cannot be written further ({error.strerror}): make room and resume") from error
-
-
-def _last_line(file: int) -> "tuple[int, int]":
-    """Return the start of the last complete line, and the size of the file."""
-    size = os.fstat(file).st_size
-    return os.pread(file, size, 0).rfind(b"\n", 0, size - 1) + 1, size
 
 
 def _at(document: Dict[str, Any], place: str) -> Any:

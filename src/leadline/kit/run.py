@@ -22,7 +22,7 @@ MAX_FAILED_STARTS = 3
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """Options of a run; ``memory_bytes`` limits a CPU worker, by default to a share of the free memory."""
+    """Options of a run."""
 
     out: str
     minutes: float = 20.0
@@ -33,7 +33,6 @@ class MeasureOptions:
     compiled: bool = False
     ops: bool = True
     point_s: float = POINT_S
-    memory_bytes: Optional[int] = None
 
 
 @dataclass
@@ -51,7 +50,7 @@ class MeasureSummary:
 
 
 Progress = Callable[[MeasureSummary, Dict[str, Any]], None]
-"""Callback with the progress of the run after each row."""
+"""Called after each row."""
 
 
 def run_measurements(options: MeasureOptions, progress: Progress = lambda *_: None) -> MeasureSummary:
@@ -62,9 +61,7 @@ def run_measurements(options: MeasureOptions, progress: Progress = lambda *_: No
             cannot start.
     """
     begun = time.monotonic()
-    if not 0 < options.minutes < 1e5:
-        raise KitError(f"--minutes {options.minutes:g} is no time to measure in: give for example 20")
-    _require_folder(options.out)
+    _check_options(options)
     file = RowFile(options.out).open()
     is_new = file.header is None
     session = _Session(options, file, begun)
@@ -90,18 +87,20 @@ class _Session:
             self._require_same_design(self.file.header["design"])
         header = self._start(with_header=True)
         settings = self._settings(header)
-        self.file.begin({**header, "design": _document(settings), "op_columns": list(OP_COLUMNS)})
+        self.file.begin({**header, "design": vars(settings), "op_columns": list(OP_COLUMNS)})
         points = design_points(settings)
         measured = {row["key"] for row in self.file.rows}
-        # A resumed run skips larger batches of what has failed, as the first run did.
-        failed = _failures(self.file.rows)
+        # A resumed run skips larger batches of what has failed, as the first run did: they would fail too.
+        failed: Dict[str, int] = {}
+        for stored in self.file.rows:
+            _record_failure(failed, MeasurementPoint(**stored["point"]), stored["outcome"])
         remaining = [point for point in points if point.key not in measured]
         summary = MeasureSummary(
             self.options.out, header["device"]["name"], len(measured), len(remaining), notes=self._notes(header)
         )
         outcomes: Counter[str] = Counter()
         for point in remaining:
-            remaining_s = self._remaining_s()
+            remaining_s = self.options.minutes * 60 - (time.monotonic() - self.begun)
             if remaining_s <= 0:
                 break
             summary.left -= 1
@@ -114,8 +113,7 @@ class _Session:
                 break
             self.file.append(row)
             outcomes[row["outcome"]] += 1
-            if row["outcome"] != "ok":
-                failed[point.cell] = min(point.batch, failed.get(point.cell, point.batch))
+            _record_failure(failed, point, row["outcome"])
             summary.in_file += 1
             summary.outcomes, summary.elapsed_s = dict(outcomes), time.monotonic() - self.begun
             progress(summary, row)
@@ -123,13 +121,9 @@ class _Session:
         return summary
 
     def end(self) -> None:
-        """End the worker."""
         if self.worker is not None:
             self.worker.end()
             self.worker = None
-
-    def _remaining_s(self) -> float:
-        return self.options.minutes * 60 - (time.monotonic() - self.begun)
 
     def _measure(self, point: MeasurementPoint, remaining_s: float) -> Optional[Dict[str, Any]]:
         """Return the point's row even if the worker fails; ``None`` if the run's time was up first."""
@@ -139,7 +133,7 @@ class _Session:
         assert self.worker is not None  # noqa: S101 - it has just been started
         limit_s = min(self.options.point_s, remaining_s)
         try:
-            answer = self.worker.measure(point.document(), limit_s)
+            answer = self.worker.measure(vars(point), limit_s)
         except WorkerCrashed as error:
             self.worker = None
             outcome: Dict[str, Any] = {"outcome": "crash", "reason": str(error)}
@@ -152,14 +146,14 @@ class _Session:
             outcome = answer["row"]
             if answer["spent"]:
                 self.end()
-        timing = {"wall_s": time.monotonic() - begun, "measured_at": _now()}
-        return {"kind": "point", "key": point.key, "point": point.document(), **outcome, **timing}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        timing = {"wall_s": time.monotonic() - begun, "measured_at": now}
+        return {"kind": "point", "key": point.key, "point": vars(point), **outcome, **timing}
 
     def _start(self, *, with_header: bool) -> Dict[str, Any]:
         """Start a worker and return its machine header; ``KitError`` if it does not start."""
         options = self.options
-        request = {"device": options.device, "quick": options.quick, "ops": options.ops,
-                   "memory_bytes": options.memory_bytes, "header": with_header}  # fmt: skip
+        request = {"device": options.device, "quick": options.quick, "ops": options.ops, "header": with_header}
         while True:
             worker = Worker(options.python, request)
             try:
@@ -203,32 +197,21 @@ class _Session:
         return notes
 
 
-def _failures(rows: List[Dict[str, Any]]) -> Dict[str, int]:
-    """Return the smallest failed batch of each cell, because larger ones would fail too."""
-    smallest: Dict[str, int] = {}
-    for row in rows:
-        if row["outcome"] != "ok":
-            point = MeasurementPoint(**row["point"])
-            smallest[point.cell] = min(point.batch, smallest.get(point.cell, point.batch))
-    return smallest
+def _record_failure(failed: Dict[str, int], point: MeasurementPoint, outcome: str) -> None:
+    """Keep the smallest failed batch of each cell."""
+    if outcome != "ok":
+        failed[point.cell] = min(point.batch, failed.get(point.cell, point.batch))
 
 
-def _require_folder(out: str) -> None:
-    folder = Path(out).absolute().parent
+def _check_options(options: MeasureOptions) -> None:
+    if not 0 < options.minutes < 1e5:
+        raise KitError(f"--minutes {options.minutes:g} is no time to measure in: give for example 20")
+    out = Path(options.out)
+    folder = out.absolute().parent
     if not folder.is_dir():
         raise KitError(f"the folder {folder} is not there: make it, or give --out a file in another")
-    if Path(out).is_dir():
-        raise KitError(f"{out} is a folder: give --out a file, such as {Path(out) / 'rows.jsonl'}")
-
-
-def _document(settings: DesignSettings) -> Dict[str, Any]:
-    document = dict(vars(settings))
-    document["packages"] = list(settings.packages)
-    return document
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    if out.is_dir():
+        raise KitError(f"{options.out} is a folder: give --out a file, such as {out / 'rows.jsonl'}")
 
 
 def describe_row(row: Dict[str, Any]) -> Tuple[str, str]:

@@ -9,30 +9,22 @@ from torch import nn
 from torch.nn import functional, init
 
 from leadline.kit.design import PRECISIONS, MeasurementPoint
-from leadline.kit.machine import set_tf32
+from leadline.kit.machine import DTYPES, set_tf32
 from leadline.kit.specs import DECODE, PREFILL, SPECS, TRAINING
 from leadline.kit.zoo import build_model
 
 BLOCK = 1 << 20
 """Random numbers drawn once and repeated along a tensor; the values do not affect a step's time."""
 SLOW = (
-    "kaiming_uniform_",
-    "kaiming_normal_",
-    "xavier_uniform_",
-    "xavier_normal_",
-    "uniform_",
-    "normal_",
-    "trunc_normal_",
-)
+    "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "uniform_", "normal_", "trunc_normal_",
+)  # fmt: skip
 """Functions of ``torch.nn.init`` that draw a number for each weight."""
 
 
 @contextlib.contextmanager
 def fast_weight_init(device_type: str) -> Iterator[None]:
-    """Context in which layers on a CPU fill their weights with a repeated block of random numbers.
-
-    torch's generator would take longer than the measurement; a GPU is fast enough.
-    """
+    """Context in which layers on a CPU fill their weights with a repeated block of random numbers."""
+    # torch's generator would take longer than the measurement; a GPU is fast enough.
     if device_type != "cpu":
         yield
         return
@@ -62,16 +54,11 @@ def fast_weight_init(device_type: str) -> Iterator[None]:
             setattr(init, name, function)
 
 
-DTYPES = {"float32": torch.float32, "tf32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 SMALLEST_VOCABULARY = 1000
 
 
 class MeasuredModel:
-    """A model on a device, ready for steps.
-
-    It is built in two parts to measure the weights' memory separately: the constructor makes the model, and ``ready``
-    the rest.
-    """
+    """A model on a device. ``ready`` makes the rest of a step, so that the weights' memory is measured separately."""
 
     def __init__(self, point: MeasurementPoint, device_type: str) -> None:
         self.point, self.device = point, torch.device(device_type)
@@ -88,10 +75,9 @@ class MeasuredModel:
         self.model.train(point.phase == TRAINING)
         if point.checkpointing:
             self.model.stack.checkpointing = True
-        self.parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        self.parameter_bytes = sum(
-            parameter.numel() * parameter.element_size() for parameter in self.model.parameters()
-        )
+        weights = list(self.model.parameters())
+        self.parameters = sum(weight.numel() for weight in weights)
+        self.parameter_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
 
     def ready(self) -> Callable[[], object]:
         """Create inputs and optimizer, and return the step."""
@@ -101,12 +87,9 @@ class MeasuredModel:
             return self._cached(inputs, phase)
         if self.point.compiled:
             self.model = torch.compile(self.model)
-        if phase != TRAINING:
-            return lambda: self._infer(inputs)
-        return self._training(inputs)
+        return self._training(inputs) if phase == TRAINING else self._inference(self.model, inputs)
 
-    def cast(self) -> Any:
-        """Return the autocast context of the forward pass."""
+    def _cast(self) -> Any:
         if not self.autocast:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.dtype)
@@ -119,9 +102,12 @@ class MeasuredModel:
         images = torch.randn(shape, device=self.device, dtype=torch.float32 if self.autocast else self.dtype)
         return images.to(memory_format=torch.channels_last) if point.channels_last else images
 
-    def _infer(self, *inputs: Any) -> Any:
-        with torch.inference_mode(), self.cast():
-            return self.model(*inputs)
+    def _inference(self, model: Any, *inputs: Any) -> Callable[[], object]:
+        def step() -> Any:
+            with torch.inference_mode(), self._cast():
+                return model(*inputs)
+
+        return step
 
     def _cached(self, tokens: Any, phase: str) -> Callable[[], object]:
         """Return a step that fills the KV cache with the prompt, or adds one token."""
@@ -129,22 +115,24 @@ class MeasuredModel:
         cache: Any = self.model.empty_cache(point.batch, point.size + 1, self.dtype, self.device)
         model = torch.compile(self.model) if point.compiled else self.model
         step_tokens, position = (tokens, 0) if phase == PREFILL else (tokens[:, :1].contiguous(), point.size)
-
-        def step() -> Any:
-            with torch.inference_mode(), self.cast():
-                return model(step_tokens, cache, position)
-
-        return step
+        return self._inference(model, step_tokens, cache, position)
 
     def _training(self, inputs: Any) -> Callable[[], object]:
         optimizer = self._optimizer()
-        scaler = _scaler() if self.autocast and self.dtype is torch.float16 else None
-        targets = self._targets(inputs)
+        scaler = None
+        if self.autocast and self.dtype is torch.float16:
+            scaler_class = getattr(torch.amp, "GradScaler", None)
+            scaler = torch.cuda.amp.GradScaler() if scaler_class is None else scaler_class("cuda")
+        spec, point = SPECS[self.point.model], self.point
+        is_language = spec.kind == "tokens"
+        # A class for each position, pixel or image.
+        pixels = (point.size,) * 2 if spec.family == "unet" else ()
+        targets = inputs.flatten() if is_language else torch.randint(0, 21, (point.batch, *pixels), device=self.device)
 
         def step() -> None:
-            with self.cast():
+            with self._cast():
                 out = self.model(inputs)
-                loss = functional.cross_entropy(out.flatten(0, 1) if self._language else out, targets)
+                loss = functional.cross_entropy(out.flatten(0, 1) if is_language else out, targets)
             if scaler is None:
                 loss.backward()
                 optimizer.step()
@@ -156,17 +144,6 @@ class MeasuredModel:
 
         return step
 
-    @property
-    def _language(self) -> bool:
-        return SPECS[self.point.model].kind == "tokens"
-
-    def _targets(self, inputs: Any) -> Any:
-        """Return a class for each image, pixel or position."""
-        if self._language:
-            return inputs.flatten()
-        pixels = (self.point.size,) * 2 if SPECS[self.point.model].family == "unet" else ()
-        return torch.randint(0, 21, (self.point.batch, *pixels), device=self.device)
-
     def _optimizer(self) -> Any:
         """Return the point's optimizer with torch's defaults."""
         name, parameters = self.point.optimizer, self.model.parameters()
@@ -174,8 +151,3 @@ class MeasuredModel:
         if name == "adamw":
             return torch.optim.AdamW(parameters, lr=1e-5, **options)
         return torch.optim.SGD(parameters, lr=1e-5, momentum=0.9 if name == "momentum" else 0.0, **options)
-
-
-def _scaler() -> Any:
-    scaler_class = getattr(torch.amp, "GradScaler", None)
-    return torch.cuda.amp.GradScaler() if scaler_class is None else scaler_class("cuda")

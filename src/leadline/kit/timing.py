@@ -3,7 +3,7 @@
 import gc
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
 import torch
 
@@ -34,22 +34,12 @@ class TimingLimits:
 class Timer:
     """Times one step on a device, on a GPU by its own events.
 
-    Args:
-        device_type: ``cpu`` or ``cuda``.
-        limits: duration of warm-up and timing.
-        clock: the host's clock.
-
-    Attributes:
-        event: creates a device event with the contract of ``torch.cuda.Event``.
-        wait: waits for the device.
-        stepping_s: total seconds of warm-up and timing.
+    ``event`` creates an event with the contract of ``torch.cuda.Event``. ``stepping_s`` adds up warm-up and timing.
     """
 
-    def __init__(
-        self, device_type: str, limits: TimingLimits, *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
+    def __init__(self, device_type: str, limits: TimingLimits, clock: Callable[[], float] = time.perf_counter) -> None:
         self.limits, self.clock = limits, clock
-        self.event: Optional[Callable[[], Any]] = None
+        self.event: Callable[[], Any] = lambda: _HostEvent(clock)
         if device_type == "cuda":
             self.event = lambda: torch.cuda.Event(enable_timing=True)
         self.wait: Callable[[], None] = lambda: synchronize(device_type)
@@ -59,8 +49,7 @@ class Timer:
         """Warm ``step`` up, time it, and return its statistics.
 
         They are: seconds of the first step, steps until two in a row differed by less than 5 %, median and quantiles of
-        a step, and host seconds to launch a step without waiting. ``between`` is called before the samples and after
-        each block.
+        a step, and host seconds to launch a step without waiting. ``between`` is called around each block of samples.
         """
         # A collection takes milliseconds, more than many steps.
         gc.collect()
@@ -98,8 +87,9 @@ class Timer:
         least = limits.min_samples if limits.min_samples * once_s <= LONG_S else min(FEWEST, limits.min_samples)
         total = min(max(requested, least), limits.max_samples)
         between()
-        for block in _blocks(total):
-            block_samples, launched_s = self._block(step, inner, block)
+        blocks = min(5, total)
+        for block in range(blocks):
+            block_samples, launched_s = self._block(step, inner, total // blocks + (block < total % blocks))
             samples += block_samples
             host_s += launched_s
             between()
@@ -116,8 +106,7 @@ class Timer:
 
     def _block(self, step: Callable[[], object], inner: int, count: int) -> "tuple[List[float], float]":
         """Return the seconds of a step in each of ``count`` samples, and the host seconds to launch them all."""
-        stamp = self.event or (lambda: _HostEvent(self.clock))
-        marks = [stamp() for _ in range(count + 1)]
+        marks = [self.event() for _ in range(count + 1)]
         started = self.clock()
         marks[0].record()
         for mark in marks[1:]:
@@ -150,9 +139,3 @@ def quantile(ordered: List[float], share: float) -> float:
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
-
-
-def _blocks(total: int) -> List[int]:
-    """Divide samples into up to five blocks."""
-    count = min(5, total)
-    return [total // count + (number < total % count) for number in range(count)]

@@ -16,7 +16,7 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, Optional, TextIO
+from typing import Any, Dict, TextIO
 
 from leadline.kit import KitError
 
@@ -24,11 +24,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def serve(parent: int) -> None:
-    """Answer requests from stdin until it ends: the machine first, then a row for each point.
-
-    Output of models and libraries goes to stderr, so that stdout holds only answers.
-    """
+    """Answer requests from stdin until it ends: the machine first, then a row for each point."""
     _die_with(parent)
+    # Output of models and libraries goes to stderr, so that stdout holds only answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
@@ -36,7 +34,9 @@ def serve(parent: int) -> None:
     try:
         bench = _open(request, answers)
     except (KitError, ImportError) as error:
-        _reply(answers, {"failure": _explain(error)})
+        no_torch = isinstance(error, ImportError) and getattr(error, "name", "") == "torch"
+        reason = f"{sys.executable} has no torch: name the Python of an environment that has it"
+        _reply(answers, {"failure": reason if no_torch else str(error)})
         return
     from leadline.kit.design import MeasurementPoint  # noqa: PLC0415 - after torch was found to be there
 
@@ -53,10 +53,11 @@ def _open(request: Dict[str, Any], answers: TextIO) -> Any:
     from leadline.kit.timing import TimingLimits  # noqa: PLC0415
 
     device_type = require_device(request["device"])
-    limit_bytes = limit_host_memory(request["memory_bytes"]) if device_type == "cpu" else None
+    if device_type == "cpu":
+        limit_host_memory()
     nvml, reason = open_meters(device_type)
     header = machine_header(device_type, nvml, reason) if request["header"] else {}
-    _reply(answers, {"header": header, "memory_limit_bytes": limit_bytes})
+    _reply(answers, {"header": header})
     return PointMeasurer(device_type, nvml, TimingLimits.preset(quick=request["quick"]), ops=request["ops"])
 
 
@@ -72,12 +73,6 @@ def _die_with(parent: int) -> None:
 def _reply(answers: TextIO, answer: Dict[str, Any]) -> None:
     answers.write(json.dumps(answer) + "\n")
     answers.flush()
-
-
-def _explain(error: BaseException) -> str:
-    if isinstance(error, ImportError) and getattr(error, "name", "") == "torch":
-        return f"{sys.executable} has no torch: name the Python of an environment that has it"
-    return str(error)
 
 
 START_S = 240.0
@@ -101,15 +96,9 @@ class WorkerTimedOut(Exception):
 
 
 class Worker:
-    """A process that measures points, replaced whenever it dies.
-
-    Args:
-        python: the interpreter, which must have torch.
-        request: the worker's options.
-    """
+    """A process of the interpreter ``python`` that measures points, replaced whenever it dies."""
 
     def __init__(self, python: str, request: Dict[str, Any]) -> None:
-        self.started_at = time.monotonic()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         # An isolated parent may not import what the environment variables of another Python add.
         flags = ["-I"] if sys.flags.isolated else []
@@ -126,37 +115,21 @@ class Worker:
         self._send(request)
 
     def hello(self) -> Dict[str, Any]:
-        """Return the worker's description of the machine.
-
-        Raises:
-            KitError: it has no torch or no such device; in its own words.
-            WorkerCrashed: it ended before its answer.
-        """
+        """Return the worker's description of the machine; ``KitError`` if it has no torch or no such device."""
         try:
             answer = self._answer(START_S)
         except WorkerTimedOut as error:
-            self.end()
-            raise KitError(
-                f"torch did not start within {START_S:g} s: try again when the file system is less busy"
-            ) from (error)
+            message = f"torch did not start within {START_S:g} s: try again when the file system is less busy"
+            raise KitError(message) from error
         if "failure" in answer:
             self.end()
             raise KitError(answer["failure"])
         return answer
 
     def measure(self, point: Dict[str, Any], limit_s: float) -> Dict[str, Any]:
-        """Return the answer for a point.
-
-        Raises:
-            WorkerCrashed: the process ended.
-            WorkerTimedOut: the process was killed at its limit.
-        """
+        """Return the answer for a point. A worker that does not answer within its limit is killed."""
         self._send(point)
-        try:
-            return self._answer(limit_s)
-        except WorkerTimedOut:
-            self.end()
-            raise
+        return self._answer(limit_s)
 
     def end(self) -> None:
         """Kill the process and all its children."""
@@ -164,15 +137,14 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
-            _close(stream)
+            with suppress(BrokenPipeError):  # a request that was never read
+                stream.close()  # type: ignore[union-attr] # both were asked for
 
     def _send(self, request: Dict[str, Any]) -> None:
         assert self._process.stdin is not None  # noqa: S101 - it was asked for
-        try:
+        with suppress(BrokenPipeError):  # its end is found when the answer is read
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            return  # its end is found when the answer is read
 
     def _answer(self, limit_s: float) -> Dict[str, Any]:
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
@@ -181,6 +153,7 @@ class Worker:
         while b"\n" not in self._received:
             remaining_s = until - time.monotonic()
             if remaining_s <= 0 or not select.select([file], [], [], remaining_s)[0]:
+                self.end()
                 raise WorkerTimedOut
             part = os.read(file, 1 << 16)
             if not part:
@@ -198,14 +171,4 @@ class Worker:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         if code == -signal.SIGKILL:
             how += ", as the system does when memory runs out"
-        return f"{how}: {_last_line(lines)}" if lines else how
-
-
-def _last_line(lines: List[str]) -> str:
-    return lines[-1].strip()[:300]
-
-
-def _close(stream: Optional[Any]) -> None:
-    if stream is not None:
-        with suppress(BrokenPipeError):  # what was left to be told has no reader
-            stream.close()
+        return f"{how}: {lines[-1].strip()[:300]}" if lines else how

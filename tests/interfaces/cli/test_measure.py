@@ -8,21 +8,32 @@ import sys
 import pytest
 
 from leadline.interfaces.cli.main import main
+from leadline.kit import run
+from leadline.kit.design import design_points
+
+
+def shorten_design(monkeypatch, points):
+    """Let a run end after so many points: how many fit in a time depends on the machine's load."""
+    monkeypatch.setattr(run, "design_points", lambda settings: design_points(settings)[:points])
 
 
 @pytest.mark.slow
-def test_a_file_is_begun_and_gone_on_with_by_the_same_command(tmp_path, capfd):
+@pytest.mark.timeout(1800)
+def test_a_file_is_begun_and_gone_on_with_by_the_same_command(tmp_path, capfd, monkeypatch):
     pytest.importorskip("torch")
     path = tmp_path / "rows.jsonl"
-    words = ["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "0.3", "--json"]
+    words = ["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "60", "--json"]
+    shorten_design(monkeypatch, 2)
     assert main(words) == 0
     first = capfd.readouterr()
     document = json.loads(first.out)
     assert ("leadline.measured/1", str(path)) == (document["schema"], document["path"])
     assert f"[{document['in_file']}, " in first.err
     assert "note: energy is not measured: there is no meter for a CPU" in first.err
+    shorten_design(monkeypatch, 4)
     assert main(words) == 0
     again = json.loads(capfd.readouterr().out)
+    assert sum(again["outcomes"].values()) == 2
     assert again["in_file"] == document["in_file"] + sum(again["outcomes"].values())
     assert again["in_file"] == path.read_text().count("\n") - 1
 
@@ -65,11 +76,13 @@ def test_an_impossible_measurement_is_refused_in_one_sentence(words, says, tmp_p
 
 
 @pytest.mark.slow
-def test_a_model_is_trained_on_a_file_of_measurements(tmp_path, capfd):
+@pytest.mark.timeout(1800)
+def test_a_model_is_trained_on_a_file_of_measurements(tmp_path, capfd, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
     path = tmp_path / "rows.jsonl"
-    assert main(["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "0.8"]) == 0
+    shorten_design(monkeypatch, 40)
+    assert main(["measure", "--out", str(path), "--quick", "--no-ops", "--device", "cpu", "--minutes", "60"]) == 0
     capfd.readouterr()
     assert main(["train", str(path), "--target", "step_s", "--to", str(tmp_path / "model.npz"), "--json"]) == 0
     card = json.loads(capfd.readouterr().out)

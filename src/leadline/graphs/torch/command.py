@@ -39,12 +39,9 @@ def parse_command(words: tuple[str, ...]) -> PythonCommand:
         raise InvalidInput("there is no command to trace: write it after --, such as -- python train.py")
     program, arguments = Path(words[0]).name, list(words[1:])
     if program in ("torchrun", "accelerate"):
-        python = _launcher_python(words[0])
-        if program == "accelerate":
-            if arguments[:1] != ["launch"]:
-                raise Untraceable(f"'accelerate {' '.join(arguments[:1])}' trains nothing: use 'accelerate launch'")
-            arguments = arguments[1:]
-        return _parse_launcher(python, arguments)
+        if program == "accelerate" and arguments[:1] != ["launch"]:
+            raise Untraceable(f"'accelerate {' '.join(arguments[:1])}' trains nothing: use 'accelerate launch'")
+        return _parse_launcher(_launcher_python(words[0]), arguments[program == "accelerate" :])
     if not program.startswith(("python", "pypy")):
         if words[0].endswith(".py"):
             return _require_script(PythonCommand(_find_program("python3"), words[0], tuple(arguments)))

@@ -10,7 +10,7 @@ computed from must be held until then, or be recomputable itself.
 
 from dataclasses import replace
 
-from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
+from leadline.core.graph import OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 
 POINTWISE = (OpKind.ELEMENTWISE, OpKind.COPY)
 NORMALIZING = (OpKind.NORM, OpKind.SOFTMAX)
@@ -56,13 +56,14 @@ class _MemoryUse:
             name for name, event in self.taken.items()
             if event.category is StorageCategory.ACTIVATION and event.op < self.backward < self.freed.get(name, 0)
         ]  # fmt: skip
-        self.last_read = _last_reads(graph.ops, self.backward)
-        self.needed = {
-            source
-            for op in graph.ops[self.backward :]
-            if op.kind not in FUSED
+        # The last op of forward that reads each result.
+        self.last_read = {
+            source: position
+            for position, op in enumerate(graph.ops[: self.backward])
             for source in op.sources
         }  # fmt: skip
+        unfused = [op for op in graph.ops[self.backward :] if op.kind not in FUSED]
+        self.needed = {source for op in unfused for source in op.sources}
 
     def can_drop(self, storage: int) -> bool:
         """Return whether the kernels of backward that read a tensor can recompute it."""
@@ -76,17 +77,15 @@ class _MemoryUse:
         pending, visited = [op], set[int]()
         while pending:
             source = pending.pop()
-            if source in visited or self._is_held(source, until_op):
+            largest = self._largest(source)
+            is_held = largest is not None and self.freed.get(largest, len(self.ops)) >= until_op
+            if source in visited or is_held:
                 continue
             visited.add(source)
-            if not self._is_pointwise(source, self._largest(source)):
+            if not self._is_pointwise(source, largest):
                 return False
             pending += self.ops[source].sources
         return True
-
-    def _is_held(self, op: int, until_op: int) -> bool:
-        largest = self._largest(op)
-        return largest is not None and self.freed.get(largest, len(self.ops)) >= until_op
 
     def _largest(self, op: int) -> int | None:
         """Return the largest tensor that an op made, or ``None`` if it worked in place."""
@@ -94,17 +93,8 @@ class _MemoryUse:
 
     def _is_pointwise(self, position: int, storage: int | None) -> bool:
         """Return whether an op makes ``storage`` pointwise. For a normalization, that is its largest result."""
-        made_op: Op = self.ops[position]
-        if made_op.kind in POINTWISE:
+        kind = self.ops[position].kind
+        if kind in POINTWISE:
             return True
         sizes = [self.taken[result].size_bytes for result in self.made.get(position, ())]
-        return made_op.kind in NORMALIZING and storage is not None and self.taken[storage].size_bytes == max(sizes)
-
-
-def _last_reads(ops: tuple[Op, ...], first_backward: int) -> dict[int, int]:
-    """Return, for each op, the last forward op that reads its result."""
-    last_read: dict[int, int] = {}
-    for position, op in enumerate(ops[:first_backward]):
-        for source in op.sources:
-            last_read[source] = position
-    return last_read
+        return kind in NORMALIZING and storage is not None and self.taken[storage].size_bytes == max(sizes)

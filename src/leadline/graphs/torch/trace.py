@@ -19,7 +19,6 @@ from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
 TIMEOUT_S = 180.0
 START_S = 60.0
 """Extra time for importing torch and writing the answer."""
-
 BOOTSTRAP = Path(__file__).parent / "worker" / "bootstrap.py"
 
 
@@ -34,13 +33,8 @@ def trace_command(
 ) -> TracedJob:
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
-    Args:
-        workload: Names the command.
-        runner: Starts the worker process.
-        device_type: Simulated device, ``cuda`` or ``cpu``.
-        timeout_s: Time limit of the script itself.
-        bare: Record nothing and return an empty job: the baseline of the tracer's own cost.
-        cwd: Working directory of the script.
+    ``timeout_s`` limits the script itself, which runs in ``cwd``. ``bare`` records nothing and returns an empty job,
+    the baseline of the tracer's own cost.
 
     Raises:
         InvalidInput: The command names no interpreter or script that exists.
@@ -56,12 +50,12 @@ def trace_command(
         "local_size": command.local_processes,
     }
     answer = _run_worker(command.python, request, runner, _environment(command, device_type), cwd)
-    failure = answer.get("failure")
-    if failure and failure.get("retry") and device_type != failure["retry"]:
-        request["device_type"] = failure["retry"]
-        answer = _run_worker(command.python, request, runner, _environment(command, "cpu"), cwd)
-        return _with_note(_read_job(answer), failure["reason"])
-    return _read_job(answer)
+    failure = answer.get("failure", {})
+    if failure.get("retry", device_type) == device_type:
+        return _read_job(answer)
+    request["device_type"] = failure["retry"]
+    job = _read_job(_run_worker(command.python, request, runner, _environment(command, failure["retry"]), cwd))
+    return replace(job, notes=(*job.notes, failure["reason"]))
 
 
 def trace_function(
@@ -113,16 +107,8 @@ def trace_function(
 def _base_request(device_type: str, timeout_s: float, bare: bool) -> dict[str, Any]:
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
-    return {
-        "device_type": device_type,
-        "timeout_s": timeout_s,
-        "bare": bare,
-        "function": "",
-        "module": False,
-        "argv": [],
-        "world_size": 1,
-        "local_size": 1,
-    }
+    defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
+    return {"device_type": device_type, "timeout_s": timeout_s, "bare": bare, **defaults}
 
 
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
@@ -138,15 +124,9 @@ def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
         "LEADLINE_TRACE": device_type,
     }
     if size > 1:
-        settings |= {
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": str(size),
-            "LOCAL_WORLD_SIZE": str(command.local_processes),
-            "GROUP_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29500",
-        }
+        settings |= {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}
+        settings |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(command.local_processes)}
+        settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     return settings
 
 
@@ -182,12 +162,5 @@ def _read_job(answer: dict[str, Any]) -> TracedJob:
     job = msgspec.convert(answer["job"], TracedJob)
     if not answer["job"].get("compiled"):
         return job
-    return replace(
-        job,
-        step=drop_recomputed_tensors(job.step),
-        longer=tuple(drop_recomputed_tensors(graph) for graph in job.longer),
-    )
-
-
-def _with_note(job: TracedJob, note: str) -> TracedJob:
-    return replace(job, notes=(*job.notes, note))
+    longer = tuple(drop_recomputed_tensors(graph) for graph in job.longer)
+    return replace(job, step=drop_recomputed_tensors(job.step), longer=longer)

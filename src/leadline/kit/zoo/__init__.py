@@ -5,29 +5,27 @@ from typing import Any
 
 from leadline.kit.specs import SPECS
 
-MODULES = {
-    "resnet": "convolutional", "vgg": "convolutional", "mobilenet": "convolutional", "convnext": "convolutional",
-    "unet": "convolutional", "vit": "transformers", "bert": "transformers", "gpt": "transformers",
-    "moe": "transformers", "swin": "transformers", "mlp": "simple", "lstm": "simple", "named": "named",
+BUILDERS = {
+    "resnet": "convolutional.resnet", "vgg": "convolutional.vgg", "mobilenet": "convolutional.mobilenet",
+    "convnext": "convolutional.convnext", "unet": "convolutional.UNet", "vit": "transformers.Vision",
+    "bert": "transformers.bert", "gpt": "transformers.gpt", "moe": "transformers.bert", "swin": "transformers.Swin",
+    "mlp": "simple.mlp", "lstm": "simple.LSTM",
 }  # fmt: skip
-"""Builder → its module in this package."""
+"""Family → its module in this package, and the function or class there."""
 
 
 def build_model(name: str, size: int) -> Any:
     """Build a model by name for inputs of that size, with random weights, on torch's default device.
 
-    Raises:
-        KeyError: there is no such model.
-        ImportError: its package is not installed.
+    ``ImportError`` if the package that has it is not installed.
     """
     spec = SPECS[name]
-    module = importlib.import_module(f"leadline.kit.zoo.{MODULES[spec.builder]}")
-    if spec.builder == "named":
-        return module.named(name, size)
-    arguments = dict(spec.arguments)
-    if spec.builder in ("bert", "gpt", "moe"):
-        arguments["positions"] = size + 1
-    return getattr(module, spec.builder)(**arguments)
+    module, _, builder = ("named.named" if spec.package else BUILDERS[spec.family]).partition(".")
+    construct = getattr(importlib.import_module(f"leadline.kit.zoo.{module}"), builder)
+    if spec.package:
+        return construct(name, size)
+    positions = {"positions": size + 1} if spec.family in ("bert", "gpt", "moe") else {}
+    return construct(**spec.arguments, **positions)
 
 
 build = build_model

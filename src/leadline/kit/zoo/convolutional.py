@@ -29,7 +29,6 @@ class Residual(nn.Module):
         self.relu = relu
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return the block's output."""
         return self.relu(self.branch(x) + self.shortcut(x))
 
 
@@ -77,7 +76,6 @@ class Inverted(nn.Module):
         self.same = into == out and stride == 1
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return the block's output."""
         wide = self.expand(x)
         out = self.project(wide * self.gate(wide))
         return x + out if self.same else out
@@ -115,7 +113,6 @@ class ConvNextBlock(nn.Module):
         self.scale = nn.Parameter(torch.full((dim,), 1e-6))
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return the block's output."""
         return x + (self.scale * self.rest(self.depthwise(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
 
 
@@ -131,7 +128,7 @@ def convnext(depths: Sequence[int], dims: Sequence[int]) -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Down and up again with the maps of each level joined (Ronneberger et al. 2015); 21 classes a pixel."""
+    """Down and up with the maps of each level joined (Ronneberger et al. 2015); sides: multiples of 2^(levels - 1)."""
 
     def __init__(self, width: int, levels: int) -> None:
         super().__init__()
@@ -155,8 +152,3 @@ class UNet(nn.Module):
     def _double(into: int, out: int) -> nn.Module:
         relu = nn.ReLU(inplace=True)
         return nn.Sequential(*_conv(into, out), relu, *_conv(out, out), relu)
-
-
-def unet(width: int, levels: int) -> nn.Module:
-    """Return a U-shaped network for images whose side is a multiple of 2^(levels - 1)."""
-    return UNet(width, levels)

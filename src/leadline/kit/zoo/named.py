@@ -25,13 +25,12 @@ class Logits(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> Any:
         """Return batch x time x vocabulary."""
-        inputs: Dict[str, torch.Tensor] = {"input_ids": tokens}
+        inputs: Dict[str, Any] = {"input_ids": tokens}
         if self.model.config.is_encoder_decoder:
             inputs["decoder_input_ids"] = tokens
-        return self.model(**inputs, use_cache=False).logits if self._caches() else self.model(**inputs).logits
-
-    def _caches(self) -> bool:
-        return bool(getattr(self.model.config, "use_cache", False))
+        if getattr(self.model.config, "use_cache", False):
+            inputs["use_cache"] = False
+        return self.model(**inputs).logits
 
 
 def _transformer(model: str, size: int) -> Any:

@@ -19,17 +19,11 @@ def mlp(features: int, width: int, layers: int) -> nn.Module:
 class LSTM(nn.Module):
     """A language model of stacked LSTM layers: batch x time → batch x time x vocabulary."""
 
-    def __init__(self, width: int, layers: int, vocabulary: int) -> None:
+    def __init__(self, width: int, layers: int, vocabulary: int = 10000) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.recurrent = nn.LSTM(width, width, layers, batch_first=True)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> Any:
-        """Return the logits of every position."""
         return self.head(self.recurrent(self.embedding(tokens))[0])
-
-
-def lstm(width: int, layers: int, vocabulary: int = 10000) -> nn.Module:
-    """Return an LSTM language model."""
-    return LSTM(width, layers, vocabulary)

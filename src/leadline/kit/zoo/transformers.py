@@ -1,5 +1,6 @@
 """Transformers: vision, encoder, decoder with KV cache, mixture of experts, and shifted windows."""
 
+from functools import partial
 from typing import Any, List, Optional, Sequence, Tuple
 
 import torch
@@ -13,7 +14,10 @@ Cache = List[Tuple[torch.Tensor, torch.Tensor]]
 
 
 class Attention(nn.Module):
-    """Self-attention by torch's fused function; with a cache, writes the positions from ``at`` on."""
+    """Self-attention by torch's fused function; with a cache, writes the positions from ``at`` on.
+
+    Input and output are batch x time x width, here and in the other blocks.
+    """
 
     def __init__(self, dim: int, heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -21,7 +25,6 @@ class Attention(nn.Module):
         self.project, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x: torch.Tensor, cache: Optional[Tuple[torch.Tensor, torch.Tensor]] = None, at: int = 0) -> Any:
-        """Return batch x time x width."""
         batch, time, dim = x.shape
         q, k, v = self.project(x).view(batch, time, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
         if cache is not None:
@@ -47,7 +50,6 @@ class Experts(nn.Module):
             nn.init.normal_(weights, std=weights.shape[1] ** -0.5)
 
     def forward(self, x: torch.Tensor) -> Any:
-        """Return batch x time x width."""
         flat = x.reshape(-1, x.shape[-1])
         taken = min(len(flat), max(1, 2 * len(flat) // self.experts))
         weights, chosen = self.router(flat).softmax(-1).t().topk(taken)
@@ -66,7 +68,6 @@ class Block(nn.Module):
         self.between, self.feed = nn.LayerNorm(dim), Experts(dim, experts) if experts else dense
 
     def forward(self, x: torch.Tensor, cache: Optional[Tuple[torch.Tensor, torch.Tensor]] = None, at: int = 0) -> Any:
-        """Return batch x time x width."""
         x = x + self.attention(self.before(x), cache, at)
         return x + self.feed(self.between(x))
 
@@ -82,7 +83,6 @@ class Stack(nn.Module):
         self.last = nn.LayerNorm(dim)
 
     def forward(self, x: torch.Tensor, cache: Optional[Cache] = None, at: int = 0) -> Any:
-        """Return batch x time x width."""
         for number, block in enumerate(self.blocks):
             if self.checkpointing and self.training:
                 x = checkpoint(block, x, use_reentrant=False)
@@ -94,14 +94,13 @@ class Stack(nn.Module):
 class Vision(nn.Module):
     """Patches of an image as tokens, and their mean as the answer (Dosovitskiy et al. 2021)."""
 
-    def __init__(self, layers: int, dim: int, heads: int, patch: int, image: int) -> None:
+    def __init__(self, layers: int, dim: int, heads: int, patch: int = 16, image: int = 224) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, dim, patch, patch)
         self.places = nn.Parameter(torch.randn(1, (image // patch) ** 2, dim) * 0.02)
         self.stack, self.head = Stack(layers, dim, heads), nn.Linear(dim, CLASSES)
 
     def forward(self, images: torch.Tensor) -> Any:
-        """Return batch x classes."""
         tokens = self.patches(images).flatten(2).transpose(1, 2) + self.places
         return self.head(self.stack(tokens).mean(1))
 
@@ -131,24 +130,9 @@ class Language(nn.Module):
         ]
 
 
-def vit(layers: int, dim: int, heads: int, patch: int = 16, image: int = 224) -> nn.Module:
-    """Return a vision transformer."""
-    return Vision(layers, dim, heads, patch, image)
-
-
-def bert(layers: int, dim: int, heads: int, positions: int, vocabulary: int = 30522) -> nn.Module:
-    """Return an encoder that predicts every token."""
-    return Language(layers, dim, heads, vocabulary, positions)
-
-
-def gpt(layers: int, dim: int, heads: int, positions: int, vocabulary: int = 50304) -> nn.Module:
-    """Return a decoder."""
-    return Language(layers, dim, heads, vocabulary, positions, causal=True)
-
-
-def moe(layers: int, dim: int, heads: int, experts: int, positions: int, vocabulary: int = 30522) -> nn.Module:
-    """Return an encoder whose perceptrons are experts."""
-    return Language(layers, dim, heads, vocabulary, positions, experts=experts)
+bert = partial(Language, vocabulary=30522)
+"""An encoder that predicts every token; with ``experts``, the perceptrons are experts."""
+gpt = partial(Language, vocabulary=50304, causal=True)
 
 
 class WindowBlock(nn.Module):
@@ -226,9 +210,9 @@ class Merge(nn.Module):
 
 
 class Swin(nn.Module):
-    """Stages of window blocks, the image halved between them."""
+    """Stages of window blocks, the image halved between them; the side of every stage is a multiple of the window."""
 
-    def __init__(self, depths: Sequence[int], dim: int, window: int, image: int) -> None:
+    def __init__(self, depths: Sequence[int], dim: int, window: int = 7, image: int = 224) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, dim, 4, 4)
         layers: List[nn.Module] = []
@@ -242,11 +226,5 @@ class Swin(nn.Module):
         self.head = nn.Linear(dim, CLASSES)
 
     def forward(self, images: torch.Tensor) -> Any:
-        """Return batch x classes."""
         x = self.layers(self.patches(images).permute(0, 2, 3, 1).contiguous())
         return self.head(self.norm(x).mean((1, 2)))
-
-
-def swin(depths: Sequence[int], dim: int, window: int = 7, image: int = 224) -> nn.Module:
-    """Return a transformer of shifted windows; the side of every stage must be a multiple of the window."""
-    return Swin(depths, dim, window, image)

@@ -12,20 +12,21 @@ from benchmarks.corpus import CORPUS
 SOURCES = Path(__file__).parents[4] / "src"
 PLAIN = [script for script in CORPUS if not script.processes and not script.missing()]
 
+pytestmark = pytest.mark.timeout(1800)  # every script runs to its end
+
 
 @pytest.fixture(scope="module")
 def really(tmp_path_factory):
     """Run every script that one process can run, to its end, and return what was true and what was said."""
     jobs = [[script.name, str(script.path), list(script.argv)] for script in PLAIN]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("run_really.py")), str(SOURCES), json.dumps(jobs)],
         capture_output=True,
         text=True,
         check=True,
-        timeout=600,
         cwd=tmp_path_factory.mktemp("scripts"),
     )
-    return {run["name"]: run for run in map(json.loads, done.stdout.splitlines())}
+    return {run["name"]: run for run in map(json.loads, process.stdout.splitlines())}
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def loops_of(tmp_path):
 
         def step():
             if not recorded:
-                recorded.append(enclosing_loops(str(tmp_path))[0])
+                recorded.append(enclosing_loops(str(tmp_path)))
 
         runpy.run_path(str(script), init_globals={"step": step}, run_name="__main__")
         return [(loop.times, loop.counts_inner) for loop in recorded[0]]

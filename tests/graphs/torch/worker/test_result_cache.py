@@ -3,7 +3,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
-from leadline.graphs.torch.worker.result_cache import ResultCache
+from leadline.graphs.torch.worker.ops import ResultCache
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")

@@ -9,9 +9,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-PREVIEW_S = 5.0
-PREVIEW_BATCHES = 256
-PREVIEW_BYTES = 512 << 20
+PREVIEW_S, PREVIEW_BATCHES, PREVIEW_BYTES = 5.0, 256, 512 << 20
 """Limits of the batches that are drawn ahead and kept, in time, number and bytes."""
 STEPS, MEAN = 4, 1
 """Steps after the preview, and the one that has mean batches alone.
@@ -40,7 +38,7 @@ class BatchPlanner:
         shapes = self._shapes.setdefault(key, [])
         if self.is_planning or len(shapes) >= PREVIEW_BATCHES:
             return
-        shapes.append(_signature(batch))
+        shapes.append(tuple(tuple(tensor.shape[1:]) for tensor in _tensors(batch)))  # without the number of samples
         self._sizes.setdefault(key, []).append(size)
         if key not in self._fullest or size > self._fullest[key][0]:
             self._fullest[key] = size, _independent_copy(batch)
@@ -88,17 +86,15 @@ class BatchPlanner:
         key = self._loader or 0
         batches: List[Tuple[int, Any]] = []
         began, is_whole_epoch = time.monotonic(), False
-        while (
-            len(batches) < PREVIEW_BATCHES
-            and time.monotonic() - began < PREVIEW_S
-            and _total_bytes(batches) < PREVIEW_BYTES
-        ):
+        drawn_bytes = 0
+        while len(batches) < PREVIEW_BATCHES and time.monotonic() - began < PREVIEW_S and drawn_bytes < PREVIEW_BYTES:
             try:
                 batch = next(draws)
             except StopIteration:
                 is_whole_epoch = True
                 break
             batches.append((_bytes(batch), _independent_copy(batch)))
+            drawn_bytes += batches[-1][0]
         if not batches:
             return
         sizes = [*self._sizes[key], *(size for size, _ in batches)]
@@ -124,10 +120,7 @@ def _tensors(batch: Any) -> List[torch.Tensor]:
 
 
 def _independent_copy(batch: Any) -> Any:
-    """Return a copy of a batch that shares nothing with the script, in a container of its own.
-
-    The script may remove entries from its own container.
-    """
+    """Return a copy of a batch that shares nothing with the script, which may remove entries from its container."""
     with _disable_current_modes():
         if not hasattr(batch, "keys"):
             return tree_map(_clone, batch)
@@ -144,17 +137,8 @@ def _clone(leaf: Any) -> Any:
     return leaf.clone() if type(leaf) is torch.Tensor else leaf
 
 
-def _signature(batch: Any) -> Tuple[Any, ...]:
-    """Return the shapes of a batch without the number of samples."""
-    return tuple(tuple(tensor.shape[1:]) for tensor in _tensors(batch))
-
-
 def _bytes(batch: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
-
-
-def _total_bytes(batches: List[Tuple[int, Any]]) -> int:
-    return sum(size for size, _ in batches)
 
 
 def _shape_text(batch: Any) -> str:

@@ -1,33 +1,52 @@
-"""Kernels that CUDA has, for ops that PyTorch would run in another way on the simulated device."""
+"""Kernels and autocast of CUDA, for ops that PyTorch would run in another way on the simulated device."""
 
-from typing import Any, List
+from typing import Any, Callable, Dict, List
 
 import torch
 import torch._meta_registrations as registrations
+from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
 
 aten = torch.ops.aten
 _libraries: List[Any] = []
 """Registrations last as long as these objects."""
+WHOLE = ("silu_backward", "mish_backward")
+"""Ops that PyTorch decomposes on devices it does not know."""
 
 
-def install_attention() -> None:
-    """Register the choice of the fused attention kernel that CUDA would make."""
-    library = torch.library.Library("aten", "IMPL")
-    _libraries.append(library)
+def install_cuda_kernels() -> None:
+    """Register CUDA's choice of attention kernels, its whole gradients of activations, and its autocast lists.
+
+    GradScaler always takes its step, and grouped products run in float32 and float16 too.
+    """
+    library, fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    _libraries.extend([library, fallback])
     for key in ("AutogradPrivateUse1", "PrivateUse1"):
         library.impl("scaled_dot_product_attention", _attention, key)
+    for name in WHOLE:
+        library.impl(name, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
+        # Only the shape of the result matters: the recorder sees the op before it gets here.
+        library.impl(name, lambda _, source: torch.empty_like(source), "PrivateUse1")
+    _widen_grouped_products()
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    for names, rule in ((LOWER_PRECISION, _in_lower), (FLOAT32, _in_float32), (FLOAT32_RESULTS, _with_float32_result)):
+        for name in names.split():
+            _register_autocast(library, name, rule)
+    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
+        setattr(torch, name, _with_backend_name(getattr(torch, name)))
+    torch.get_autocast_gpu_dtype = lambda: torch.get_autocast_dtype(fake_tensors.BACKEND)
+    torch.set_autocast_dtype(fake_tensors.BACKEND, torch.float16)
+    _rename_in_autocast()
+    torch.amp.GradScaler._maybe_opt_step = lambda _, optimizer, state, *args, **kwargs: optimizer.step(*args, **kwargs)
 
 
 def _attention(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: Any = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """Run flash attention for half precision without a mask, else the memory-efficient kernel, else plain math.
-
-    If heads share keys and values, flash attention takes them as they are. The memory-efficient kernel refuses them.
-    """
+    """Run flash attention for half precision without a mask, else the memory-efficient kernel, else plain math."""
+    # If heads share keys and values, flash attention takes them as they are. The memory-efficient kernel refuses them.
     grouped = enable_gqa and key.shape[1] != query.shape[1]
     cuda = torch.backends.cuda
     fused = query.dim() == 4 and query.shape[-1] <= 256
@@ -37,20 +56,12 @@ def _attention(
     if fused and not grouped and cuda.mem_efficient_sdp_enabled() and query.dtype != torch.float64:
         bias = _bias(query, key, attn_mask)
         train = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
-        return aten._scaled_dot_product_efficient_attention(
-            query, key, value, bias, train, dropout_p, is_causal, scale=scale
-        )[0]
-    return aten._scaled_dot_product_attention_math(
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        None,
-        scale=scale,
-        **({"enable_gqa": True} if grouped else {}),
-    )[0]
+        efficient = aten._scaled_dot_product_efficient_attention
+        return efficient(query, key, value, bias, train, dropout_p, is_causal, scale=scale)[0]
+    options = {"scale": scale, **({"enable_gqa": True} if grouped else {})}
+    return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, None, **options)[
+        0
+    ]
 
 
 def _flash(query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: Any) -> Any:
@@ -69,28 +80,9 @@ def _bias(query: Any, key: Any, mask: Any) -> Any:
         return None
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype)
-    if not fake_tensors.is_fake(mask):
+    if not isinstance(mask, FakeTensor):
         mask = mask.to(fake_tensors.CUDA)
     return mask.to(query.dtype).expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-
-
-WHOLE = ("silu_backward", "mish_backward")
-"""Ops that PyTorch decomposes on devices it does not know."""
-
-
-def install_cuda_kernels() -> None:
-    """Keep gradients of activations whole, and let grouped products run in float32 and float16 too."""
-    library = torch.library.Library("aten", "IMPL")
-    _libraries.append(library)
-    for name in WHOLE:
-        library.impl(name, torch.library.fallthrough_kernel, "AutogradPrivateUse1")
-        library.impl(name, _empty_like_source, "PrivateUse1")
-    _widen_grouped_products()
-
-
-def _empty_like_source(gradient: Any, source: Any) -> Any:
-    """Return a result of the right shape. The recorder sees the op before it gets here."""
-    return torch.empty_like(source)
 
 
 def _widen_grouped_products() -> None:
@@ -106,3 +98,99 @@ def _widen_grouped_products() -> None:
         return result if kwargs.get("out_dtype") is not None else result.to(mat_a.dtype)
 
     registrations._meta_grouped_mm_common = common
+
+
+# The lists of PyTorch's documentation, "CUDA Ops that can autocast".
+LOWER_PRECISION = (
+    "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu "
+    "addmm addmv addr matmul einsum mm mv linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
+    "scaled_dot_product_attention"
+)
+FLOAT32 = (
+    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
+    "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm cosine_similarity "
+    "poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss "
+    "huber_loss mse_loss margin_ranking_loss soft_margin_loss triplet_margin_loss binary_cross_entropy_with_logits "
+    "dist cdist renorm logsumexp upsample_nearest2d upsample_bilinear2d"
+)
+FLOAT32_RESULTS = "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
+HALVES = (torch.float16, torch.bfloat16)
+
+_cache: Dict[int, Any] = {}
+
+
+def _with_backend_name(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        if not args:
+            return original(fake_tensors.BACKEND)
+        if len(args) == 1 and isinstance(args[0], bool):
+            return original(fake_tensors.BACKEND, args[0])
+        return original(*[fake_tensors.BACKEND if arg == "cuda" else arg for arg in args])
+
+    return call
+
+
+def _rename_in_autocast() -> None:
+    original_init, original_exit = torch.autocast.__init__, torch.autocast.__exit__
+
+    def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        original_init(self, fake_tensors.BACKEND if device_type == "cuda" else device_type, *args, **kwargs)
+
+    def exit_(self: Any, *args: Any) -> Any:
+        _cache.clear()
+        return original_exit(self, *args)
+
+    torch.autocast.__init__ = init
+    torch.autocast.__exit__ = exit_
+
+
+def _register_autocast(library: Any, name: str, rule: Callable[..., Any]) -> None:
+    base, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.aten, base), overload or "default")
+    excluded = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(excluded):
+            return rule(op, args, kwargs)
+
+    library.impl(name, kernel, "AutocastPrivateUse1")
+
+
+def _in_lower(op: Any, args: Any, kwargs: Any) -> Any:
+    dtype = torch.get_autocast_dtype(fake_tensors.BACKEND)
+    return op(*_cast(args, dtype), **{name: _cast(value, dtype) for name, value in kwargs.items()})
+
+
+def _in_float32(op: Any, args: Any, kwargs: Any) -> Any:
+    return op(*_cast(args, torch.float32), **{name: _cast(value, torch.float32) for name, value in kwargs.items()})
+
+
+def _with_float32_result(op: Any, args: Any, kwargs: Any) -> Any:
+    """Compute a float32 result of a reduction over half-precision inputs, unless the caller sets a dtype."""
+    names = [argument.name for argument in op._schema.arguments]
+    dtype_position = names.index("dtype") if "dtype" in names else len(names)
+    dtype = args[dtype_position] if len(args) > dtype_position else kwargs.get("dtype")
+    halves = any(isinstance(a, torch.Tensor) and a.dtype in HALVES for a in args)
+    if dtype is not None or not halves:
+        return op(*args, **kwargs)
+    return op(*args[:dtype_position], **{**kwargs, "dtype": torch.float32})
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        floating = value.dtype.is_floating_point and value.dtype not in (torch.float64, dtype)
+        return _cast_tensor(value, dtype) if floating and isinstance(value, FakeTensor) else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cast(element, dtype) for element in value)
+    return value
+
+
+def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Cast a tensor. Casts of weights are kept until autocast ends, as PyTorch keeps them."""
+    keep = tensor.is_leaf and tensor.requires_grad and tensor.dtype == torch.float32 and dtype in HALVES
+    if not keep or not torch.is_autocast_cache_enabled():
+        return tensor.to(dtype)
+    cached = _cache.get(id(tensor))
+    if cached is None or cached[1] is not tensor or cached[0].dtype != dtype:
+        cached = _cache[id(tensor)] = (tensor.to(dtype), tensor)
+    return cached[0]

@@ -1,19 +1,21 @@
 """One rank of a distributed job, without the other ranks of its collectives."""
 
+import collections
 import contextlib
 import importlib
-from typing import Any, Dict, Iterable, Iterator, List
+from types import SimpleNamespace
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
-from leadline.graphs.torch.worker.op_schemas import argument_tensors
+from leadline.graphs.torch.worker.ops import argument_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import TraceSession
 
 BUCKET_BYTES = 25 << 20
 """Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""
-
 REDUCING = "all_reduce reduce broadcast all_gather_into_tensor reduce_scatter_tensor all_to_all_single"
 LISTING = "all_gather all_to_all reduce_scatter scatter gather"
 
@@ -25,9 +27,8 @@ def install_process_groups(session: TraceSession) -> None:
     _fake_groups(session)
     for name in (REDUCING + " " + LISTING).split():
         _replace(name, _collective(session, name))
-    for name in ("barrier", "monitored_barrier"):
+    for name in ("barrier", "monitored_barrier", "broadcast_object_list"):
         _replace(name, lambda *_, **__: None)
-    _replace("broadcast_object_list", lambda *_, **__: None)
     _replace("all_gather_object", _gather_object)
     _wrap_modules(session)
     _follow_resizing(session)
@@ -103,23 +104,16 @@ def _fake_groups(session: TraceSession) -> None:
     _replace("new_group", lambda ranks=None, *_, **__: new_group(ranks, backend="fake"))
 
 
-class _FinishedWork:
-    """A collective that has finished."""
-
-    def wait(self, *_: Any) -> bool:
-        """Return at once."""
-        return True
-
-    def is_completed(self) -> bool:
-        """Return true."""
-        return True
-
-
 def _collective(session: TraceSession, name: str) -> Any:
+    """Return a replacement that records one collective. Its size is that of its largest tensor."""
+
     def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
-        tensors = [tensor for _, tensor in argument_tensors(args, kwargs)]
-        record_collective(session, name, tensors, _ranks(session, (*args, *kwargs.values())))
-        return _FinishedWork() if async_op else None
+        tensors = [getattr(tensor, "_local_tensor", tensor) for _, tensor in argument_tensors(args, kwargs)]
+        tensors = [tensor for tensor in tensors if isinstance(tensor, FakeTensor)]
+        if session.recorder is not None and not session.bare and tensors:
+            size = max(tensor.numel() * tensor.element_size() for tensor in tensors)
+            _record_bytes(session, name, size, tensors[0].dtype, _ranks(session, (*args, *kwargs.values())))
+        return SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True) if async_op else None
 
     return call
 
@@ -130,25 +124,9 @@ def _ranks(session: TraceSession, values: Iterable[Any]) -> int:
     return groups[0].size() if groups else session.world_size
 
 
-def record_collective(session: TraceSession, name: str, tensors: List[Any], ranks: int) -> None:
-    """Record one collective over the given tensors. Its size is that of the largest."""
-    recorder = session.recorder
-    local = [getattr(tensor, "_local_tensor", tensor) for tensor in tensors]
-    local = [t for t in local if fake_tensors.is_fake(t)]
-    if recorder is None or session.bare or not local:
-        return
-    size = max(t.numel() * t.element_size() for t in local)
-    _record_bytes(session, name, size, local[0].dtype, ranks)
-
-
 def _record_bytes(session: TraceSession, name: str, size: int, dtype: torch.dtype, ranks: int) -> None:
-    extra = {
-        "kind": "communication",
-        "dims": {"bytes": size, "ranks": ranks},
-        "flops": 0.0,
-        "bytes_read": size,
-        "bytes_written": size,
-    }
+    traffic = {"flops": 0.0, "bytes_read": size, "bytes_written": size}
+    extra = {"kind": "communication", "dims": {"bytes": size, "ranks": ranks}, **traffic}
     spec = ((size // dtype.itemsize,), dtype, -1, size)
     session.recorder.append(RecordedOp(f"c10d.{name}", session.recorder.stage, (spec,), (spec,), (), (), extra))  # type: ignore[union-attr]
 
@@ -156,28 +134,30 @@ def _record_bytes(session: TraceSession, name: str, size: int, dtype: torch.dtyp
 def collective_dims(op: RecordedOp, session: TraceSession) -> Dict[str, int]:
     """Return the dims of a collective that PyTorch issued itself: the bytes of its largest tensor, and the ranks."""
     size = max((spec[3] for spec in (*op.inputs, *op.outputs)), default=0)
-    return {"bytes": size, "ranks": _ranks(session, map(_unbox_group, op.args))}
-
-
-def _unbox_group(value: Any) -> Any:
-    """Return the process group in an op's boxed argument, or the argument itself."""
-    if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type()):
-        return torch.distributed.ProcessGroup.unbox(value)
-    return value
+    # An op holds its process group in a box.
+    groups = [
+        value for value in op.args if isinstance(value, torch.ScriptObject) and "ProcessGroup" in str(value._type())
+    ]
+    return {"bytes": size, "ranks": _ranks(session, map(torch.distributed.ProcessGroup.unbox, groups))}
 
 
 def _gather_object(objects: List[Any], own_object: Any, *_: Any, **__: Any) -> None:
     objects[:] = [own_object] * len(objects)
 
 
+def _totals(sizes: Iterable[Tuple[torch.dtype, int]]) -> Dict[torch.dtype, int]:
+    totals: Dict[torch.dtype, int] = collections.Counter()
+    for dtype, size in sizes:
+        totals[dtype] += size
+    return totals
+
+
 def _buckets(session: TraceSession, module: Any) -> List[torch.Tensor]:
     """Return the buckets in which DDP holds all gradients once more to send them, in the formats of their weights."""
-    sizes: Dict[torch.dtype, int] = {}
-    for parameter in module.parameters():
-        if parameter.requires_grad and fake_tensors.is_fake(parameter):
-            sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
     if session.bare or session.world_size < 2 or session.policy != "cuda":
         return []
+    trained = [weight for weight in module.parameters() if weight.requires_grad and isinstance(weight, FakeTensor)]
+    sizes = _totals((weight.dtype, weight.numel()) for weight in trained)
     buckets = [fake_tensors.empty_tensor((count,), dtype, fake_tensors.gpu_device()) for dtype, count in sizes.items()]
     for bucket in buckets:
         session.recorder.track(bucket, "gradient")  # type: ignore[union-attr]
@@ -200,7 +180,6 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, whi
 
         @contextlib.contextmanager
         def no_sync(self) -> Iterator[None]:
-            """Leave out the sums, as gradient accumulation does."""
             self.require_backward_grad_sync = False
             try:
                 yield
@@ -219,11 +198,8 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, whi
         def _sum_gradients(self) -> None:
             if not self.require_backward_grad_sync or session.bare or session.world_size < 2:
                 return
-            sizes: Dict[torch.dtype, int] = {}
-            for parameter in self.module.parameters():
-                if parameter.grad is not None:
-                    size = parameter.grad.numel() * parameter.grad.element_size()
-                    sizes[parameter.grad.dtype] = sizes.get(parameter.grad.dtype, 0) + size
+            gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
+            sizes = _totals((grad.dtype, grad.numel() * grad.element_size()) for grad in gradients)
             session.recorder.stage = "backward"  # type: ignore[union-attr]
             for dtype, total in sizes.items():
                 for sent in range(0, total, BUCKET_BYTES):

@@ -13,26 +13,32 @@ from leadline.graphs.torch.worker.session import TraceSession
 MEMORY_BYTES = 80 << 30
 CAPABILITY = (9, 0)
 NAME = "NVIDIA H100 80GB HBM3"
+NO_OPS = (
+    "init _lazy_init _lazy_call set_device set_stream synchronize empty_cache ipc_collect manual_seed "
+    "manual_seed_all seed seed_all set_rng_state set_rng_state_all reset_accumulated_memory_stats "
+    "set_per_process_memory_fraction check_error set_sync_debug_mode"
+)
+"""Functions of ``torch.cuda`` that do nothing here."""
+STREAMS = ("default_stream", "current_stream", "get_stream_from_external")
 
 
 def install_fake_cuda(session: TraceSession) -> None:
     """Replace ``torch.cuda`` by that of a node with ``session.local_size`` GPUs."""
-    for name, value in {**_device_functions(session), **_memory_functions(session), **_no_ops()}.items():
+    no_ops = {name: _returning() for name in NO_OPS.split()}
+    for name, value in {**_device_functions(session), **_memory_functions(session), **no_ops}.items():
         setattr(torch.cuda, name, value)
-        if hasattr(torch.cuda, "memory") and hasattr(torch.cuda.memory, name):
-            setattr(torch.cuda.memory, name, value)
-        if hasattr(torch.cuda, "random") and hasattr(torch.cuda.random, name):
-            setattr(torch.cuda.random, name, value)
-    torch.cuda.Event = torch.cuda.streams.Event = FakeCudaEvent
-    torch.cuda.Stream = torch.cuda.streams.Stream = FakeCudaStream
-    torch.cuda.nvtx = types.SimpleNamespace(
-        range_push=_new_no_op(),
-        range_pop=_new_no_op(),
-        range=lambda *_, **__: contextlib.nullcontext(),
-        mark=_new_no_op(),
-    )
+        for part in (torch.cuda.memory, torch.cuda.random):
+            if hasattr(part, name):
+                setattr(part, name, value)
+    torch.cuda.Event = torch.cuda.streams.Event = _FakeEvent
+    torch.cuda.Stream = torch.cuda.streams.Stream = _FakeStream
+    ranges = {name: _returning() for name in ("range_push", "range_pop", "mark")}
+    torch.cuda.nvtx = types.SimpleNamespace(**ranges, range=lambda *_, **__: contextlib.nullcontext())
     _replace_accelerator(session)
-    _replace_backends()
+    torch.backends.cudnn.is_available = torch.backends.cuda.is_built = lambda: True
+    torch.backends.cudnn.version = lambda: 91002
+    torch.backends.cudnn.is_acceptable = lambda _: True
+    torch.version.cuda = "12.8"
     _define_tensor_types()
     torch.Tensor.is_cuda = property(_is_cuda)
     _redirect_moves()
@@ -45,31 +51,21 @@ def _device_functions(session: TraceSession) -> Dict[str, Any]:
         warp_size=32, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", L2_cache_size=50 << 20, uuid="GPU-0",
         max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_block=49152,
     )  # fmt: skip
+    answers = {
+        "is_available": True, "is_initialized": True, "current_device": 0, "get_device_name": NAME,
+        "get_device_capability": CAPABILITY, "get_device_properties": properties, "get_arch_list": ["sm_80", "sm_90"],
+        "is_bf16_supported": True, "is_tf32_supported": True, "can_device_access_peer": True, "utilization": 0,
+        "temperature": 40, "power_draw": 0, "is_current_stream_capturing": False, "initial_seed": 0,
+        "get_sync_debug_mode": 0, "memory_summary": "", "memory_snapshot": [], "memory_usage": 0,
+    }  # fmt: skip
     return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
+        **{name: _returning(answer) for name, answer in answers.items()},
         "device_count": lambda: session.local_size,
-        "current_device": lambda: 0,
-        "get_device_name": lambda *_, **__: NAME,
-        "get_device_capability": lambda *_, **__: CAPABILITY,
-        "get_device_properties": lambda *_, **__: properties,
-        "get_arch_list": lambda: ["sm_80", "sm_90"],
-        "is_bf16_supported": lambda *_, **__: True,
-        "is_tf32_supported": lambda *_, **__: True,
-        "can_device_access_peer": lambda *_, **__: True,
-        "utilization": lambda *_, **__: 0,
-        "temperature": lambda *_, **__: 40,
-        "power_draw": lambda *_, **__: 0,
-        "is_current_stream_capturing": lambda: False,
-        "default_stream": lambda *_, **__: FakeCudaStream(),
-        "current_stream": lambda *_, **__: FakeCudaStream(),
-        "stream": lambda *_, **__: contextlib.nullcontext(),
+        **{name: lambda *_, **__: _FakeStream() for name in STREAMS},
+        **{name: lambda *_, **__: contextlib.nullcontext() for name in ("stream", "device_of")},
         "device": _DeviceContext,
-        "device_of": lambda *_, **__: contextlib.nullcontext(),
         "get_rng_state": lambda *_, **__: torch.zeros(16, dtype=torch.uint8),
         "get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
-        "initial_seed": lambda: 0,
-        "get_stream_from_external": lambda *_, **__: FakeCudaStream(),
         "cudart": lambda: types.SimpleNamespace(cudaProfilerStart=_do_nothing, cudaProfilerStop=_do_nothing),
         "default_generators": (torch.default_generator,),
     }
@@ -92,32 +88,20 @@ def _memory_functions(session: TraceSession) -> Dict[str, Any]:
         **dict.fromkeys(("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"), reset),
         "mem_get_info": lambda *_, **__: (MEMORY_BYTES - live(), MEMORY_BYTES),
         "memory_stats": lambda *_, **__: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": peak()},
-        "memory_summary": lambda *_, **__: "",
-        "memory_snapshot": lambda *_, **__: [],
-        "memory_usage": lambda *_, **__: 0,
     }
 
 
-def _no_ops() -> Dict[str, Any]:
-    names = (
-        "init _lazy_init _lazy_call set_device set_stream synchronize empty_cache ipc_collect manual_seed "
-        "manual_seed_all seed seed_all set_rng_state set_rng_state_all reset_accumulated_memory_stats "
-        "set_per_process_memory_fraction check_error set_sync_debug_mode"
-    )
-    return {**{name: _new_no_op() for name in names.split()}, "get_sync_debug_mode": lambda: 0}
-
-
-def _new_no_op() -> Any:
-    """Return a new function that does nothing: PyTorch's compiler refuses one under two names."""
-    return lambda *_, **__: None
+def _returning(answer: Any = None) -> Any:
+    """Return a new function that only returns ``answer``: PyTorch's compiler refuses one function under two names."""
+    return lambda *_, **__: answer
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
     """Do nothing, as there is no device."""
 
 
-class FakeCudaEvent:
-    """A device event that is always complete."""
+class _FakeEvent:
+    """A device event that is always complete, one millisecond from any other, as nothing runs on a device."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_event = 0
@@ -125,15 +109,13 @@ class FakeCudaEvent:
     record = wait = synchronize = _do_nothing
 
     def query(self) -> bool:
-        """Return true: the event is complete."""
         return True
 
     def elapsed_time(self, _: Any) -> float:
-        """Return one millisecond, as nothing runs on a device."""
         return 1.0
 
 
-class FakeCudaStream(FakeCudaEvent):
+class _FakeStream(_FakeEvent):
     """A device stream with nothing in it."""
 
     cuda_stream = 0
@@ -141,56 +123,42 @@ class FakeCudaStream(FakeCudaEvent):
     wait_stream = wait_event = _do_nothing
 
     def is_capturing(self) -> bool:
-        """Return false: no graph is captured."""
         return False
 
     def record_event(self, event: Any = None) -> Any:
-        """Return the event, or a new one."""
-        return event or FakeCudaEvent()
+        return event or _FakeEvent()
 
     def __enter__(self) -> Any:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        return None
+    __exit__ = _do_nothing
 
 
-class _DeviceContext(contextlib.AbstractContextManager[None]):
+class _DeviceContext(contextlib.nullcontext[None]):
+    idx = 0
+
     def __init__(self, device: Any = None) -> None:
-        self.idx = 0
-
-    def __exit__(self, *_: object) -> None:
-        return None
+        super().__init__()
 
 
 def _replace_accelerator(session: TraceSession) -> None:
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:
         return
+    no_ops = ("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache")
     functions = {
-        "is_available": lambda: True,
-        "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        **{name: _returning() for name in no_ops},
+        "is_available": _returning(True),
+        "current_accelerator": _returning(torch.device("cuda")),
         "device_count": lambda: session.local_size,
-        "current_device_index": lambda: 0,
-        "current_device_idx": lambda: 0,
-        "current_stream": lambda *_, **__: FakeCudaStream(),
-        **{
-            name: _new_no_op()
-            for name in ("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache")
-        },
+        "current_device_index": _returning(0),
+        "current_device_idx": _returning(0),
+        "current_stream": lambda *_, **__: _FakeStream(),
     }
     torch._C._get_accelerator = lambda *_: torch.device("cuda")
     for name, value in {**functions, **_memory_functions(session)}.items():
         if hasattr(accelerator, name):
             setattr(accelerator, name, value)
-
-
-def _replace_backends() -> None:
-    torch.backends.cudnn.is_available = lambda: True
-    torch.backends.cudnn.version = lambda: 91002
-    torch.backends.cudnn.is_acceptable = lambda _: True
-    torch.backends.cuda.is_built = lambda: True
-    torch.version.cuda = "12.8"
 
 
 def _define_tensor_types() -> None:
@@ -247,10 +215,8 @@ def _construct_on_host(original: Any) -> Any:
         device = fake_tensors.map_device(device)
         if not isinstance(device, torch.device) or device.type != fake_tensors.BACKEND:
             tensor = original(*args, device=device, **kwargs)
-            return tensor.requires_grad_() if requires_grad else tensor
-        values = args[0]
-        if isinstance(values, FakeTensor):
-            tensor = values.to(device, kwargs.get("dtype"))
+        elif isinstance(args[0], FakeTensor):
+            tensor = args[0].to(device, kwargs.get("dtype"))
         else:
             tensor = original(*args, device="cpu", **kwargs).to(device)
         return tensor.requires_grad_() if requires_grad else tensor

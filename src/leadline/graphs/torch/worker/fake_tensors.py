@@ -1,7 +1,7 @@
 """Tensors without data: the device they show, and the device that ops on them run on."""
 
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -10,13 +10,11 @@ from leadline.graphs.torch.worker.loops import read_locals
 
 BACKEND = "fgpu"
 """Name given to PyTorch's spare device slot (PrivateUse1), which represents the GPU inside the trace."""
-
 FAKE_MODE = FakeTensorMode(allow_non_fake_inputs=True)
 FAKE_MODE.cache_enabled = False
 CUDA = torch.device("cuda", 0)
 NESTING = [0]
 """Depth of Leadline's own handlers. Inside them a fake tensor shows its true device, outside it shows ``cuda``."""
-
 _true_device = FakeTensor.device.fget
 _gpu: Optional[torch.device] = None
 _attributes: Dict[torch.device, Dict[str, Any]] = {}
@@ -73,16 +71,8 @@ def _shown_device(tensor: Any) -> torch.device:
 
 def map_device(device: Any) -> Any:
     """Return the true device for a script's ``cuda``. Other values are unchanged."""
-    if isinstance(device, torch.device):
-        return gpu_device() if device.type == "cuda" else device
-    if isinstance(device, str) and device.partition(":")[0] == "cuda":
-        return gpu_device()
-    return device
-
-
-def is_fake(value: object) -> bool:
-    """Return whether a tensor has no data."""
-    return isinstance(value, FakeTensor)
+    name = device.type if isinstance(device, torch.device) else device
+    return gpu_device() if isinstance(name, str) and name.partition(":")[0] == "cuda" else device
 
 
 def true_device(tensor: Any) -> torch.device:
@@ -101,10 +91,8 @@ def empty_tensor(shape: Any, dtype: torch.dtype, device: torch.device, stride: A
 
 
 def wrap_meta(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a fake tensor around a meta tensor.
-
-    PyTorch's constructor computes the same attributes for every tensor of a device. Those of the first are reused.
-    """
+    """Return a fake tensor around a meta tensor."""
+    # PyTorch's constructor computes the same attributes for every tensor of a device. Those of the first are reused.
     attributes = _attributes.get(device)
     if attributes is None or meta.requires_grad:
         tensor = FakeTensor(FAKE_MODE, meta, device)
@@ -117,16 +105,11 @@ def wrap_meta(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
     return tensor
 
 
-def empty_like(
-    tensor: torch.Tensor, device: Optional[torch.device] = None, dtype: Optional[torch.dtype] = None
-) -> torch.Tensor:
-    """Return a fake tensor of the same shape and memory layout."""
-    return empty_tensor(tensor.shape, dtype or tensor.dtype, device or true_device(tensor), _dense_stride(tensor))
-
-
-def _dense_stride(tensor: torch.Tensor) -> Any:
-    """Return the strides of a channels-last tensor, or ``None`` for contiguous ones."""
-    return tensor.stride() if tensor.is_contiguous(memory_format=torch.channels_last) and tensor.dim() == 4 else None
+def empty_like(tensor: torch.Tensor, device: Any = None, dtype: Any = None) -> torch.Tensor:
+    """Return a fake tensor of the same shape and memory layout, contiguous or channels last."""
+    is_channels_last = tensor.is_contiguous(memory_format=torch.channels_last) and tensor.dim() == 4
+    stride = tensor.stride() if is_channels_last else None
+    return empty_tensor(tensor.shape, dtype or tensor.dtype, device or true_device(tensor), stride)
 
 
 def in_module_constructor() -> bool:
@@ -134,9 +117,167 @@ def in_module_constructor() -> bool:
     frame: Any = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
-        if code.co_name == "__init__" and code.co_argcount:
-            owner = read_locals(frame).get(code.co_varnames[0])
-            if isinstance(owner, torch.nn.Module):
-                return True
+        is_constructor = code.co_name == "__init__" and code.co_argcount
+        if is_constructor and isinstance(read_locals(frame).get(code.co_varnames[0]), torch.nn.Module):
+            return True
         frame = frame.f_back
     return False
+
+
+REAL_LIMIT_BYTES = 64 << 20
+"""Above this size a tensor brought back to the host stays without data."""
+KEPT_LIMIT_BYTES = 4 << 20
+"""Up to this size the values of a host tensor are remembered when it is copied to the device."""
+VIEWS = {"detach", "alias", "select", "unbind", "unsqueeze", "squeeze", "view", "_unsafe_view", "slice", "expand", "t"}
+"""Ops whose result shows values of their input."""
+VALUE_OPS = VIEWS | {"max", "min", "amax", "amin", "sum", "any", "all", "eq", "ne", "lt", "gt", "le", "ge"}
+"""Ops whose result is computed where their input is known (``labels.max().item() + 1`` classes)."""
+aten = torch.ops.aten
+
+UNIQUE = (aten._unique2, aten._unique, aten.unique_dim, aten.unique_consecutive)
+INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index)
+
+
+def scalar_value(tensor: torch.Tensor) -> Any:
+    """Return the value of ``.item()``: the real one if known, else False, 1 or 1.0."""
+    value = known_value(tensor)
+    if value is not None and value.numel() == 1:
+        return value.item()
+    if tensor.dtype == torch.bool:
+        return bool(tensor.__dict__.get("_truth", False))
+    if tensor.dtype.is_complex:
+        return 1 + 0j
+    return 1.0 if tensor.dtype.is_floating_point else 1
+
+
+def host_copy(tensor: torch.Tensor, dtype: Any = None) -> torch.Tensor:
+    """Return a host tensor for a device tensor: its known values, else zeros. A large one stays without data."""
+    dtype = dtype or tensor.dtype
+    value = known_value(tensor)
+    if value is not None:
+        return value.to(dtype)
+    if tensor.numel() * tensor.element_size() > REAL_LIMIT_BYTES or tensor.__dict__.get("_is_param"):
+        return empty_like(tensor, torch.device("cpu"), dtype)
+    if tensor.dim() == 0:
+        return torch.full((), scalar_value(tensor), dtype=dtype)
+    return torch.zeros(tensor.shape, dtype=dtype)
+
+
+def known_value(tensor: torch.Tensor) -> Any:
+    """Return the host tensor that a device tensor was copied from, if it is remembered and unchanged."""
+    return tensor.__dict__.get("_known") if isinstance(tensor, FakeTensor) else tensor
+
+
+def remember_value(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Remember the host values of a device tensor."""
+    if not isinstance(host, FakeTensor) and host.numel() * host.element_size() <= KEPT_LIMIT_BYTES:
+        tensor.__dict__["_known"] = host.detach()
+
+
+def infer_value(func: Any, args: Any, out: Any) -> None:
+    """Remember the result of an op on known integers, or of a view of any known tensor."""
+    if known_value(args[0]) is None:
+        return
+    values = [known_value(argument) if isinstance(argument, torch.Tensor) else argument for argument in args]
+    tensors = [argument for argument in values if isinstance(argument, torch.Tensor)]
+    view = func._schema.name.partition("::")[2] in VIEWS
+    if any(isinstance(argument, FakeTensor) or (argument.dtype.is_floating_point and not view) for argument in tensors):
+        return
+    if any(argument is None for argument in values):
+        return
+    if isinstance(out, FakeTensor):
+        remember_value(out, func(*values))
+    elif view:
+        for position, value in enumerate(func(*values)):
+            remember_value(out[position], value)
+
+
+def assume_result(func: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
+    """Return the result of an op whose shape or value depends on data, or ``NotImplemented`` for any other op.
+
+    Known values are used. Otherwise every mask selects everything and all values are distinct.
+    """
+    packet = func._overloadpacket
+    if packet is aten._local_scalar_dense:
+        return scalar_value(args[0])
+    if packet in (aten.equal, aten.is_nonzero):
+        return True
+    if packet is aten.nonzero:
+        return _new_tensor((_selected_count(args[0]), args[0].dim()), args[0], torch.int64)
+    if packet is aten.masked_select:
+        return _new_tensor((_selected_count(args[1]),), args[0])
+    if packet in UNIQUE:
+        return _unique(func, args)
+    if packet in INDEXING:
+        indices = [i for index in args[1] for i in _as_positions(index)]
+        with FAKE_MODE:
+            return func(args[0], indices, *args[2:], **kwargs)
+    if packet is aten.repeat_interleave:
+        counts = known_value(args[0])
+        total = int(counts.sum()) if counts is not None else 2 * args[0].numel()
+        return _new_tensor((kwargs.get("output_size") or total,), args[0], torch.int64)
+    if packet is aten._pack_padded_sequence:
+        return _pack(*args, **kwargs)
+    if packet is aten.bincount:
+        return _new_tensor((max(1, args[2] if len(args) > 2 else kwargs.get("minlength", 0)),), args[0], torch.int64)
+    return NotImplemented
+
+
+def assumption_note(func: Any, args: Sequence[Any]) -> Optional[str]:
+    """Return a note to the user if ``assume_result`` had to assume the size of a result, else ``None``."""
+    packet = func._overloadpacket
+    if packet is aten.masked_select:
+        selectors = [args[1]]
+    elif packet in INDEXING:
+        selectors = [selector for selector in args[1] if _is_mask(selector)]
+    elif packet in (aten.nonzero, aten.repeat_interleave, *UNIQUE):
+        selectors = [args[0]]
+    else:
+        return None
+    if all(known_value(selector) is not None for selector in selectors):
+        return None
+    if packet is aten.repeat_interleave:
+        return f"the repeats of {func} depend on the data: two each were assumed; a real step may hold more"
+    return f"the size that {func} selects depends on the data: all was assumed; a real step holds as much or less"
+
+
+def _new_tensor(shape: Tuple[int, ...], source: torch.Tensor, dtype: Any = None) -> torch.Tensor:
+    return empty_tensor(shape, dtype or source.dtype, true_device(source))
+
+
+def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool = False) -> Any:
+    """Return the packed rows and the batch size at each step. Lengths are on the host, so they are known."""
+    longest = padded.shape[1 if batch_first else 0]
+    host_lengths = known_value(lengths)
+    counts = [longest] * lengths.numel() if host_lengths is None else [int(length) for length in host_lengths.tolist()]
+    sizes = torch.tensor([sum(count > step for count in counts) for step in range(max(counts))])
+    return _new_tensor((sum(counts), *padded.shape[2:]), padded), sizes
+
+
+def _selected_count(mask: torch.Tensor) -> int:
+    value = known_value(mask)
+    return mask.numel() if value is None else int(torch.count_nonzero(value))
+
+
+def _is_mask(index: Any) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _as_positions(index: Any) -> Sequence[Any]:
+    """Turn a mask into one list of positions per dimension. Other indices stay."""
+    if not _is_mask(index):
+        return [index]
+    return [_new_tensor((_selected_count(index),), index, torch.int64) for _ in range(index.dim())]
+
+
+def _unique(func: Any, args: Sequence[Any]) -> Any:
+    values = args[0]
+    value = known_value(values)
+    if func._overloadpacket is aten.unique_dim:
+        size, shape = values.shape[args[1]], tuple(values.shape)
+    else:
+        size = values.numel() if value is None else int(torch.unique(value).numel())
+        shape = (size,)
+    flat = values.shape if len(shape) == 1 else (size,)
+    results = [_new_tensor(shape, values), *(_new_tensor(other, values, torch.int64) for other in (flat, (size,)))]
+    return tuple(results[: len(func._schema.returns)])

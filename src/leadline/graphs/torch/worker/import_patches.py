@@ -16,8 +16,8 @@ from typing import Any, List, Optional
 import torch
 
 DYNAMO = "torch._dynamo"
-DYNAMO_LIGHT_PARTS = (f"{DYNAMO}.config",)
-"""Parts that load without the whole package."""
+DYNAMO_LIGHT_PART = f"{DYNAMO}.config"
+"""It loads without the whole package."""
 
 
 class _Placeholder(types.ModuleType):
@@ -30,7 +30,6 @@ class _Placeholder(types.ModuleType):
 
     @staticmethod
     def disable(function: Any = None, *_: Any, **__: Any) -> Any:
-        """Return the function as it is."""
         return function if function is not None else lambda function: function
 
     @staticmethod
@@ -39,26 +38,19 @@ class _Placeholder(types.ModuleType):
 
     @staticmethod
     def is_compiling() -> bool:
-        """Return false, as nothing is compiled."""
         return False
 
 
-class _Finder:
-    """Loads the whole package before any of its parts but the light ones."""
+class _Finder(Loader):
+    """Loads the whole package before any of its parts but the light ones. As a loader, it returns loaded parts."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
-        """Return the spec of a part that the whole package has just loaded, or ``None`` for all other modules."""
-        if not name.startswith(DYNAMO + ".") or name in DYNAMO_LIGHT_PARTS:
+        if not name.startswith(DYNAMO + ".") or name == DYNAMO_LIGHT_PART:
             return None
         load_compiler()
-        return ModuleSpec(name, _LoadedModules()) if name in sys.modules else None
-
-
-class _LoadedModules(Loader):
-    """Loader of modules that are loaded already."""
+        return ModuleSpec(name, self) if name in sys.modules else None
 
     def create_module(self, spec: ModuleSpec) -> Any:
-        """Return the module as it is."""
         return sys.modules[spec.name]
 
     def exec_module(self, module: Any) -> None:
@@ -92,53 +84,27 @@ def load_compiler() -> Any:
     return real
 
 
+BOX_SIZES = "float spatial_scale, SymInt pooled_height, SymInt pooled_width"
+IMAGE_SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
+DEFORMED = "Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias"
+WINDOW = ", ".join(f"SymInt {name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "hw")
+GROUPS = "SymInt groups, SymInt offset_groups, bool use_mask"
+GRADIENT = "Tensor grad, Tensor rois"
+SAMPLING = "int sampling_ratio"
+FIVE = ", ".join(["Tensor"] * 5)
 TORCHVISION_SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    (
-        "roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
-        "int sampling_ratio, bool aligned) -> Tensor"
-    ),
-    (
-        "_roi_align_backward(Tensor grad, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
-        "SymInt batch_size, SymInt channels, SymInt height, SymInt width, int sampling_ratio, bool aligned) -> Tensor"
-    ),
-    (
-        "ps_roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, "
-        "int sampling_ratio) -> (Tensor, Tensor)"
-    ),
-    (
-        "_ps_roi_align_backward(Tensor grad, Tensor rois, Tensor channel_mapping, float spatial_scale, "
-        "SymInt pooled_height, SymInt pooled_width, int sampling_ratio, SymInt batch_size, SymInt channels, "
-        "SymInt height, SymInt width) -> Tensor"
-    ),
-    (
-        "roi_pool(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width) "
-        "-> (Tensor, Tensor)"
-    ),
-    (
-        "_roi_pool_backward(Tensor grad, Tensor rois, Tensor argmax, float spatial_scale, SymInt pooled_height, "
-        "SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width) -> Tensor"
-    ),
-    (
-        "ps_roi_pool(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width) "
-        "-> (Tensor, Tensor)"
-    ),
-    (
-        "_ps_roi_pool_backward(Tensor grad, Tensor rois, Tensor channel_mapping, float spatial_scale, "
-        "SymInt pooled_height, SymInt pooled_width, SymInt batch_size, SymInt channels, SymInt height, SymInt width) "
-        "-> Tensor"
-    ),
-    (
-        "deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, "
-        "SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, "
-        "SymInt offset_groups, bool use_mask) -> Tensor"
-    ),
-    (
-        "_deform_conv2d_backward(Tensor grad, Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, "
-        "SymInt stride_h, SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, "
-        "SymInt groups, SymInt offset_groups, bool use_mask) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
+    f"roi_align(Tensor input, Tensor rois, {BOX_SIZES}, {SAMPLING}, bool aligned) -> Tensor",
+    f"_roi_align_backward({GRADIENT}, {BOX_SIZES}, {IMAGE_SIZES}, {SAMPLING}, bool aligned) -> Tensor",
+    f"ps_roi_align(Tensor input, Tensor rois, {BOX_SIZES}, {SAMPLING}) -> (Tensor, Tensor)",
+    f"_ps_roi_align_backward({GRADIENT}, Tensor channel_mapping, {BOX_SIZES}, {SAMPLING}, {IMAGE_SIZES}) -> Tensor",
+    f"roi_pool(Tensor input, Tensor rois, {BOX_SIZES}) -> (Tensor, Tensor)",
+    f"_roi_pool_backward({GRADIENT}, Tensor argmax, {BOX_SIZES}, {IMAGE_SIZES}) -> Tensor",
+    f"ps_roi_pool(Tensor input, Tensor rois, {BOX_SIZES}) -> (Tensor, Tensor)",
+    f"_ps_roi_pool_backward({GRADIENT}, Tensor channel_mapping, {BOX_SIZES}, {IMAGE_SIZES}) -> Tensor",
+    f"deform_conv2d({DEFORMED}, {WINDOW}, {GROUPS}) -> Tensor",
+    f"_deform_conv2d_backward(Tensor grad, {DEFORMED}, {WINDOW}, {GROUPS}) -> ({FIVE})",
 )
 _libraries: List[Any] = []
 

@@ -17,9 +17,7 @@ class WatchedStep(NamedTuple):
     """One update of the weights, and the code around it."""
 
     loops: List[EnclosingLoop]
-    where: Optional[str]
     loader: Any
-    optimizer: Any
     backward: int
 
 
@@ -28,11 +26,8 @@ class LoopObservations:
 
     def __init__(self, script: Optional[str]) -> None:
         self.script = script
-        self.workers: Dict[int, int] = {}
-        self.prefetch: Dict[int, Optional[int]] = {}
-        self.pinned: Dict[int, bool] = {}
         self.loaders: List[Any] = []
-        self.drawn: "collections.Counter[int]" = collections.Counter()
+        self.loader_settings: Dict[int, Dict[str, Any]] = {}
         self.first_batch: Dict[int, Any] = {}
         self.current: Any = None
         self.evaluated: List[int] = []
@@ -72,8 +67,7 @@ def object_bytes(root: Any) -> int:
     Forked workers copy these pages. For a large object it is the first page alone. Tensors and arrays count as one
     object each. A long container is estimated from a sample of elements, evenly over it.
     """
-    visited: Set[int] = set()
-    return int(_object_bytes(root, visited))
+    return int(_object_bytes(root, set()))
 
 
 def _object_bytes(root: Any, visited: Set[int]) -> float:
@@ -86,42 +80,27 @@ def _object_bytes(root: Any, visited: Set[int]) -> float:
     if isinstance(root, (list, tuple, set, frozenset, dict)):
         size = 64.0  # the header: reading leaves the array of elements unwritten
         if isinstance(root, dict):
-            return (
-                size
-                + _sampled_bytes(root.keys(), len(root), visited)
-                + _sampled_bytes(root.values(), len(root), visited)
-            )
+            size += _sampled_bytes(root.keys(), len(root), visited)
+            return size + _sampled_bytes(root.values(), len(root), visited)
         return size + _sampled_bytes(root, len(root), visited)
     attributes = getattr(root, "__dict__", None)
-    return size + (
-        sum(_object_bytes(value, visited) for value in list(attributes.values()))
-        if isinstance(attributes, dict)
-        else 0.0
-    )
+    values = list(attributes.values()) if isinstance(attributes, dict) else []
+    return size + sum(_object_bytes(value, visited) for value in values)
 
 
 def _sampled_bytes(elements: Iterable[Any], count: int, visited: Set[int]) -> float:
     """Return the bytes of all elements, scaled up from a sample of a long container."""
     if count <= SAMPLED_ELEMENTS:
         return sum(_object_bytes(element, visited) for element in list(elements))
-    stride = count / SAMPLED_ELEMENTS
-    positions = {int(position * stride) for position in range(SAMPLED_ELEMENTS)}
-    sizes: List[float] = [
-        _object_bytes(element, visited) for position, element in enumerate(elements) if position in positions
-    ]
+    positions = {int(position * (count / SAMPLED_ELEMENTS)) for position in range(SAMPLED_ELEMENTS)}
+    sampled = [element for position, element in enumerate(elements) if position in positions]
+    sizes = [_object_bytes(element, visited) for element in sampled]
     return sum(sizes) * count / len(sizes)
 
 
 EPOCH_OPTIONS = (
-    "epochs",
-    "num_epochs",
-    "n_epochs",
-    "max_epochs",
-    "num_train_epochs",
-    "total_epochs",
-    "nepochs",
-    "niter",
-)
+    "epochs", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs", "total_epochs", "nepochs", "niter",
+)  # fmt: skip
 STEP_OPTIONS = ("max_steps", "max_iters", "total_steps", "num_steps", "steps", "iterations", "max_train_steps")
 
 
@@ -131,19 +110,19 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     step = _typical_step(observed)
     loader = step.loader if step else None
     accumulation = _accumulation(observed, notes)
+    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    world_size = torch.distributed.get_world_size() if is_distributed else int(os.environ.get("WORLD_SIZE", "1"))
     facts: Dict[str, Any] = {
         "accumulation": accumulation,
-        "world_size": _world_size(),
+        "world_size": world_size,
         "optimizer": _optimizer(observed, notes),
         "precision": observed.autocast or observed.framework.get("precision") or _weight_precision(observed),
     }
     if loader is not None:
         facts.update(_loader_facts(observed, loader, notes))
     elif observed.forward is not None:
-        facts["batch"] = observed.forward["batch"]
-        notes.append(
-            f"batch {facts['batch']} is read from the input of {observed.forward['module']}: there is no DataLoader"
-        )
+        facts["batch"], module = observed.forward["batch"], observed.forward["module"]
+        notes.append(f"batch {facts['batch']} is read from the input of {module}: there is no DataLoader")
     if "batch" in observed.framework:
         facts["batch"] = observed.framework["batch"]
     batches = facts.pop("batches", None)
@@ -155,10 +134,8 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
 
 def _typical_step(observed: LoopObservations) -> Optional[WatchedStep]:
     """Return the last step that was read, or the last backward pass without an optimizer object."""
-    if observed.steps:
-        with_loader = [step for step in observed.steps if step.loader is not None]
-        return with_loader[-1] if with_loader else observed.steps[-1]
-    return observed.updates[-1] if observed.updates else None
+    with_loader = [step for step in observed.steps if step.loader is not None]
+    return next(reversed(with_loader or observed.steps or observed.updates), None)
 
 
 def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
@@ -173,12 +150,6 @@ def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
     return max(counts, default=1)
 
 
-def _world_size() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return int(torch.distributed.get_world_size())
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def _optimizer(observed: LoopObservations, notes: List[str]) -> Optional[str]:
     if not observed.optimizers:
         if observed.updates:
@@ -191,25 +162,23 @@ def _optimizer(observed: LoopObservations, notes: List[str]) -> Optional[str]:
 
 def _weight_precision(observed: LoopObservations) -> Optional[str]:
     """Return the format of the weights, which is the precision without autocast."""
-    for optimizer in observed.optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.dtype == torch.float32:
-                    return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-                return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(parameter.dtype)
-    return None
+    groups = [group["params"] for optimizer in observed.optimizers for group in optimizer.param_groups]
+    dtype = next((parameter.dtype for parameters in groups for parameter in parameters), None)
+    if dtype == torch.float32:
+        return "fp32" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(dtype)
 
 
 def _loader_facts(observed: LoopObservations, loader: Any, notes: List[str]) -> Dict[str, Any]:
     first_batch = observed.first_batch.get(id(loader), {})
-    batch = loader.batch_size or first_batch.get("batch") or None
-    facts: Dict[str, Any] = {"batch": batch, "loader_workers": observed.workers.get(id(loader), loader.num_workers)}
-    facts["prefetch"] = observed.prefetch.get(id(loader))
-    facts["pinned"] = observed.pinned.get(id(loader), False)
-    facts["batch_tensor_bytes"] = first_batch.get("tensors", [])
-    for name, setting in (("loader_workers", "workers"), ("pinned", "pinned"), ("prefetch", "prefetch")):
-        if setting in observed.framework:
-            facts[name] = observed.framework[setting]
+    settings = {**observed.loader_settings.get(id(loader), {}), **observed.framework}
+    facts: Dict[str, Any] = {
+        "batch": loader.batch_size or first_batch.get("batch") or None,
+        "loader_workers": settings.get("workers", loader.num_workers),
+        "prefetch": settings.get("prefetch"),
+        "pinned": settings.get("pinned", False),
+        "batch_tensor_bytes": first_batch.get("tensors", []),
+    }
     if facts["loader_workers"]:
         facts["object_bytes"] = object_bytes(loader.dataset)
     if first_batch.get("batch"):
@@ -254,15 +223,12 @@ def _epoch_length(
     if phases:
         notes.append(f"one of the phases in `{phases[0].text}` in line {phases[0].line} is assumed to train")
     outer = [loop for loop in outer if loop not in phases]
-    counted = [loop for loop in outer if loop.times is not None]
-    if counted and len(counted) == len(outer):
-        epochs = math.prod(loop.times or 1 for loop in counted)
-        locations = " and ".join(f"`{loop.text}` in line {loop.line}" for loop in counted)
+    if outer and all(loop.times is not None for loop in outer):
+        epochs = math.prod(loop.times or 1 for loop in outer)
+        locations = " and ".join(f"`{loop.text}` in line {loop.line}" for loop in outer)
         notes.append(f"{epochs} epochs are read from the loop over {locations}")
         return per_epoch if per_epoch is not None or loader is not None else 1, epochs
-    if per_epoch is not None and not outer and loader is None:
-        return per_epoch, 1
-    if loader is not None and not outer and step and step.loops:
+    if not outer and (per_epoch is not None if loader is None else step and step.loops):
         return per_epoch, 1
     return _read_options(observed, per_epoch, notes)
 
@@ -287,9 +253,8 @@ def _split_loops(
         if loop.counts_inner and loop.times is not None:
             return [], None, loop
     if loader is not None:
-        places = [i for i, loop in enumerate(loops) if loop.iterable is loader]
-        if not places:
-            places = [i for i, loop in enumerate(loops) if loop.is_for and not isinstance(loop.iterable, range)]
+        others = [i for i, loop in enumerate(loops) if loop.is_for and not isinstance(loop.iterable, range)]
+        places = [i for i, loop in enumerate(loops) if loop.iterable is loader] or others
         if places:
             return loops[: places[-1]], loops[places[-1]], None
         limit = next((loop for loop in reversed(loops) if loop.times is not None and not _is_over_epochs(loop)), None)
@@ -306,9 +271,7 @@ def _is_over_epochs(loop: EnclosingLoop) -> bool:
 def _is_over_phases(loop: EnclosingLoop) -> bool:
     """Return whether a loop goes through names such as ``["train", "val"]``, of which only training updates weights."""
     names = loop.iterable if isinstance(loop.iterable, (list, tuple)) else []
-    return (
-        bool(names) and all(isinstance(name, str) for name in names) and any("train" in name.lower() for name in names)
-    )
+    return all(isinstance(name, str) for name in names) and any("train" in name.lower() for name in names)
 
 
 def _read_options(
@@ -329,13 +292,11 @@ def _evaluation_batches(observed: LoopObservations, training: Any, notes: List[s
     """Return the batches of one evaluation: of the loader iterated without gradients, else of an unused one."""
     if observed.framework.get("evaluation_batches") is not None:
         return int(observed.framework["evaluation_batches"])
-    candidates = [
-        loader
-        for loader in observed.loaders
-        if loader is not training and id(loader) not in _training_loaders(observed)
-    ]
+    trained = {id(step.loader) for step in observed.steps + observed.updates} | {id(training)}
+    candidates = [loader for loader in observed.loaders if id(loader) not in trained]
     used = [loader for loader in candidates if id(loader) in observed.evaluated]
-    validation = [loader for loader in candidates if _is_validation_name(observed.loader_names.get(id(loader), ""))]
+    names = {id(loader): observed.loader_names.get(id(loader), "").lower() for loader in candidates}
+    validation = [loader for loader in candidates if any(word in names[id(loader)] for word in ("val", "dev", "eval"))]
     chosen = used or validation or candidates
     if not chosen or training is None:
         return None
@@ -347,11 +308,3 @@ def _evaluation_batches(observed: LoopObservations, training: Any, notes: List[s
         name = observed.loader_names.get(id(chosen[0]), "the loader that the traced steps did not use")
         notes.append(f"{count} evaluation batches per epoch: {name} is assumed to be read once an epoch")
     return count
-
-
-def _is_validation_name(name: str) -> bool:
-    return any(word in name.lower() for word in ("val", "dev", "eval"))
-
-
-def _training_loaders(observed: LoopObservations) -> List[int]:
-    return [id(step.loader) for step in observed.steps + observed.updates if step.loader is not None]

@@ -3,6 +3,7 @@
 import argparse
 import collections
 import functools
+import math
 import sys
 from typing import Any, Dict, Optional
 
@@ -12,25 +13,20 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
-from leadline.graphs.torch.worker.frameworks import framework_settings
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
 
 WATCHED_STEPS = 4
 """Steps whose surrounding code is read. Later ones are only counted."""
-
-WORKERS_POSITION, PINNED_POSITION = 5, 7
-"""Positions of ``num_workers`` and ``pin_memory`` among the arguments of ``DataLoader`` after ``self``."""
-
+POSITIONAL = (
+    "dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory",
+)  # fmt: skip
+"""Arguments of ``DataLoader`` that may be given by position."""
 _watch: Optional[LoopObservations] = None
 
 
 def watch_loop(script: Optional[str] = None) -> None:
-    """Start watching. Call it before the user's script runs, and after other code that replaces parts of DataLoader.
-
-    Args:
-        script: Path of the script, whose folder holds the user's own files. Defaults to the program's name.
-    """
+    """Start watching, before the user's script runs, and after other code that replaces parts of DataLoader."""
     global _watch  # noqa: PLW0603 - one process runs one script
     _watch = LoopObservations(script)
     _watch_loaders(_watch)
@@ -46,11 +42,6 @@ def read_facts() -> Dict[str, Any]:
     return {"notes": []} if _watch is None else infer_loop_facts(_watch)
 
 
-def count_steps() -> Dict[str, int]:
-    """Return the numbers of backward passes and optimizer steps so far."""
-    return {"backward": _watch.backward_count, "steps": _watch.step_count} if _watch else {}
-
-
 def _watch_loaders(watch: LoopObservations) -> None:
     original_init = DataLoader.__init__
 
@@ -58,12 +49,12 @@ def _watch_loaders(watch: LoopObservations) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if not any(earlier is self for earlier in watch.loaders):
             watch.loaders.append(self)
-        workers = args[WORKERS_POSITION] if len(args) > WORKERS_POSITION else kwargs.get("num_workers", 0)
-        watch.workers[id(self)] = int(workers)
-        watch.prefetch[id(self)] = kwargs.get("prefetch_factor")
-        watch.pinned[id(self)] = bool(
-            args[PINNED_POSITION] if len(args) > PINNED_POSITION else kwargs.get("pin_memory")
-        )
+        options = {**dict(zip(POSITIONAL, args)), **kwargs}  # noqa: B905 - Python 3.9 has no strict
+        watch.loader_settings[id(self)] = {
+            "workers": int(options.get("num_workers", 0)),
+            "prefetch": kwargs.get("prefetch_factor"),
+            "pinned": bool(options.get("pin_memory")),
+        }
         original_init(self, *args, **kwargs)
 
     DataLoader.__init__ = init
@@ -89,7 +80,6 @@ def _watch_loaders(watch: LoopObservations) -> None:
 
 def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
     key = id(loader)
-    watch.drawn[key] += 1
     if key not in watch.first_batch:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
     if torch.is_grad_enabled():
@@ -102,12 +92,9 @@ def _batch_size_and_bytes(batch: Any) -> Dict[str, Any]:
     """Return the most common leading dimension of a batch's tensors, their total bytes and the bytes of each."""
     leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    sizes = collections.Counter(int(tensor.shape[0]) for tensor in tensors if tensor.dim())
-    return {
-        "batch": sizes.most_common(1)[0][0] if sizes else 0,
-        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-        "tensors": [tensor.numel() * tensor.element_size() for tensor in tensors],
-    }
+    counts = collections.Counter(int(tensor.shape[0]) for tensor in tensors if tensor.dim())
+    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+    return {"batch": counts.most_common(1)[0][0] if counts else 0, "bytes": sum(sizes), "tensors": sizes}
 
 
 def _watch_backward(watch: LoopObservations) -> None:
@@ -129,14 +116,12 @@ def _watch_backward(watch: LoopObservations) -> None:
 
 def _record_backward(watch: LoopObservations) -> None:
     watch.backward_count += 1
-    if len(watch.updates) < WATCHED_STEPS and not watch.step_count:
-        loops, location = enclosing_loops(watch.folder)
-        watch.updates.append(WatchedStep(loops, location, watch.current, None, 1))
-        watch.backward_lines[location or ""] += 1
-        _read_stack(watch)
-    elif watch.step_count < WATCHED_STEPS:
+    if watch.step_count < WATCHED_STEPS:
         frame = next(user_frames(watch.folder), None)
         watch.backward_lines[f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""] += 1
+    if len(watch.updates) < WATCHED_STEPS and not watch.step_count:
+        watch.updates.append(WatchedStep(enclosing_loops(watch.folder), watch.current, 1))
+        _read_stack(watch)
 
 
 def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
@@ -144,9 +129,8 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
     if not any(known_optimizer is optimizer for known_optimizer in watch.optimizers):
         watch.optimizers.append(optimizer)
     if len(watch.steps) < WATCHED_STEPS:
-        loops, location = enclosing_loops(watch.folder)
         repeated = max(watch.backward_lines.values(), default=0)
-        watch.steps.append(WatchedStep(loops, location, watch.current, optimizer, repeated))
+        watch.steps.append(WatchedStep(enclosing_loops(watch.folder), watch.current, repeated))
         _read_stack(watch)
     watch.backward_lines.clear()
 
@@ -190,19 +174,13 @@ def _watch_autocast(watch: LoopObservations) -> None:
 
 
 def _watch_forward(watch: LoopObservations) -> None:
-    """Read the batch from the inputs of outermost modules until the first step, for scripts without a loader.
-
-    A real ``torch.compile`` removes the hooks, since it would compile them into the model.
-    """
-
-    def remove() -> None:
-        for hook in watch.hooks:
-            hook.remove()
-        watch.hooks.clear()
+    """Read the batch from the inputs of outermost modules until the first step, for scripts without a loader."""
 
     def before(module: Any, args: Any) -> None:
         if watch.step_count or watch.backward_count > 1:
-            remove()
+            for hook in watch.hooks:
+                hook.remove()
+            watch.hooks.clear()
         elif watch.root is None and torch.is_grad_enabled():
             watch.root = module
             _record_forward(watch, module, args)
@@ -216,15 +194,6 @@ def _watch_forward(watch: LoopObservations) -> None:
         modules.register_module_forward_pre_hook(before),
         modules.register_module_forward_hook(after, always_call=True),
     ]
-    original_compile = torch.compile
-    if original_compile.__module__ == "torch":
-
-        @functools.wraps(original_compile)
-        def compiled(*args: Any, **kwargs: Any) -> Any:
-            remove()
-            return original_compile(*args, **kwargs)
-
-        torch.compile = compiled
 
 
 def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
@@ -237,3 +206,74 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
     batch_first = [element.batch_first for element in module.modules() if isinstance(element, layers)]
     batch_axis = 1 if batch_first and not any(batch_first) and tensor.dim() > 1 else 0
     watch.forward = {"parameters": parameters, "batch": int(tensor.shape[batch_axis]), "module": type(module).__name__}
+
+
+def framework_settings(frame: Any) -> Dict[str, Any]:
+    """Return the loop settings of the framework that runs the current step, or nothing."""
+    while frame is not None:
+        owner = read_locals(frame).get("self")
+        if _is_trainer(owner, "transformers"):
+            return _transformers_settings(owner)
+        trainer = _lightning_trainer(owner)
+        if trainer is not None:
+            return _lightning_settings(trainer)
+        frame = frame.f_back
+    return {}
+
+
+def validate_after_step(frame: Any) -> None:
+    """Let the Lightning trainer of the current step validate after it: an epoch cut short has no last batch."""
+    while frame is not None:
+        trainer = _lightning_trainer(read_locals(frame).get("self"))
+        if trainer is not None:
+            trainer.val_check_batch = 1
+            return
+        frame = frame.f_back
+
+
+def _is_trainer(owner: Any, package: str) -> bool:
+    kinds = type(owner).__mro__
+    return any((kind.__module__.partition(".")[0], kind.__name__) == (package, "Trainer") for kind in kinds)
+
+
+def _lightning_trainer(owner: Any) -> Optional[Any]:
+    """Return the Lightning trainer that ``owner`` is or belongs to."""
+    package = type(owner).__module__.partition(".")[0]
+    if package not in ("lightning", "pytorch_lightning"):
+        return None
+    if _is_trainer(owner, package):
+        return owner
+    trainer = owner.__dict__.get("trainer")
+    return trainer if trainer is not None and hasattr(trainer, "accumulate_grad_batches") else None
+
+
+def _transformers_settings(trainer: Any) -> Dict[str, Any]:
+    args = trainer.args
+    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
+    settings = {
+        "framework": "Hugging Face Trainer",
+        "epochs": args.num_train_epochs,
+        "max_steps": args.max_steps if args.max_steps > 0 else None,
+        "accumulation": args.gradient_accumulation_steps,
+        "batch": args.per_device_train_batch_size,
+        "workers": args.dataloader_num_workers,
+        "pinned": args.dataloader_pin_memory,
+        "prefetch": getattr(args, "dataloader_prefetch_factor", None),
+        "precision": "amp-fp16" if args.fp16 else "amp-bf16" if args.bf16 else None,
+    }
+    evaluation_set = trainer.eval_dataset
+    if strategy == "epoch" and hasattr(evaluation_set, "__len__") and not isinstance(evaluation_set, dict):
+        settings["evaluation_batches"] = math.ceil(len(evaluation_set) / args.per_device_eval_batch_size)
+    return settings
+
+
+def _lightning_settings(trainer: Any) -> Dict[str, Any]:
+    batches = getattr(trainer, "num_val_batches", None)
+    is_counted = isinstance(batches, list) and all(isinstance(count, int) for count in batches)
+    return {
+        "framework": "Lightning Trainer",
+        "epochs": None if trainer.max_epochs == -1 else trainer.max_epochs,
+        "max_steps": trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None,
+        "accumulation": trainer.accumulate_grad_batches,
+        "evaluation_batches": sum(batches) if batches and is_counted else None,
+    }

@@ -4,6 +4,7 @@ import ast
 import inspect
 import linecache
 import math
+import operator
 import os
 import sys
 import sysconfig
@@ -11,48 +12,33 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 
 def read_locals(frame: Any) -> Dict[str, Any]:
-    """Return the local variables of a frame, without keeping alive what they hold.
-
-    Before Python 3.13 a function's ``f_locals`` is a copy that the frame keeps, and with it every tensor of the last
-    read. The copy is emptied here, so that memory is freed when the script drops it.
-    """
+    """Return the local variables of a frame, without keeping alive what they hold."""
     f_locals = frame.f_locals
-    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return dict(f_locals)
     names = dict(f_locals)
-    f_locals.clear()
+    # Before Python 3.13 a function's f_locals is a copy that the frame keeps, and with it every tensor of the last
+    # read. It is emptied, so that memory is freed when the script drops it.
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        f_locals.clear()
     return names
 
 
 WORKER_FOLDER = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = tuple({sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
 WRAPPERS = ("enumerate", "tqdm", "trange", "track", "islice", "zip", "iter")
-FUNCTIONS: Dict[str, Any] = {
-    "len": len,
-    "int": int,
-    "float": float,
-    "round": round,
-    "min": min,
-    "max": max,
-    "abs": abs,
-    "range": range,
-}
+FUNCTIONS: Dict[str, Any] = {function.__name__: function for function in (len, int, float, round, min, max, abs, range)}
 METHODS = ("size", "numel", "ceil", "floor")
 OPERATORS: Dict[Any, Any] = {
-    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b, ast.FloorDiv: lambda a, b: a // b, ast.Mod: lambda a, b: a % b,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
 
 _trees: Dict[str, Optional[ast.AST]] = {}
 
 
 class EnclosingLoop(NamedTuple):
-    """One loop that encloses the current line. Lists of them begin with the outermost.
+    """One loop that encloses the current line, and its iterations. Lists of them begin with the outermost.
 
-    Attributes:
-        times: Iterations in all, if they can be known.
-        iterable: Object that the loop iterates over.
-        counts_inner: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
+    ``counts_inner``: The counter goes up in a loop within this one (``while step < max_steps`` around batches).
     """
 
     line: int
@@ -68,14 +54,14 @@ class UnreadableExpression(Exception):
     """The value of an expression cannot be read without running the user's code."""
 
 
-def enclosing_loops(script_folder: str) -> Tuple[List[EnclosingLoop], Optional[str]]:
-    """Return the loops of the user's frames around the current call, and ``file:line`` of the innermost frame."""
+def enclosing_loops(script_folder: str) -> List[EnclosingLoop]:
+    """Return the loops of the user's frames around the current call."""
     loops: List[EnclosingLoop] = []
-    location = None
     for frame in reversed(list(user_frames(script_folder))):
-        location = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        loops.extend(_frame_loops(frame))
-    return loops, location
+        tree = _parse_file(frame.f_code.co_filename)
+        if tree is not None:
+            loops += [_describe_loop(node, frame) for node in _loops_around(_scope(tree, frame), frame.f_lineno)]
+    return loops
 
 
 def user_frames(script_folder: str) -> Iterator[Any]:
@@ -94,16 +80,8 @@ def is_user_file(path: str, script_folder: str) -> bool:
     if path.startswith(("<", WORKER_FOLDER + os.sep)):
         return False
     if path.startswith(script_folder + os.sep):
-        parts = path[len(script_folder) :].split(os.sep)
-        return not {"site-packages", "dist-packages"} & set(parts)
+        return {"site-packages", "dist-packages"}.isdisjoint(path[len(script_folder) :].split(os.sep))
     return not path.startswith(LIBRARIES)
-
-
-def _frame_loops(frame: Any) -> List[EnclosingLoop]:
-    tree = _parse_file(frame.f_code.co_filename)
-    if tree is None:
-        return []
-    return [_describe_loop(node, frame) for node in _loops_around(_scope(tree, frame), frame.f_lineno)]
 
 
 def _parse_file(path: str) -> Optional[ast.AST]:
@@ -143,10 +121,13 @@ def _loops_around(scope: ast.AST, line: int) -> List[Any]:
 
 
 def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
-    text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), _loop_expression(node)) or ""
+    expression = node.test if isinstance(node, ast.While) else node.iter
+    text = ast.get_source_segment("".join(linecache.getlines(frame.f_code.co_filename)), expression) or ""
     text = " ".join(text.split())
     if isinstance(node, ast.While):
-        return _describe_while(node, frame, f"while {text}")
+        bound = _find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or _break_bound(node, frame)
+        times, counts_inner, counter = bound or (None, False, "")
+        return EnclosingLoop(node.lineno, counter, times, f"while {text}", is_for=False, counts_inner=counts_inner)
     name = _target_name(node.target)
     inner, count, iterable = node.iter, None, None
     if isinstance(inner, ast.Call) and _called_name(inner) == "trange" and inner.args:
@@ -163,13 +144,6 @@ def _describe_loop(node: Any, frame: Any) -> EnclosingLoop:
     if bound is not None and (count is None or bound[0] < count) and not bound[1]:
         count = bound[0]
     return EnclosingLoop(node.lineno, name, count, text, iterable)
-
-
-def _describe_while(node: ast.While, frame: Any, text: str) -> EnclosingLoop:
-    bound = _find_comparison(node.test, node, frame, (ast.Lt, ast.LtE, ast.NotEq)) or _break_bound(node, frame)
-    if bound is None:
-        return EnclosingLoop(node.lineno, "", None, text, is_for=False)
-    return EnclosingLoop(node.lineno, bound[2], bound[0], text, is_for=False, counts_inner=bound[1])
 
 
 def _break_bound(loop: Any, frame: Any) -> Optional[Tuple[int, bool, str]]:
@@ -207,36 +181,29 @@ def _counter_start(loop: Any, name: str) -> Optional[Tuple[bool, int]]:
     """Return whether an inner loop increments a counter, and its start; ``None`` if ``name`` is no counter."""
     if not name:
         return None
-    if isinstance(loop, ast.For) and name in [
-        child.id for child in ast.walk(loop.target) if isinstance(child, ast.Name)
-    ]:
+    targets = ast.walk(loop.target) if isinstance(loop, ast.For) else ()
+    if name in [child.id for child in targets if isinstance(child, ast.Name)]:
         start = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and loop.iter.args else None
         first: Any = start.value if _called_name(loop.iter) == "count" and isinstance(start, ast.Constant) else 0
         tested_at_end = any(isinstance(child, ast.If) for child in loop.body[1:])
         return False, int(first) - (1 if tested_at_end else 0)
     for node in ast.walk(loop):
         if isinstance(node, ast.AugAssign) and _target_name(node.target) == name:
-            inner_loops = [
-                child for child in ast.walk(loop) if isinstance(child, (ast.For, ast.While)) and child is not loop
-            ]
-            return any(node in list(ast.walk(child)) for child in inner_loops), 0
+            loops = [child for child in ast.walk(loop) if isinstance(child, (ast.For, ast.While))]
+            return any(node in list(ast.walk(inner)) for inner in loops if inner is not loop), 0
     return None
 
 
 def evaluate(node: Any, frame: Any) -> Any:
-    """Return the value of an expression without calling the user's code.
-
-    Raises:
-        UnreadableExpression: It calls something, or a name has no value yet.
-    """
+    """Return the value of an expression; ``UnreadableExpression`` if it would call the user's code or has none yet."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [evaluate(element, frame) for element in node.elts]
     reader = READERS.get(type(node))
     if reader is None:
         raise UnreadableExpression
     return reader(node, frame)
-
-
-def _constant(node: ast.Constant, _: Any) -> Any:
-    return node.value
 
 
 def _name(node: ast.Name, frame: Any) -> Any:
@@ -247,10 +214,10 @@ def _name(node: ast.Name, frame: Any) -> Any:
 
 
 def _attribute(node: ast.Attribute, frame: Any) -> Any:
-    value = getattr(evaluate(node.value, frame), node.attr, UnreadableExpression)
-    if value is UnreadableExpression:
-        raise UnreadableExpression
-    return value
+    try:
+        return getattr(evaluate(node.value, frame), node.attr)
+    except AttributeError as error:
+        raise UnreadableExpression from error
 
 
 def _operation(node: ast.BinOp, frame: Any) -> Any:
@@ -261,10 +228,6 @@ def _operation(node: ast.BinOp, frame: Any) -> Any:
     if right == 0 and not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
         raise UnreadableExpression
     return operate(left, right)
-
-
-def _literal(node: Any, frame: Any) -> Any:
-    return [evaluate(element, frame) for element in node.elts]
 
 
 def _negation(node: ast.UnaryOp, frame: Any) -> Any:
@@ -298,8 +261,8 @@ def _call(node: ast.Call, frame: Any) -> Any:
 
 
 READERS: Dict[Any, Any] = {
-    ast.Constant: _constant, ast.Name: _name, ast.Attribute: _attribute, ast.BinOp: _operation,
-    ast.UnaryOp: _negation, ast.Subscript: _subscript, ast.Call: _call, ast.List: _literal, ast.Tuple: _literal,
+    ast.Name: _name, ast.Attribute: _attribute, ast.BinOp: _operation, ast.UnaryOp: _negation,
+    ast.Subscript: _subscript, ast.Call: _call,
 }  # fmt: skip
 
 
@@ -315,7 +278,3 @@ def _target_name(node: Any) -> str:
     if isinstance(node, ast.Attribute):
         return f"{_target_name(node.value)}.{node.attr}"
     return getattr(node, "id", "")
-
-
-def _loop_expression(node: Any) -> ast.AST:
-    return node.test if isinstance(node, ast.While) else node.iter

@@ -1,11 +1,8 @@
 """Run the user's script or model function on the simulated device and write the recorded job."""
 
-import contextlib
 import gc
 import importlib
-import importlib.util
 import inspect
-import io
 import json
 import os
 import runpy
@@ -16,19 +13,15 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-from leadline.graphs.torch.worker.session import StopTrace, TraceSession
+from leadline.graphs.torch.worker.session import StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
 """Seconds after its time limit that a worker ends itself, in case its parent is gone."""
-
 SOURCES = Path(__file__).resolve().parent
 
 
 def serve(request: Dict[str, Any]) -> None:
-    """Carry out one request and write its answer: a traced job, or a failure with the user's line.
-
-    Ends the process.
-    """
+    """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
     signal.alarm(int(request["timeout_s"]) + ORPHAN_S)
     session = TraceSession(policy=request["device_type"], bare=request["bare"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
@@ -70,14 +63,14 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     # Without freezing, collections that scan the framework's own objects take a twentieth of a trace.
     gc.freeze()
     if request["function"]:
-        from leadline.graphs.torch.worker import model_function
+        from leadline.graphs.torch.worker.model_function import model_runner
 
-        run = model_function.model_runner(session, request)
+        run = model_runner(session, request)
     else:
         run = _script_runner(request)
     # A fake op would load it later, and its time would count as the script's.
     importlib.import_module("torch.fx.experimental.symbolic_shapes")
-    session.begin()
+    session.began_s, session.began_bytes = time.process_time(), resident_bytes()
     with recorder:
         _until_stopped(run, session, steps)
     window = steps.finish()
@@ -87,15 +80,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 
 def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
-    from leadline.graphs.torch.worker import (
-        autocast,
-        cuda_kernels,
-        distributed,
-        fake_cuda,
-        patches,
-        rnn,
-        tensor_methods,
-    )
+    from leadline.graphs.torch.worker import cuda_kernels, distributed, fake_cuda, patches, rnn, tensor_methods
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
@@ -103,8 +88,6 @@ def install_hooks(session: TraceSession) -> Any:
     session.recorder = recorder
     if session.policy == "cuda":
         fake_cuda.install_fake_cuda(session)
-        autocast.install_autocast()
-        cuda_kernels.install_attention()
         cuda_kernels.install_cuda_kernels()
     tensor_methods.install_tensor_methods(session)
     patches.install_patches(session)
@@ -127,7 +110,8 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
     except Exception as error:
         if not steps.evaluating or steps.steady is None:
             raise
-        steps.give_up_evaluation()
+        if steps.evaluation is None:
+            steps.evaluated = 0  # the evaluation did not end
         failure = failure_document(error)
         reason = failure["reason"].rpartition(";")[0]
         session.note(f"code after training is not traced: {failure['location'] or 'the script'} raised {reason}")
@@ -141,16 +125,15 @@ def _script_runner(request: Dict[str, Any]) -> Any:
     """Return a function that runs the script as Python would."""
     from leadline.graphs.torch.worker import loop_hooks
 
-    target, argv = request["target"], request["argv"]
+    target = request["target"]
 
     def run() -> None:
         loop_hooks.watch_loop(None if request["module"] else target)
-        sys.argv = [target, *argv]
+        sys.argv = [target, *request["argv"]]
+        sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
         if request["module"]:
-            sys.path.insert(0, str(Path.cwd()))
             runpy.run_module(target, run_name="__main__", alter_sys=True)
         else:
-            sys.path.insert(0, str(Path(target).resolve().parent))
             runpy.run_path(target, run_name="__main__")
 
     return run
@@ -214,13 +197,9 @@ def failure_document(error: BaseException) -> Dict[str, Any]:
     message = " ".join(str(error).split())[:300].rstrip(".")
     if type(error).__name__ == "ModelNotBuilt":  # its module imports torch, which may be missing here
         return {"reason": message, "location": location}
-    text = io.StringIO()
-    with contextlib.redirect_stderr(text):
-        traceback.print_exception(type(error), error, error.__traceback__, file=text)
     return {
         "reason": f"{type(error).__name__}: {message or 'no message'}; the trace stopped here",
         "location": location,
-        "traceback": text.getvalue()[-8000:],
     }
 
 

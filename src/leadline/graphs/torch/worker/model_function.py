@@ -23,9 +23,8 @@ def model_runner(session: TraceSession, request: Dict[str, Any]) -> Any:
     """Return a function that builds the model and runs its steps."""
 
     def run() -> None:
-        model = _build(request)
         device = torch.device("cuda" if session.policy == "cuda" else "cpu")
-        model = model.to(device)
+        model = _build(request).to(device)
         if request["weights"] != "float32":
             model = model.to(getattr(torch, request["weights"]))
         if request["checkpointing"]:
@@ -40,10 +39,8 @@ def model_runner(session: TraceSession, request: Dict[str, Any]) -> Any:
 
 def _build(request: Dict[str, Any]) -> torch.nn.Module:
     path, name = request["target"], request["function"]
-
     sys.path.insert(0, str(Path(path).resolve().parent))
-    names = runpy.run_path(path, run_name="leadline_model")
-    build = names.get(name)
+    build = runpy.run_path(path, run_name="leadline_model").get(name)
     if build is None:
         raise ModelNotBuilt(f"{path} defines no {name!r}: name a function that returns the model")
     model = build if isinstance(build, torch.nn.Module) else build()
@@ -54,12 +51,10 @@ def _build(request: Dict[str, Any]) -> torch.nn.Module:
 
 def _enable_checkpointing(session: TraceSession, model: Any) -> None:
     enable = getattr(model, "gradient_checkpointing_enable", None)
-    if enable is None:
-        session.note(
-            "checkpointing was requested, but the model has no gradient_checkpointing_enable(): traced without"
-        )
-    else:
+    if enable is not None:
         enable()
+        return
+    session.note("checkpointing was requested, but the model has no gradient_checkpointing_enable(): traced without")
 
 
 def _inputs(request: Dict[str, Any], device: torch.device) -> List[torch.Tensor]:
@@ -69,8 +64,7 @@ def _inputs(request: Dict[str, Any], device: torch.device) -> List[torch.Tensor]
         dtype = getattr(torch, dtype_name)
         if dtype.is_floating_point and request["weights"] != "float32":
             dtype = getattr(torch, request["weights"])
-        tensor = fake_tensors.empty_tensor(shape, dtype, torch.device("cpu"))
-        tensors.append(tensor.to(device))
+        tensors.append(fake_tensors.empty_tensor(shape, dtype, torch.device("cpu")).to(device))
     return tensors
 
 
@@ -162,9 +156,7 @@ def _optimizer(name: str, model: torch.nn.Module) -> Any:
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
         raise ModelNotBuilt("the model has no trainable parameter: use --phase inference")
-    if name == "sgd":
-        return optim.SGD(parameters, lr=0.01)
-    if name in ("momentum", "lion"):
-        return optim.SGD(parameters, lr=0.01, momentum=0.9)
+    if name in ("sgd", "momentum", "lion"):
+        return optim.SGD(parameters, lr=0.01, momentum=0.0 if name == "sgd" else 0.9)
     kinds = {"adam": optim.Adam, "adamw": optim.AdamW, "adagrad": optim.Adagrad, "rmsprop": optim.RMSprop}
     return kinds[name](parameters, lr=0.001)

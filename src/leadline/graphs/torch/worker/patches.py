@@ -38,15 +38,9 @@ def _inference_mode(mode: Any = True) -> Any:
     return torch.no_grad() if mode else contextlib.nullcontext()
 
 
-class _NoAnomaly:
+class _NoAnomaly(contextlib.nullcontext[None]):
     def __init__(self, *_: Any, **__: Any) -> None:
-        """Ignore the setting."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
+        super().__init__()
 
 
 GRAPH_CAPTURING_MODES = ("reduce-overhead", "max-autotune")
@@ -62,9 +56,7 @@ def _disable_compilation(session: TraceSession) -> None:
         )
         if settings.get("mode") in GRAPH_CAPTURING_MODES:
             session.note(f"the memory that CUDA graphs keep for themselves (mode {settings['mode']}) is not counted")
-        if model is None:
-            return lambda function: function
-        return model
+        return model if model is not None else lambda function: function
 
     def compile_module(self: Any, *_: Any, **__: Any) -> None:
         compile_(self)
@@ -108,9 +100,8 @@ def _skip_shell_commands(session: TraceSession) -> None:
     def system(command: Any) -> int:
         words = shlex.split(os.fsdecode(command))
         if words[:1] == ["mkdir"]:
-            for folder in words[1:]:
-                if not folder.startswith("-"):
-                    os.makedirs(folder, exist_ok=True)
+            for folder in (word for word in words[1:] if not word.startswith("-")):
+                os.makedirs(folder, exist_ok=True)
         else:
             session.note(f"the shell command {words[0] if words else ''!r} of the script is not run during the trace")
         return 0
@@ -126,10 +117,7 @@ def _recompute_whole_blocks() -> None:
     setter = getattr(checkpoint, "set_checkpoint_early_stop", None)
     if setter is not None:
         setter(False).__enter__()
-    checkpoint._default_meta_extractor = lambda tensor: {
-        "shape": tensor.shape,
-        "dtype": tensor.dtype,
-    }
+    checkpoint._default_meta_extractor = lambda tensor: {"shape": tensor.shape, "dtype": tensor.dtype}
 
 
 def _replace_data_parallel(session: TraceSession) -> None:
@@ -177,7 +165,6 @@ def _allow_foreach() -> None:
     from torch._subclasses.fake_tensor import FakeTensor
 
     for name in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
-        module = sys.modules[name]
-        supported = getattr(module, "_foreach_supported_types", None)
-        if supported is not None and FakeTensor not in supported:
+        supported = getattr(sys.modules[name], "_foreach_supported_types", [FakeTensor])
+        if FakeTensor not in supported:
             supported.append(FakeTensor)

@@ -1,6 +1,7 @@
 """Run every op without data, and record the ops and the memory that they allocate and free."""
 
 import contextlib
+import math
 import time
 import weakref
 from functools import partial
@@ -10,33 +11,18 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
-from leadline.graphs.torch.worker import assumed_values, fake_tensors
-from leadline.graphs.torch.worker.op_schemas import (
-    CONVOLUTIONS,
-    OpTraits,
-    argument_tensors,
-    channels_last,
-    holds_tensors,
-    read_traits,
-    result_tensors,
-)
-from leadline.graphs.torch.worker.result_cache import ResultCache
+from leadline.graphs.torch.worker import fake_tensors, ops
+from leadline.graphs.torch.worker.ops import OpTraits, ResultCache
 from leadline.graphs.torch.worker.session import TraceSession
 
 
-def count_weights(tensors: Iterable[Any], live: Dict[int, Tuple[int, int, Any]]) -> Tuple[int, int]:
-    """Return count and bytes of the elements that parameters cover. Elements that several share count once.
-
-    A sharded parameter may be one flat tensor and many views of it. Tied weights are one tensor in two modules.
-
-    Args:
-        tensors: Parameters, or ``None`` for one that no longer exists.
-        live: Memory on the device by the key of its storage: serial number, bytes and a reference.
-    """
+def _count_weights(tensors: Iterable[Any], live: Dict[int, Tuple[int, int, Any]]) -> Tuple[int, int]:
+    """Return count and bytes of the elements that parameters cover. Elements that several share count once."""
+    # A sharded parameter may be one flat tensor and many views of it. Tied weights are one tensor in two modules.
     spans: Set[Tuple[int, int, int, int]] = set()
     for tensor in tensors:
         if tensor is None:
-            continue
+            continue  # it no longer exists
         local = getattr(tensor, "_local_tensor", tensor)
         key, start = local.untyped_storage()._cdata, local.storage_offset()
         if key in live and live[key][1] > 0:
@@ -55,10 +41,8 @@ aten = torch.ops.aten
 DEVICE = torch.ops.prim.device.default
 LARGE_CONSTANT = 1024
 """Elements above which a constant of a module needs no values (masks, initial weights)."""
-
 WATCHED_OPS = 200
 """Ops over which the cost of watching one is measured."""
-
 FILLED = {"zeros", "ones", "full", "randn", "rand", "normal", "randint"}
 TRUTHFUL = {"all", "any", "logical_and", "bitwise_and", "logical_or", "bitwise_or"}
 """Ops whose result is true when their input is assumed true."""
@@ -79,16 +63,14 @@ class RecordedOp(NamedTuple):
 
 
 class TraceWindow:
-    """Ops and memory events between two boundaries, and the memory held at the first of them.
-
-    ``to_views`` are the ops whose first tensor is a view, into whose memory autograd adds nothing.
-    """
+    """Ops and memory events between two boundaries, and the memory held at the first of them."""
 
     def __init__(self, first: int, live: List[Tuple[int, int]]) -> None:
         self.first = first
         self.held = live
         self.ops: List[RecordedOp] = []
         self.events: List[Tuple[int, int, int]] = []
+        # Ops whose first tensor is a view, into whose memory autograd adds nothing.
         self.to_views: Set[int] = set()
         self.parameters = self.parameter_bytes = 0
 
@@ -129,14 +111,13 @@ class Recorder(TorchDispatchMode):
     def cut(self) -> TraceWindow:
         """Close the current window and open the next one."""
         closed = self.window
-        closed.parameters, closed.parameter_bytes = count_weights((ref() for ref in self.parameters), self.live)
+        closed.parameters, closed.parameter_bytes = _count_weights((ref() for ref in self.parameters), self.live)
         self.window = TraceWindow(self.count, [(serial, size) for serial, size, _ in self.live.values()])
         return closed
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return false: nothing is compiled during a trace, so PyTorch need not guard each op against it."""
-        return False
+        return False  # nothing is compiled during a trace, so PyTorch need not guard each op against it
 
     def __torch_dispatch__(self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):  # PyTorch asks for it more often than it computes
@@ -151,7 +132,7 @@ class Recorder(TorchDispatchMode):
     def _dispatch(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
         traits = self._traits.get(func)
         if traits is None:
-            traits = self._traits[func] = read_traits(func)
+            traits = self._traits[func] = ops.read_traits(func)
         fake = False
         for kind in types:
             if kind is FakeTensor or issubclass(kind, FakeTensor):
@@ -188,14 +169,9 @@ class Recorder(TorchDispatchMode):
     def _needs_no_values(self, name: str, args: Any) -> bool:
         """Return whether a host tensor is a constant of a module under construction and needs no values."""
         shape = args[2] if name == "normal" else args[0]
-        if isinstance(shape, (list, tuple)) and (not shape or 0 in shape):
+        sizes = shape if isinstance(shape, (list, tuple)) else (1,)
+        if not sizes or 0 in sizes or (name in FILLED and math.prod(sizes) < LARGE_CONSTANT):
             return False
-        if name in FILLED:
-            elements = 1
-            for size in shape if isinstance(shape, (list, tuple)) else ():
-                elements *= size
-            if elements < LARGE_CONSTANT:
-                return False
         return fake_tensors.in_module_constructor()
 
     def _run_fake(self, func: Any, traits: OpTraits, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
@@ -205,8 +181,8 @@ class Recorder(TorchDispatchMode):
             return args[0]
         else:
             out = self._carry_out(func, types, args, kwargs)
-            if traits.name in assumed_values.VALUE_OPS and not kwargs:
-                assumed_values.infer_value(func, args, out)
+            if traits.name in fake_tensors.VALUE_OPS and not kwargs:
+                fake_tensors.infer_value(func, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
                 out.__dict__["_truth"] = True
         if out is not NotImplemented and not self.session.bare:
@@ -219,11 +195,11 @@ class Recorder(TorchDispatchMode):
             return answer(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.session.check_time()
-            out = assumed_values.assume_result(func, args, kwargs)
+            out = fake_tensors.assume_result(func, args, kwargs)
             if out is NotImplemented:
                 raise
             self.session.fallbacks[str(func)] += 1
-            if (sentence := assumed_values.assumption_note(func, args)) is not None:
+            if (sentence := fake_tensors.assumption_note(func, args)) is not None:
                 self.session.note(sentence)
             return out
 
@@ -233,57 +209,56 @@ class Recorder(TorchDispatchMode):
         target = kwargs.get("device") or device
         dtype = kwargs.get("dtype") or source.dtype
         if target.type == device.type:
-            if (
-                target.type != "cpu"
-                and dtype == source.dtype
-                and kwargs.get("memory_format") in (None, torch.preserve_format)
-            ):
+            keeps_format = kwargs.get("memory_format") in (None, torch.preserve_format)
+            if target.type != "cpu" and dtype == source.dtype and keeps_format:
                 return aten.alias.default(source)
             return self._carry_out(func, types, args, kwargs)
         if target.type == "cpu":
-            return assumed_values.host_copy(source, dtype)
+            return fake_tensors.host_copy(source, dtype)
         out = fake_tensors.empty_like(source, target, dtype)
-        assumed_values.remember_value(
-            out, source.to(dtype) if not isinstance(source, FakeTensor) and dtype != source.dtype else source
-        )
+        fake_tensors.remember_value(out, source if isinstance(source, FakeTensor) else source.to(dtype))
         return out
 
     def _record(self, func: Any, traits: OpTraits, args: Any, kwargs: Dict[str, Any], out: Any) -> None:
-        if traits.fresh:
-            self._track_outputs(traits, args, out)
+        results = self._track_results(traits, args, out) if traits.fresh else []
         if traits.silent:
             return
         inputs: List[Tuple[Any, ...]] = []
         sources: List[int] = []
         written: List[Tuple[Any, ...]] = []
         device_seen = False
-        for argument, tensor in argument_tensors(args, kwargs):
+        for argument, tensor in ops.argument_tensors(args, kwargs):
             spec, on_device = self._spec(tensor)
             device_seen = device_seen or on_device
             inputs.append(spec)
-            if argument in traits.mutated or argument in traits.mutated_names:
+            if argument in traits.mutated:
                 written.append(spec)
                 if isinstance(tensor, FakeTensor) and "_known" in tensor.__dict__:
                     del tensor.__dict__["_known"]
             producer = self.producer.get(spec[2])
             if producer is not None and producer not in sources:
                 sources.append(producer)
-        if traits.fresh:
-            for tensor in result_tensors(out):
-                spec, on_device = self._spec(tensor)
-                device_seen = device_seen or on_device
-                written.append(spec)
+        for tensor in results:
+            spec, on_device = self._spec(tensor)
+            device_seen = device_seen or on_device
+            written.append(spec)
         if not device_seen:
             return
-        scalars = tuple(None if holds_tensors(a) else a for a in args)
+        scalars = tuple(None if ops.holds_tensors(a) else a for a in args)
         stage = self._stage(traits, args)
-        self._record_view(traits, stage, args)
-        last = traits.name in CONVOLUTIONS and channels_last(args)
-        self.append(RecordedOp(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, last))
-
-    def _record_view(self, traits: OpTraits, stage: str, args: Any) -> None:
         if stage == "backward" and traits.name == "add" and args[0]._is_view():
             self.window.to_views.add(self.count)
+        last = traits.name in ops.CONVOLUTIONS and ops.channels_last(args)
+        self.append(RecordedOp(func, stage, tuple(inputs), tuple(written), scalars, tuple(sources), None, last))
+
+    def _track_results(self, traits: OpTraits, args: Any, out: Any) -> List[torch.Tensor]:
+        results = ops.result_tensors(out)
+        for tensor in results:
+            fake = isinstance(tensor, FakeTensor)
+            if fake or self.session.real:
+                moved = fake and traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
+                self.track(tensor, "input" if moved else None)
+        return results
 
     def _stage(self, traits: OpTraits, args: Any) -> str:
         """Return the stage. Closures that an optimizer calls run forward, and manual updates are the optimizer's."""
@@ -291,7 +266,7 @@ class Recorder(TorchDispatchMode):
             return "forward"
         is_traced = isinstance(args[0], FakeTensor) or self.session.real
         if is_traced and self.stage == "forward" and traits.mutated and not self.optimizers:
-            memory = self.live.get(args[0].untyped_storage()._cdata)
+            memory = self._memory(args[0])
             if memory is not None and (args[0].requires_grad or self.category.get(memory[0]) == "parameter"):
                 self.track_parameter(args[0])
                 return "optimizer"
@@ -299,7 +274,7 @@ class Recorder(TorchDispatchMode):
 
     def track_parameter(self, tensor: Any) -> None:
         """Count a trained tensor among the parameters, also one that no module made."""
-        memory = self.live.get(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
+        memory = self._memory(tensor)
         if memory is not None and self.category.get(memory[0]) != "parameter":
             self.category[memory[0]] = "parameter"
             self.parameters.append(weakref.ref(tensor))
@@ -318,13 +293,6 @@ class Recorder(TorchDispatchMode):
         self.window.ops.append(op)
         self.count += 1
 
-    def _track_outputs(self, traits: OpTraits, args: Any, out: Any) -> None:
-        for tensor in result_tensors(out):
-            fake = isinstance(tensor, FakeTensor)
-            if fake or self.session.real:
-                moved = fake and traits.name == "_to_copy" and not isinstance(args[0], FakeTensor)
-                self.track(tensor, "input" if moved else None)
-
     def _spec(self, tensor: torch.Tensor) -> Tuple[Tuple[Any, ...], bool]:
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -342,30 +310,31 @@ class Recorder(TorchDispatchMode):
         key = storage._cdata
         if key in self.live:
             return
-        size = storage.nbytes()
-        self.serial += 1
-        self.live[key] = (self.serial, size, weakref.ref(storage, partial(self._release, key)))
-        self.made_in[self.serial] = self.stage
+        self._allocate(key, storage.nbytes(), weakref.ref(storage, partial(self._release, key)))
         if category:
             self.category[self.serial] = category
-        self._event(self.serial, size)
 
     def resize(self, key: int, size: int) -> None:
         """Count a storage that was resized in place, as sharded parameters are."""
         memory = self.live.get(key)
         if memory is not None and memory[1] != size:
             self._event(memory[0], -memory[1])
-            self.serial += 1
-            self.live[key] = (self.serial, size, memory[2])
-            self.made_in[self.serial] = self.stage
-            self._event(self.serial, size)
+            self._allocate(key, size, memory[2])
+
+    def _allocate(self, key: int, size: int, reference: Any) -> None:
+        self.serial += 1
+        self.live[key] = (self.serial, size, reference)
+        self.made_in[self.serial] = self.stage
+        self._event(self.serial, size)
 
     def mark(self, tensor: Any, category: str) -> None:
         """Set the category of a tensor's memory."""
-        tensor = getattr(tensor, "_local_tensor", tensor)
-        memory = self.live.get(tensor.untyped_storage()._cdata)
+        memory = self._memory(tensor)
         if memory is not None:
             self.category[memory[0]] = category
+
+    def _memory(self, tensor: Any) -> Optional[Tuple[int, int, Any]]:
+        return self.live.get(getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata)
 
     def _release(self, key: int, _: Any) -> None:
         memory = self.live.pop(key, None)

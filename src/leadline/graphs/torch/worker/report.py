@@ -1,16 +1,241 @@
-"""Turn recorded windows into the document that the parent process reads (the fields of ``TracedJob``)."""
+"""Kind, sizes, arithmetic and memory traffic of a recorded op."""
 
-from typing import Any, Dict, List
+import math
+from typing import Any, Dict, List, Sequence, Tuple
 
 from leadline.graphs.torch.worker import distributed
-from leadline.graphs.torch.worker.op_costs import describe_op, tensor_specs
-from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
+from leadline.graphs.torch.worker.recorder import RecordedOp, Recorder, TraceWindow
 from leadline.graphs.torch.worker.session import TraceSession
 
+Shape = Tuple[int, ...]
 
-def graph_document(
-    session: TraceSession, recorder: Recorder, window: TraceWindow, *, stage: str = ""
-) -> Dict[str, Any]:
+KINDS = {
+    "gemm": "mm addmm bmm baddbmm mv addmv dot vdot addbmm _scaled_mm _int_mm linear linear_backward mkldnn_linear "
+    "_grouped_mm _scaled_grouped_mm",
+    "conv": "convolution convolution_backward _convolution mkldnn_convolution cudnn_convolution slow_conv2d "
+    "convolution_overrideable convolution_backward_overrideable _slow_conv2d_forward",
+    "attention": "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
+    "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
+    "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
+    "_flash_attention_forward _flash_attention_backward _efficient_attention_forward _efficient_attention_backward",
+    "rnn": "lstm gru rnn_tanh rnn_relu _cudnn_rnn _cudnn_rnn_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward "
+    "lstm_backward gru_backward rnn_tanh_backward rnn_relu_backward _thnn_fused_lstm_cell _thnn_fused_gru_cell",
+    "norm": "native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm native_layer_norm "
+    "native_group_norm _fused_rms_norm native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward "
+    "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward batch_norm_elemt "
+    "_native_batch_norm_legit_no_training _batch_norm_no_update batch_norm_stats _weight_norm_interface "
+    "_weight_norm_interface_backward",
+    "softmax": "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax logsumexp "
+    "_logcumsumexp",
+    "pool": "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
+    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward "
+    "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward mkldnn_max_pool2d "
+    "mkldnn_max_pool2d_backward _adaptive_avg_pool3d upsample_nearest2d upsample_nearest2d_backward "
+    "upsample_bilinear2d upsample_bilinear2d_backward upsample_bicubic2d upsample_nearest1d upsample_nearest3d "
+    "upsample_trilinear3d grid_sampler_2d grid_sampler_2d_backward roi_align _roi_align_backward col2im im2col",
+    "reduction": "sum mean amax amin max min argmax argmin prod var var_mean std std_mean norm linalg_vector_norm any "
+    "all cumsum cumprod count_nonzero nansum median topk sort kthvalue mode nll_loss_forward nll_loss_backward "
+    "nll_loss2d_forward nll_loss2d_backward mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
+    "_cdist_forward _cdist_backward trace bincount histc cummax cummin _foreach_norm _ctc_loss",
+    "embedding": "embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only "
+    "_embedding_bag_dense_backward embedding_renorm_",
+    "index": "index index_put index_put_ _index_put_impl_ _unsafe_index index_select index_add index_add_ gather "
+    "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ masked_select masked_scatter nonzero "
+    "take take_along_dim index_select_backward index_fill_ index_copy_ select_backward slice_backward "
+    "masked_fill_ _unique2 unique_dim unique_consecutive slice_scatter select_scatter searchsorted repeat_interleave "
+    "multinomial one_hot roll",
+    "copy": "_to_copy copy_ clone contiguous cat stack constant_pad_nd reflection_pad2d repeat flip zero_ fill_ "
+    "zeros ones full zeros_like ones_like full_like new_zeros new_full new_ones _foreach_copy_ _foreach_zero_ "
+    "split_with_sizes_copy _chunk_cat arange scalar_tensor eye triu tril randperm expand_copy new_empty as_strided_",
+    "communication": "allreduce_ allgather_ _allgather_base_ reduce_scatter_ _reduce_scatter_base_ broadcast_ "
+    "all_reduce all_gather_into_tensor reduce_scatter_tensor all_to_all_single alltoall_ barrier send recv_ reduce_",
+}
+_KIND = {name: kind for kind, names in KINDS.items() for name in names.split()}
+
+FLOPS_PER_ELEMENT = {
+    "native_batch_norm": 8, "_native_batch_norm_legit": 8, "native_layer_norm": 8, "native_group_norm": 8,
+    "native_batch_norm_backward": 12, "native_layer_norm_backward": 12, "native_group_norm_backward": 12,
+    "_softmax": 5, "_log_softmax": 5, "_softmax_backward_data": 4, "_log_softmax_backward_data": 4,
+    "gelu": 10, "gelu_backward": 14, "silu": 5, "silu_backward": 8, "sigmoid": 4, "tanh": 6, "exp": 4, "log": 4,
+    "pow": 4, "sqrt": 2, "rsqrt": 3, "native_dropout": 3, "addcmul_": 3, "addcdiv_": 3, "lerp_": 3,
+    "_foreach_addcmul_": 3, "_foreach_addcdiv_": 3, "_foreach_lerp_": 3, "_fused_adam_": 14, "_fused_adamw_": 15,
+}  # fmt: skip
+"""Floating-point operations per element where it is not one. Round figures, unlike the sizes."""
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "mkldnn_rnn_layer": 4}
+
+
+def _describe_op(op: RecordedOp) -> Dict[str, Any]:
+    """Return the fields of ``leadline.core.graph.Op``, without tensors, stage and sources."""
+    packet = op.func if isinstance(op.func, str) else str(op.func._overloadpacket)
+    name = packet.rpartition(".")[2]
+    extra = op.extra or {}
+    base_name = name[:-1] if name.endswith("_") and name not in _KIND else name
+    kind = extra.get("kind") or _kind(name, base_name)
+    dims = extra.get("dims") or _dims(kind, name, op)
+    read, written = _traffic(name, op)
+    flops = extra.get("flops")
+    return {
+        "name": packet,
+        "kind": kind,
+        "dtype": _dtype(op),
+        "flops": float(_flops(kind, name, base_name, dims, op) if flops is None else flops),
+        "bytes_read": float(extra.get("bytes_read", read)),
+        "bytes_written": float(extra.get("bytes_written", written)),
+        "dims": dims,
+        "kernels": extra.get("kernels") or _kernels(name, op),
+    }
+
+
+def _kind(name: str, base_name: str) -> str:
+    if name in _KIND or base_name in _KIND:
+        return _KIND.get(name) or _KIND[base_name]
+    if name.startswith("_fused_"):
+        return "optimizer"
+    is_linalg = name.startswith(("_fft", "linalg_", "_linalg", "cholesky", "triangular_solve"))
+    return "other" if is_linalg else "elementwise"
+
+
+def _dtype(op: RecordedOp) -> str:
+    """Return the dtype of the arithmetic: the widest-ranked floating input, else the first output."""
+    dtypes = [str(spec[1]).rpartition(".")[2] for spec in (*op.inputs, *op.outputs)]
+    floating = [dtype for dtype in dtypes if "float" in dtype or "complex" in dtype]
+    return next(iter(floating or dtypes), "float32")
+
+
+def _dims(kind: str, name: str, op: RecordedOp) -> Dict[str, int]:
+    shapes = [spec[0] for spec in op.inputs]
+    if kind == "gemm":
+        return _gemm_dims(name, shapes)
+    if kind == "conv":
+        return _conv_dims(name, op, shapes)
+    return _attention_dims(name, shapes) if kind == "attention" else {}
+
+
+def _gemm_dims(name: str, shapes: List[Shape]) -> Dict[str, int]:
+    pair = shapes[1:3] if name in ("addmm", "baddbmm", "addbmm", "addmv") else shapes[:2]
+    if len(pair) < 2:
+        return {}
+    left, right = pair
+    if name.endswith("grouped_mm") and len(left) == 2:
+        # Groups share the rows, or the terms of the sums, evenly.
+        groups = shapes[-1][0]
+        if len(right) == 3:
+            return {"b": groups, "m": math.ceil(left[0] / groups), "n": right[2], "k": left[1]}
+        return {"b": groups, "m": left[0], "n": right[1], "k": math.ceil(left[1] / groups)}
+    if len(left) == 3 and len(right) == 3:
+        return {"b": left[0], "m": left[1], "n": right[2], "k": left[2]}
+    if name == "linear":
+        return {"b": 1, "m": math.prod(left[:-1]), "n": right[0], "k": left[-1]}
+    rows = left[0] if len(left) > 1 else 1
+    return {"b": 1, "m": rows, "n": right[1] if len(right) > 1 else 1, "k": left[-1]}
+
+
+def _conv_dims(name: str, op: RecordedOp, shapes: List[Shape]) -> Dict[str, int]:
+    backward = "backward" in name
+    if len(shapes) < (3 if backward else 2):
+        return {}
+    grad_or_out = shapes[0] if backward else op.outputs[0][0]
+    source, weight = (shapes[1], shapes[2]) if backward else (shapes[0], shapes[1])
+    first = 4 if backward else 3
+    stride, _, dilation, transposed, _, groups = (list(op.args[first : first + 6]) + [None] * 6)[:6]
+    small, large = (source, grad_or_out) if transposed else (grad_or_out, source)
+    spatial, taps = tuple(small[2:]), tuple(weight[2:])
+    dims = {
+        "n": source[0],
+        "c": large[1] if not transposed else source[1],
+        "k": grad_or_out[1],
+        "h": math.prod(spatial[:-1]),
+        "w": spatial[-1] if spatial else 1,
+        "r": math.prod(taps[:-1]),
+        "s": taps[-1] if taps else 1,
+        "groups": int(groups or 1),
+        "stride": _first(stride),
+        "dilation": _first(dilation),
+    }
+    if len(spatial) == 3:
+        dims["depth"] = spatial[0]
+    if transposed:
+        dims["transposed"] = 1
+    if op.channels_last:
+        dims["channels_last"] = 1
+    if backward:
+        mask = op.args[-1] if isinstance(op.args[-1], (list, tuple)) else (True, True, True)
+        dims["gradients"] = int(bool(mask[0])) + int(bool(mask[1]))
+    return dims
+
+
+def _first(value: Any) -> int:
+    first = next(iter(value), None) if isinstance(value, (list, tuple)) else value
+    return 1 if first is None else int(first)
+
+
+def _attention_dims(name: str, shapes: List[Shape]) -> Dict[str, int]:
+    start = 1 if "backward" in name else 0
+    if len(shapes) < start + 2 or len(shapes[start]) != 4:
+        return {}
+    query, key = shapes[start], shapes[start + 1]
+    # These two take batch x positions x heads x width, the others batch x heads x positions x width.
+    heads, positions = (2, 1) if name.startswith(("_flash_attention", "_efficient_attention")) else (1, 2)
+    return {"b": query[0], "h": query[heads], "q": query[positions], "kv": key[positions], "d": query[3]}
+
+
+def _flops(kind: str, name: str, base_name: str, dims: Dict[str, int], op: RecordedOp) -> float:
+    if kind == "gemm" and dims:
+        return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
+    if kind == "conv" and dims:
+        points = 2.0 * dims["n"] * dims["h"] * dims["w"]
+        return points * dims["r"] * dims["s"] * dims["c"] * dims["k"] / dims["groups"] * dims.get("gradients", 1)
+    if kind == "attention" and dims:
+        values = op.inputs[3 if "backward" in name else 2][0][-1]
+        forward_flops = dims["b"] * dims["h"] * dims["q"] * dims["kv"] * (dims["d"] + values)
+        return float(forward_flops) * (5 if "backward" in name else 2) * (0.5 if _is_causal(name, op) else 1.0)
+    if kind in ("copy", "index", "embedding", "communication"):
+        return 0.0
+    elements = max((math.prod(spec[0]) for spec in (*op.outputs, *op.inputs)), default=0)
+    if len(op.outputs) > 1 and (name.startswith("_foreach") or kind == "optimizer"):
+        # A fused optimizer updates lists of parameters and of each of their states.
+        lists = 1 if name.startswith("_foreach") else 3 if "adam" in str(op.func) else 2
+        elements = sum(math.prod(spec[0]) for spec in op.outputs) // lists
+    return float(elements * FLOPS_PER_ELEMENT.get(name, FLOPS_PER_ELEMENT.get(base_name, 1)))
+
+
+def _is_causal(name: str, op: RecordedOp) -> bool:
+    if "backward" in name:
+        return any(value is True for value in op.args)
+    position = 4 if "efficient" not in name else 6
+    return len(op.args) > position and op.args[position] is True
+
+
+def _traffic(name: str, op: RecordedOp) -> Tuple[float, float]:
+    """Return bytes read and written without a cache. A gather reads the rows it returns, not its whole table."""
+    written = float(sum(spec[3] for spec in op.outputs))
+    sizes = [spec[3] for spec in op.inputs]
+    if name in ("embedding", "index", "index_select", "gather", "_unsafe_index", "_embedding_bag") and sizes:
+        return written + sum(sizes[1:]), written
+    if name in ("copy_", "_foreach_copy_"):
+        return float(sum(sizes[len(sizes) // 2 :])), written
+    if name in ("zero_", "fill_", "_foreach_zero_", "uniform_", "normal_", "bernoulli_"):
+        return 0.0, written
+    if name in ("index_put_", "_index_put_impl_", "index_add_", "scatter_", "scatter_add_") and sizes:
+        touched = float(sum(sizes[1:]))
+        return 2 * touched, touched
+    return float(sum(sizes)), written
+
+
+def _kernels(name: str, op: RecordedOp) -> int:
+    """Return the device kernels that one call launches. A foreach op packs about 100 tensors in each."""
+    if name.startswith(("_foreach", "_fused_adam", "_fused_sgd")):
+        return max(1, math.ceil(len(op.outputs) / 100))
+    return 2 if name == "convolution_backward" else 1
+
+
+def _tensor_specs(specs: Sequence[Tuple[Any, ...]]) -> List[Dict[str, Any]]:
+    """Return tensors as ``TensorSpec`` fields. Of lists of hundreds of parameters, these are the first."""
+    return [{"shape": list(spec[0]), "dtype": str(spec[1]).rpartition(".")[2]} for spec in specs[:8]]
+
+
+def graph_document(session: TraceSession, recorder: Recorder, window: TraceWindow, stage: str = "") -> Dict[str, Any]:
     """Return one window as the fields of ``OpGraph``. ``stage`` overrides the stages of its ops."""
     cache: Dict[Any, Dict[str, Any]] = {}
     ops: List[Dict[str, Any]] = []
@@ -24,19 +249,16 @@ def graph_document(
         document = cache.get(signature)
         if document is None:
             document = cache[signature] = {
-                **describe_op(op),
-                "inputs": tensor_specs(op.inputs),
-                "outputs": tensor_specs(op.outputs),
+                **_describe_op(op),
+                "inputs": _tensor_specs(op.inputs),
+                "outputs": _tensor_specs(op.outputs),
             }
             if document["kind"] == "communication" and not document["dims"]:
                 document["dims"] = distributed.collective_dims(op, session)
         sources = [position - window.first for position in op.sources if position >= window.first]
-        kind = (
-            "optimizer"
-            if op.stage == "optimizer" and document["kind"] in ("elementwise", "reduction")
-            else document["kind"]
-        )
-        ops.append({**document, "kind": kind, "stage": stage or op.stage, "sources": sources})
+        ops.append({**document, "stage": stage or op.stage, "sources": sources})
+        if op.stage == "optimizer" and document["kind"] in ("elementwise", "reduction"):
+            ops[-1]["kind"] = "optimizer"
     return {
         "ops": ops,
         "events": _events(recorder, window),
@@ -51,9 +273,7 @@ def graph_document(
 def _events(recorder: Recorder, window: TraceWindow) -> List[Dict[str, Any]]:
     freed_at = {serial: position for position, serial, size in window.events if size < 0}
     stages = [raw.stage for raw in window.ops]
-    events = []
-    for serial, size in window.held:
-        events.append((0, serial, size, recorder.category.get(serial, "other")))
+    events = [(0, serial, size, recorder.category.get(serial, "other")) for serial, size in window.held]
     for position, serial, size in window.events:
         category = recorder.category.get(serial)
         if category is None:
@@ -64,19 +284,15 @@ def _events(recorder: Recorder, window: TraceWindow) -> List[Dict[str, Any]]:
 
 
 def _add_in_place(events: List[Any], window: TraceWindow) -> None:
-    """Move the release of a gradient's old sum before the allocation of the new one.
-
-    Autograd adds a second gradient of the same tensor into the memory of the first, unless that is a view, such as the
-    transposed gradient of a product's weights (``can_accumulate_inplace`` in PyTorch's input_buffer.cpp). For tensors
-    without data it allocates a new sum and drops the old one at once. Such an addition is recognized by that.
-    """
+    """Move the release of a gradient's old sum before the allocation of the new one."""
+    # Autograd adds a second gradient of the same tensor into the memory of the first, unless that is a view, such as
+    # the transposed gradient of a product's weights (can_accumulate_inplace in PyTorch's input_buffer.cpp). For tensors
+    # without data it allocates a new sum and drops the old one at once. Such an addition is recognized by that.
     sums = {
         position
         for position, op in enumerate(window.ops)
-        if op.stage == "backward"
-        and str(op.func) == "aten.add.Tensor"
-        and window.first + position not in window.to_views
-    }
+        if (op.stage, str(op.func)) == ("backward", "aten.add.Tensor")
+    } - {view - window.first for view in window.to_views}
     for allocation, (op_position, _, size, _) in enumerate(events):
         if op_position not in sums or size <= 0:
             continue
@@ -97,5 +313,5 @@ def _guess(made_stage: str, freed_at: Any, first: int, stages: List[str]) -> str
         return "temporary"
     if freed_at is None:
         return "activation"
-    position = min(max(freed_at - first, 0), len(stages) - 1) if stages else 0
-    return "activation" if stages and stages[position] != made_stage else "temporary"
+    freeing_stage = stages[min(max(freed_at - first, 0), len(stages) - 1)] if stages else made_stage
+    return "temporary" if freeing_stage == made_stage else "activation"

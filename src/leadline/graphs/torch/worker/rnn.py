@@ -1,6 +1,6 @@
 """Recurrent layers as one op in each direction, as vendor libraries run them, in place of thousands of small ones."""
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -37,7 +37,7 @@ def _replacement(session: TraceSession, name: str, original: Any) -> Any:
             return original(*args, **kwargs)
         _, layers, _, train, bidirectional = args[4:9] if packed else args[3:8]
         batch_first = False if packed else (len(args) > 8 and bool(args[8]))
-        hidden, cell = (states[0], states[1]) if name == "lstm" else (states, None)
+        hidden, cell = states if name == "lstm" else (states, None)
         shape = _sizes(data, weights, hidden, layers, bidirectional, batch_first, args[1] if packed else None)
         shape["gates"] = GATES[name]
         if session.policy == "cpu" and name == "lstm" and not packed:
@@ -45,10 +45,7 @@ def _replacement(session: TraceSession, name: str, original: Any) -> Any:
             shape["batch_first_copy"] = int(batch_first and data.dim() == 3)
             shape["kept"] = _onednn_saved_bytes(shape, data, weights)
         flat = [data, hidden] + ([cell] if cell is not None else []) + list(weights)
-        results = _RecurrentLayer.apply(session, name, shape, bool(train), cell is not None, *flat)
-        if name == "lstm":
-            return results[0], results[1], results[2]
-        return results[0], results[1]
+        return tuple(_RecurrentLayer.apply(session, name, shape, bool(train), cell is not None, *flat))
 
     return layer
 
@@ -78,18 +75,15 @@ def _flops(shape: Dict[str, int]) -> float:
     """Return the floating-point operations of all gates of all layers over the sequence."""
     width, total = shape["input"], 0.0
     for _ in range(shape["layers"]):
-        total += (
-            2.0 * shape["rows"] * shape["gates"] * shape["hidden"] * (width + shape["hidden"]) * shape["directions"]
-        )
+        gates = 2.0 * shape["rows"] * shape["gates"] * shape["hidden"]
+        total += gates * (width + shape["hidden"]) * shape["directions"]
         width = shape["hidden"] * shape["directions"]
     return total
 
 
 def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
-    """Return the bytes that an LSTM's forward pass on a CPU keeps for backward, without arguments and results.
-
-    oneDNN runs each layer and direction by itself. It keeps their results, a workspace, and the casts of autocast.
-    """
+    """Return the bytes that an LSTM's forward pass on a CPU keeps for backward, without arguments and results."""
+    # oneDNN runs each layer and direction by itself. It keeps their results, a workspace, and the casts of autocast.
     rows, hidden, directions = shape["rows"], shape["hidden"], shape["directions"]
     element = 2 if shape["cast"] else data.element_size()
     width, total = shape["input"], 0
@@ -103,17 +97,14 @@ def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
 
 
 def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
-    """Return the memory that oneDNN keeps after the reserve, or track the copy with time first if nothing is kept.
-
-    PyTorch's own result is a view of that copy, which its readers make contiguous.
-    """
+    """Return the memory that oneDNN keeps after the reserve, or track the copy with time first if nothing is kept."""
+    # PyTorch's own result is a view of that copy, which its readers make contiguous.
     recorder = None if session.bare else session.recorder
     if recorder is None or "kept" not in shape:
         return None
     if keeps:
-        kept_tensor = fake_tensors.empty_tensor(
-            (max(shape["kept"] - reserve.untyped_storage().nbytes(), 0),), torch.uint8, result.device
-        )
+        kept_bytes = max(shape["kept"] - reserve.untyped_storage().nbytes(), 0)
+        kept_tensor = fake_tensors.empty_tensor((kept_bytes,), torch.uint8, result.device)
     elif shape["batch_first_copy"]:
         kept_tensor = result.__dict__["_turned"] = fake_tensors.empty_like(result, result.device)
     else:
@@ -123,11 +114,9 @@ def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserv
 
 
 def _workspace_bytes(shape: Dict[str, int], width: int, element: int) -> int:
-    """Return oneDNN's workspace for one layer in one direction, as PyTorch 2.13 allocates it on x86-64.
-
-    Gates, hidden states, and the states of layer, step and cell with their gradients start on pages of their own
-    (``rnn_utils`` in oneDNN). This matches the allocations of 50 shapes in float32 and bfloat16 to the byte.
-    """
+    """Return oneDNN's workspace for one layer in one direction, as PyTorch 2.13 allocates it on x86-64."""
+    # Gates, hidden states, and the states of layer, step and cell with their gradients start on pages of their own
+    # (rnn_utils in oneDNN). This matches the allocations of 50 shapes in float32 and bfloat16 to the byte.
     steps, batch, hidden = shape["seq"], shape["batch"], shape["hidden"]
     widest = max(width, hidden)
     parts = [
@@ -136,8 +125,7 @@ def _workspace_bytes(shape: Dict[str, int], width: int, element: int) -> int:
         2 * (steps + 1) * batch * _row(widest, element),
         2 * (steps + 1) * batch * hidden * element,
         2 * (steps + 1) * batch * hidden * 4,
-        2 * (steps + 1) * batch * _row(widest, 4),
-        2 * (steps + 1) * batch * _row(widest, 4),
+        *[2 * (steps + 1) * batch * _row(widest, 4)] * 2,
     ]
     return sum(-(-part // PAGE_BYTES) * PAGE_BYTES for part in parts)
 
@@ -162,12 +150,8 @@ class _RecurrentLayer(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         width = hidden.shape[-1] * shape["directions"]
         dtype = torch.bfloat16 if shape.get("cast") else data.dtype
-        outs = [
-            fake_tensors.empty_tensor((*data.shape[:-1], width), dtype, device),
-            fake_tensors.empty_like(hidden, device),
-        ]
-        if has_cell:
-            outs.append(fake_tensors.empty_like(tensors[2], device))
+        outs = [fake_tensors.empty_tensor((*data.shape[:-1], width), dtype, device)]
+        outs += [fake_tensors.empty_like(state, device) for state in tensors[1 : 2 + has_cell]]
         states = shape["rows"] * shape["hidden"] * (shape["gates"] + 1) * shape["layers"] * shape["directions"]
         keeps = train and any(ctx.needs_input_grad)
         ctx.reserve = fake_tensors.empty_tensor((states if keeps else 0,), data.dtype, device)
@@ -188,14 +172,9 @@ class _RecurrentLayer(torch.autograd.Function):
 
 
 def _record(
-    session: TraceSession,
-    name: str,
-    shape: Dict[str, int],
-    flops: float,
-    input_tensors: Any,
-    output_tensors: List[Any],
+    session: TraceSession, name: str, shape: Dict[str, int], flops: float, input_tensors: Any, output_tensors: Any,
     device: Any,
-) -> None:
+) -> None:  # fmt: skip
     recorder = session.recorder
     if recorder is None or session.bare or device.type != recorder.policy_type:
         return

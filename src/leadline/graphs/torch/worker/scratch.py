@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Optional, Set
 
 
-class OverlayEntry:
+class _OverlayEntry:
     """An entry of a folder, under the path the script uses."""
 
     def __init__(self, entry: Any, folder: Any) -> None:
@@ -32,7 +32,7 @@ class OverlayEntry:
         return getattr(self.entry, name)
 
 
-class OverlayEntries(AbstractContextManager[Any], Iterator[Any]):
+class _OverlayEntries(AbstractContextManager[Any], Iterator[Any]):
     """Result of ``os.scandir`` over two folders: an iterator that is a context manager too."""
 
     def __init__(self, entries: Iterator[Any]) -> None:
@@ -41,12 +41,10 @@ class OverlayEntries(AbstractContextManager[Any], Iterator[Any]):
     def __next__(self) -> Any:
         return next(self.entries)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the iteration."""
+    def close(self, *_: object) -> None:
         self.entries = iter(())
+
+    __exit__ = close
 
 
 READERS = ("stat", "access", "statvfs", "getxattr", "listxattr")
@@ -59,8 +57,7 @@ CACHES = ("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITO
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 LARGE_BYTES = 1 << 30
 """A larger file that is opened for changes is not copied: zeros of its length are written."""
-
-_scratch_trees: List["ScratchTree"] = []
+_scratch_trees: List["_ScratchTree"] = []
 
 
 def redirect_writes(folder: str) -> None:
@@ -68,7 +65,7 @@ def redirect_writes(folder: str) -> None:
     temporary = os.path.join(folder, "tmp")
     os.makedirs(temporary)
     tempfile.tempdir = os.environ["TMPDIR"] = temporary
-    tree = ScratchTree(folder)
+    tree = _ScratchTree(folder)
     _scratch_trees[:] = [tree]
     accessor: Any = getattr(pathlib, "_NormalAccessor", None)  # pathlib calls it before Python 3.10
     for name, function in {**tree.functions(), "open": tree.open_descriptor}.items():
@@ -91,8 +88,8 @@ def is_scratch(path: Any) -> bool:
     return any(tree.is_written(path) for tree in _scratch_trees)
 
 
-class ScratchTree:
-    """Files as the script sees them: its own writes over the user's files."""
+class _ScratchTree:
+    """The script's own writes over the user's files. Methods named as functions of ``os`` stand in for those."""
 
     def __init__(self, folder: str) -> None:
         self.top = os.path.join(os.path.realpath(folder), "tree")
@@ -103,9 +100,8 @@ class ScratchTree:
         self.removed: Set[str] = set()
         self.links: Dict[str, str] = {}
         self.cwd, self.cwd_differs = os.getcwd(), False
-        self.os = SimpleNamespace(
-            **{name: getattr(os, name) for name in REPLACED + READERS + CHANGERS if hasattr(os, name)}
-        )
+        names = [name for name in REPLACED + READERS + CHANGERS if hasattr(os, name)]
+        self.os = SimpleNamespace(**{name: getattr(os, name) for name in names})
         self.builtin_open = io.open
 
     def functions(self) -> Dict[str, Any]:
@@ -155,7 +151,6 @@ class ScratchTree:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), full)
 
     def is_written(self, path: Any) -> bool:
-        """Return whether the script created a path during the trace."""
         full = self.redirected(path)
         return full is not None and self._lexists(self.top + full)
 
@@ -177,11 +172,10 @@ class ScratchTree:
             return path
         parent = os.path.dirname(full)
         try:
-            folder = self.path_to_read(parent)
-            status = self.os.stat(folder)
+            is_folder = self._is_folder(self.path_to_read(parent))
         except OSError:
             raise _os_error(errno.ENOENT, path) from None
-        if not stat.S_ISDIR(status.st_mode):
+        if not is_folder:
             raise _os_error(errno.ENOTDIR, path)
         checked = full if self._exists(full) else parent
         if not self.os.access(self.path_to_read(checked), os.W_OK):
@@ -193,31 +187,29 @@ class ScratchTree:
         """Return a path to change in place, after copying the content there."""
         source, target = self.path_to_read(path), self.path_to_write(path)
         if source != target and self.redirected(path) is not None:
-            if stat.S_ISDIR(self.os.stat(source).st_mode):
+            if self._is_folder(source):
                 self._make_folders(target)
             else:
                 self._copy(source, target)
         return target
 
     def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        """Open a file as the built-in ``open`` does."""
         if isinstance(file, int) or kwargs.get("opener") is not None:
             return self.builtin_open(file, mode, *args, **kwargs)
-        if not set(mode) & set("wax+"):
+        if set(mode).isdisjoint("wax+"):
             return self.builtin_open(self.path_to_read(file), mode, *args, **kwargs)
-        target = self._target(
-            file, keep_content=not set(mode) & set("wx"), create="r" not in mode, exclusive="x" in mode
-        )
+        keep = set(mode).isdisjoint("wx")
+        target = self._target(file, keep_content=keep, create="r" not in mode, exclusive="x" in mode)
         return self.builtin_open(target, mode, *args, **kwargs)
 
     def open_descriptor(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: Optional[int] = None) -> int:
-        """Open a file descriptor as ``os.open`` does."""
         unnamed = getattr(os, "O_TMPFILE", 0)
         if dir_fd is not None or not flags & WRITING or (unnamed and flags & unnamed == unnamed):
             readable = path if dir_fd is not None else self.path_to_read(path)
             return int(self.os.open(readable, flags, mode, dir_fd=dir_fd))
-        keep, create, exclusive = not flags & os.O_TRUNC, bool(flags & os.O_CREAT), bool(flags & os.O_EXCL)
-        return int(self.os.open(self._target(path, keep_content=keep, create=create, exclusive=exclusive), flags, mode))
+        create, exclusive = bool(flags & os.O_CREAT), bool(flags & os.O_EXCL)
+        target = self._target(path, keep_content=not flags & os.O_TRUNC, create=create, exclusive=exclusive)
+        return int(self.os.open(target, flags, mode))
 
     def _target(self, path: Any, *, keep_content: bool, create: bool, exclusive: bool) -> Any:
         """Return the path to write to, by the rules of ``os.open``."""
@@ -226,30 +218,26 @@ class ScratchTree:
         if self._exists(path):
             if exclusive:
                 raise _os_error(errno.EEXIST, path)
-            if stat.S_ISDIR(self.os.stat(self.path_to_read(path)).st_mode):
+            if self._is_folder(self.path_to_read(path)):
                 raise _os_error(errno.EISDIR, path)
-            target = self.path_to_change(path) if keep_content else self.path_to_write(path)
-        else:
-            if not create:
-                raise _os_error(errno.ENOENT, path)
-            target = self.path_to_write(path)
+        elif not create:
+            raise _os_error(errno.ENOENT, path)
+        target = self.path_to_change(path) if keep_content and self._exists(path) else self.path_to_write(path)
         self.removed.discard(self.redirected(path) or "")
         return target
 
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
-        """Create a folder as ``os.mkdir`` does. It still hides the content of a removed folder of that name."""
+        # A new folder still hides the content of a removed one of that name.
         if self._exists(path):
             raise _os_error(errno.EEXIST, path)
         self.os.mkdir(self.path_to_write(path), mode)
 
     def rmdir(self, path: Any) -> None:
-        """Remove a folder as ``os.rmdir`` does."""
         if self.listdir(path):
             raise _os_error(errno.ENOTEMPTY, path)
         self._remove(path, self.os.rmdir)
 
     def unlink(self, path: Any) -> None:
-        """Remove a file as ``os.unlink`` does."""
         if stat.S_ISDIR(self.os.lstat(self.path_to_read(path, follow=False)).st_mode):
             raise _os_error(errno.EISDIR, path)
         self._remove(path, self.os.unlink)
@@ -265,7 +253,6 @@ class ScratchTree:
         self.removed.add(full)
 
     def rename(self, src: Any, dst: Any) -> None:
-        """Rename as ``os.rename`` and ``os.replace`` do."""
         source = self.redirected(src, follow=False)
         if source is None and self.redirected(dst, follow=False) is None:
             self.os.replace(src, dst)
@@ -280,7 +267,7 @@ class ScratchTree:
             self._remove_tree(src)
 
     def link(self, src: Any, dst: Any, **_: Any) -> None:
-        """Copy the file: in a scratch tree, a hard link is a copy."""
+        # In a scratch tree, a hard link is a copy.
         if self._exists(dst):
             raise _os_error(errno.EEXIST, dst)
         self._copy_tree(src, dst)
@@ -300,42 +287,37 @@ class ScratchTree:
         self.removed.discard(full)
 
     def readlink(self, path: Any) -> Any:
-        """Return the target of a link as ``os.readlink`` does."""
         target = self.links.get(self.redirected(path, follow=False) or "")
         if target is None:
             return self.os.readlink(self.path_to_read(path, follow=False))
         return os.fsencode(target) if isinstance(path, bytes) else target
 
     def listdir(self, path: Any = ".") -> List[Any]:
-        """List a folder as ``os.listdir`` does."""
         if isinstance(path, int):
             return list(self.os.listdir(path))
         with self.scandir(path) as entries:
             return [entry.name for entry in entries]
 
     def scandir(self, path: Any = ".") -> Any:
-        """Scan a folder as ``os.scandir`` does. An untouched folder is scanned directly, at full speed."""
         path = "." if path is None else path
         full = self.redirected(path)
         if full is None:
             return self.os.scandir(path)
         source, scratch = self.path_to_read(path), self.top + full
+        # An untouched folder is scanned directly, at full speed.
         if source != scratch and not any(candidate.startswith(os.path.join(full, "")) for candidate in self.removed):
             return self.os.scandir(source)
-        candidates = (scratch,) if self._is_removed(full) else (scratch, full)
-        folders = [candidate for candidate in candidates if self._lexists(candidate)]
         entries: Dict[str, Any] = {}
-        for folder in folders:
+        for folder in filter(self._lexists, (scratch,) if self._is_removed(full) else (scratch, full)):
             with self.os.scandir(os.fsencode(folder) if isinstance(path, bytes) else folder) as listed:
                 for entry in listed:
                     name = os.fsdecode(entry.name)
                     hidden = folder == full and os.path.join(full, name) in self.removed
                     if name not in entries and not hidden:
-                        entries[name] = OverlayEntry(entry, path)
-        return OverlayEntries(iter(entries.values()))
+                        entries[name] = _OverlayEntry(entry, path)
+        return _OverlayEntries(iter(entries.values()))
 
     def chdir(self, path: Any) -> None:
-        """Change the working folder as ``os.chdir`` does."""
         target, full = self.path_to_read(path), self.redirected(path)
         self.os.chdir(target)
         self.cwd = full or self.os.getcwd()
@@ -348,6 +330,9 @@ class ScratchTree:
                 return False
             full = parent
         return True
+
+    def _is_folder(self, path: Any) -> bool:
+        return stat.S_ISDIR(self.os.stat(path).st_mode)
 
     def _exists(self, path: Any, *, follow: bool = True) -> bool:
         try:
@@ -377,7 +362,7 @@ class ScratchTree:
 
     def _copy_tree(self, src: Any, dst: Any) -> None:
         source = self.path_to_read(src)
-        if not stat.S_ISDIR(self.os.stat(source).st_mode):
+        if not self._is_folder(source):
             self._copy(source, self._target(dst, keep_content=False, create=True, exclusive=False))
             return
         if not self._exists(dst):

@@ -12,9 +12,8 @@ STATM = Path("/proc/self/statm")
 
 def resident_bytes() -> int:
     """Return the resident bytes of this process, or zero without ``/proc``."""
-    if not STATM.exists():
-        return 0
-    return int(STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    pages = int(STATM.read_text(encoding="ascii").split()[1]) if STATM.exists() else 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 class StopTrace(BaseException):
@@ -29,14 +28,11 @@ class TraceSession:
         policy: Device whose kernel choices are recorded, ``cuda`` or ``cpu``.
         bare: Run on the simulated device and record nothing: the baseline of the tracer's own overhead.
         real: Record ops on tensors with data too, as nothing else trains (bare tensors on the CPU).
-        world_size: Processes of the job.
-        local_size: Processes of the job on this node.
+        world_size: Processes of the job; ``local_size``: those on this node.
         deadline: Monotonic clock time at which the script is stopped.
-        compiled: The script uses PyTorch's compiler.
         after_backward: Functions to call when a backward pass ends.
         framework_s: Processor seconds of importing torch here.
-        began_s: Processor time when the user's own code began.
-        began_bytes: Resident memory when the user's own code began, or zero if unknown.
+        began_s: Processor time when the user's own code began; ``began_bytes``: resident memory, or zero if unknown.
     """
 
     policy: str = "cuda"
@@ -61,13 +57,8 @@ class TraceSession:
         if sentence not in self.notes:
             self.notes.append(sentence)
 
-    def begin(self) -> None:
-        """Record processor time and memory just before the user's own code runs."""
-        self.began_s, self.began_bytes = time.process_time(), resident_bytes()
-
     def record_startup_cost(self) -> None:
-        """Record the cost of the script's own imports and data, when its first module is called."""
-        # Every module call ends up here, but only the first one marks the end of the imports.
+        """Record the cost of the script's own imports and data, which end when its first module is called."""
         if "script_s" in self.facts:
             return
         self.facts["script_s"] = time.process_time() - self.began_s

@@ -1,5 +1,6 @@
 """Find the steps of a training loop, and stop the script once enough of them are recorded."""
 
+import contextlib
 import statistics
 import sys
 import time
@@ -8,7 +9,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from leadline.graphs.torch.worker import frameworks
+from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession
@@ -20,6 +21,11 @@ LATE_STEPS = 2
 """Steps after the last batch was given: loaders that fetch ahead still hold one."""
 EVALUATION_BATCHES = 2
 EVALUATION_S = 30.0
+WORKER_SETTINGS = (
+    "num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "pin_memory",
+    "pin_memory_device",
+)  # fmt: skip
+"""Settings of a data loader that a trace leaves out: it loads in its own process."""
 
 
 class StepWatcher:
@@ -35,7 +41,6 @@ class StepWatcher:
         self.counts: Dict[int, int] = {}
         self.optimizers: List[Any] = recorder.optimizers
         self.backwards = self.depth = self.calls = 0
-        self.boundaries: Dict[int, int] = {}
         self.steady: Optional[TraceWindow] = None
         self.called: Optional[TraceWindow] = None
         self.evaluation: Optional[TraceWindow] = None
@@ -49,9 +54,15 @@ class StepWatcher:
 
     def install(self) -> None:
         """Place the hooks."""
+        original = torch.optim.Optimizer.__init__
+
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self.optimizers.append(optimizer)
+
+        torch.optim.Optimizer.__init__ = init
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
-        self._watch_optimizers()
         self._watch_backward()
         self._watch_modules()
         self._watch_loaders()
@@ -63,30 +74,13 @@ class StepWatcher:
         return self.steady or self.called
 
     def load_s(self) -> Optional[float]:
-        """Return the seconds in which one process makes a batch of training data, without the cost of watching.
-
-        The first batch is left out where there are others: it starts the iterator and opens files.
-        """
+        """Return the seconds in which one process makes a batch of training data, without the cost of watching."""
+        # The first batch is left out where there are others: it starts the iterator and opens files.
         loads = self.loads[1:] or self.loads
         if not loads:
             return None
         watching_s = self.recorder.watching_cost_s()
         return max(statistics.median(took - ops * watching_s for took, ops in loads), 0.0)
-
-    def give_up_evaluation(self) -> None:
-        """Drop an evaluation that did not end."""
-        if self.evaluation is None:
-            self.evaluated = 0
-
-    def _watch_optimizers(self) -> None:
-        original = torch.optim.Optimizer.__init__
-        watcher = self
-
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            watcher.optimizers.append(optimizer)
-
-        torch.optim.Optimizer.__init__ = init
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self.evaluating and not self.late:
@@ -107,16 +101,18 @@ class StepWatcher:
             self._mark_state(optimizer)
         rarest = min(self.counts.values())
         waiting = len(self.counts) < len(self.optimizers) and max(self.counts.values()) < MOST_STEPS
-        if count != rarest or (waiting and len(self.counts) == 1 and count == 1):
-            return
-        if not all(step_count >= count for step_count in self.counts.values()):
-            return
-        self._close(count, waiting)
+        if count == rarest and not (waiting and len(self.counts) == 1 and count == 1):
+            self._close(count, waiting)
 
     def _close(self, count: int, waiting: bool) -> None:
         window = self.recorder.cut()
         if self.batches.is_planning and not self.late and not self.evaluating:
-            self._close_planned(window)
+            # One step on planned batches has mean ones, which stand for all; the one on the largest is kept too.
+            if self.batches.done(window):
+                if (chosen := self.batches.chosen()) is not None:
+                    self.steady, self.largest = chosen
+                    self.session.note(self.batches.sentence)
+                self.start_evaluation()
             return
         if count >= 2 and not self.late:
             self.steady = window
@@ -124,16 +120,7 @@ class StepWatcher:
             if self.batches.sizes_differ and not self.session.bare and not self.evaluating:
                 self.batches.plan_after(count)
             else:
-                self._start_evaluation()
-
-    def _close_planned(self, window: TraceWindow) -> None:
-        """End a step on planned batches: one of mean batches is the step, the largest one is kept too."""
-        if not self.batches.done(window):
-            return
-        if (chosen := self.batches.chosen()) is not None:
-            self.steady, self.largest = chosen
-            self.session.note(self.batches.sentence)
-        self._start_evaluation()
+                self.start_evaluation()
 
     def _mark_state(self, optimizer: Any) -> None:
         for state in optimizer.state.values():
@@ -159,14 +146,11 @@ class StepWatcher:
                 if not nested:
                     self._after_backward()
 
-        torch.autograd.graph._engine_run_backward = run
-        torch.autograd._engine_run_backward = run
+        torch.autograd.graph._engine_run_backward = torch.autograd._engine_run_backward = run
 
     def _stop_if_training(self) -> None:
-        """Stop the trace if "evaluation" turns out to be training with a new loader.
-
-        Batches that were fetched ahead may still pass.
-        """
+        """Stop the trace if "evaluation" turns out to be training with a new loader."""
+        # Batches that were fetched ahead may still pass.
         if self.ended and not self.evaluated and self.late < LATE_STEPS:
             self.late += 1
             return
@@ -185,7 +169,7 @@ class StepWatcher:
         if self.backwards >= 2:
             self.steady = window
         if self.backwards > STEPS:
-            self._start_evaluation()
+            self.start_evaluation()
 
     def _watch_modules(self) -> None:
         original = torch.nn.Module.__call__
@@ -217,25 +201,14 @@ class StepWatcher:
         from torch.utils.data import DataLoader
 
         original_init, original_iter = DataLoader.__init__, DataLoader.__iter__
-        watcher = self
 
         def init(loader: Any, *args: Any, **kwargs: Any) -> None:
-            arguments = list(args)
-            workers = arguments[5] if len(arguments) > 5 else kwargs.get("num_workers", 0)
-            if len(arguments) > 5:
-                arguments[5] = 0
-            for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
-                kwargs.pop(name, None)
-            kwargs.pop("pin_memory", None)
-            kwargs.pop("pin_memory_device", None)
-            original_init(loader, *arguments[:7], **kwargs)
-            loader.__dict__["_leadline_workers"] = workers
-
-        def iterate(loader: Any) -> Any:
-            return _LimitedIterator(watcher, loader, original_iter(loader))
+            kept = {name: value for name, value in kwargs.items() if name not in WORKER_SETTINGS}
+            # The sixth argument is num_workers, and those after the seventh concern the workers too.
+            original_init(loader, *args[:5], *(0 for _ in args[5:6]), *args[6:7], **kept)
 
         DataLoader.__init__ = init
-        DataLoader.__iter__ = iterate
+        DataLoader.__iter__ = lambda loader: _LimitedIterator(self, loader, original_iter(loader))
 
     def before_batch(self, loader: Any, batches: "_LimitedIterator") -> None:
         """Decide whether an iterator may give another batch."""
@@ -248,34 +221,26 @@ class StepWatcher:
         if id(loader) in self.training_loaders:
             raise StopTrace
         if self.evaluated:
-            self._keep_largest_evaluation(self.recorder.cut())
+            # The evaluation batch that moves most stands for all: the last one of a data set is seldom full.
+            window = self.recorder.cut()
+            if self.evaluation is None or moved_bytes(window) > moved_bytes(self.evaluation):
+                self.evaluation = window
         if self.evaluated >= EVALUATION_BATCHES:
             raise StopIteration
         if not self.evaluated:
             self.recorder.cut()
             self.recorder.stage = "evaluation"
-            self.evaluation_batches = _length(loader)
+            with contextlib.suppress(TypeError):  # a stream has no length
+                self.evaluation_batches = len(loader)
         self.evaluated += 1
 
-    def planned_batch(self, loader: Any, batches: "_LimitedIterator") -> Any:
-        """Return the next planned batch, or end a loader that has none left, for evaluation."""
-        batch = self.batches.next(batches.iterator)
-        if batch is None:
-            self._start_evaluation()
-            self.before_batch(loader, batches)
-        return batch
-
-    def _keep_largest_evaluation(self, window: TraceWindow) -> None:
-        """Keep the evaluation batch that moves most: the last one of a data set is seldom full."""
-        if self.evaluation is None or moved_bytes(window) > moved_bytes(self.evaluation):
-            self.evaluation = window
-
-    def _start_evaluation(self) -> None:
+    def start_evaluation(self) -> None:
+        """End the training loaders, so that the script goes on to evaluation."""
         self.evaluating = True
         self.session.deadline = min(self.session.deadline, time.monotonic() + EVALUATION_S)
         if not self.training_loaders:
             raise StopTrace
-        frameworks.validate_after_step(sys._getframe())
+        loop_hooks.validate_after_step(sys._getframe())
 
 
 class _LimitedIterator:
@@ -294,7 +259,11 @@ class _LimitedIterator:
     def __next__(self) -> Any:
         self.steps.before_batch(self.loader, self)
         if self.training and torch.is_grad_enabled() and self.steps.batches.plans_for(self.loader):
-            return self.steps.planned_batch(self.loader, self)
+            batch = self.steps.batches.next(self.iterator)
+            if batch is None:  # the loader has none left: go on to evaluation
+                self.steps.start_evaluation()
+                self.steps.before_batch(self.loader, self)
+            return batch
         began, ops = time.perf_counter(), self.steps.recorder.real_ops
         batch = next(self.iterator)
         if self.training and torch.is_grad_enabled():  # false where a framework tries validation before training
@@ -305,10 +274,3 @@ class _LimitedIterator:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.iterator, name)
-
-
-def _length(loader: Any) -> int:
-    try:
-        return len(loader)
-    except TypeError:
-        return 0

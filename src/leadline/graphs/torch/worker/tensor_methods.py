@@ -1,13 +1,14 @@
 """Methods of a tensor without data that need data, and modules that hold such tensors."""
 
 import copy
+import functools
 import weakref
 from typing import Any, Dict
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from leadline.graphs.torch.worker import assumed_values, fake_tensors
+from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.session import TraceSession
 
 _tensor_data = torch.Tensor.data
@@ -29,7 +30,9 @@ def install_tensor_methods(session: TraceSession) -> None:
 
 def _replace_methods(session: TraceSession) -> None:
     def host(tensor: Any) -> torch.Tensor:
-        return _with_data(assumed_values.host_copy(tensor))
+        copied = fake_tensors.host_copy(tensor)
+        # Of a tensor too large to keep, only the shape decides what a script can do with it.
+        return torch.zeros(copied.shape, dtype=copied.dtype) if isinstance(copied, FakeTensor) else copied
 
     def numpy(tensor: Any, *, force: bool = False) -> Any:
         values = host(tensor).numpy()
@@ -41,14 +44,14 @@ def _replace_methods(session: TraceSession) -> None:
         values = host(tensor).numpy()
         return values if dtype is None else values.astype(dtype)
 
-    def text(tensor: Any) -> str:
+    def text(tensor: Any, **_: Any) -> str:
         return f"tensor(shape={tuple(tensor.shape)}, device='{tensor.device}', dtype={tensor.dtype})"
 
     methods = {
         "numpy": numpy,
         "__array__": array,
         "tolist": lambda tensor: host(tensor).tolist(),
-        "__repr__": lambda tensor, **_: text(tensor),
+        "__repr__": text,
         "__str__": text,
         "__format__": lambda tensor, spec: format(tensor.item(), spec) if tensor.dim() == 0 else text(tensor),
         "__deepcopy__": _deepcopy,
@@ -71,15 +74,9 @@ def _restore(shape: Any, dtype: Any) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype)
 
 
-def _with_data(tensor: torch.Tensor) -> torch.Tensor:
-    """Return zeros for a tensor too large to keep: only its shape decides what a script can do with it."""
-    return torch.zeros(tensor.shape, dtype=tensor.dtype) if isinstance(tensor, FakeTensor) else tensor
-
-
 def _deepcopy(tensor: Any, memo: Dict[int, Any]) -> Any:
-    copied = memo.get(id(tensor))
-    if copied is not None:
-        return copied
+    if memo.get(id(tensor)) is not None:
+        return memo[id(tensor)]
     result = tensor.detach().clone()
     if tensor.__dict__.get("_is_param"):
         result = torch.nn.Parameter(result, tensor.requires_grad)
@@ -138,9 +135,9 @@ def _set_data(tensor: Any, value: Any) -> None:
     try:
         _tensor_data.__set__(tensor, value)
     except RuntimeError:
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        detached = value.detach()
-        replacement = torch.nn.Parameter(detached, tensor.requires_grad) if is_parameter else detached
+        replacement = value.detach()
+        if isinstance(tensor, torch.nn.Parameter):
+            replacement = torch.nn.Parameter(replacement, tensor.requires_grad)
         if not _swap(tensor, replacement):
             raise
 
@@ -162,12 +159,8 @@ def _swap(tensor: Any, replacement: Any) -> bool:
 
 def _is_unchanged(before: Any, after: Any) -> bool:
     """Return whether a conversion changed nothing, as ``.cuda()`` on a module that is on the GPU."""
-    return bool(
-        before.dtype == after.dtype
-        and before.shape == after.shape
-        and before.untyped_storage()._cdata == after.untyped_storage()._cdata
-        and before.stride() == after.stride()
-    )
+    is_same_form = (before.dtype, before.shape, before.stride()) == (after.dtype, after.shape, after.stride())
+    return is_same_form and before.untyped_storage()._cdata == after.untyped_storage()._cdata
 
 
 def _assume_finite() -> None:
@@ -193,9 +186,9 @@ def _skip_initialisation() -> None:
 
 
 def _unless_fake(initialiser: Any) -> Any:
+    @functools.wraps(initialiser)
     def initialise(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         local = getattr(tensor, "_local_tensor", tensor)
         return tensor if isinstance(local, FakeTensor) else initialiser(tensor, *args, **kwargs)
 
-    initialise.__name__ = initialiser.__name__
     return initialise

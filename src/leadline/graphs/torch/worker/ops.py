@@ -1,0 +1,213 @@
+"""Properties of ops from their schemas, the tensors among their arguments, and a cache of their results."""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from leadline.graphs.torch.worker import fake_tensors
+
+CONVOLUTIONS = {"convolution", "convolution_backward", "cudnn_convolution", "_convolution"}
+SILENT = {
+    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
+    "record_stream", "is_same_size", "device", "is_pinned", "_pin_memory", "_local_scalar_dense", "is_nonzero",
+    "detach", "alias", "_assert_async", "_assert_tensor_metadata", "_fused_sdp_choice", "sym_size", "resize_as_",
+    "_has_compatible_shallow_copy_type", "_functional_sym_constrain_range",
+}  # fmt: skip
+"""Ops that launch no kernel."""
+
+
+class OpTraits(NamedTuple):
+    """Properties of an op from its schema, read once.
+
+    A ``silent`` op launches no kernel, and a ``fresh`` one returns new memory. ``mutated`` are the positions and names
+    of the arguments it writes to.
+    """
+
+    name: str
+    silent: bool
+    fresh: bool
+    mutated: Tuple[Any, ...]
+    takes_device: bool
+
+
+def read_traits(func: Any) -> OpTraits:
+    """Return the properties of an op."""
+    schema = func._schema
+    name = schema.name.partition("::")[2]
+    mutated = [i for i, a in enumerate(schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+    fresh = any(r.alias_info is None for r in schema.returns) and bool(schema.returns)
+    view = not mutated and bool(schema.returns) and all(r.alias_info is not None for r in schema.returns)
+    return OpTraits(
+        name=name,
+        silent=view or name in SILENT or schema.name.startswith("prim::") or name == "_unsafe_view",
+        fresh=fresh,
+        mutated=(*mutated, *(schema.arguments[i].name for i in mutated)),
+        takes_device=any(a.name == "device" for a in schema.arguments),
+    )
+
+
+def argument_tensors(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[Tuple[Any, torch.Tensor]]:
+    """Return every tensor with the position or name of the argument that holds it."""
+    tensors: List[Tuple[Any, torch.Tensor]] = []
+    for argument, value in (*enumerate(args), *kwargs.items()):
+        if isinstance(value, torch.Tensor):
+            tensors.append((argument, value))
+        elif isinstance(value, (list, tuple)):
+            tensors.extend((argument, element) for element in value if isinstance(element, torch.Tensor))
+    return tensors
+
+
+def channels_last(args: Sequence[Any]) -> bool:
+    """Return whether an image or a filter is stored channels last, which selects another kernel."""
+    images = [tensor for tensor in args if isinstance(tensor, torch.Tensor) and tensor.dim() == 4]
+    last = torch.channels_last
+    return any(not image.is_contiguous() and image.is_contiguous(memory_format=last) for image in images)
+
+
+def result_tensors(out: Any) -> List[torch.Tensor]:
+    """Return the tensors of a result, however nested."""
+    if isinstance(out, torch.Tensor):
+        return [out]
+    if isinstance(out, (list, tuple)):
+        return [tensor for element in out for tensor in result_tensors(element)]
+    return []
+
+
+def holds_tensors(value: Any) -> bool:
+    """Return whether an argument is a tensor, or a list with one."""
+    elements = value if isinstance(value, (list, tuple)) else (value,)
+    return any(isinstance(element, torch.Tensor) for element in elements)
+
+
+PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+RESHAPING = {"resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "as_strided_"}
+MOST_ENTRIES = 50_000
+COMPUTE, CACHE, SKIP = "compute", "cache", "skip"
+
+Recipe = Callable[[Any], Any]
+
+
+class Uncacheable(Exception):
+    """An argument has no description that fits all tensors like it."""
+
+
+class ResultCache:
+    """Cache of the shapes of results and what they alias, in front of PyTorch's fake tensors."""
+
+    # A network repeats its layers, and PyTorch takes longer to infer the shape of a result than Leadline needs for
+    # all the rest. Ops that depend on values are never cached.
+
+    def __init__(self) -> None:
+        self._recipes: Dict[Tuple[Any, ...], Recipe] = {}
+        self._never = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
+        self._policies: Dict[Any, str] = {}
+
+    def carry_out(self, func: Any, types: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
+        """Return the result of an op on fake tensors, as ``FakeTensorMode.dispatch`` would."""
+        policy = self._policies.get(func) or self._policies.setdefault(func, self._policy(func))
+        if policy == SKIP:
+            return None
+        if policy == COMPUTE or torch.is_inference_mode_enabled():
+            return fake_tensors.FAKE_MODE.dispatch(func, types, args, kwargs)
+        try:
+            named = _describe(tuple(kwargs.items())) if kwargs else ()
+            key = (func, torch.get_default_dtype(), _describe(args), named)
+            recipe = self._recipes.get(key)
+        except (Uncacheable, TypeError):
+            return fake_tensors.FAKE_MODE.dispatch(func, types, args, kwargs)
+        if recipe is not None:
+            return recipe(args)
+        out = fake_tensors.FAKE_MODE.dispatch(func, types, args, kwargs)
+        recipe = _recipe(args, kwargs, out)
+        if recipe is not None and len(self._recipes) < MOST_ENTRIES:
+            self._recipes[key] = recipe
+        return out
+
+    def _policy(self, func: Any) -> str:
+        """Return how to treat an op: compute it each time, cache its results, or skip it."""
+        name = func._schema.name.partition("::")[2]
+        if func.namespace != "aten" or name in RESHAPING or not self._never.isdisjoint(func.tags):
+            return COMPUTE
+        # An op that only writes values into lists of tensors, as an optimizer does, has no result to infer.
+        return SKIP if name.startswith("_foreach_") and name.endswith("_") and not func._schema.returns else CACHE
+
+
+def _describe(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        # PyTorch tracks the value of a constant, and drops it at the next write.
+        if not _is_plain(value) or value.constant is not None:
+            raise Uncacheable
+        device = value.fake_device
+        return (value.shape, value.stride(), value.storage_offset(), value.dtype, device.type, device.index)
+    if isinstance(value, PLAIN):
+        return (value, type(value))
+    if isinstance(value, (list, tuple)):
+        return tuple([_describe(element) for element in value])
+    raise Uncacheable
+
+
+def _recipe(args: Any, kwargs: Dict[str, Any], out: Any) -> Optional[Recipe]:
+    """Return a recipe for such a result from arguments of the same description, or ``None``."""
+    if out is None:
+        return lambda args: None
+    sources = [tensor for tensor in args if isinstance(tensor, FakeTensor)]
+    position = next((i for i, tensor in enumerate(args) if tensor is out and isinstance(tensor, FakeTensor)), None)
+    if position is not None:
+        return lambda args: args[position]
+    if isinstance(out, FakeTensor):
+        return _tensor_recipe(args, kwargs, out)
+    if isinstance(out, (list, tuple)):
+        storages = [_storage(tensor) for tensor in out if isinstance(tensor, FakeTensor)]
+        if len(set(storages)) < len(storages) and not set(storages) & {_storage(tensor) for tensor in sources}:
+            return None  # several results share one new piece of memory
+        recipes = [_tensor_recipe(args, kwargs, tensor) for tensor in out]
+        makers = [recipe for recipe in recipes if recipe is not None]
+        if len(makers) < len(recipes):
+            return None
+        collect = getattr(type(out), "_make", type(out))  # decompositions return named tuples
+        return lambda args: collect([make(args) for make in makers])
+    return None
+
+
+def _tensor_recipe(args: Any, kwargs: Dict[str, Any], out: Any) -> Optional[Recipe]:
+    if not isinstance(out, FakeTensor):
+        return None if out is not None else lambda _: None
+    shape, stride, dtype, device = tuple(out.shape), out.stride(), out.dtype, out.fake_device
+    if not _is_plain(out):
+        return None
+    storage = out.untyped_storage()._cdata
+    tensors = {i: argument for i, argument in enumerate(args) if isinstance(argument, torch.Tensor)}
+    source = next((i for i, tensor in tensors.items() if _storage(tensor) == storage), None)
+    if source is not None:
+        return _view(source, shape, stride, out.storage_offset()) if args[source].dtype == dtype else None
+    if any(_holds(argument, storage) for argument in (*args, *kwargs.values())) or out.storage_offset():
+        return None
+    return lambda _: fake_tensors.empty_tensor(shape, dtype, device, stride)
+
+
+def _is_plain(tensor: Any) -> bool:
+    is_strided = tensor.layout is torch.strided and not tensor.dtype.is_complex
+    return is_strided and not tensor._has_symbolic_sizes_strides
+
+
+def _view(position: int, shape: Any, stride: Any, offset: int) -> Recipe:
+    def make(args: Any) -> Any:
+        source = args[position]
+        with torch._C._DisableTorchDispatch():
+            meta = torch.empty(0, dtype=source.dtype, device="meta")
+            meta.set_(source.untyped_storage(), offset, shape, stride)
+            return fake_tensors.wrap_meta(meta, source.fake_device)
+
+    return make
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _holds(value: Any, storage: int) -> bool:
+    """Return whether the argument, or a list in it, holds the storage."""
+    if isinstance(value, torch.Tensor):
+        return _storage(value) == storage
+    return isinstance(value, (list, tuple)) and any(_holds(element, storage) for element in value)
