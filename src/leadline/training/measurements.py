@@ -1,6 +1,6 @@
 """Read the files of ``leadline measure``: measured steps of models on one device, to adapt an estimator."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -150,7 +150,7 @@ def _point(line: str, *, label: str) -> MeasuredPoint:
 
 
 def _record(point: MeasuredPoint, path: str, node: dict[str, Value]) -> RunRecord:
-    settings: dict[str, Value] = point.point.document()
+    settings: dict[str, Value] = asdict(point.point)
     parameters = {name: int(value) if isinstance(value, bool) else value for name, value in settings.items()}
     parameters["optimizer"] = parameters["optimizer"] or "none"
     memory = point.memory
