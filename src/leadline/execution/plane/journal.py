@@ -3,7 +3,8 @@
 The events are also the feed between processes. Every change of a job adds an event, so that others read only changes.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import Connection
@@ -73,6 +74,11 @@ def attempt_event(kind: EventKind, attempt: Attempt, details: EventDetails) -> N
     return NewEvent(kind, attempt.job, attempt.key, details)
 
 
+def hash_key(*parts: str) -> str:
+    """Return the key, 12 hexadecimal digits, that follows from these texts."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
 class PlaneJournal(SqliteFile):
     """The journal in the file ``path``, created if missing; a context manager that closes it."""
 
@@ -83,15 +89,19 @@ class PlaneJournal(SqliteFile):
     def add(self, jobs: Iterable[Job]) -> None:
         """Add jobs in one transaction; existing keys stay unchanged."""
         with self.transaction() as connection:
-            (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
-            for position, job in enumerate(jobs, last + 1):
-                cursor = connection.execute(
-                    "INSERT OR IGNORE INTO job (key, position, state, reason, plan, document) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
-                )
-                if cursor.rowcount:
-                    self._insert_events(connection, [NewEvent(EventKind.HANDED_OVER, job.key)])
+            self._insert_jobs(connection, jobs)
+
+    def add_after_last(self, jobs_after: Callable[[str | None], Sequence[Job]]) -> tuple[Job, ...]:
+        """Add the jobs that ``jobs_after`` returns for the key of the last job, and return them."""
+        # One transaction: two processes that submit at once must not see the same last job.
+        with self.transaction() as connection:
+            jobs = tuple(jobs_after(self.last_key()))
+            self._insert_jobs(connection, jobs)
+        return jobs
+
+    def last_key(self) -> str | None:
+        """Return the key of the last submitted job; None if there is none."""
+        return next((key for (key,) in self.read("SELECT key FROM job ORDER BY position DESC LIMIT 1")), None)
 
     def write(
         self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()
@@ -229,6 +239,16 @@ class PlaneJournal(SqliteFile):
         )
         rows = self.read(query, *values, limit)
         return tuple(map(_event, reversed(rows)))
+
+    def _insert_jobs(self, connection: Connection, jobs: Iterable[Job]) -> None:
+        (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
+        for position, job in enumerate(jobs, last + 1):
+            cursor = connection.execute(
+                "INSERT OR IGNORE INTO job (key, position, state, reason, plan, document) VALUES (?, ?, ?, ?, ?, ?)",
+                (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
+            )
+            if cursor.rowcount:
+                self._insert_events(connection, [NewEvent(EventKind.HANDED_OVER, job.key)])
 
     def _insert_events(self, connection: Connection, events: Iterable[NewEvent]) -> None:
         at = iso_utc(self._clock.now_s())

@@ -89,7 +89,7 @@ class LocalSubmissions(QueueJournal):
             self._refuse_known(connection, submission.keys)
             number = connection.execute(
                 "INSERT INTO submission (key, document, environment, made_at, held) VALUES (?, ?, ?, ?, ?)",
-                (submission.key, to_json(submission, indent=0), json.dumps(dict(environment)), now_s,
+                (submission.key, queue_document(submission), json.dumps(dict(environment)), now_s,
                  int(bool(submission.after))),
             ).lastrowid  # fmt: skip
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
@@ -214,6 +214,11 @@ class LocalSubmissions(QueueJournal):
                 raise RequestRefused(
                     f"job {row[0]} was already submitted under another key: use a new key for every attempt"
                 )
+
+
+def queue_document(submission: Submission) -> str:
+    """Return the entry of a submission."""
+    return to_json(submission, indent=0)
 
 
 def submission_number(scheduler_id: str) -> int:

@@ -1,7 +1,7 @@
 """PBS as a scheduler of the plane, on this machine or over SSH."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePosixPath
 
@@ -29,6 +29,7 @@ from leadline.execution.schedulers.port import (
     SchedulerBusy,
     SchedulerStatus,
     Submission,
+    SubmissionText,
     SubmissionUncertain,
 )
 from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport, write_release_file
@@ -78,33 +79,34 @@ class PbsScheduler:
         self.flavour = flavour
         self.python = python
 
-    def submit(self, submission: Submission) -> str:
-        """Write the script and pass it to qsub.
-
-        Raises:
-            InvalidInput: the job cannot be expressed for PBS.
-            RequestRefused: qsub refused the job; ``SchedulerBusy`` if its queue is full.
-            SubmissionUncertain: qsub did not answer.
-        """
+    def render(self, submission: Submission) -> SubmissionText:
+        """Return the qsub command and the file that it reads."""
         # The file stays, so that users can see what was submitted.
         script = self.folder / "jobs" / f"{submission.key}.sh"
         # PBS's own output must not mix with the job's, which has a fixed name.
         options = qsub_options(submission, self.flavour, script.with_suffix(".out"))
-        self.transport.write(script, job_script(submission, self.folder, python=self.python))
+        text = job_script(submission, self.folder, python=self.python)
+        return SubmissionText(("qsub", *options, str(script)), text)
+
+    def submit(self, submission: Submission) -> str:
+        """Write the script and pass it to qsub."""
+        text = self.render(submission)
+        script = PurePosixPath(text.argv[-1])
+        self.transport.write(script, text.script)
         try:
-            answer = self._run(["qsub", *options, str(script)])
+            answer = self._run(text.argv)
         except ConnectionLost as error:
             raise SubmissionUncertain(str(error)) from error
-        text = _text(answer)
-        if answer.timed_out or (answer.returncode != 0 and _CUT.search(text)):
+        output = _text(answer)
+        if answer.timed_out or (answer.returncode != 0 and _CUT.search(output)):
             raise SubmissionUncertain(
-                f"qsub did not answer in time ({text}): look the job up before it is submitted again"
+                f"qsub did not answer in time ({output}): look the job up before it is submitted again"
             )
         if answer.returncode != 0:
-            refusal = SchedulerBusy if _FULL.search(text) else RequestRefused
-            raise refusal(f"PBS refused job {submission.spec.name!r} ({text}): its script is {script}")
+            refusal = SchedulerBusy if _FULL.search(output) else RequestRefused
+            raise refusal(f"PBS refused job {submission.spec.name!r} ({output}): its script is {script}")
         if (job_id := read_job_id(answer.stdout)) is None:
-            raise SubmissionUncertain(f"qsub named no job ({text}): look the job up before it is submitted again")
+            raise SubmissionUncertain(f"qsub named no job ({output}): look the job up before it is submitted again")
         return job_id
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
@@ -217,7 +219,7 @@ class PbsScheduler:
             raise self._unreachable(answer)
         return answer.stdout
 
-    def _run(self, words: list[str]) -> CompletedProcess:
+    def _run(self, words: Sequence[str]) -> CompletedProcess:
         """Run a PBS command.
 
         Raises:
