@@ -7,7 +7,7 @@ from datetime import datetime
 
 from leadline.app import settings
 from leadline.app.jobs.job_status import JobStatus, statuses_of
-from leadline.app.jobs.journal import find_jobs, open_journal
+from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, Policy
@@ -290,6 +290,7 @@ class EventLog:
     used: tuple[AttemptUsage, ...]
 
 
+@keep_journal_open()
 def read_event_log(name: str, *, full: bool = False) -> EventLog:
     """Return the event log of one job; ``full`` includes every progress report and every decision to keep a job.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leadline.app.composition import user_catalog
-from leadline.app.jobs.journal import find_jobs, open_journal, plane_dir
+from leadline.app.jobs.journal import find_jobs, journal_path, keep_journal_open, open_journal
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
@@ -111,6 +111,7 @@ class ArrayStatus:
         return JobUsage(sum(usage.node_s for usage in usages), cost, units.pop() if cost is not None else None)
 
 
+@keep_journal_open()
 def job_statuses(
     names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None, now_s: float | None = None
 ) -> tuple[JobStatus, ...]:
@@ -125,7 +126,7 @@ def job_statuses(
 
 def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
     """Return the status of these jobs, from the newest events in the journal."""
-    if not jobs or not (plane_dir() / "journal.sqlite").exists():
+    if not jobs or not journal_path().exists():
         return ()
     keys = [job.key for job in jobs]
     with open_journal() as journal:
@@ -156,7 +157,7 @@ def silent_systems(statuses: Iterable[JobStatus]) -> dict[str, tuple[str, str]]:
 
 def newest_event_number() -> int:
     """Return the number of the newest event, a cheap check for changes; 0 without events."""
-    if not (plane_dir() / "journal.sqlite").exists():
+    if not journal_path().exists():
         return 0
     with open_journal() as journal:
         return journal.last_event()

@@ -1,7 +1,8 @@
 """The plane's journal: submit jobs, list them, cancel them, and read their events."""
 
-import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec
 from leadline.core.plane import DependencyKind, EventKind, Job, JournalEvent, Policy
-from leadline.execution.plane.journal import PlaneJournal, hash_key
+from leadline.execution.plane.journal import PlaneJournal, hash_key, journal_origin
 
 if TYPE_CHECKING:
     from leadline.app.jobs.schedulers import JobTarget
@@ -58,10 +59,35 @@ def plane_lock() -> Path:
     return plane_dir() / "lock"
 
 
-def open_journal() -> PlaneJournal:
-    """Open the plane's journal; create it if it does not exist."""
+def journal_path() -> Path:
+    """Return the file of the plane's journal."""
+    return plane_dir() / "journal.sqlite"
+
+
+_journal: ContextVar[PlaneJournal | None] = ContextVar("journal", default=None)
+
+
+@contextmanager
+def open_journal() -> Iterator[PlaneJournal]:
+    """Open the plane's journal, created if missing; every call within this context gets the same one."""
+    # Each opening locks and checks the file, which costs more than what most verbs read.
+    if (opened := _journal.get()) is not None:
+        yield opened
+        return
     settings.require_writable(plane_dir())
-    return PlaneJournal(plane_dir() / "journal.sqlite")
+    with PlaneJournal(journal_path()) as journal:
+        token = _journal.set(journal)
+        try:
+            yield journal
+        finally:
+            _journal.reset(token)
+
+
+@contextmanager
+def keep_journal_open() -> Iterator[None]:
+    """Open the journal once for all calls within this context, unless there is none yet."""
+    with open_journal() if journal_path().exists() else nullcontext():
+        yield
 
 
 def submit_jobs(submission: JobSubmission) -> tuple[Job, ...]:
@@ -74,20 +100,17 @@ def submit_jobs(submission: JobSubmission) -> tuple[Job, ...]:
     check_indices(submission.indices)
     if submission.policy.copies > 1 and not submission.policy.measured:
         raise InvalidInput("replicas of a job need the measuring wrapper, which starts only one of them")
-    # Before the journal is opened, which changes the folder.
-    origin = _origin()
     with open_journal() as journal:
         after = tuple(job.key for name in submission.after for job in _dependencies(journal, name))
-        return journal.add_after_last(lambda last: build_jobs(submission, last or origin, after))
+        return journal.add_after_last(lambda last: build_jobs(submission, last, after))
 
 
 def next_jobs(submission: JobSubmission) -> tuple[Job, ...]:
     """Return the jobs that ``submit_jobs`` would write now, for a dry run; nothing is written."""
-    origin = _origin()
-    if not (plane_dir() / "journal.sqlite").exists():
-        return build_jobs(submission, origin)
+    if not journal_path().exists():
+        return build_jobs(submission, journal_origin(journal_path()))
     with open_journal() as journal:
-        return build_jobs(submission, journal.last_key() or origin)
+        return build_jobs(submission, journal.last_key())
 
 
 def build_jobs(submission: JobSubmission, last: str, after: tuple[str, ...] = ()) -> tuple[Job, ...]:
@@ -112,18 +135,6 @@ def build_jobs(submission: JobSubmission, last: str, after: tuple[str, ...] = ()
     return tuple(elements) or (first,)
 
 
-def _origin() -> str:
-    """Return a text in place of the last key of an empty journal: a name, and the age of the file or its folder.
-
-    A user who deletes the journal gets new keys, because the outcomes of the old ones may remain at the systems.
-    """
-    path = plane_dir() / "journal.sqlite"
-    while not path.exists():
-        path = path.parent
-    status = path.stat()
-    return f"{socket.gethostname()} {path} {status.st_ino} {status.st_mtime_ns}"
-
-
 def find_jobs(names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None) -> tuple[Job, ...]:
     """Return the named jobs in that order; without names, the active jobs or the last ``limit`` jobs, newest first.
 
@@ -132,7 +143,7 @@ def find_jobs(names: Sequence[str] = (), *, all_jobs: bool = False, limit: int |
     Raises:
         UnknownName: there is no such job.
     """
-    if not (plane_dir() / "journal.sqlite").exists():
+    if not journal_path().exists():
         if names:
             raise UnknownName("job", names[0], [], fix="no job has been submitted yet")
         return ()
@@ -172,7 +183,7 @@ def job_events(name: str) -> tuple[Job, tuple[JournalEvent, ...]]:
 
 def retraining_events(limit: int = 3) -> tuple[JournalEvent, ...]:
     """Return the last retraining events, the oldest first."""
-    if not (plane_dir() / "journal.sqlite").exists():
+    if not journal_path().exists():
         return ()
     with open_journal() as journal:
         return journal.events(kinds=[EventKind.LEARNED], limit=limit)

@@ -4,6 +4,7 @@ The events are also the feed between processes. Every change of a job adds an ev
 """
 
 import hashlib
+import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,11 +80,23 @@ def hash_key(*parts: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
+def journal_origin(path: Path) -> str:
+    """Return a text in place of the last key of a journal without jobs."""
+    # A user who deletes the journal must get new keys, because outcomes under the old ones remain at the systems. So
+    # the text holds the age of the file, or of the first folder above it that exists.
+    while not path.exists():
+        path = path.parent
+    status = path.stat()
+    return f"{socket.gethostname()} {path} {status.st_ino} {status.st_mtime_ns}"
+
+
 class PlaneJournal(SqliteFile):
     """The journal in the file ``path``, created if missing; a context manager that closes it."""
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        # Opening the file changes it and its folder.
+        self._origin = journal_origin(path)
         super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
 
     def add(self, jobs: Iterable[Job]) -> None:
@@ -91,7 +104,7 @@ class PlaneJournal(SqliteFile):
         with self.transaction() as connection:
             self._insert_jobs(connection, jobs)
 
-    def add_after_last(self, jobs_after: Callable[[str | None], Sequence[Job]]) -> tuple[Job, ...]:
+    def add_after_last(self, jobs_after: Callable[[str], Sequence[Job]]) -> tuple[Job, ...]:
         """Add the jobs that ``jobs_after`` returns for the key of the last job, and return them."""
         # One transaction: two processes that submit at once must not see the same last job.
         with self.transaction() as connection:
@@ -99,9 +112,10 @@ class PlaneJournal(SqliteFile):
             self._insert_jobs(connection, jobs)
         return jobs
 
-    def last_key(self) -> str | None:
-        """Return the key of the last submitted job; None if there is none."""
-        return next((key for (key,) in self.read("SELECT key FROM job ORDER BY position DESC LIMIT 1")), None)
+    def last_key(self) -> str:
+        """Return the key of the last submitted job, or the origin of a journal without jobs."""
+        rows = self.read("SELECT key FROM job ORDER BY position DESC LIMIT 1")
+        return str(rows[0][0]) if rows else self._origin
 
     def write(
         self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()

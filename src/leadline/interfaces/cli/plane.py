@@ -6,7 +6,7 @@ import typer
 
 from leadline.app.jobs.event_log import describe_event, format_local_time
 from leadline.app.jobs.inline_plane import InlinePlane, Interrupts, describe_runner
-from leadline.app.jobs.journal import find_jobs, plane_dir, retraining_events
+from leadline.app.jobs.journal import find_jobs, keep_journal_open, plane_dir, retraining_events
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.interfaces.cli.command import CommandApp
@@ -26,6 +26,7 @@ RUN, STATUS = "run", "status"
 
 
 @app.command(epilog=EXAMPLES)
+@keep_journal_open()
 def plane(
     action: Annotated[str, typer.Argument(metavar="run|status", help="Run the plane, or show its status.")] = RUN,
     *,

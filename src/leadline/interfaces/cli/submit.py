@@ -15,7 +15,7 @@ from leadline.app.jobs.history import compare_run
 from leadline.app.jobs.inline_plane import describe_runner, step_until
 from leadline.app.jobs.job_request import HERE, JobRequest, build_job_spec, predict_job, resolve_request
 from leadline.app.jobs.job_status import JobStatus, job_statuses
-from leadline.app.jobs.journal import JobSubmission, find_jobs, submit_jobs
+from leadline.app.jobs.journal import JobSubmission, find_jobs, open_journal, submit_jobs
 from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.app.jobs.submit import preview_submission, raise_if_failed, run_locally
 from leadline.app.machines.targets import LOCAL
@@ -114,17 +114,17 @@ def submit_to_plane(request: JobRequest, *, yes: bool, json: bool) -> None:
     if not yes:
         console.print(Text(_describe_submission(submission)), soft_wrap=True)
         typer.confirm("Submit it?", default=True, abort=True, err=True)
-    jobs = submit_jobs(submission)
-    # The first and the last element stand for a whole array, which may have thousands.
-    watched = [jobs[0].key, jobs[-1].key]
-    with console.status("submitting"):
-        step_until(
-            lambda: all(map(_settled, find_jobs(watched))),
-            ACCEPTANCE_TIMEOUT_S,
-            lambda message: console.print(message, markup=False),
-        )
-    statuses = job_statuses([job.key for job in jobs])
-    _print_submitted(statuses, json=json)
+    with open_journal():
+        jobs = submit_jobs(submission)
+        # The first and the last element stand for a whole array, which may have thousands.
+        watched = [jobs[0].key, jobs[-1].key]
+        with console.status("submitting"):
+            step_until(
+                lambda: all(map(_settled, find_jobs(watched))),
+                ACCEPTANCE_TIMEOUT_S,
+                lambda message: console.print(message, markup=False),
+            )
+        _print_submitted(job_statuses([job.key for job in jobs]), json=json)
 
 
 def _resolved(request: JobRequest, *, at_hand: bool = False) -> JobSubmission:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from leadline.app.jobs.inline_plane import InlinePlane, Interrupts, describe_runner
 from leadline.app.jobs.job_status import JobStatus, fold_arrays, job_statuses, newest_event_number
+from leadline.app.jobs.journal import keep_journal_open
 from leadline.core.documents import to_document, to_json
 from leadline.core.errors import JobFailed
 from leadline.core.jobs import JobState
@@ -45,6 +46,7 @@ LEAST_WAIT_S = 0.2
 
 
 @app.command(epilog=EXAMPLES)
+@keep_journal_open()
 def watch(
     names: Names = None,
     *,
