@@ -9,7 +9,7 @@ from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, Job, Situation
 from leadline.execution.clock import ManualClock, iso_utc
-from leadline.execution.plane.advisor import EndedAttempt, Expectation
+from leadline.execution.plane.advisor import EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.schedulers.port import (
     RequestRefused,
@@ -204,15 +204,14 @@ class FakeAdvisor:
 
     copies: int = 1
     recorded: dict[str, tuple[JobState, JobOutcome | None]] = field(default_factory=dict)
-    expectation: Expectation = field(default_factory=Expectation)
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
         """Return plans for the first places of the policy."""
         return tuple(AttemptPlan(place, job.spec.resources) for place in job.policy.places[: self.copies])
 
-    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
-        """Return the expectation that a test set."""
-        return self.expectation
+    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Situation:  # noqa: ARG002
+        """Return a situation without predictions."""
+        return Situation(job, attempt, now_s)
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
         """Store the ends."""
