@@ -1,14 +1,13 @@
 """PBS as a scheduler of the plane, on this machine or over SSH."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
 from leadline.core.processes import CompletedProcess
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, end_name, log_name, read_outcomes
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, chunks, end_name, read_log_tails, read_outcomes
 from leadline.execution.schedulers.pbs.parsing import (
     JobAttributes,
     array_id,
@@ -19,7 +18,6 @@ from leadline.execution.schedulers.pbs.parsing import (
     read_job_id,
     read_qstat_json,
     read_qstat_text,
-    read_tails,
     short_id,
     status_from_wrapper,
 )
@@ -135,7 +133,7 @@ class PbsScheduler:
         """Return qstat's attributes of jobs."""
         ids_by_short = {short_id(job_id): job_id for job_id in ids}
         jobs: dict[str, JobAttributes] = {}
-        for chunk in _chunks(sorted({array_id(job_id) for job_id in ids})):
+        for chunk in chunks(sorted({array_id(job_id) for job_id in ids}), AT_ONCE):
             for number, job in self._listed(chunk, elements=any("[]" in job_id for job_id in chunk)).items():
                 array = array_id(number)
                 if array == number and "[]" in number:
@@ -151,18 +149,11 @@ class PbsScheduler:
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the ends of the output of these attempts."""
-        tails: dict[str, str] = {}
-        for chunk in _chunks(keys):
-            paths = {str(self.folder / RUNS_FOLDER / log_name(key)): key for key in chunk}
-            answer = self._run(["tail", "-v", "-c", str(most_bytes), *paths])
-            if answer.timed_out:
-                raise self._unreachable(answer)
-            tails |= {paths[path]: text for path, text in read_tails(answer.stdout, list(paths)).items() if text}
-        return tails
+        return read_log_tails(self.transport, self.folder, keys, most_bytes, timeout_s=COMMAND_S)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Delete jobs; ended jobs are skipped."""
-        for chunk in _chunks(sorted(ids)):
+        for chunk in chunks(sorted(ids), AT_ONCE):
             answer = self._run(["qdel", *map(pbs_id, chunk)])
             lines = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
             errors = [line for line in lines if not _GONE.search(line)]
@@ -239,9 +230,3 @@ class PbsScheduler:
 
 def _text(answer: CompletedProcess) -> str:
     return " ".join(f"{answer.stderr}\n{answer.stdout}".split())[:400]
-
-
-def _chunks(ids: Iterable[str]) -> Iterable[list[str]]:
-    remaining = iter(ids)
-    while chunk := list(islice(remaining, AT_ONCE)):
-        yield chunk

@@ -2,8 +2,7 @@
 
 import re
 import secrets
-from base64 import b64decode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -12,7 +11,14 @@ from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
 from leadline.execution import wrapper
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, end_name, log_name, read_outcomes
+from leadline.execution.schedulers.attempt_files import (
+    RUNS_FOLDER,
+    chunks,
+    end_name,
+    log_name,
+    read_log_tails,
+    read_outcomes,
+)
 from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionText
 from leadline.execution.schedulers.slurm.commands import COMMAND_S, NO_ACCOUNTING, SlurmCommands, error_text
 from leadline.execution.schedulers.slurm.parsing import (
@@ -62,12 +68,6 @@ python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper 
 echo "$python"
 exit 0"""
 """Makes the folder, if one is given, and prints the user and, with Leadline, one of its files and the interpreter."""
-TAILS = """\
-cd -- "$1" 2>/dev/null || exit 0
-while IFS= read -r name; do
-  if [ -s "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
-done"""
-"""Prints the last ``$2`` bytes of the files named on its input, one line each."""
 ABSENT = """\
 cd -- "$1" || exit 1
 ls >/dev/null
@@ -190,17 +190,7 @@ class SlurmScheduler:
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the ends of the output of these attempts, and of Slurm about them."""
-        if not keys:
-            return {}
-        names = {log_name(key): key for key in keys}
-        answer = self.transport.run(
-            ["sh", "-c", TAILS, "sh", str(self.folder / RUNS_FOLDER), str(most_bytes)],
-            stdin="".join(f"{name}\n" for name in names), timeout_s=self._commands.timeout_s,
-        )  # fmt: skip
-        if answer.returncode or answer.timed_out:
-            raise SchedulerUnreachable(f"logs cannot be read at {self.transport.where} ({error_text(answer)})")
-        rows = (line.partition(" ") for line in answer.stdout.splitlines())
-        return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
+        return read_log_tails(self.transport, self.folder, keys, most_bytes, timeout_s=self._commands.timeout_s)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Cancel jobs with scancel.
@@ -208,7 +198,7 @@ class SlurmScheduler:
         Raises:
             RequestRefused: one of them belongs to another user.
         """
-        for chunk in _chunks(sorted(ids)):
+        for chunk in chunks(sorted(ids), AT_ONCE):
             # Slurm 22.05 forgets cancelled elements of a waiting array without a trace.
             self._cancelled.update(job_id for job_id in chunk if "_" in job_id)
             answer = self._commands.ask(["scancel", *chunk])
@@ -272,7 +262,7 @@ class SlurmScheduler:
         statuses: dict[str, SchedulerStatus] = {}
         for whole in (False, True):
             open_ids = sorted(job_id for job_id in ids if job_id not in statuses and (not whole or "_" in job_id))
-            for chunk in _chunks(open_ids):
+            for chunk in chunks(open_ids, AT_ONCE):
                 query_ids = {job_id.partition("_")[0] for job_id in chunk} if whole else chunk
                 query = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(sorted(query_ids)), "-o", SACCT_FIELDS]
                 listing = self._accounting(query)
@@ -345,8 +335,3 @@ class SlurmScheduler:
 def _marked(listing: str, mark: str) -> str:
     """Put the mark before each sacct record. A record's first line has four marks, and names may contain line ends."""
     return "\n".join(f"{mark}{line}" if line.count(mark) == 4 else line for line in listing.split("\n"))
-
-
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for at in range(0, len(ids), AT_ONCE):
-        yield ids[at : at + AT_ONCE]
