@@ -146,13 +146,10 @@ def build_job_spec(request: JobRequest, place: Place = HERE, command: JobCommand
         InvalidInput: there is no command, or a resource is out of range or not divisible by the nodes.
     """
     for option, value, least in (
-        ("--nodes", request.nodes, 1),
-        ("--gpus", request.gpus, 0),
-        ("--cores", request.cores, 1),
-        ("--memory", request.memory_bytes, 1),
-        ("--time", request.walltime_s, 1),
+        ("--nodes", request.nodes, 1), ("--gpus", request.gpus, 0), ("--cores", request.cores, 1),
+        ("--memory", request.memory_bytes, 1), ("--time", request.walltime_s, 1),
         ("--time-min", request.least_walltime_s, 1),
-    ):
+    ):  # fmt: skip
         if value is not None and value < least:
             raise InvalidInput(f"{option} is {value:g}, but it must be at least {least}")
     command = command or read_command(request.subject)

@@ -170,17 +170,6 @@ def cancel_jobs(names: Sequence[str]) -> tuple[Job, ...]:
         return tuple(active)
 
 
-def job_events(name: str) -> tuple[Job, tuple[JournalEvent, ...]]:
-    """Return a job and its events in order.
-
-    Raises:
-        UnknownName: there is no such job.
-    """
-    with open_journal() as journal:
-        job = journal.get(name)
-        return job, journal.events(job=job.key)
-
-
 def retraining_events(limit: int = 3) -> tuple[JournalEvent, ...]:
     """Return the last retraining events, the oldest first."""
     if not journal_path().exists():
@@ -207,11 +196,7 @@ def _dependencies(journal: PlaneJournal, name: str) -> tuple[Job, ...]:
 
 
 def check_indices(indices: tuple[int, ...]) -> None:
-    """Check the size of an array, and that its indices differ.
-
-    Raises:
-        InvalidInput: it is too large, or has an index twice.
-    """
+    """Raise ``InvalidInput`` if an array is too large, or has an index twice."""
     if len(indices) > MAX_ARRAY_ELEMENTS:
         raise InvalidInput(f"an array of {len(indices)} elements is too large: the limit is {MAX_ARRAY_ELEMENTS}")
     if len(set(indices)) != len(indices):

@@ -98,8 +98,8 @@ class AlternativeFinder:
             return None
 
     def _alternative(self, situation: Situation, place: Place) -> Alternative | None:
-        job, here = situation.job, situation.attempt.place
-        partition = lookup_partition(_spec_at(job, place), self.catalog)
+        job = situation.job
+        partition = self._rules(place)
         request = alternative_request(
             situation, partition.limits.max_walltime_s if partition else None, self.node_memory(place, partition)
         )
@@ -112,7 +112,7 @@ class AlternativeFinder:
             _check_rules(spec, partition)
         except InvalidInput:
             return None
-        current = lookup_partition(_spec_at(job, here), self.catalog)
+        current = self._rules(situation.attempt.place)
         elapsed = elapsed_at(situation, current, partition, place)
         cost, currency = _cost(current, partition, request, elapsed)
         return Alternative(
@@ -134,10 +134,13 @@ class AlternativeFinder:
         prediction = job.predicted
         if prediction is None or prediction.elapsed_s is None or applies_to(prediction.target, place):
             return None if prediction is None else prediction.elapsed_s
-        spec = replace(job.spec, system=prediction.target.system, partition=prediction.target.partition)
-        predicted_partition = lookup_partition(spec, self.catalog)
-        at_home = place.system == prediction.target.system
-        return prediction.elapsed_s if have_same_hardware(partition, predicted_partition, at_home=at_home) else None
+        system = prediction.target.system
+        predicted_partition = lookup_partition(system, prediction.target.partition, self.catalog)
+        alike = have_same_hardware(partition, predicted_partition, at_home=place.system == system)
+        return prediction.elapsed_s if alike else None
+
+    def _rules(self, place: Place) -> Partition | None:
+        return lookup_partition(place.system, place.partition, self.catalog)
 
     def _is_gone(self, place: Place) -> bool:
         """Return whether the catalog has the target's system, but not this partition of it."""
@@ -259,7 +262,7 @@ class PlaneAdvisor:
         for place in job.policy.places:
             spec = _spec_at(job, place)
             try:
-                _check_rules(spec, lookup_partition(spec, self.catalog))
+                _check_rules(spec, lookup_partition(place.system, place.partition, self.catalog))
             except InvalidInput as error:
                 refused.append(f"{place}: {error}")
                 continue
@@ -273,7 +276,7 @@ class PlaneAdvisor:
     def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Situation:
         """Return what is expected of an attempt, from its prediction and its wrapper's reports."""
         spec = _spec_at(job, attempt.place, attempt.resources)
-        partition = lookup_partition(spec, self.catalog)
+        partition = lookup_partition(spec.system, spec.partition, self.catalog)
         wait = self.waits.predicted if self.waits else _unknown
         elsewhere = AlternativeFinder(self.catalog, self.local_memory, wait, self.staging)
         elapsed = _elapsed(elsewhere.predicted(job, attempt.place, partition), attempt, outcome, now_s, self.table)

@@ -136,7 +136,7 @@ def build_scheduler(system: str, catalog: Catalog, folder: Path) -> Scheduler:
     remote = find_remote(system)
     target = JobTarget(Place(system), scheduler_kind(system, remote, catalog), remote)
     check_at_hand(target)
-    return scheduler_of(target, folder, lambda spec: lookup_partition(spec, catalog))
+    return scheduler_of(target, folder, lambda spec: lookup_partition(spec.system, spec.partition, catalog))
 
 
 def scheduler_of(
@@ -144,7 +144,7 @@ def scheduler_of(
 ) -> Scheduler:
     """Return the scheduler of a target other than this machine; raises as ``build_scheduler`` does."""
     system, remote = target.place.system, target.remote
-    transport: Transport = LocalTransport() if remote.host is None else SshTransport(remote.host)
+    transport = transport_to(remote)
     job_folder = _folder(system, remote, folder)
     # Jobs on this machine's cluster use this interpreter; on a remote system only PATH is known.
     python = remote.python or (sys.executable if remote.host is None else "python3")
@@ -154,18 +154,23 @@ def scheduler_of(
     return SlurmScheduler(system, job_folder, transport, python=python, partition_of=rules_of)
 
 
+def transport_to(remote: Remote) -> Transport:
+    """Return the transport to a system."""
+    return LocalTransport() if remote.host is None else SshTransport(remote.host)
+
+
 def close_scheduler(scheduler: Scheduler) -> None:
     """Release what a local scheduler holds open; its jobs go on."""
     if isinstance(scheduler, LocalScheduler):
         scheduler.close()
 
 
-def lookup_partition(spec: JobSpec, catalog: Catalog) -> Partition | None:
-    """Return the rules of a job's partition; ``None`` if the catalog does not have them."""
-    if spec.system is None or spec.system.casefold() in (LOCAL, ANY_SLURM) or spec.partition is None:
+def lookup_partition(system: str | None, partition: str | None, catalog: Catalog) -> Partition | None:
+    """Return the rules of a partition; ``None`` if the catalog does not have them."""
+    if system is None or system.casefold() in (LOCAL, ANY_SLURM) or partition is None:
         return None
     try:
-        return catalog.system(spec.system).partition(spec.partition)
+        return catalog.system(system).partition(partition)
     except LeadlineError:
         return None
 
