@@ -21,7 +21,7 @@ from leadline.core.units import format_bytes, format_clock
 from leadline.execution.schedulers.slurm.script import directives
 from leadline.recommendation.requests import resources_for_estimate
 
-HERE = Place(LOCAL)
+LOCAL_PLACE = Place(LOCAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def read_command(subject: Sequence[str]) -> JobCommand:
     return JobCommand(workload.model.argv, workload.name or _name_of(workload.model.argv), gpus)
 
 
-def build_job_spec(request: JobRequest, place: Place = HERE, command: JobCommand | None = None) -> JobSpec:
+def build_job_spec(request: JobRequest, place: Place = LOCAL_PLACE, command: JobCommand | None = None) -> JobSpec:
     """Return the job of a request at a place.
 
     Raises:
@@ -169,7 +169,7 @@ def build_job_spec(request: JobRequest, place: Place = HERE, command: JobCommand
         request.name or command.name,
         command.words,
         resources,
-        system=None if place == HERE else place.system,
+        system=None if place == LOCAL_PLACE else place.system,
         partition=place.partition,
         account=request.account,
         workdir=request.workdir,

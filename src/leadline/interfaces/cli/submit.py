@@ -13,7 +13,7 @@ from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.event_log import describe_policy, describe_request, format_local_time
 from leadline.app.jobs.history import compare_run
 from leadline.app.jobs.inline_plane import describe_runner, step_until
-from leadline.app.jobs.job_request import HERE, JobRequest, build_job_spec, predict_job, resolve_request
+from leadline.app.jobs.job_request import LOCAL_PLACE, JobRequest, build_job_spec, predict_job, resolve_request
 from leadline.app.jobs.job_status import JobStatus, job_statuses
 from leadline.app.jobs.journal import JobSubmission, find_jobs, open_journal, submit_jobs
 from leadline.app.jobs.plane_options import PlaneOptions
@@ -43,7 +43,7 @@ def run_now(request: JobRequest, *, yes: bool, json: bool) -> None:
             raise InvalidInput("cannot ask for confirmation without a terminal: add -y to run the job")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
         typer.confirm(question, default=True, abort=True, err=True)
-    predicted = predict_job(HERE, request.subject, toolbox(), name=spec.name)
+    predicted = predict_job(LOCAL_PLACE, request.subject, toolbox(), name=spec.name)
     if predicted.estimate is None:
         console.print(f"note: no prediction for this run: {predicted.reason}", markup=False)
     run = run_locally(
