@@ -11,9 +11,9 @@ from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
-from leadline.core.plane import Action, AttemptPlan, Decision, Job, Situation
+from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, Job, Situation
 from leadline.execution.clock import SystemClock
-from leadline.execution.plane.advisor import EndedAttempt, Expectation
+from leadline.execution.plane.advisor import EndedAttempt
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
@@ -82,9 +82,9 @@ class ReportingPlane:
         """Return one plan: the first place of the policy."""
         return (AttemptPlan(job.policy.places[0], job.spec.resources),)
 
-    def expect(self, job: Job, attempt: object, outcome: JobOutcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
+    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Situation:  # noqa: ARG002
         """Expect nothing."""
-        return Expectation()
+        return Situation(job, attempt, now_s)
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
         """Append a line for each end."""

@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 """Type checkers take it for True; importing it from typing would cost more than the rest of this module."""
 
 if TYPE_CHECKING:
-    from leadline.app.jobs.submit import PlaneOptions
+    from leadline.app.jobs.plane_options import PlaneOptions
     from leadline.core.errors import LeadlineError
     from leadline.core.recommendation import RiskWeights
     from leadline.interfaces.python.jobs import Job, jobs, submit
@@ -36,7 +36,7 @@ _HOMES = {
     "jobs": "leadline.interfaces.python.jobs",
     "submit": "leadline.interfaces.python.jobs",
     "LeadlineError": "leadline.core.errors",
-    "PlaneOptions": "leadline.app.jobs.submit",
+    "PlaneOptions": "leadline.app.jobs.plane_options",
     "RiskWeights": "leadline.core.recommendation",
 }
 """The module of each public name that is not in ``interfaces.python.verbs``."""

@@ -4,7 +4,7 @@ import pytest
 
 from leadline.catalog.read import TomlCatalog
 from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.execution.schedulers.slurm.script import render_script
+from leadline.execution.schedulers.slurm.script import directives
 
 PLACES = [
     pytest.param(system, partition, id=f"{system.name}:{partition.name}")
@@ -23,10 +23,7 @@ def test_a_script_uses_no_rejected_option(system, partition):
         walltime_s=600.0,
     )  # fmt: skip
     spec = JobSpec("job", ("python", "train.py"), resources, system.name, partition.name, account="abc")
-    script = render_script(spec, partition)
-    options = [
-        line.removeprefix("#SBATCH ").split("=")[0] for line in script.splitlines() if line.startswith("#SBATCH")
-    ]
+    options = directives(spec, partition)
     assert not set(partition.rules.rejects) & set(options)
     assert set(partition.rules.requires) <= set(options)
 

@@ -2,12 +2,14 @@
 
 import math
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +23,41 @@ from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
 
 WRAPPER = "leadline.execution.wrapper"
 NO_PROBE_LIMIT = ProbeLimit()
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_command(spec: JobSpec) -> None:
+    """Check that a job has a command, and that a script can hold its words.
+
+    Raises:
+        InvalidInput: it has none, or one of them contains a NUL character.
+    """
+    if not spec.command:
+        raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
+    if any("\0" in word for word in (*spec.command, *spec.setup, *spec.environment.values(), spec.workdir or "")):
+        raise InvalidInput("the command contains a NUL character: remove it")
+
+
+def check_walltime(walltime_s: float) -> None:
+    """Check that a limit is a finite time above zero.
+
+    Raises:
+        InvalidInput: it is not.
+    """
+    if not walltime_s > 0 or math.isinf(walltime_s):
+        raise InvalidInput(f"a walltime of {walltime_s} s is not possible: use a finite time above zero")
+
+
+def exports(environment: Mapping[str, str]) -> list[str]:
+    """Return the shell lines that export variables.
+
+    Raises:
+        InvalidInput: a name is not possible.
+    """
+    for name in environment:
+        if not _VARIABLE.fullmatch(name):
+            raise InvalidInput(f"{name!r} cannot be an environment variable: use letters, digits and underscores")
+    return [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +206,7 @@ def run_local(
     Raises:
         InvalidInput: the command is missing or cannot be started.
     """
-    if not spec.command:
-        raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
+    check_command(spec)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

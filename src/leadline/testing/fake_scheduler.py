@@ -4,13 +4,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
+from leadline.core.documents import to_json
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, Job, Situation
 from leadline.execution.clock import ManualClock, iso_utc
-from leadline.execution.plane.advisor import EndedAttempt, Expectation
+from leadline.execution.plane.advisor import EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
-from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionUncertain
+from leadline.execution.schedulers.port import (
+    RequestRefused,
+    SchedulerStatus,
+    Submission,
+    SubmissionText,
+    SubmissionUncertain,
+)
 from leadline.execution.transport.port import LocalTransport, Transport
 from leadline.execution.wrapper.outcome import JobOutcome
 
@@ -51,6 +58,10 @@ class FakeScheduler:
     abreast: int = 1
     folder: PurePosixPath | None = None
     transport: Transport = field(default_factory=LocalTransport)
+
+    def render(self, submission: Submission) -> SubmissionText:
+        """Return the submission as JSON."""
+        return SubmissionText((), to_json(submission))
 
     def submit(self, submission: Submission) -> str:
         """Accept a job, unless a failure is on."""
@@ -193,15 +204,14 @@ class FakeAdvisor:
 
     copies: int = 1
     recorded: dict[str, tuple[JobState, JobOutcome | None]] = field(default_factory=dict)
-    expectation: Expectation = field(default_factory=Expectation)
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
         """Return plans for the first places of the policy."""
         return tuple(AttemptPlan(place, job.spec.resources) for place in job.policy.places[: self.copies])
 
-    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:  # noqa: ARG002
-        """Return the expectation that a test set."""
-        return self.expectation
+    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Situation:  # noqa: ARG002
+        """Return a situation without predictions."""
+        return Situation(job, attempt, now_s)
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
         """Store the ends."""

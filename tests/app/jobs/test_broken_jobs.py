@@ -6,7 +6,7 @@ import pytest
 
 from leadline.app.jobs.broken_jobs import announce_broken_jobs, find_broken_jobs
 from leadline.app.jobs.event_log import describe_event
-from leadline.app.jobs.journal import job_events, open_journal
+from leadline.app.jobs.journal import open_journal
 from leadline.catalog.compare import compare_systems
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, Place, Policy
@@ -65,6 +65,11 @@ def test_jobs_of_the_slurm_at_hand_are_its_jobs_whatever_it_is_called():
     assert broken(job("a", Place("slurm", "batch")), at_hand=False) == []
 
 
+def events_of(key):
+    with open_journal() as journal:
+        return journal.events(job=key)
+
+
 def test_broken_jobs_are_announced_once_and_logged(monkeypatch, tmp_path):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path))
     assert announce_broken_jobs(CHANGE) == (), "there is no journal"
@@ -74,7 +79,7 @@ def test_broken_jobs_are_announced_once_and_logged(monkeypatch, tmp_path):
         journal.write(attempts=waiting.attempts)
     (dry,) = announce_broken_jobs(CHANGE, write=False)
     assert dry.sentence == f"job a: train {WHY_SHORT}; run leadline cancel a, and submit it with another request"
-    assert [event.kind for event in job_events("a")[1]] == [EventKind.HANDED_OVER]
+    assert [event.kind for event in events_of("a")] == [EventKind.HANDED_OVER]
     assert (dry,) == announce_broken_jobs(CHANGE)
-    assert describe_event(job_events("a")[1][-1])[0] == f"reef changed: train {WHY_SHORT}"
+    assert describe_event(events_of("a")[-1])[0] == f"reef changed: train {WHY_SHORT}"
     assert announce_broken_jobs(compare_systems(AFTER, AFTER)) == ()

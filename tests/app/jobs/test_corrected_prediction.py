@@ -5,20 +5,20 @@ import sys
 import pytest
 
 from leadline.app.composition import toolbox
-from leadline.app.jobs.job_request import JobRequest, build_job_spec, predict_job
+from leadline.app.jobs.job_request import JobRequest, build_job_spec, predict_job, resolve_request
 from leadline.app.jobs.journal import submit_jobs
 from leadline.app.jobs.plane_advisor import PlaneAdvisor
-from leadline.app.jobs.submit import PlaneOptions, prepare_submission
 from leadline.app.models.retrain import CORRECTED_TAG, retrain
 from leadline.app.settings import data_dir, history_path
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt
+from leadline.core.plane import Attempt, Place
 from leadline.core.runs import Measurement, Run
 from leadline.execution.plane.advisor import EndedAttempt
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.shipped_files import shipped_live_table
 
 PLACE, SLOWER = "Pitzer:gpu", 3.0
+AT = Place("Pitzer", "gpu")
 COMMAND = (sys.executable, "train.py")
 TRAIN = """
 import torch
@@ -43,9 +43,7 @@ def own_folder(monkeypatch, tmp_path):
 
 
 def prepared():
-    return prepare_submission(
-        COMMAND, [PLACE], JobRequest(account="A", gpus=1, cores=4), PlaneOptions(), toolbox()
-    ).submission
+    return resolve_request(JobRequest(COMMAND, (PLACE,), account="A", gpus=1, cores=4), toolbox())
 
 
 def keep(told, count=30):
@@ -53,7 +51,7 @@ def keep(told, count=30):
 
     def run(at):
         took_s = told.elapsed_s.point * SLOWER * (1 + 0.01 * (at % 5 - 2))
-        return Run(f"r{at}", build_job_spec(COMMAND, PLACE, JobRequest(gpus=1)), JobState.COMPLETED,
+        return Run(f"r{at}", build_job_spec(JobRequest(COMMAND, gpus=1), AT), JobState.COMPLETED,
                    f"2026-01-{at + 1:02}T10:00:00Z", predicted=told,
                    measured={"elapsed_s": Measurement(took_s, "s", "test")})  # fmt: skip
 
@@ -78,11 +76,11 @@ def test_earlier_runs_correct_the_request_and_the_run_records_the_factor():
 
 
 def test_other_jobs_are_not_corrected_and_a_damaged_correction_is_reported():
-    keep(predict_job(PLACE, COMMAND, toolbox(), gpus=1).estimate)
+    keep(predict_job(AT, COMMAND, toolbox(), name="train", gpus=1).estimate)
     retrain(folder=data_dir())
-    assert predict_job(PLACE, COMMAND, toolbox(), gpus=1, name="another").tags == {}
+    assert predict_job(AT, COMMAND, toolbox(), gpus=1, name="another").tags == {}
     for path in (data_dir() / "corrections").iterdir():
         path.write_bytes(b"no archive")
-    found = predict_job(PLACE, COMMAND, toolbox(), gpus=1)
-    assert found.tags == {}
-    assert "not corrected by earlier runs" in found.estimate.notes[-1]
+    prediction = predict_job(AT, COMMAND, toolbox(), name="train", gpus=1)
+    assert prediction.tags == {}
+    assert "not corrected by earlier runs" in prediction.estimate.notes[-1]

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from leadline.app.composition import toolbox
-from leadline.app.jobs.job_request import JobRequest, build_job_spec, infer_request, render_batch_script
+from leadline.app.jobs.job_request import JobRequest, infer_request, read_command, resolve_request
+from leadline.app.jobs.schedulers import resolve_job_targets
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.units import GIB
 
@@ -39,7 +40,11 @@ def script(tmp_path):
 
 
 def filled(request, place, *command):
-    return infer_request(request, command or ("./job",), place, toolbox())
+    request, (target,) = (
+        replace(request, subject=command or ("./job",)),
+        resolve_job_targets([place], toolbox().catalog),
+    )
+    return infer_request(request, read_command(request.subject), target, toolbox())
 
 
 def test_a_gpu_partition_gives_one_gpu_by_default():
@@ -85,9 +90,9 @@ def test_a_launcher_asks_for_a_gpu_a_process_on_its_own_nodes(script):
 
 def test_more_processes_than_a_node_has_gpus_are_refused_by_the_script(script):
     words = ("torchrun", "--nproc_per_node=4", script)
-    request = filled(SAID, "Pitzer:gpu", *words).request
+    request = replace(SAID, subject=words, on=("Pitzer:gpu",), account="A")
     with pytest.raises(InvalidInput, match="4 GPUs a node are not available in partition gpu: it has at most 2"):
-        render_batch_script(build_job_spec(words, "Pitzer:gpu", request), toolbox().catalog)
+        resolve_request(request, toolbox())
 
 
 def test_a_command_that_cannot_be_predicted_leaves_the_rest_to_the_site():

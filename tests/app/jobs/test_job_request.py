@@ -6,11 +6,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from leadline.app.estimate.estimate import Toolbox
 from leadline.app.jobs.history import compare_run, export_runs, list_runs, show_run
-from leadline.app.jobs.job_request import JobRequest, build_job_spec, raise_if_failed, render_batch_script, run_locally
+from leadline.app.jobs.job_request import JobRequest, build_job_spec, resolve_request
+from leadline.app.jobs.schedulers import find_partition, resolve_job_targets
+from leadline.app.jobs.submit import raise_if_failed, run_locally
 from leadline.core.errors import InvalidInput, JobFailed, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
-from leadline.core.jobs import JobState
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.plane import Place
 from leadline.core.systems import NodeType, Partition, SubmitRules, System
 from leadline.core.units import GIB
 
@@ -48,22 +52,24 @@ def own_folder(monkeypatch, tmp_path):
 
 
 def test_a_command_becomes_a_job_named_after_its_script():
-    spec = build_job_spec(["python", "runs/train.py", "--x"], "Pitzer:gpu", JobRequest(account="A", gpus=2, cores=8))
+    spec = build_job_spec(
+        JobRequest(("python", "runs/train.py", "--x"), account="A", gpus=2, cores=8), Place("Pitzer", "gpu")
+    )
     assert spec.name == "train"
     assert (spec.system, spec.partition, spec.account) == ("Pitzer", "gpu", "A")
     assert (spec.resources.gpus_per_node, spec.resources.cores_per_task) == (2, 8)
 
 
 def test_gpus_are_spread_over_the_nodes_or_refused():
-    assert build_job_spec(["x"], "slurm", JobRequest(nodes=2, gpus=8)).resources.gpus_per_node == 4
+    assert build_job_spec(JobRequest(("x",), nodes=2, gpus=8)).resources.gpus_per_node == 4
     with pytest.raises(InvalidInput, match="3 GPUs do not divide evenly over 2 nodes"):
-        build_job_spec(["x"], "slurm", JobRequest(nodes=2, gpus=3))
+        build_job_spec(JobRequest(("x",), nodes=2, gpus=3))
 
 
 def test_a_workload_file_brings_its_command_and_its_gpus(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text('command = "python train.py --lr {lr}"\ngpus = 2\n[parameters]\nlr = 0.1\n')
-    spec = build_job_spec([str(path)], "slurm", JobRequest())
+    spec = build_job_spec(JobRequest((str(path),)))
     assert spec.command == ("python", "train.py", "--lr", "0.1")
     assert spec.resources.gpus_per_node == 2
 
@@ -78,31 +84,38 @@ def test_a_workload_file_brings_its_command_and_its_gpus(tmp_path):
 )
 def test_a_request_out_of_range_is_refused(request_, reason):
     with pytest.raises(InvalidInput, match=f"{reason}, but it must be at least"):
-        build_job_spec(["x"], "local", request_)
+        build_job_spec(replace(request_, subject=("x",)))
 
 
-def test_the_script_follows_the_rules_of_the_system_named():
-    request = JobRequest(account="PAS1", gpus=1, memory_bytes=GIB, walltime_s=60.0)
-    script = render_batch_script(build_job_spec(["x"], "Pitzer:gpu", request), OneSystem())
-    assert "#SBATCH --partition=gpu\n" in script
-    assert "#SBATCH --gpus-per-node=1\n" in script
+def test_the_job_follows_the_rules_of_the_system_named():
+    request = JobRequest(("x",), ("Pitzer:gpu",), account="PAS1", gpus=1, cores=1, memory_bytes=GIB, walltime_s=60.0)
+    tools = Toolbox(OneSystem(), {}, None)
+    submission = resolve_request(request, tools)
+    assert (submission.spec.partition, submission.spec.resources.gpus_per_node) == ("gpu", 1)
     with pytest.raises(InvalidInput, match="Pitzer:gpu accepts no job without --account"):
-        render_batch_script(build_job_spec(["x"], "Pitzer:gpu", replace(request, account=None)), OneSystem())
+        resolve_request(replace(request, account=None), tools)
 
 
-def test_a_place_without_slurm_or_without_partition_is_refused():
-    with pytest.raises(InvalidInput, match="EC2 does not use Slurm"):
-        render_batch_script(build_job_spec(["x"], "EC2:gpu", JobRequest()), OneSystem())
+def test_a_place_without_a_scheduler_or_without_a_partition_is_refused():
+    with pytest.raises(InvalidInput, match=r"EC2 has no supported scheduler \(none\)"):
+        resolve_job_targets(["EC2:gpu"], OneSystem())
     with pytest.raises(InvalidInput, match="write Pitzer:PARTITION, one of gpu"):
-        render_batch_script(build_job_spec(["x"], "Pitzer", JobRequest()), OneSystem())
+        resolve_job_targets(["Pitzer"], OneSystem())
+
+
+def test_a_campaign_names_a_partition_of_a_slurm_system():
+    spec = JobSpec("x", ("x",), ResourceSpec())
+    assert find_partition(replace(spec, system="Pitzer", partition="gpu"), OneSystem()).name == "gpu"
+    with pytest.raises(InvalidInput, match="EC2 does not use Slurm"):
+        find_partition(replace(spec, system="EC2", partition="gpu"), OneSystem())
     with pytest.raises(InvalidInput, match="no cluster given"):
-        render_batch_script(build_job_spec(["x"], "local", JobRequest()), OneSystem())
+        find_partition(spec, OneSystem())
     with pytest.raises(UnknownName, match="unknown system 'Pitzer'"):
-        render_batch_script(build_job_spec(["x"], "Pitzer:gpu", JobRequest()))
+        find_partition(replace(spec, system="Pitzer"), None)
 
 
 def test_a_run_enters_the_history_beside_its_prediction():
-    run = run_locally(build_job_spec(SLEEP, "local", JobRequest()), predicted=PREDICTED)
+    run = run_locally(build_job_spec(JobRequest(SLEEP)), predicted=PREDICTED)
     assert show_run(run.id) == run
     time, memory = compare_run(run)
     assert time.measured == run.measured["elapsed_s"].value
@@ -113,9 +126,7 @@ def test_a_run_enters_the_history_beside_its_prediction():
 
 
 def test_a_run_that_was_cut_off_has_no_error_but_a_lower_bound():
-    run = run_locally(
-        build_job_spec(["sleep", "60"], "local", replace(JobRequest(), walltime_s=1.0)), predicted=PREDICTED
-    )
+    run = run_locally(build_job_spec(JobRequest(("sleep", "60"), walltime_s=1.0)), predicted=PREDICTED)
     assert run.state is JobState.TIMEOUT
     assert all(one.error is None and one.within is None and one.lower_bound for one in compare_run(run))
     with pytest.raises(JobFailed, match="ended TIMEOUT"):
@@ -124,12 +135,12 @@ def test_a_run_that_was_cut_off_has_no_error_but_a_lower_bound():
 
 def test_a_command_that_cannot_start_leaves_no_trace():
     with pytest.raises(InvalidInput, match="there is no such program"):
-        run_locally(build_job_spec(["no-such-program"], "local", JobRequest()))
+        run_locally(build_job_spec(JobRequest(("no-such-program",))))
     assert list_runs() == ()
 
 
 def test_the_history_is_exported_with_a_line_a_run():
-    run_locally(build_job_spec(SLEEP, "local", JobRequest(name="nap")))
+    run_locally(build_job_spec(JobRequest(SLEEP, name="nap")))
     header, line = export_runs("csv").splitlines()
     assert line.split(",")[header.split(",").index("name")] == "nap"
     assert '"schema": "leadline.history/1"' in export_runs("json")

@@ -117,11 +117,16 @@ def test_the_time_on_other_nodes_is_known_only_if_predicted():
 
 def test_nodes_of_one_type_are_alike_even_with_an_unknown_processor():
     unknown, again = NodeType("n", cores=64), NodeType("n", cores=64, memory_bytes=GIB)
-    assert have_same_hardware(unknown, again, at_home=True)
-    assert not have_same_hardware(unknown, again)
-    assert not have_same_hardware(unknown, replace(again, name="m"), at_home=True)
-    assert not have_same_hardware(*[NodeType(UNLISTED_NODES, cores=64)] * 2, at_home=True)
-    assert have_same_hardware(NODE, replace(LARGE, name="x"))
+    assert alike(unknown, again, at_home=True)
+    assert not alike(unknown, again)
+    assert not alike(unknown, replace(again, name="m"), at_home=True)
+    assert not alike(*[NodeType(UNLISTED_NODES, cores=64)] * 2, at_home=True)
+    assert alike(NODE, replace(LARGE, name="x"))
+    assert not have_same_hardware(Partition("p", unknown), None)
+
+
+def alike(first, second, **more):
+    return have_same_hardware(Partition("p", first), Partition("q", second), **more)
 
 
 def test_a_job_that_ran_out_of_host_memory_moves_to_where_its_need_is_met():

@@ -6,9 +6,11 @@ import pytest
 
 from leadline.app import settings
 from leadline.app.composition import toolbox
-from leadline.app.jobs.job_request import JobRequest
+from leadline.app.jobs.job_request import JobRequest, resolve_request
 from leadline.app.jobs.journal import JobSubmission, submit_jobs
-from leadline.app.jobs.submit import PlaneOptions, build_policy, check_reachable, parse_places, prepare_submission
+from leadline.app.jobs.plane_options import PlaneOptions, build_policy
+from leadline.app.jobs.schedulers import check_at_hand, resolve_job_targets
+from leadline.app.jobs.submit import preview_submission
 from leadline.core.errors import InvalidInput, SchedulerUnreachable, UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import DependencyKind, Place, Policy
@@ -30,12 +32,14 @@ def reach(text):
     (settings.data_dir() / "reach.toml").write_text(text)
 
 
+def places_of(on):
+    return tuple(target.place for target in resolve_job_targets(on, toolbox().catalog))
+
+
 def test_places_have_the_names_of_the_catalog_or_of_the_users_own_file():
     reach('[systems.MyLab]\nhost = "lab"\nfolder = "/scratch/me"\nscheduler = "slurm"\n')
-    catalog = toolbox().catalog
-    assert (Place("Pitzer", "gpu"), Place("slurm", "a"), Place("local"), Place("MyLab", "b")) == (
-        parse_places(["pitzer:gpu", "Slurm:a", "LOCAL", "mylab:b"], catalog)
-    )
+    places = places_of(["pitzer:gpu", "Slurm:a", "LOCAL", "mylab:b"])
+    assert places == (Place("Pitzer", "gpu"), Place("slurm", "a"), Place("local"), Place("MyLab", "b"))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ def test_places_have_the_names_of_the_catalog_or_of_the_users_own_file():
 )
 def test_a_misspelt_place_is_named_with_near_ones(place, says):
     with pytest.raises(UnknownName, match=says):
-        parse_places([place], toolbox().catalog)
+        places_of([place])
 
 
 @pytest.mark.parametrize(
@@ -53,16 +57,18 @@ def test_a_misspelt_place_is_named_with_near_ones(place, says):
 )
 def test_a_place_that_cannot_be_is_refused(places, says):
     with pytest.raises(InvalidInput, match=says):
-        parse_places(places, toolbox().catalog)
+        places_of(places)
 
 
 def test_an_unreachable_target_is_refused_with_the_fix(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    catalog = toolbox().catalog
+    request = JobRequest(("./job",), ("Pitzer:gpu",), account="A")
     with pytest.raises(SchedulerUnreachable, match=r"no sbatch, .*reach\.toml.*--dry-run prints the script"):
-        check_reachable([Place("Pitzer", "gpu")], catalog)
+        resolve_request(request, toolbox(), at_hand=True)
+    assert resolve_request(request, toolbox()).spec.workdir is None
     reach('[systems.Pitzer]\nhost = "pitzer.osc.edu"\nfolder = "/fs/scratch/me"\n')
-    check_reachable([Place("Pitzer", "gpu"), Place("local")], catalog)
+    for target in resolve_job_targets(["Pitzer:gpu", "local"], toolbox().catalog):
+        check_at_hand(target)
 
 
 def test_terms_become_the_policy_in_seconds_and_moments():
@@ -105,10 +111,11 @@ def test_terms_that_cannot_be_are_refused_by_name(terms, says):
         build_policy(LOCAL, terms)
 
 
-def test_a_submission_has_the_current_folder_but_its_scripts_do_not(tmp_path):
-    terms = PlaneOptions(array="0-9:3", after_any=("ab12",))
-    prepared = prepare_submission(["./job"], ["slurm:batch", "local"], JobRequest(cores=2), terms, toolbox())
-    submission = prepared.submission
+def test_a_submission_has_the_current_folder_and_its_script_goes_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("leadline.app.jobs.schedulers.shutil.which", lambda command: f"/usr/bin/{command}")
+    options = PlaneOptions(array="0-9:3", after_any=("ab12",))
+    request = JobRequest(("./job",), ("slurm:batch", "local"), cores=2, options=options)
+    submission = resolve_request(request, toolbox())
     assert (submission.indices, submission.after, submission.after_kind) == (
         (0, 3, 6, 9),
         ("ab12",),
@@ -119,29 +126,34 @@ def test_a_submission_has_the_current_folder_but_its_scripts_do_not(tmp_path):
         submission.spec.system,
         submission.spec.partition,
     )
-    ((place, _, script),) = prepared.scripts
-    assert str(place) == "slurm:batch"
-    assert "cd --" not in script
+    on_slurm, here = preview_submission(submission)
+    assert (str(on_slurm.target.place), str(here.target.place)) == ("slurm:batch", "local")
+    assert f"\ncd -- {tmp_path}\n" in on_slurm.text.script
+    assert "--array=0,3,6,9" in on_slurm.text.argv
 
 
 def test_a_site_that_would_refuse_the_job_stops_the_submission():
+    request = JobRequest(("./job",), ("Pitzer:gpu",), cores=5000, gpus=1, memory_bytes=1, walltime_s=60.0)
     with pytest.raises(InvalidInput, match="are not available in partition"):
-        prepare_submission(
-            ["./job"],
-            ["Pitzer:gpu"],
-            JobRequest(cores=5000, gpus=1, memory_bytes=1, walltime_s=60.0),
-            PlaneOptions(),
-            toolbox(),
-        )
+        resolve_request(request, toolbox())
     with pytest.raises(InvalidInput, match="exclude each other"):
-        prepare_submission(["./job"], ["local"], JobRequest(), PlaneOptions(after=("a",), after_any=("b",)), toolbox())
+        resolve_request(JobRequest(("./job",), options=PlaneOptions(after=("a",), after_any=("b",))), toolbox())
+
+
+def test_a_scheduler_that_leadline_does_not_support_is_refused():
+    reach('[systems.MyLab]\nscheduler = "lsf"\n')
+    with pytest.raises(InvalidInput, match=r"MyLab has no supported scheduler \(lsf\)"):
+        places_of(["MyLab:b"])
 
 
 def test_a_system_over_ssh_is_left_its_own_folder():
-    reach('[systems.MyLab]\nhost = "lab"\nfolder = "/scratch/me"\nscheduler = "slurm"\n')
-    prepared = prepare_submission(["./job"], ["MyLab:b"], JobRequest(), PlaneOptions(), toolbox())
-    assert prepared.submission.spec.workdir is None
-    assert "#SBATCH --partition=b" in prepared.scripts[0][2]
+    reach('[systems.MyLab]\nhost = "no.such.host.invalid"\nfolder = "/scratch/me"\nscheduler = "slurm"\n')
+    submission = resolve_request(JobRequest(("./job",), ("MyLab:b",)), toolbox())
+    assert submission.spec.workdir is None
+    (preview,) = preview_submission(submission)
+    assert "#SBATCH --partition=b" in preview.text.script
+    assert "--chdir=/scratch/me" in preview.text.argv
+    assert "cannot be reached by ssh" in preview.text.caveat
 
 
 def test_replicas_need_the_measuring_wrapper():

@@ -30,10 +30,12 @@ def test_a_dry_run_prints_the_script_alone_and_writes_nothing(capsys, tmp_path):
         "train.py",
     ]
     assert main(words) == 0
-    script = capsys.readouterr().out
+    printed = capsys.readouterr()
+    script = printed.out
+    assert "note: submitted with sbatch --parsable --no-requeue --job-name=train-" in printed.err
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=train\n")
     assert "#SBATCH --mem=16384M\n#SBATCH --time=02:00:00\n" in script
-    assert script.endswith("exec python train.py\n")
+    assert "\npython train.py || code=$?\n" in script
     assert not (tmp_path / "data").exists()
 
 
@@ -123,7 +125,7 @@ def test_a_dry_run_prints_a_script_per_target_and_the_policy(capsys, tmp_path):
     assert "resumes from its checkpoint" in printed.err
     assert main(["submit", *words, "--dry-run", "--json", "--", "python", "train.py"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert [one["place"] for one in document["others"]] == ["slurm:long"]
+    assert [other["place"] for other in document["others"]] == ["slurm:long"]
     assert document["policy"]["copies"] == 2
     assert not (tmp_path / "data").exists()
 

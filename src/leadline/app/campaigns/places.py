@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from leadline.app.jobs.job_request import find_partition
+from leadline.app.jobs.schedulers import find_partition
 from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.campaigns.configurations import build_job
 from leadline.core.campaigns import Campaign, PlannedRun

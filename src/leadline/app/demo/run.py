@@ -8,7 +8,8 @@ from pathlib import Path
 from leadline.app.composition import reload_catalog, toolbox
 from leadline.app.estimate.estimate import EstimateAnswer, estimate
 from leadline.app.estimate.recommend import recommend
-from leadline.app.jobs.job_request import JobRequest, build_job_spec, raise_if_failed, run_locally
+from leadline.app.jobs.job_request import JobRequest, build_job_spec
+from leadline.app.jobs.submit import raise_if_failed, run_locally
 from leadline.app.machines.targets import LOCAL
 from leadline.app.machines.this_machine import calibrate
 from leadline.app.workloads.read import read_workload
@@ -62,7 +63,7 @@ def run_demo_job(name: str, say: Callable[[str], None], history: Path | None = N
     answer = estimate(workload, toolbox(), on=[LOCAL])
     recommendations = {site: recommend(workload, toolbox(), Constraints(), on=[site]) for site in DEMO_SYSTEMS}
     say(f"{name}: running it here, measured …")
-    spec = build_job_spec(command, LOCAL, JobRequest(name=name))
+    spec = build_job_spec(JobRequest(tuple(command), name=name))
     run = run_locally(spec, predicted=answer.estimates[0], output=sys.stderr.fileno(), history=history)
     raise_if_failed(run)
     return DemoJob(name, answer, recommendations, run)

@@ -27,14 +27,15 @@ class BackgroundTask(Generic[T]):
         return self._thread is not None
 
     def start(self, work: Callable[[], T]) -> None:
-        """Start a task.
+        """Start a task; the one before must have been fetched."""
 
-        Raises:
-            RuntimeError: another task is running.
-        """
-        if self.busy:
-            raise RuntimeError("a task is already running")
-        self._thread = Thread(target=self._run, args=(work,), daemon=True)
+        def run() -> None:
+            try:
+                self._outcomes.append(work())
+            except Exception as error:  # noqa: BLE001 - fetch() returns it
+                self._outcomes.append(error)
+
+        self._thread = Thread(target=run, daemon=True)
         self._thread.start()
 
     def fetch(self) -> T | Exception | None:
@@ -48,12 +49,6 @@ class BackgroundTask(Generic[T]):
         """Wait for the result, at most ``timeout_s``."""
         if self._thread is not None:
             self._thread.join(timeout_s)
-
-    def _run(self, work: Callable[[], T]) -> None:
-        try:
-            self._outcomes.append(work())
-        except Exception as error:  # noqa: BLE001 - fetch() returns it
-            self._outcomes.append(error)
 
 
 def run_in_process(module: str, question: object, *, timeout_s: float, runner: ProcessRunner = run_process) -> str:

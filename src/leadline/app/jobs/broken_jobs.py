@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from leadline.app.jobs.journal import open_journal, plane_dir
+from leadline.app.jobs.journal import journal_path, open_journal
 from leadline.app.machines.remotes import find_remote
 from leadline.app.machines.targets import ANY_SLURM
 from leadline.core.jobs import JobState, ResourceSpec
@@ -33,7 +33,7 @@ def announce_broken_jobs(change: SystemChange, *, write: bool = True) -> tuple[B
     Raises:
         LeadlineError: the journal cannot be read or written.
     """
-    if not (change.changes or change.before is None) or not (plane_dir() / "journal.sqlite").exists():
+    if not (change.changes or change.before is None) or not journal_path().exists():
         return ()
     with open_journal() as journal:
         broken = find_broken_jobs(change, journal.open_jobs(), at_hand=find_remote(ANY_SLURM).host is None)

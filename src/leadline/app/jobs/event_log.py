@@ -7,11 +7,10 @@ from datetime import datetime
 
 from leadline.app import settings
 from leadline.app.jobs.job_status import JobStatus, statuses_of
-from leadline.app.jobs.journal import find_jobs, open_journal
+from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, Policy
-from leadline.core.runs import Run
 from leadline.core.units import HOUR_S, format_bytes, format_duration
 from leadline.execution.clock import SystemClock, epoch_s
 from leadline.execution.plane.actor import attempt_elapsed_s
@@ -20,44 +19,23 @@ from leadline.history.sqlite import SqliteHistory
 EventDetails = Mapping[str, float | int | str | bool | None]
 
 _ACTIONS = {
-    Action.KEEP: "kept",
-    Action.SHRINK: "limit lowered",
-    Action.EXTEND: "longer limit requested",
-    Action.CHECKPOINT: "checkpointed, to resume in another attempt",
-    Action.RESUBMIT: "resubmitted",
-    Action.MOVE: "moved",
-    Action.BEGIN: "started",
-    Action.WITHDRAW: "withdrawn",
-    Action.GIVE_UP: "given up",
+    Action.KEEP: "kept", Action.SHRINK: "limit lowered", Action.EXTEND: "longer limit requested",
+    Action.CHECKPOINT: "checkpointed, to resume in another attempt", Action.RESUBMIT: "resubmitted",
+    Action.MOVE: "moved", Action.BEGIN: "started", Action.WITHDRAW: "withdrawn", Action.GIVE_UP: "given up",
     Action.FINISH: "finished",
-}
+}  # fmt: skip
 _LABELS = {
-    "elapsed_s": "elapsed",
-    "limit_s": "limit",
-    "total_s": "expected total",
-    "late": "probability of hitting the limit",
-    "remaining_wait_s": "expected remaining wait",
-    "spent_node_s": "used by all attempts",
-    "spent_cost": "cost of all attempts",
-    "walltime_s": "limit",
-    "memory_bytes_per_node": "memory per node",
-    "lasted_at_least_s": "lasted at least",
-    "needed_s": "limit needed",
-    "needed_at_least_bytes": "needs at least",
-    "needed_bytes": "memory needed",
-    "affordable_s": "affordable",
-    "here_s": "expected remaining time here",
-    "there_s": "expected remaining time there",
-    "avoid_node": "node to avoid",
-    "attempt": "attempts so far",
-    "gpu_memory_bytes": "GPU memory",
-    "host_memory_bytes": "memory",
-    "cpu_s": "CPU time",
-}
+    "elapsed_s": "elapsed", "limit_s": "limit", "total_s": "expected total", "walltime_s": "limit",
+    "late": "probability of hitting the limit", "remaining_wait_s": "expected remaining wait",
+    "spent_node_s": "used by all attempts", "spent_cost": "cost of all attempts",
+    "memory_bytes_per_node": "memory per node", "lasted_at_least_s": "lasted at least", "needed_s": "limit needed",
+    "needed_at_least_bytes": "needs at least", "needed_bytes": "memory needed", "affordable_s": "affordable",
+    "here_s": "expected remaining time here", "there_s": "expected remaining time there",
+    "avoid_node": "node to avoid", "attempt": "attempts so far", "gpu_memory_bytes": "GPU memory",
+    "host_memory_bytes": "memory", "cpu_s": "CPU time",
+}  # fmt: skip
 _HIDDEN = ("action", "why", "place", "state", "reason", "node")
 """Details that the sentence already has."""
-
-
 _REPORTED = ("host_memory_bytes", "gpu_memory_bytes", "gpu_utilisation", "cpu_utilisation")
 _SHARES = ("late", "risk", "gpu_utilisation", "cpu_utilisation")
 _UNITS: tuple[tuple[Callable[[str], bool], Callable[[float], str]], ...] = (
@@ -104,22 +82,19 @@ def format_detail(name: str, value: float | str | bool | None) -> str:
 
 def describe_request(request: ResourceSpec) -> str:
     """Return a request: ``2 nodes, 8 cores per task, 1 GPU per node, 16.0 GiB per node, at most 2h 00m``."""
-    parts = [f"{request.nodes} node{'s' if request.nodes > 1 else ''}"]
-    if request.tasks_per_node > 1:
-        parts.append(f"{request.tasks_per_node} tasks per node")
-    if request.cores_per_task:
-        parts.append(f"{request.cores_per_task} core{'s' if request.cores_per_task > 1 else ''} per task")
-    if request.gpus_per_node:
-        parts.append(f"{request.gpus_per_node} GPU{'s' if request.gpus_per_node > 1 else ''} per node")
-    if request.memory_bytes_per_node:
-        parts.append(f"{format_bytes(request.memory_bytes_per_node)} per node")
+    tasks, memory = request.tasks_per_node, request.memory_bytes_per_node
+    parts = [_count(request.nodes, "node")]
+    parts += [f"{tasks} tasks per node"] if tasks > 1 else []
+    parts += [f"{_count(request.cores_per_task, 'core')} per task"] if request.cores_per_task else []
+    parts += [f"{_count(request.gpus_per_node, 'GPU')} per node"] if request.gpus_per_node else []
+    parts += [f"{format_bytes(memory)} per node"] if memory else []
     parts.append(f"at most {format_duration(request.walltime_s)}" if request.walltime_s else "no time limit")
     return ", ".join(parts)
 
 
 def describe_policy(policy: Policy) -> str:
     """Return the policy: ``up to 4 attempts; limits at a risk of 5 %``."""
-    parts = [f"up to {policy.attempts} attempt{'s' if policy.attempts > 1 else ''}"]
+    parts = [f"up to {_count(policy.attempts, 'attempt')}"]
     parts += [f"{policy.node_s / HOUR_S:.3g} node-hours in total"] if policy.node_s is not None else []
     parts += [f"a cost of {policy.cost:g} in total"] if policy.cost is not None else []
     parts.append(f"limits at a risk of {policy.risk:.0%}" if policy.resizes else "request never changed")
@@ -131,18 +106,13 @@ def describe_policy(policy: Policy) -> str:
     return "; ".join(parts)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}"
+
+
 def format_local_time(at: str, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     """Return a time in ISO 8601 as local time."""
     return datetime.fromisoformat(at).astimezone().strftime(form)
-
-
-def _describe_submission_to_plane(_: EventDetails) -> str:
-    return "submitted to the plane"
-
-
-def _describe_planned(details: EventDetails) -> str:
-    why = f": {details['why']}" if details.get("why") else ""
-    return f"to be submitted to {details.get('place')}{why}"
 
 
 def _describe_submitted(details: EventDetails) -> str:
@@ -158,7 +128,7 @@ def _describe_state(details: EventDetails) -> str:
         return f"waiting ({reason})" if reason else "waiting"
     if state == "RUNNING":
         return f"running on {node}" if node else "running"
-    return f"ended {state}{f': {reason}' if reason else ''}"
+    return f"ended {state}{_after_colon(reason)}"
 
 
 def _describe_progress(details: EventDetails) -> str:
@@ -181,26 +151,18 @@ def _describe_decision(details: EventDetails) -> str:
     action = details.get("action")
     text = _ACTIONS[Action(action)] if action in set(Action) else str(action)
     to = f" to {details['place']}" if details.get("place") and action == Action.MOVE else ""
-    return f"{text}{to}: {details.get('why')}" if details.get("why") else f"{text}{to}"
+    return f"{text}{to}{_after_colon(details.get('why'))}"
 
 
 def _describe_fault(details: EventDetails) -> str:
     why = details.get("why") or "no reason given"
-    if details.get("changed"):
-        return f"{details['changed']} changed: {why}"
-    if details.get("system"):
-        return f"{details['system']} does not answer: {why}"
-    if details.get("asked"):
-        return f"the scheduler refused to {details['asked']} the limit: {why}"
-    return f"{details['place']} refused the job: {why}" if details.get("place") else f"refused: {why}"
-
-
-def _describe_poll(details: EventDetails) -> str:
-    return f"{details.get('system')} answers again"
-
-
-def _describe_cancel(_: EventDetails) -> str:
-    return "cancelled by the user"
+    for name, form in (
+        ("changed", "{} changed"), ("system", "{} does not answer"),
+        ("asked", "the scheduler refused to {} the limit"), ("place", "{} refused the job"),
+    ):  # fmt: skip
+        if details.get(name):
+            return f"{form.format(details[name])}: {why}"
+    return f"refused: {why}"
 
 
 def _describe_settled(details: EventDetails) -> str:
@@ -222,23 +184,27 @@ def _describe_staged(details: EventDetails) -> str:
     return f"checkpoint {copied}: {format_detail('moved_bytes', details['moved_bytes'])}{took}"
 
 
+def _after_colon(text: object) -> str:
+    return f": {text}" if text else ""
+
+
 def _plain_name(name: str) -> str:
     for unit in ("_node_s", "_bytes", "_s"):
         name = name.removesuffix(unit)
     return name.replace("_", " ")
 
 
-_DESCRIPTIONS = {
-    EventKind.HANDED_OVER: _describe_submission_to_plane,
-    EventKind.NOTED: _describe_planned,
+_DESCRIPTIONS: dict[EventKind, Callable[[EventDetails], str]] = {
+    EventKind.HANDED_OVER: lambda _: "submitted to the plane",
+    EventKind.NOTED: lambda details: f"to be submitted to {details.get('place')}{_after_colon(details.get('why'))}",
     EventKind.STAGED: _describe_staged,
     EventKind.SUBMITTED: _describe_submitted,
     EventKind.STATE: _describe_state,
     EventKind.PROGRESS: _describe_progress,
-    EventKind.POLL: _describe_poll,
+    EventKind.POLL: lambda details: f"{details.get('system')} answers again",
     EventKind.DECISION: _describe_decision,
     EventKind.FAULT: _describe_fault,
-    EventKind.CANCEL: _describe_cancel,
+    EventKind.CANCEL: lambda _: "cancelled by the user",
     EventKind.SETTLED: _describe_settled,
     EventKind.LEARNED: _describe_retraining,
 }
@@ -290,6 +256,7 @@ class EventLog:
     used: tuple[AttemptUsage, ...]
 
 
+@keep_journal_open()
 def read_event_log(name: str, *, full: bool = False) -> EventLog:
     """Return the event log of one job; ``full`` includes every progress report and every decision to keep a job.
 
@@ -304,7 +271,10 @@ def read_event_log(name: str, *, full: bool = False) -> EventLog:
         outages = [event for event in journal.outage_events() if _affects(event, job, now_s)]
     numbers = {attempt.key: attempt.number for attempt in job.attempts}
     all_events = sorted((*events, *outages), key=lambda event: event.number)
-    logged = [_log_event(event, numbers) for event in all_events]
+    logged = [
+        LoggedEvent(event.at, event.kind.value, numbers.get(event.attempt), *describe_event(event), dict(event.details))
+        for event in all_events
+    ]
     return EventLog(
         statuses_of([job], now_s)[0],
         job,
@@ -335,11 +305,6 @@ def _affects(event: JournalEvent, job: Job, now_s: float) -> bool:
     )
 
 
-def _log_event(event: JournalEvent, numbers: dict[str, int]) -> LoggedEvent:
-    says, because = describe_event(event)
-    return LoggedEvent(event.at, event.kind.value, numbers.get(event.attempt), says, because, dict(event.details))
-
-
 def _shortened(logged: Iterable[LoggedEvent]) -> list[LoggedEvent]:
     """Keep only the last of repeated progress reports and keep decisions between two other events."""
     kept: list[LoggedEvent] = []
@@ -368,11 +333,14 @@ def _deduplication_key(event: LoggedEvent) -> tuple[object, ...] | None:
 
 
 def _attempt_usage(attempt: Attempt, events: Sequence[JournalEvent], now_s: float) -> AttemptUsage:
-    """Return an attempt's use, from the history or its last report."""
+    """Return an attempt's use, from its run in the history, or else from its last report."""
     submitted, began = attempt.submitted_at or attempt.noted_at, attempt.started_at
     until_s = epoch_s(began or attempt.ended_at or "") if began or attempt.ended_at else now_s
     waited_s = max(0.0, until_s - epoch_s(submitted)) if submitted else None
-    run = _run_of(attempt)
+    try:
+        run = SqliteHistory(settings.history_path()).get(attempt.key) if attempt.recorded else None
+    except UnknownName:
+        run = None
     if run is not None:
         measured = {name: value.value for name, value in run.measured.items()}
     else:
@@ -382,11 +350,3 @@ def _attempt_usage(attempt: Attempt, events: Sequence[JournalEvent], now_s: floa
         last = reports[-1] if reports else {}
         measured = {name: float(value) for name, value in last.items() if isinstance(value, int | float)}
     return AttemptUsage(attempt.number, waited_s, attempt_elapsed_s(attempt, now_s) if began else None, measured)
-
-
-def _run_of(attempt: Attempt) -> Run | None:
-    """Return the attempt's run in the history."""
-    try:
-        return SqliteHistory(settings.history_path()).get(attempt.key) if attempt.recorded else None
-    except UnknownName:
-        return None

@@ -18,8 +18,7 @@ class RunComparison:
     """One quantity, predicted and measured; ``None`` where unknown.
 
     ``error`` is (predicted - measured) ÷ measured, and ``within`` is true if the measurement lies in the interval.
-    Both are
-    ``None`` for a run that was cut off, whose measurements are lower bounds.
+    Both are ``None`` for a run that was cut off, whose measurements are lower bounds.
     """
 
     quantity: str

@@ -1,12 +1,12 @@
 """Run the plane inside a command that waits for its jobs, if no other process runs it."""
 
 import signal
-import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from leadline.app.composition import user_catalog
 from leadline.app.jobs.journal import plane_dir, plane_lock
@@ -18,42 +18,6 @@ if TYPE_CHECKING:
     from leadline.execution.plane.engine import Plane
 
 
-class Interrupts(AbstractContextManager["Interrupts"]):
-    """Context in which the first SIGINT or SIGTERM only sets a flag; a second one ends the process as usual."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self._previous_handlers: dict[int, object] = {}
-
-    @property
-    def received(self) -> bool:
-        """Return whether a signal arrived."""
-        return self._event.is_set()
-
-    def wait(self, duration_s: float) -> None:
-        """Sleep, but wake up at a signal."""
-        self._event.wait(duration_s)
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous_handlers[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
-        self._event.set()
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, before in self._previous_handlers.items():
-            signal.signal(number, before)  # type: ignore[arg-type]
-        self._previous_handlers = {}
-
-
 LOOK_S = 1.0
 """Interval between looks at the journal while another process runs the plane."""
 RETRY_S = 5.0
@@ -61,25 +25,39 @@ RETRY_S = 5.0
 LOG_LINES = 20
 
 
-class InlinePlane(AbstractContextManager["InlinePlane"]):
+@contextmanager
+def interrupts() -> Iterator[Event]:
+    """Yield an event that the first SIGINT or SIGTERM sets; a second one ends the process as usual."""
+    received = Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def on_signal(_signal: int, _frame: FrameType | None) -> None:
+        received.set()
+        restore()
+
+    for number in before:
+        signal.signal(number, on_signal)
+    try:
+        yield received
+    finally:
+        restore()
+
+
+class InlinePlane(ExitStack):
     """The plane, stepped by this process while it holds the lock.
 
     ``report`` is called when the journal cannot be written, and with results of retraining.
     """
 
     def __init__(self, report: Callable[[str], None] = lambda _: None) -> None:
+        super().__init__()
         self._report = report
-        self._stack = ExitStack()
         self._plane: Plane | None = None
         self._last_try_s = -RETRY_S
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     @property
     def runs_plane(self) -> bool:
@@ -98,7 +76,7 @@ class InlinePlane(AbstractContextManager["InlinePlane"]):
             from leadline.app.jobs.plane import hold_plane  # noqa: PLC0415 - see above
 
             self._last_try_s = time.monotonic()
-            self._plane = self._stack.enter_context(hold_plane(user_catalog(), report=self._report))
+            self._plane = self.enter_context(hold_plane(user_catalog(), report=self._report))
         if self._plane is None:
             return LOOK_S
         return min(self._plane.try_step(self._report), LOOK_S)
@@ -127,14 +105,8 @@ def read_log_tail(attempt: Attempt, limit: int = LOG_LINES) -> tuple[str, ...]:
     """Return the last lines of an attempt's output; empty if its system is unreachable."""
     from leadline.app.jobs.schedulers import build_scheduler, close_scheduler  # noqa: PLC0415 - loaded on use
 
-    try:
+    with ExitStack() as opened, suppress(LeadlineError):
         scheduler = build_scheduler(attempt.place.system, user_catalog(), plane_dir())
-    except LeadlineError:
-        return ()
-    try:
-        tails = scheduler.log_tails([attempt.key])
-    except LeadlineError:
-        return ()
-    finally:
-        close_scheduler(scheduler)
-    return tuple(tails.get(attempt.key, "").splitlines()[-limit:])
+        opened.callback(close_scheduler, scheduler)
+        return tuple(scheduler.log_tails([attempt.key]).get(attempt.key, "").splitlines()[-limit:])
+    return ()

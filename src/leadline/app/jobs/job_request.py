@@ -1,68 +1,63 @@
-"""A job request: its batch script, its prediction, and the resources that the user left open."""
+"""A job request, and its resolution: the command, the targets, and the resources that the user left open."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from leadline.app import settings
 from leadline.app.estimate.estimate import DEFAULT_RISK, Toolbox, estimate
+from leadline.app.jobs.journal import JobSubmission
+from leadline.app.jobs.plane_options import PlaneOptions, build_policy, parse_array_indices
+from leadline.app.jobs.schedulers import JobTarget, check_at_hand, resolve_job_targets
 from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import count_launched_processes, read_workload
-from leadline.core.errors import InvalidInput, JobFailed, LeadlineError, UnknownName
+from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate
-from leadline.core.jobs import JobSpec, JobState, ResourceSpec
-from leadline.core.ports import Catalog
-from leadline.core.runs import Run
-from leadline.core.systems import Partition, System
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import DependencyKind, Place
+from leadline.core.systems import Partition
 from leadline.core.units import format_bytes, format_clock
-from leadline.execution.launch import run_local
-from leadline.execution.schedulers.slurm.script import render_script
-from leadline.history.sqlite import SqliteHistory
+from leadline.execution.schedulers.slurm.script import directives
 from leadline.recommendation.requests import request_for_estimate
 
+LOCAL_PLACE = Place(LOCAL)
 
-def render_batch_script(spec: JobSpec, catalog: Catalog | None = None) -> str:
-    """Return the batch script that the site of ``spec`` accepts.
 
-    Raises:
-        UnknownName: unknown system or partition.
-        InvalidInput: the site would refuse the job, or does not use Slurm.
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """The user's request; ``None`` is inferred, or left to the site.
+
+    Attributes:
+        subject: a command, or a workload file with one.
+        on: targets, the preferred one first: ``local``, ``SYSTEM:PARTITION``, or ``slurm[:PARTITION]`` for a cluster
+            that the catalog does not know.
+        gpus: GPUs of the whole job.
+        options: options for the plane.
     """
-    return render_script(spec, find_partition(spec, catalog))
+
+    subject: tuple[str, ...] = ()
+    on: tuple[str, ...] = (LOCAL,)
+    account: str | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    walltime_s: float | None = None
+    least_walltime_s: float | None = None
+    name: str = ""
+    workdir: str | None = None
+    setup: tuple[str, ...] = ()
+    options: PlaneOptions = field(default_factory=PlaneOptions)
 
 
-def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
-    """Return the partition that ``spec`` names; ``None`` for a Slurm cluster that the catalog does not know."""
-    if spec.system is None:
-        raise InvalidInput("no cluster given: add --on SYSTEM:PARTITION, or --on slurm")
-    if spec.system.casefold() == ANY_SLURM:
-        return None
-    if catalog is None:
-        raise UnknownName(
-            "system", spec.system, [LOCAL, ANY_SLURM], fix="without a catalog, only local and slurm are known"
-        )
-    system = find_system(spec.system, catalog)
-    if system.scheduler.casefold() != "slurm":
-        raise InvalidInput(
-            f"{system.name} does not use Slurm (scheduler: {system.scheduler or 'none'}), so there is "
-            "no batch script: name a Slurm system, or run here with --on local"
-        )
-    if spec.partition is None:
-        names = ", ".join(partition.name for partition in system.partitions)
-        raise InvalidInput(f"{system.name} has several partitions: write {system.name}:PARTITION, one of {names}")
-    return system.partition(spec.partition)
+@dataclass(frozen=True, slots=True)
+class JobCommand:
+    """The command of a request, its name, and the GPUs of its workload file (0 without)."""
 
-
-def find_system(name: str, catalog: Catalog) -> System:
-    """Return the system; the error for an unknown one also suggests ``local`` and ``slurm``."""
-    try:
-        return catalog.system(name)
-    except UnknownName as error:
-        names = [LOCAL, ANY_SLURM, *(system.name for system in catalog.systems())]
-        fix = "leadline systems list shows the systems; slurm[:PARTITION] is any other Slurm cluster"
-        raise UnknownName("system", name, names, fix=fix) from error
+    words: tuple[str, ...]
+    name: str
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,87 +69,94 @@ class JobPrediction:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-def predict_job(
-    place: str, subject: Sequence[str], tools: Toolbox, *, gpus: int | None = None, name: str = ""
-) -> JobPrediction:
-    """Return the prediction for a job at ``place`` (this machine: ``local``), corrected by its earlier runs.
+@dataclass(frozen=True, slots=True)
+class InferredRequest:
+    """A request with its open resources inferred, a sentence for each, and the prediction behind them."""
 
-    ``name`` is the user's name of the job, which identifies its runs.
-    """
-    if len(subject) == 1 and not subject[0].endswith(".toml"):
-        return JobPrediction(reason=f"{subject[0]!r} is not a Python command, and only those can be predicted")
-    try:
-        prediction = estimate(read_workload(subject, WorkloadOptions(gpus=gpus)), tools, on=[place]).estimates[0]
-        job_name = name or _command_of(subject)[1]
-    except LeadlineError as error:
-        return JobPrediction(reason=str(error))
-    from leadline.app.models.retrain import correct_estimate  # noqa: PLC0415 - numpy loads on use
-
-    try:
-        corrected_estimate, tags = correct_estimate(prediction, job_name)
-    except LeadlineError as error:
-        return JobPrediction(replace(prediction, notes=(*prediction.notes, f"not corrected by earlier runs: {error}")))
-    return JobPrediction(corrected_estimate, tags=tags)
+    request: JobRequest
+    notes: tuple[str, ...] = ()
+    prediction: JobPrediction = field(default_factory=JobPrediction)
 
 
-def run_locally(
-    spec: JobSpec,
-    *,
-    predicted: Estimate | None = None,
-    parameters: dict[str, int | float | str] | None = None,
-    tags: dict[str, str] | None = None,
-    on_progress: Callable[[str], None] = lambda _: None,
-    output: int | None = None,
-    history: Path | None = None,
-) -> Run:
-    """Run the job on this machine under the measuring wrapper, and add the run with its prediction to the history.
+def resolve_request(request: JobRequest, tools: Toolbox, *, at_hand: bool = False) -> JobSubmission:
+    """Return the job, the policy and the targets of a request, with open resources inferred for the first target.
+
+    A dry run and a submission both take the result, so they cannot differ. With ``at_hand``, a target that this
+    machine cannot submit to is refused, without contacting it.
 
     Raises:
-        InvalidInput: the command cannot be started; nothing is added to the history.
-        LeadlineError: the history cannot be read or written; raised before the job runs.
+        UnknownName: unknown system or partition.
+        InvalidInput: there is no command, a site would refuse the job, or an option is out of range.
+        SchedulerUnreachable: the commands of a target are not on this machine.
     """
-    store = SqliteHistory(history or settings.history_path())
-    # An unreadable history must fail now, and not after hours of running.
-    next(iter(store.runs(limit=1)), None)
-    settings.require_writable(settings.runs_dir())
-    run = run_local(spec, folder=settings.runs_dir(), on_progress=on_progress, output=output)
-    run = replace(run, predicted=predicted, parameters=parameters or {}, tags={**run.tags, **(tags or {})})
-    store.add(run)
-    return run
+    targets, options = resolve_job_targets(request.on, tools.catalog), request.options
+    if at_hand:
+        for target in targets:
+            check_at_hand(target)
+    policy = build_policy(tuple(target.place for target in targets), options)
+    indices = parse_array_indices(options.array) if options.array is not None else ()
+    if options.after and options.after_any:
+        raise InvalidInput("--after and --after-any exclude each other")
+    command = read_command(request.subject)
+    inferred = infer_request(request, command, targets[0], tools)
+    # The plane may run in another folder, so the current one is kept if a target has this machine's files.
+    workdir = request.workdir or (str(Path.cwd()) if any(target.at_hand for target in targets) else None)
+    spec = build_job_spec(replace(inferred.request, workdir=workdir), targets[0].place, command)
+    spec = replace(spec, watched=policy.measured)
+    for target in targets:
+        if target.kind == ANY_SLURM:
+            directives(replace(spec, system=target.place.system, partition=target.place.partition), target.partition)
+    return JobSubmission(
+        spec,
+        policy,
+        indices,
+        options.after_any or options.after,
+        DependencyKind.ANY if options.after_any else DependencyKind.OK,
+        inferred.prediction.estimate,
+        tags=inferred.prediction.tags,
+        targets=targets,
+        notes=inferred.notes,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """The user's request; ``None`` is inferred, or left to the site. ``gpus`` counts the whole job."""
+def read_command(subject: Sequence[str]) -> JobCommand:
+    """Return the command of a request, or of its workload file.
 
-    account: str | None = None
-    nodes: int | None = None
-    gpus: int | None = None
-    cores: int | None = None
-    memory_bytes: int | None = None
-    walltime_s: float | None = None
-    least_walltime_s: float | None = None
-    name: str = ""
-    workdir: str | None = None
-    setup: tuple[str, ...] = ()
+    Raises:
+        InvalidInput: there is none.
+    """
+    if not subject:
+        raise InvalidInput("no command given: put it after --, as in -- python train.py")
+    if not _is_workload_file(subject):
+        return JobCommand(tuple(subject), _name_of(subject))
+    workload = read_workload(subject)
+    if not workload.model.argv:
+        raise InvalidInput(
+            f"{subject[0]} has a model ({workload.model.reference}) but no command to run: replace "
+            'model with command = "python train.py"'
+        )
+    gpus = 0 if "gpus" in workload.defaulted else workload.gpus
+    return JobCommand(workload.model.argv, workload.name or _name_of(workload.model.argv), gpus)
 
 
-def build_job_spec(subject: Sequence[str], place: str, request: JobRequest) -> JobSpec:
-    """Return the job of a workload file or a command, for ``place``.
-
-    ``place`` is ``local``, ``SYSTEM:PARTITION``, or ``slurm[:PARTITION]`` for a cluster that the catalog does not
-    know.
+def build_job_spec(request: JobRequest, place: Place = LOCAL_PLACE, command: JobCommand | None = None) -> JobSpec:
+    """Return the job of a request at a place.
 
     Raises:
         InvalidInput: there is no command, or a resource is out of range or not divisible by the nodes.
     """
-    _check_request(request)
-    command, name, gpus = _command_of(subject)
+    for option, value, least in (
+        ("--nodes", request.nodes, 1), ("--gpus", request.gpus, 0), ("--cores", request.cores, 1),
+        ("--memory", request.memory_bytes, 1), ("--time", request.walltime_s, 1),
+        ("--time-min", request.least_walltime_s, 1),
+    ):  # fmt: skip
+        if value is not None and value < least:
+            raise InvalidInput(f"{option} is {value:g}, but it must be at least {least}")
+    command = command or read_command(request.subject)
     # 0 GPUs is a valid request, so None is the only missing value.
-    gpus = request.gpus if request.gpus is not None else gpus
-    system, _, partition = place.partition(":")
-    local = system.casefold() == LOCAL
-    nodes = request.nodes or 1
+    gpus, nodes = command.gpus if request.gpus is None else request.gpus, request.nodes or 1
+    if gpus % nodes:
+        raise InvalidInput(f"{gpus} GPUs do not divide evenly over {nodes} nodes: change --gpus or --nodes")
     resources = ResourceSpec(
         nodes=nodes,
         cores_per_task=request.cores,
@@ -163,175 +165,123 @@ def build_job_spec(subject: Sequence[str], place: str, request: JobRequest) -> J
         walltime_s=request.walltime_s,
         least_walltime_s=request.least_walltime_s,
     )
-    if gpus % nodes:
-        raise InvalidInput(f"{gpus} GPUs do not divide evenly over {nodes} nodes: change --gpus or --nodes")
     return JobSpec(
-        request.name or name,
-        command,
+        request.name or command.name,
+        command.words,
         resources,
-        system=None if local else system,
-        partition=partition or None,
+        system=None if place == LOCAL_PLACE else place.system,
+        partition=place.partition,
         account=request.account,
         workdir=request.workdir,
         setup=request.setup,
     )
 
 
-def _check_request(request: JobRequest) -> None:
-    for option, value, least in (
-        ("--nodes", request.nodes, 1),
-        ("--gpus", request.gpus, 0),
-        ("--cores", request.cores, 1),
-        ("--memory", request.memory_bytes, 1),
-        ("--time", request.walltime_s, 1),
-        ("--time-min", request.least_walltime_s, 1),
-    ):
-        if value is not None and value < least:
-            raise InvalidInput(f"{option} is {value:g}, but it must be at least {least}")
+def predict_job(
+    place: Place, subject: Sequence[str], tools: Toolbox, *, name: str, gpus: int | None = None
+) -> JobPrediction:
+    """Return the prediction for a job at a place, corrected by its earlier runs, which ``name`` identifies."""
+    if len(subject) == 1 and not _is_workload_file(subject):
+        return JobPrediction(reason=f"{subject[0]!r} is not a Python command, and only those can be predicted")
+    try:
+        prediction = estimate(read_workload(subject, WorkloadOptions(gpus=gpus)), tools, on=[str(place)]).estimates[0]
+    except LeadlineError as error:
+        return JobPrediction(reason=str(error))
+    from leadline.app.models.retrain import correct_estimate  # noqa: PLC0415 - numpy loads on use
+
+    try:
+        corrected_estimate, tags = correct_estimate(prediction, name)
+    except LeadlineError as error:
+        return JobPrediction(replace(prediction, notes=(*prediction.notes, f"not corrected by earlier runs: {error}")))
+    return JobPrediction(corrected_estimate, tags=tags)
 
 
-def _command_of(subject: Sequence[str]) -> tuple[tuple[str, ...], str, int]:
-    """Return the command, its name and the GPUs of its workload file (0 if it has none)."""
-    if not subject:
-        raise InvalidInput("no command given: put it after --, as in -- python train.py")
-    if len(subject) > 1 or not subject[0].endswith(".toml"):
-        return tuple(subject), _name_of(subject), 0
-    workload = read_workload(subject)
-    if not workload.model.argv:
-        raise InvalidInput(
-            f"{subject[0]} has a model ({workload.model.reference}) but no command to run: replace "
-            'model with command = "python train.py"'
+def infer_request(request: JobRequest, command: JobCommand, target: JobTarget, tools: Toolbox) -> InferredRequest:
+    """Return ``request`` with GPUs, nodes, cores, memory and walltime inferred for a target.
+
+    GPUs come from the workload file, else from the number of processes that the launcher starts; at least one on a
+    partition with GPUs, and all of a node that is given whole. Cores, memory and walltime are those of ``recommend``.
+    The user's own values stay. On this machine, and on a cluster whose rules are unknown, nothing is inferred.
+    """
+    partition = target.partition
+    if partition is None:
+        return _unchanged(request, command, target, tools) if target.kind == LOCAL else InferredRequest(request)
+    used_gpus, nodes, why = (request.gpus, 0, "") if request.gpus is not None else _gpus_of(command, target, partition)
+    per_node = partition.node.gpus if partition.node.device else 0
+    nodes = request.nodes or nodes or (max(1, math.ceil(used_gpus / per_node)) if per_node else 1)
+    gpus = max(used_gpus, per_node * nodes) if why and partition.rules.whole_nodes else used_gpus
+    with_gpus = replace(request, gpus=gpus, nodes=nodes)
+    notes: tuple[str, ...] = ()
+    if why and gpus:
+        notes = (f"requesting {gpus} GPU{'s' if gpus > 1 else ''} ({why}); change it with --gpus",)
+    if None in (request.cores, request.memory_bytes, request.walltime_s):
+        name = request.name or command.name
+        prediction = predict_job(target.place, request.subject, tools, name=name, gpus=used_gpus or None)
+        inferred = _infer_from_prediction(with_gpus, prediction, partition)
+        return replace(inferred, notes=(*notes, *inferred.notes))
+    return _unchanged(request, command, target, tools) if with_gpus == request else InferredRequest(with_gpus, notes)
+
+
+def _unchanged(request: JobRequest, command: JobCommand, target: JobTarget, tools: Toolbox) -> InferredRequest:
+    """Return a request that needs no inference with its prediction."""
+    name = request.name or command.name
+    prediction = predict_job(target.place, request.subject, tools, name=name, gpus=request.gpus)
+    notes = () if prediction.estimate else (f"no prediction for this job: {prediction.reason}",)
+    return InferredRequest(request, notes, prediction)
+
+
+def _gpus_of(command: JobCommand, target: JobTarget, partition: Partition) -> tuple[int, int, str]:
+    """Return (GPUs, nodes, reason) of a job without requested GPUs; 0 nodes are as many as the GPUs need.
+
+    The reason is empty if the workload file sets the GPUs, or the partition has none.
+    """
+    if command.gpus or not partition.node.device:
+        return command.gpus, 0, ""
+    processes, nodes = count_launched_processes(command.words)
+    if processes > 1:
+        return processes, nodes, "one per process of the command"
+    has = "gives whole nodes with GPUs" if partition.rules.whole_nodes else "has GPUs"
+    return 1, 0, f"{target.place.system}:{partition.name} {has}, and the job does not say how many it uses"
+
+
+def _infer_from_prediction(request: JobRequest, prediction: JobPrediction, partition: Partition) -> InferredRequest:
+    """Infer cores, memory and walltime from the prediction, with notes."""
+    predicted = prediction.estimate
+    if predicted is None:
+        why = f"no prediction, so unset resources are left to the site: {prediction.reason}"
+        return InferredRequest(request, (why,))
+    inferred = request_for_estimate(predicted, partition, DEFAULT_RISK).resources
+    cores, memory, enough_s = inferred.cores_per_task, inferred.memory_bytes_per_node, inferred.walltime_s
+    changes = [
+        ("cores", request.cores, cores, "--cores", f"{cores} cores" if cores else None),
+        ("memory_bytes", request.memory_bytes, memory, "--memory",
+         f"{format_bytes(memory)} of memory per node" if memory else None),
+        ("walltime_s", request.walltime_s, enough_s, "--time",
+         f"{format_clock(enough_s)} of walltime" if enough_s else None),
+    ]  # fmt: skip
+    open_changes = [change for change in changes if change[1] is None]
+    filled = replace(request, **{name: value for name, _, value, _, _ in open_changes})  # type: ignore[arg-type]
+    words = ", ".join(f"{text or 'the default of the site'} ({option})" for _, _, _, option, text in open_changes)
+    notes = [f"requesting, at {DEFAULT_RISK:.0%} risk: {words}"]
+    asked_s = request.walltime_s
+    if asked_s is not None and enough_s is not None and request.least_walltime_s is None and enough_s < asked_s:
+        filled = replace(filled, least_walltime_s=enough_s)
+        limit = format_clock(enough_s)
+        notes.append(f"the scheduler may set a limit of {limit} to start the job sooner; change it with --time-min")
+    needed, capacity = predicted.gpu_memory_bytes, predicted.device_memory_bytes
+    if needed and capacity and needed.point > capacity:
+        notes.append(
+            f"the job needs about {format_bytes(needed.point)} of GPU memory, but a {predicted.target.device} has "
+            f"{format_bytes(capacity)}: leadline recommend shows where it fits"
         )
-    gpus = 0 if "gpus" in workload.defaulted else workload.gpus
-    return workload.model.argv, workload.name or _name_of(workload.model.argv), gpus
+    return InferredRequest(filled, tuple(notes), prediction)
 
 
-def raise_if_failed(run: Run) -> None:
-    """Raise ``JobFailed`` with the reason, unless the run completed."""
-    if run.state is JobState.COMPLETED:
-        return
-    how = run.tags.get("reason") or (f"exit code {run.exit_code}" if run.exit_code is not None else "no exit code")
-    raise JobFailed(f"run {run.id} ended {run.state.value} ({how}); details: leadline history show {run.id}")
+def _is_workload_file(subject: Sequence[str]) -> bool:
+    return len(subject) == 1 and subject[0].endswith(".toml")
 
 
 def _name_of(command: Sequence[str]) -> str:
     """Name a job after its script, else after its program."""
     scripts = [word for word in command if word.endswith((".py", ".sh")) and not word.startswith("-")]
     return Path(scripts[0] if scripts else command[0]).stem or "job"
-
-
-@dataclass(frozen=True, slots=True)
-class InferredRequest:
-    """A request with its open resources inferred.
-
-    Attributes:
-        notes: a sentence per inferred resource.
-        predicted: the estimate behind the request, if one was needed.
-        tags: tags for the job's runs.
-    """
-
-    request: JobRequest
-    notes: tuple[str, ...] = ()
-    predicted: Estimate | None = None
-    tags: dict[str, str] = field(default_factory=dict)
-
-
-def infer_request(request: JobRequest, subject: Sequence[str], place: str, tools: Toolbox) -> InferredRequest:
-    """Return ``request`` for ``place`` with GPUs, nodes, cores, memory and walltime inferred.
-
-    GPUs come from the workload file, else from the number of processes that the launcher starts; at least one on a
-    partition with GPUs, and all of a node that is given whole. Cores, memory and walltime are those of ``recommend``.
-    The user's own values stay. On a cluster that the catalog does not know, nothing is inferred.
-
-    Raises:
-        UnknownName: unknown system or partition.
-        InvalidInput: the system has no batch scheduler, or there is no command.
-    """
-    spec = build_job_spec(subject, place, replace(request, nodes=1))
-    partition = find_partition(spec, tools.catalog)
-    if partition is None:
-        return InferredRequest(request)
-    used_gpus, nodes, why = (
-        (spec.resources.gpus_per_node, 0, "") if request.gpus is not None else _gpus_of(spec, partition)
-    )
-    per_node = partition.node.gpus if partition.node.device else 0
-    nodes = request.nodes or nodes or (max(1, math.ceil(used_gpus / per_node)) if per_node else 1)
-    gpus = max(used_gpus, per_node * nodes) if why and partition.rules.whole_nodes else used_gpus
-    with_gpus = replace(request, gpus=gpus, nodes=nodes)
-    notes = []
-    if why and gpus:
-        notes.append(f"requesting {gpus} GPU{'s' if gpus > 1 else ''} ({why}); change it with --gpus")
-    if None in (request.cores, request.memory_bytes, request.walltime_s):
-        inferred = _infer_from_prediction(with_gpus, subject, place, partition, tools, used_gpus)
-        return replace(inferred, notes=(*notes, *inferred.notes))
-    return InferredRequest(with_gpus, tuple(notes))
-
-
-def _gpus_of(spec: JobSpec, partition: Partition) -> tuple[int, int, str]:
-    """Return (GPUs, nodes, reason) of a job without requested GPUs; 0 nodes are as many as the GPUs need.
-
-    The reason is empty if the workload file sets the GPUs, or the partition has none.
-    """
-    if gpus := spec.resources.gpus_per_node:
-        return gpus, 0, ""
-    if not partition.node.device:
-        return 0, 0, ""
-    processes, nodes = count_launched_processes(spec.command)
-    if processes > 1:
-        return processes, nodes, "one per process of the command"
-    has = "gives whole nodes with GPUs" if partition.rules.whole_nodes else "has GPUs"
-    return 1, 0, f"{spec.system}:{partition.name} {has}, and the job does not say how many it uses"
-
-
-def _infer_from_prediction(
-    request: JobRequest, subject: Sequence[str], place: str, partition: Partition, tools: Toolbox, gpus: int
-) -> InferredRequest:
-    """Infer cores, memory and walltime from the prediction at ``place`` on ``gpus``, with notes."""
-    prediction = predict_job(place, subject, tools, gpus=gpus or None, name=request.name)
-    predicted = prediction.estimate
-    if predicted is None:
-        why = f"no prediction, so unset resources are left to the site: {prediction.reason}"
-        return InferredRequest(request, (why,))
-    inferred = request_for_estimate(predicted, partition, DEFAULT_RISK).resources
-    filled = replace(
-        request,
-        cores=inferred.cores_per_task if request.cores is None else request.cores,
-        memory_bytes=inferred.memory_bytes_per_node if request.memory_bytes is None else request.memory_bytes,
-        walltime_s=inferred.walltime_s if request.walltime_s is None else request.walltime_s,
-    )
-    filled, sooner = _with_min_walltime(filled, request, inferred.walltime_s)
-    filled_in = _describe_inferred(request, inferred)
-    notes = [f"requesting, at {DEFAULT_RISK:.0%} risk: {filled_in}"] if filled_in else []
-    notes += sooner
-    needed, capacity = predicted.gpu_memory_bytes, predicted.device_memory_bytes
-    if needed and capacity and needed.point > capacity:
-        notes.append(
-            f"the job needs about {format_bytes(needed.point)} of GPU memory, but a "
-            f"{predicted.target.device} has {format_bytes(capacity)}: leadline recommend shows where it "
-            "fits"
-        )
-    return InferredRequest(filled, tuple(notes), predicted, prediction.tags)
-
-
-def _with_min_walltime(filled: JobRequest, request: JobRequest, enough_s: float | None) -> tuple[JobRequest, list[str]]:
-    """Add a minimum walltime if a shorter limit than the user's is expected to be enough."""
-    asked_s = request.walltime_s
-    if asked_s is None or enough_s is None or request.least_walltime_s is not None or enough_s >= asked_s:
-        return filled, []
-    note = (
-        f"the scheduler may set a limit of {format_clock(enough_s)} to start the job sooner; change it with --time-min"
-    )
-    return replace(filled, least_walltime_s=enough_s), [note]
-
-
-def _describe_inferred(request: JobRequest, inferred: ResourceSpec) -> str:
-    """List the inferred resources, each with the option that changes it."""
-    cores, memory, walltime = inferred.cores_per_task, inferred.memory_bytes_per_node, inferred.walltime_s
-    options = [
-        ("--cores", request.cores, f"{cores} cores" if cores else None),
-        ("--memory", request.memory_bytes, f"{format_bytes(memory)} of memory per node" if memory else None),
-        ("--time", request.walltime_s, f"{format_clock(walltime)} of walltime" if walltime else None),
-    ]
-    return ", ".join(
-        f"{words or 'the default of the site'} ({option})" for option, value, words in options if value is None
-    )

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leadline.app.composition import user_catalog
-from leadline.app.jobs.journal import find_jobs, open_journal, plane_dir
+from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
-from leadline.core.jobs import JobState, ResourceSpec
+from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job, JournalEvent, Place
 from leadline.core.ports import Catalog
 from leadline.core.systems import Partition
@@ -40,7 +40,7 @@ class ReportedProgress:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnd:
-    """Expected end of a job: times in ISO 8601, and the probability of the interval."""
+    """Expected end of a job: times in ISO 8601, and the probability ``level`` of the interval."""
 
     at: str
     earliest: str
@@ -111,6 +111,7 @@ class ArrayStatus:
         return JobUsage(sum(usage.node_s for usage in usages), cost, units.pop() if cost is not None else None)
 
 
+@keep_journal_open()
 def job_statuses(
     names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None, now_s: float | None = None
 ) -> tuple[JobStatus, ...]:
@@ -125,14 +126,12 @@ def job_statuses(
 
 def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
     """Return the status of these jobs, from the newest events in the journal."""
-    if not jobs or not (plane_dir() / "journal.sqlite").exists():
+    if not jobs:
         return ()
     keys = [job.key for job in jobs]
     with open_journal() as journal:
-        progress, decisions = (
-            journal.latest_events(EventKind.PROGRESS, keys),
-            journal.latest_events(EventKind.DECISION, keys),
-        )
+        progress = journal.latest_events(EventKind.PROGRESS, keys)
+        decisions = journal.latest_events(EventKind.DECISION, keys)
     # One instance for all jobs: the elements of an array share their partitions.
     prices = AttemptPrices(user_catalog())
     return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
@@ -155,9 +154,7 @@ def silent_systems(statuses: Iterable[JobStatus]) -> dict[str, tuple[str, str]]:
 
 
 def newest_event_number() -> int:
-    """Return the number of the newest event, a cheap check for changes; 0 without events."""
-    if not (plane_dir() / "journal.sqlite").exists():
-        return 0
+    """Return the number of the newest event, a cheap check for changes."""
     with open_journal() as journal:
         return journal.last_event()
 
@@ -191,32 +188,27 @@ class AttemptPrices:
 
     def spent(self, job: Job, now_s: float) -> JobUsage:
         """Return the use of a job's attempts so far."""
-        ran = [
-            (attempt, attempt_elapsed_s(attempt, now_s)) for attempt in job.attempts if attempt.started_at is not None
-        ]
-        node_seconds = sum(attempt_node_s(attempt, now_s) for attempt, _ in ran)
-        costs = [self._cost(attempt.place, attempt.resources, duration_s) for attempt, duration_s in ran]
+        ran = [attempt for attempt in job.attempts if attempt.started_at is not None]
+        node_seconds = sum(attempt_node_s(attempt, now_s) for attempt in ran)
+        costs = [self._cost(attempt, attempt_elapsed_s(attempt, now_s)) for attempt in ran]
         known_costs = [cost for cost in costs if cost is not None]
         if not ran or len(known_costs) < len(ran) or len({currency for _, currency in known_costs}) > 1:
             return JobUsage(node_seconds)
         return JobUsage(node_seconds, sum(cost for cost, _ in known_costs), known_costs[0][1])
 
-    def _cost(self, place: Place, request: ResourceSpec, duration_s: float) -> tuple[float, str] | None:
-        partition = self._partition(place)
-        if partition is None or partition.billing is None:
-            return None
-        cost = compute_charge(partition.billing, request, duration_s / HOUR_S, partition.node)
-        return None if cost is None else (cost, partition.billing.currency)
-
-    def _partition(self, place: Place) -> Partition | None:
-        """Return the partition of a target; ``None`` if the catalog does not know it."""
+    def _cost(self, attempt: Attempt, duration_s: float) -> tuple[float, str] | None:
+        place = attempt.place
         if place not in self._partitions:
             try:
                 system = self.catalog.system(place.system)
                 self._partitions[place] = system.partition(place.partition) if place.partition else None
             except LeadlineError:
                 self._partitions[place] = None
-        return self._partitions[place]
+        partition = self._partitions[place]
+        if partition is None or partition.billing is None:
+            return None
+        cost = compute_charge(partition.billing, attempt.resources, duration_s / HOUR_S, partition.node)
+        return None if cost is None else (cost, partition.billing.currency)
 
 
 def _status_of(

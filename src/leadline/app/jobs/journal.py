@@ -1,27 +1,40 @@
 """The plane's journal: submit jobs, list them, cancel them, and read their events."""
 
-import re
-import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leadline.app import settings
+from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec
 from leadline.core.plane import DependencyKind, EventKind, Job, JournalEvent, Policy
-from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.plane.journal import PlaneJournal, hash_key, journal_origin
+
+if TYPE_CHECKING:
+    from leadline.app.jobs.schedulers import JobTarget
 
 MAX_ARRAY_ELEMENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class JobSubmission:
-    """One job, or an array with one element per index.
+    """A resolved request: one job, or an array with one element per index.
 
-    ``after`` names jobs of the plane that must end as ``after_kind`` says before this one is submitted.
+    Attributes:
+        spec: the job at its first target.
+        policy: what the plane may do with it.
+        indices: indices of the array elements.
+        after: names of jobs of the plane that must end as ``after_kind`` says before this one is submitted.
+        predicted: the estimate at the first target.
+        tags: tags for its runs.
+        targets: the resolved targets of the policy, for a dry run.
+        notes: a sentence for each inferred resource.
     """
 
     spec: JobSpec
@@ -30,8 +43,10 @@ class JobSubmission:
     after: tuple[str, ...] = ()
     after_kind: DependencyKind = DependencyKind.OK
     predicted: Estimate | None = None
-    parameters: dict[str, int | float | str] | None = None
-    tags: dict[str, str] | None = None
+    parameters: dict[str, int | float | str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    targets: "tuple[JobTarget, ...]" = ()
+    notes: tuple[str, ...] = ()
 
 
 def plane_dir() -> Path:
@@ -44,10 +59,35 @@ def plane_lock() -> Path:
     return plane_dir() / "lock"
 
 
-def open_journal() -> PlaneJournal:
-    """Open the plane's journal; create it if it does not exist."""
+def journal_path() -> Path:
+    """Return the file of the plane's journal."""
+    return plane_dir() / "journal.sqlite"
+
+
+_journal: ContextVar[PlaneJournal | None] = ContextVar("journal", default=None)
+
+
+@contextmanager
+def open_journal() -> Iterator[PlaneJournal]:
+    """Open the plane's journal, created if missing; every call within this context gets the same one."""
+    # Each opening locks and checks the file, which costs more than what most verbs read.
+    if (opened := _journal.get()) is not None:
+        yield opened
+        return
     settings.require_writable(plane_dir())
-    return PlaneJournal(plane_dir() / "journal.sqlite")
+    with PlaneJournal(journal_path()) as journal:
+        token = _journal.set(journal)
+        try:
+            yield journal
+        finally:
+            _journal.reset(token)
+
+
+@contextmanager
+def keep_journal_open() -> Iterator[None]:
+    """Open the journal once for all calls within this context, unless there is none yet."""
+    with open_journal() if journal_path().exists() else nullcontext():
+        yield
 
 
 def submit_jobs(submission: JobSubmission) -> tuple[Job, ...]:
@@ -57,46 +97,42 @@ def submit_jobs(submission: JobSubmission) -> tuple[Job, ...]:
         UnknownName: a job that it depends on does not exist.
         InvalidInput: the array is empty, too large, or has an index twice; or replicas without the measuring wrapper.
     """
-    _check_indices(submission.indices)
+    check_indices(submission.indices)
     if submission.policy.copies > 1 and not submission.policy.measured:
         raise InvalidInput("replicas of a job need the measuring wrapper, which starts only one of them")
     with open_journal() as journal:
         after = tuple(job.key for name in submission.after for job in _dependencies(journal, name))
-        group = _key() if submission.indices else None
-        first = Job(
-            _key(),
-            submission.spec,
-            submission.policy,
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            group=group,
-            after=after,
-            after_kind=submission.after_kind,
-            predicted=submission.predicted,
-            parameters=submission.parameters or {},
-            tags=submission.tags or {},
-        )
-        jobs = [replace(first, key=_key(), index=index) for index in submission.indices] or [first]
-        journal.add(jobs)
-        return tuple(jobs)
+        return journal.add_after_last(lambda last: build_jobs(submission, last, after))
 
 
-def parse_array_indices(text: str) -> tuple[int, ...]:
-    """Read the elements of an array as Slurm writes them: ``0-99``, ``1,5,7``, ``0-100:10``.
+def next_jobs(submission: JobSubmission) -> tuple[Job, ...]:
+    """Return the jobs that ``submit_jobs`` would write now, for a dry run; nothing is written."""
+    if not journal_path().exists():
+        return build_jobs(submission, journal_origin(journal_path()))
+    with open_journal() as journal:
+        return build_jobs(submission, journal.last_key())
 
-    Raises:
-        InvalidInput: the text has another form.
+
+def build_jobs(submission: JobSubmission, last: str, after: tuple[str, ...] = ()) -> tuple[Job, ...]:
+    """Return the jobs of a submission that follows the job with the key ``last``.
+
+    The keys follow from that key and the job, so a dry run knows them.
     """
-    indices: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+)(?::(\d+))?)?\s*", part)
-        if match is None or (match[3] is not None and int(match[3]) == 0):
-            raise InvalidInput(f"{text!r} is not a list of array indices: write 0-99, 1,5,7 or 0-100:10")
-        last = int(match[2] or match[1])
-        if last - int(match[1]) > MAX_ARRAY_ELEMENTS:
-            raise InvalidInput(f"{text!r} has more than {MAX_ARRAY_ELEMENTS} elements: submit smaller arrays")
-        indices += range(int(match[1]), last + 1, int(match[3] or 1))
-    _check_indices(tuple(indices))
-    return tuple(indices)
+    key = hash_key(last, to_json(submission.spec, indent=0), repr(submission.indices))
+    first = Job(
+        key,
+        submission.spec,
+        submission.policy,
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        group=hash_key(key, "array") if submission.indices else None,
+        after=after,
+        after_kind=submission.after_kind,
+        predicted=submission.predicted,
+        parameters=submission.parameters,
+        tags=submission.tags,
+    )
+    elements = (replace(first, key=hash_key(key, str(index)), index=index) for index in submission.indices)
+    return tuple(elements) or (first,)
 
 
 def find_jobs(names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None) -> tuple[Job, ...]:
@@ -107,7 +143,7 @@ def find_jobs(names: Sequence[str] = (), *, all_jobs: bool = False, limit: int |
     Raises:
         UnknownName: there is no such job.
     """
-    if not (plane_dir() / "journal.sqlite").exists():
+    if not journal_path().exists():
         if names:
             raise UnknownName("job", names[0], [], fix="no job has been submitted yet")
         return ()
@@ -134,20 +170,9 @@ def cancel_jobs(names: Sequence[str]) -> tuple[Job, ...]:
         return tuple(active)
 
 
-def job_events(name: str) -> tuple[Job, tuple[JournalEvent, ...]]:
-    """Return a job and its events in order.
-
-    Raises:
-        UnknownName: there is no such job.
-    """
-    with open_journal() as journal:
-        job = journal.get(name)
-        return job, journal.events(job=job.key)
-
-
 def retraining_events(limit: int = 3) -> tuple[JournalEvent, ...]:
     """Return the last retraining events, the oldest first."""
-    if not (plane_dir() / "journal.sqlite").exists():
+    if not journal_path().exists():
         return ()
     with open_journal() as journal:
         return journal.events(kinds=[EventKind.LEARNED], limit=limit)
@@ -170,12 +195,9 @@ def _dependencies(journal: PlaneJournal, name: str) -> tuple[Job, ...]:
     return matches
 
 
-def _check_indices(indices: tuple[int, ...]) -> None:
+def check_indices(indices: tuple[int, ...]) -> None:
+    """Raise ``InvalidInput`` if an array is too large, or has an index twice."""
     if len(indices) > MAX_ARRAY_ELEMENTS:
         raise InvalidInput(f"an array of {len(indices)} elements is too large: the limit is {MAX_ARRAY_ELEMENTS}")
     if len(set(indices)) != len(indices):
         raise InvalidInput("an array index is given twice")
-
-
-def _key() -> str:
-    return uuid.uuid4().hex[:12]

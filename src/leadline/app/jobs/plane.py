@@ -12,7 +12,7 @@ from leadline.app.jobs.plane_retraining import BackgroundRetraining
 from leadline.app.jobs.plane_waits import BackgroundWaits
 from leadline.app.jobs.schedulers import build_scheduler, close_scheduler
 from leadline.core.estimate import Interval
-from leadline.core.plane import Attempt, EventKind, Job, JournalEvent
+from leadline.core.plane import Attempt, EventKind, Job
 from leadline.core.ports import Catalog
 from leadline.estimators.file_transfer import MeasuredCopy, fit_transfer
 from leadline.execution.plane.decide import decide
@@ -39,20 +39,17 @@ def estimate_staging_s(
     size = size_bytes(job, source)
     if size is None:
         return None
-    copies = journal.events(kinds=[EventKind.STAGED])
-    between = [
-        event
-        for event in copies
+    copies = [
+        event.details
+        for event in journal.events(kinds=[EventKind.STAGED])
         if (event.details.get("from"), event.details.get("to")) == (source.place.system, system)
     ]
-    model = fit_transfer(
-        [MeasuredCopy(_number(event, "moved_bytes"), _number(event, "elapsed_s")) for event in between]
-    )
+    model = fit_transfer([MeasuredCopy(*(_number(copy.get(name)) for name in ("moved_bytes", "elapsed_s")))
+                          for copy in copies])  # fmt: skip
     return model.expected_s(size) if model is not None else None
 
 
-def _number(event: JournalEvent, name: str) -> float:
-    value = event.details.get(name)
+def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 

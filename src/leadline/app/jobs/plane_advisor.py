@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
-from leadline.app.jobs.plane_waits import UnknownWaits, WaitSource
+from leadline.app.jobs.plane_waits import BackgroundWaits
 from leadline.app.jobs.schedulers import lookup_partition
 from leadline.app.machines.targets import LOCAL
 from leadline.app.machines.this_machine import NVIDIA_SMI_TIMEOUT_S
@@ -18,13 +18,13 @@ from leadline.core.plane import Alternative, Attempt, AttemptPlan, Job, Place, S
 from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
 from leadline.core.runs import Run
-from leadline.core.systems import UNLISTED_NODES, NodeType, Partition
+from leadline.core.systems import UNLISTED_NODES, Partition
 from leadline.core.units import HOUR_S, MIB
 from leadline.estimators.progress.live_estimates import LiveEstimate, LiveTable, live_elapsed, live_memory
 from leadline.execution.clock import epoch_s
 from leadline.execution.launch import measured_run
 from leadline.execution.plane.actor import attempt_elapsed_s
-from leadline.execution.plane.advisor import EndedAttempt, Expectation
+from leadline.execution.plane.advisor import EndedAttempt
 from leadline.execution.plane.needs import MIN_RAISE, SituationView
 from leadline.execution.schedulers.slurm.script import directives
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -38,9 +38,8 @@ Staging = Callable[[Job, str], Interval | None]
 """(job, system) → time to copy its checkpoint there; ``None`` if unknown."""
 
 
-def unknown_staging(job: Job, system: str) -> None:  # noqa: ARG001 - the type of Staging
-    """Return ``None``: copy times between systems are unknown."""
-    return
+def _unknown(*_: object) -> None:
+    """Return ``None``: waits and copy times are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class AlternativeFinder:
     catalog: Catalog
     local_memory: Callable[[], LocalMemory]
     wait: Wait
-    staging: Staging = unknown_staging
+    staging: Staging = _unknown
 
     def alternatives(self, situation: Situation) -> tuple[Alternative, ...]:
         """Return the targets that would accept the job and do not have it yet, in the order of its policy."""
@@ -100,25 +99,20 @@ class AlternativeFinder:
 
     def _alternative(self, situation: Situation, place: Place) -> Alternative | None:
         job = situation.job
-        spec = replace(job.spec, system=place.system, partition=place.partition)
-        partition = lookup_partition(spec, self.catalog)
+        partition = self._rules(place)
         request = alternative_request(
             situation, partition.limits.max_walltime_s if partition else None, self.node_memory(place, partition)
         )
         if request is None or (partition is None and self._is_gone(place)):
             return None
-        spec = replace(spec, resources=request)
+        spec = _spec_at(job, place, request)
         if partition is not None and check_request(partition, request):
             return None
         try:
-            if place.system.casefold() != LOCAL:
-                directives(spec, partition)
+            _check_rules(spec, partition)
         except InvalidInput:
             return None
-        current = lookup_partition(
-            replace(spec, system=situation.attempt.place.system, partition=situation.attempt.place.partition),
-            self.catalog,
-        )
+        current = self._rules(situation.attempt.place)
         elapsed = elapsed_at(situation, current, partition, place)
         cost, currency = _cost(current, partition, request, elapsed)
         return Alternative(
@@ -140,15 +134,13 @@ class AlternativeFinder:
         prediction = job.predicted
         if prediction is None or prediction.elapsed_s is None or applies_to(prediction.target, place):
             return None if prediction is None else prediction.elapsed_s
-        spec = replace(job.spec, system=prediction.target.system, partition=prediction.target.partition)
-        predicted_partition = lookup_partition(spec, self.catalog)
-        at_home = place.system == prediction.target.system
-        alike = (
-            partition is not None
-            and predicted_partition is not None
-            and have_same_hardware(partition.node, predicted_partition.node, at_home=at_home)
-        )
+        system = prediction.target.system
+        predicted_partition = lookup_partition(system, prediction.target.partition, self.catalog)
+        alike = have_same_hardware(partition, predicted_partition, at_home=place.system == system)
         return prediction.elapsed_s if alike else None
+
+    def _rules(self, place: Place) -> Partition | None:
+        return lookup_partition(place.system, place.partition, self.catalog)
 
     def _is_gone(self, place: Place) -> bool:
         """Return whether the catalog has the target's system, but not this partition of it."""
@@ -188,12 +180,7 @@ def elapsed_at(
     situation: Situation, current: Partition | None, alternative: Partition | None, place: Place
 ) -> Interval | None:
     """Return the run time at a target: as here on the same hardware, or as predicted for that target."""
-    at_home = situation.attempt.place.system == place.system
-    if (
-        current is not None
-        and alternative is not None
-        and have_same_hardware(current.node, alternative.node, at_home=at_home)
-    ):
+    if have_same_hardware(current, alternative, at_home=situation.attempt.place.system == place.system):
         return situation.total_s
     predicted = situation.job.predicted
     return predicted.elapsed_s if predicted is not None and applies_to(predicted.target, place) else None
@@ -208,13 +195,16 @@ def applies_to(target: Target, place: Place) -> bool:
     return place.partition is None or place.partition.casefold() == (target.partition or "").casefold()
 
 
-def have_same_hardware(first: NodeType, second: NodeType, *, at_home: bool = False) -> bool:
+def have_same_hardware(first: Partition | None, second: Partition | None, *, at_home: bool = False) -> bool:
     """Return whether two nodes compute alike: one node type of a system (``at_home``), or the same known hardware."""
-    if at_home and first.name == second.name != UNLISTED_NODES:
+    if first is None or second is None:
+        return False
+    nodes = first.node, second.node
+    if at_home and nodes[0].name == nodes[1].name != UNLISTED_NODES:
         return True
-    processors = [each.processor or each.cpu_model for each in (first, second)]
-    is_known = processors[0] is not None and first.cores is not None
-    alike = [(each.device, each.gpus, each.sockets, each.cores) for each in (first, second)]
+    processors = [node.processor or node.cpu_model for node in nodes]
+    is_known = processors[0] is not None and nodes[0].cores is not None
+    alike = [(node.device, node.gpus, node.sockets, node.cores) for node in nodes]
     return is_known and processors[0] == processors[1] and alike[0] == alike[1]
 
 
@@ -257,9 +247,9 @@ class PlaneAdvisor:
     history: SqliteHistory
     table: LiveTable
     local_memory: Callable[[], LocalMemory] = LocalMemory
-    waits: WaitSource = field(default_factory=UnknownWaits)
+    waits: BackgroundWaits | None = None
     finished: Callable[[Sequence[Run]], object] = len
-    staging: Staging = unknown_staging
+    staging: Staging = _unknown
     memory_seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
@@ -270,9 +260,9 @@ class PlaneAdvisor:
         """
         plans, refused = [], []
         for place in job.policy.places:
-            spec = replace(job.spec, system=place.system, partition=place.partition)
+            spec = _spec_at(job, place)
             try:
-                self._check(spec, place)
+                _check_rules(spec, lookup_partition(place.system, place.partition, self.catalog))
             except InvalidInput as error:
                 refused.append(f"{place}: {error}")
                 continue
@@ -283,24 +273,19 @@ class PlaneAdvisor:
             raise NothingFits(f"no target accepts the job: {'; '.join(refused)}")
         return tuple(plans)
 
-    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:
-        """Return the expectation for an attempt, from its prediction and its wrapper's reports."""
-        spec = replace(
-            job.spec, resources=attempt.resources, system=attempt.place.system, partition=attempt.place.partition
-        )
-        partition = lookup_partition(spec, self.catalog)
-        elsewhere = self._elsewhere()
-        elapsed = self._elapsed(elsewhere.predicted(job, attempt.place, partition), attempt, outcome, now_s)
-        memory = self._memory(job, attempt, outcome, elapsed)
-        peak = outcome.measured.get("host_memory_bytes") if outcome else None
-        situation = Situation(
-            job, attempt, now_s, attempt_elapsed_s(attempt, now_s), elapsed.total, memory, peak.value if peak else None
-        )
-        waits = attempt.live and attempt.state is JobState.PENDING
-        return Expectation(
-            total_s=elapsed.total,
-            memory_bytes=memory,
-            remaining_wait_s=self.waits.remaining(attempt, spec, now_s) if waits else None,
+    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Situation:
+        """Return what is expected of an attempt, from its prediction and its wrapper's reports."""
+        spec = _spec_at(job, attempt.place, attempt.resources)
+        partition = lookup_partition(spec.system, spec.partition, self.catalog)
+        wait = self.waits.predicted if self.waits else _unknown
+        elsewhere = AlternativeFinder(self.catalog, self.local_memory, wait, self.staging)
+        elapsed = _elapsed(elsewhere.predicted(job, attempt.place, partition), attempt, outcome, now_s, self.table)
+        memory, peak = self._memory(job, attempt, outcome, elapsed), _measured(outcome, "host_memory_bytes")
+        situation = Situation(job, attempt, now_s, attempt_elapsed_s(attempt, now_s), elapsed.total, memory, peak)
+        waits = self.waits if attempt.live and attempt.state is JobState.PENDING else None
+        return replace(
+            situation,
+            remaining_wait_s=waits.remaining(attempt, spec, now_s) if waits else None,
             allowed_s=partition.limits.max_walltime_s if partition else None,
             node_memory_bytes=elsewhere.node_memory(attempt.place, partition),
             gpu_memory_bytes=elsewhere.gpu_memory(attempt.place, partition, attempt.resources),
@@ -312,52 +297,52 @@ class PlaneAdvisor:
         """Add every attempt that ran to the history; a run with the same id is replaced."""
         for end in ends:
             self.memory_seen.pop(end.attempt.key, None)
-            self.waits.forget(end.attempt.key)
+            if self.waits:
+                self.waits.forget(end.attempt.key)
         runs = [_run_of(end) for end in ends]
         self.history.add_all(runs)
         self.finished(runs)
 
-    def _elsewhere(self) -> AlternativeFinder:
-        return AlternativeFinder(self.catalog, self.local_memory, self.waits.predicted, self.staging)
-
-    def _elapsed(
-        self, before: Interval | None, attempt: Attempt, outcome: JobOutcome | None, now_s: float
-    ) -> LiveEstimate:
-        if attempt.started_at is None:
-            return LiveEstimate(before)
-        at_s = max(0.0, now_s - epoch_s(attempt.started_at))
-        looked = outcome.measured.get("elapsed_s") if outcome else None
-        return live_elapsed(
-            before,
-            outcome.progress if outcome else None,
-            max(at_s, looked.value) if looked else at_s,
-            self.table,
-            looked_s=looked.value if looked else None,
-        )
-
     def _memory(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, elapsed: LiveEstimate) -> Interval | None:
         before = job.predicted.host_memory_bytes if job.predicted else None
         samples = self.memory_seen.setdefault(attempt.key, [])
-        if outcome is not None:
-            at, memory = outcome.measured.get("elapsed_s"), outcome.measured.get("host_memory_bytes")
-            # Reports may arrive late or twice: keep only later ones.
-            if at is not None and memory is not None and (not samples or samples[-1][0] < at.value):
-                samples.append((at.value, memory.value))
+        at_s, memory = _measured(outcome, "elapsed_s"), _measured(outcome, "host_memory_bytes")
+        # Reports may arrive late or twice: keep only later ones.
+        if at_s is not None and memory is not None and (not samples or samples[-1][0] < at_s):
+            samples.append((at_s, memory))
         began_s = outcome.progress.startup_s if outcome and outcome.progress else None
         return live_memory(before, samples, began_s, elapsed, self.table).total
 
-    def _check(self, spec: JobSpec, place: Place) -> None:
-        """Raise if the known rules of a target refuse the job."""
-        if place.system.casefold() != LOCAL:
-            directives(spec, lookup_partition(spec, self.catalog))
+
+def _check_rules(spec: JobSpec, partition: Partition | None) -> None:
+    """Raise if the known rules of a target other than this machine refuse the job."""
+    if (spec.system or "").casefold() != LOCAL:
+        directives(spec, partition)
+
+
+def _spec_at(job: Job, place: Place, resources: ResourceSpec | None = None) -> JobSpec:
+    return replace(job.spec, system=place.system, partition=place.partition, resources=resources or job.spec.resources)
+
+
+def _measured(outcome: JobOutcome | None, name: str) -> float | None:
+    measurement = outcome.measured.get(name) if outcome else None
+    return measurement.value if measurement else None
+
+
+def _elapsed(
+    before: Interval | None, attempt: Attempt, outcome: JobOutcome | None, now_s: float, table: LiveTable
+) -> LiveEstimate:
+    if attempt.started_at is None:
+        return LiveEstimate(before)
+    at_s, looked_s = max(0.0, now_s - epoch_s(attempt.started_at)), _measured(outcome, "elapsed_s")
+    progress = outcome.progress if outcome else None
+    return live_elapsed(before, progress, max(at_s, looked_s or 0.0), table, looked_s=looked_s)
 
 
 def _run_of(ended: EndedAttempt) -> Run:
     """Return the run of an attempt, as measured by its wrapper, else as its scheduler reported it."""
     attempt, job = ended.attempt, ended.job
-    spec = replace(
-        job.spec, resources=attempt.resources, system=attempt.place.system, partition=attempt.place.partition
-    )
+    spec = _spec_at(job, attempt.place, attempt.resources)
     measured = ended.outcome if ended.outcome is not None and ended.outcome.measured else None
     outcome = measured or JobOutcome(
         attempt.state, attempt.started_at or "", attempt.node or "", spec.command, ended_at=attempt.ended_at,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
 
 from leadline.app.jobs.background import BackgroundTask, run_in_process
 from leadline.app.jobs.predict_wait import WaitForecast, WaitQuestion
@@ -27,34 +27,7 @@ TIMEOUT_S = 20 * MINUTE_S
 MODULE = "leadline.app.jobs.predict_wait"
 
 Question = tuple[Place, ResourceSpec]
-
-
-class WaitSource(Protocol):
-    """The advisor's source of waits; every method returns at once."""
-
-    def predicted(self, spec: JobSpec, place: Place) -> Interval | None:
-        """Return the wait of a job that is submitted now; ``None`` if unknown so far."""
-
-    def remaining(self, attempt: Attempt, spec: JobSpec, now_s: float) -> Interval | None:
-        """Return the remaining wait of a waiting attempt; ``None`` if unknown so far."""
-
-    def forget(self, attempt: str) -> None:
-        """Forget an attempt that ended."""
-
-
-class UnknownWaits:
-    """A source without any wait (implements ``WaitSource``)."""
-
-    def predicted(self, spec: JobSpec, place: Place) -> Interval | None:  # noqa: ARG002 - the port's
-        """Return ``None``."""
-        return None
-
-    def remaining(self, attempt: Attempt, spec: JobSpec, now_s: float) -> Interval | None:  # noqa: ARG002 - the port's
-        """Return ``None``."""
-        return None
-
-    def forget(self, attempt: str) -> None:
-        """Do nothing."""
+Answered = tuple[tuple[Question, ...], WaitForecast]
 
 
 def predict_waits_in_process(question: WaitQuestion) -> WaitForecast:
@@ -79,7 +52,7 @@ class WaitAnswer:
 
 @dataclass(slots=True)
 class BackgroundWaits:
-    """Predicts waits in the background, one system at a time (implements ``WaitSource``)."""
+    """Predicts waits in the background, one system at a time; every method returns at once."""
 
     predict: Callable[[WaitQuestion], WaitForecast] = predict_waits_in_process
     clock: Clock = field(default_factory=SystemClock)
@@ -93,12 +66,12 @@ class BackgroundWaits:
     _first_predictions: dict[str, QueueWait] = field(default_factory=dict)
     """Attempt → the first prediction after its submission."""
     _last_start_s: dict[str, float] = field(default_factory=dict)
-    _background: BackgroundTask[tuple[tuple[Question, ...], WaitForecast]] = field(default_factory=BackgroundTask)
+    _background: BackgroundTask[Answered] = field(default_factory=BackgroundTask)
     _running: tuple[str, float] = ("", 0.0)
     """The system of the running prediction, and its start (epoch)."""
 
     def predicted(self, spec: JobSpec, place: Place) -> Interval | None:
-        """Return the wait of a job that is submitted now."""
+        """Return the wait of a job that is submitted now; ``None`` if unknown so far."""
         answer = self._answer(spec, place)
         if answer is None or self.clock.now_s() - answer.at_s > VALID_S:
             return None
@@ -145,23 +118,18 @@ class BackgroundWaits:
         """Start a prediction for the next system that is due."""
         now_s = self.clock.monotonic_s()
         for system in {place.system: None for place, _ in self._open_questions}:
-            questions = [
-                (question, *request)
-                for question, request in self._open_questions.items()
-                if question[0].system == system
-            ]
-            due = now_s - min(since_s for *_, since_s in questions) >= COLLECT_S
+            pending = {key: value for key, value in self._open_questions.items() if key[0].system == system}
+            due = now_s - min(since_s for _, since_s in pending.values()) >= COLLECT_S
             if due and now_s - self._last_start_s.get(system, -REPEAT_S) >= REPEAT_S:
-                self._start(system, [(question, spec) for question, spec, _ in questions], now_s)
+                self._last_start_s[system], self._running = now_s, (system, self.clock.now_s())
+                for question in pending:
+                    del self._open_questions[question]
+                wait_question = WaitQuestion(system, tuple(spec for spec, _ in pending.values()))
+                self._background.start(partial(self._ask, tuple(pending), wait_question))
                 return
 
-    def _start(self, system: str, pending: list[tuple[Question, JobSpec]], now_s: float) -> None:
-        self._last_start_s[system], self._running = now_s, (system, self.clock.now_s())
-        questions = tuple(question for question, _ in pending)
-        for question in questions:
-            del self._open_questions[question]
-        wait_question = WaitQuestion(system, tuple(spec for _, spec in pending))
-        self._background.start(lambda: (questions, self.predict(wait_question)))
+    def _ask(self, questions: tuple[Question, ...], wait_question: WaitQuestion) -> Answered:
+        return questions, self.predict(wait_question)
 
     def _fetch(self) -> None:
         outcome = self._background.fetch()

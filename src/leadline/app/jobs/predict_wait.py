@@ -15,7 +15,7 @@ from pathlib import Path
 
 from leadline.app.composition import user_catalog
 from leadline.app.estimate.queue_waits import DAYS, PATIENCE_S, SystemQueue, predict_queue_waits
-from leadline.app.jobs.schedulers import PBS_FLAVOURS, build_scheduler, lookup_partition, scheduler_kind
+from leadline.app.jobs.schedulers import PBS_FLAVOURS, build_scheduler, lookup_partition, scheduler_kind, transport_to
 from leadline.app.machines.remotes import find_remote
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
@@ -23,8 +23,7 @@ from leadline.core.jobs import JobSpec
 from leadline.core.ports import Catalog
 from leadline.core.queues import QueueWait
 from leadline.execution.schedulers.port import Submission
-from leadline.execution.transport.port import LocalTransport, Transport
-from leadline.execution.transport.ssh import SshTransport
+from leadline.execution.transport.port import Transport
 from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 
 MAX_PLANNED = 5
@@ -57,7 +56,7 @@ def predict_wait(question: WaitQuestion, catalog: Catalog, transport: Transport 
     learned: list[QueueWait | None] = [None] * len(question.jobs)
     why = ""
     try:
-        queue = read_queue(question.system, catalog, transport or open_transport(question.system))
+        queue = read_queue(question.system, catalog, transport or transport_to(find_remote(question.system)))
         pairs = [(queue_name(job, catalog), job.resources) for job in question.jobs]
         waits = predict_queue_waits(queue, [pair for pair in pairs if pair[0]])
         learned = [waits.get(pair) for pair in pairs]
@@ -86,18 +85,10 @@ def read_queue(system: str, catalog: Catalog, transport: Transport) -> SystemQue
     return learn_queue(system, jobs)
 
 
-def open_transport(system: str) -> Transport:
-    """Return the transport to a system."""
-    host = find_remote(system).host
-    return LocalTransport() if host is None else SshTransport(host)
-
-
 def queue_name(spec: JobSpec, catalog: Catalog) -> str:
     """Return the scheduler's name of a job's partition; empty if the job names none."""
-    partition = lookup_partition(spec, catalog)
-    if partition is not None and partition.queue is not None:
-        return partition.queue
-    return spec.partition or ""
+    partition = lookup_partition(spec.system, spec.partition, catalog)
+    return (spec.partition or "") if partition is None or partition.queue is None else partition.queue
 
 
 def _planned(system: str, jobs: Sequence[JobSpec | None], catalog: Catalog) -> list[float | None]:

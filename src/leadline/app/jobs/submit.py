@@ -1,257 +1,95 @@
-"""The verb ``submit`` to the plane: the job, its targets, and the policy that the plane follows."""
+"""Run a job on this machine, or show what would be submitted elsewhere."""
 
-import re
-import signal
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
-from leadline.app.estimate.estimate import DEFAULT_RISK, Toolbox
-from leadline.app.jobs.job_request import (
-    InferredRequest,
-    JobRequest,
-    build_job_spec,
-    find_partition,
-    find_system,
-    infer_request,
-    predict_job,
-    render_batch_script,
-)
-from leadline.app.jobs.journal import JobSubmission, parse_array_indices, plane_dir
-from leadline.app.jobs.schedulers import build_scheduler
-from leadline.app.machines.remotes import find_remote, read_remotes
-from leadline.app.machines.targets import ANY_SLURM, LOCAL
-from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
-from leadline.core.jobs import JobSpec, ResourceSpec
-from leadline.core.plane import DependencyKind, Place, Policy
-from leadline.core.ports import Catalog
-from leadline.core.units import HOUR_S, parse_duration_s
-from leadline.execution.plane.stager import check_folder_name
+from leadline.app import settings
+from leadline.app.jobs.journal import JobSubmission, next_jobs, plane_dir
+from leadline.app.jobs.schedulers import JobTarget, scheduler_of
+from leadline.app.machines.targets import LOCAL
+from leadline.core.errors import JobFailed
+from leadline.core.estimate import Estimate
+from leadline.core.jobs import JobSpec, JobState
+from leadline.core.plane import AttemptPlan
+from leadline.core.runs import Run
+from leadline.execution.launch import run_local
+from leadline.execution.plane.submitter import batches_of, new_attempts, submission_of
+from leadline.execution.schedulers.local.scheduler import queue_text
+from leadline.execution.schedulers.port import Submission, SubmissionText
+from leadline.history.sqlite import SqliteHistory
 
 
 @dataclass(frozen=True, slots=True)
-class PlaneOptions:
-    """The user's options for the plane; ``None`` keeps the default of ``Policy``.
+class SubmissionPreview:
+    """What a target would get: the job there, and the exact text of its submission."""
 
-    Attributes:
-        array: elements as Slurm writes them.
-        after: jobs that must complete first.
-        after_any: jobs that must end first.
-        deadline: a duration from now, or a time in ISO 8601.
-    """
-
-    copies: int = 1
-    array: str | None = None
-    after: tuple[str, ...] = ()
-    after_any: tuple[str, ...] = ()
-    attempts: int | None = None
-    cost: float | None = None
-    node_hours: float | None = None
-    resumes: bool = False
-    checkpoint_signal: str | None = None
-    checkpoint_before: str | None = None
-    deadline: str | None = None
-    risk: float = DEFAULT_RISK
-    resizes: bool = True
-    measured: bool = True
-    checkpoint_folder: str | None = None
-
-    @property
-    def needs_plane(self) -> bool:
-        """Return whether any option differs from its default, so that the job needs the plane."""
-        return self != PlaneOptions(risk=self.risk) or self.risk != DEFAULT_RISK
+    target: JobTarget
+    spec: JobSpec
+    text: SubmissionText
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedSubmission:
-    """A submission ready to be written to the journal, notes on inferred resources, and the script of each target."""
+def preview_submission(submission: JobSubmission) -> tuple[SubmissionPreview, ...]:
+    """Return what each target would get from the plane if it were submitted now; nothing is written or sent.
 
-    submission: JobSubmission
-    notes: tuple[str, ...] = ()
-    scripts: tuple[tuple[Place, JobSpec, str], ...] = ()
-
-
-def prepare_submission(
-    subject: Sequence[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, tools: Toolbox
-) -> PreparedSubmission:
-    """Return the submission, with open resources inferred for the first target.
+    The first targets get the replicas; every other one is shown as if it came first. An array may need several
+    submissions.
 
     Raises:
-        UnknownName: unknown system or partition.
-        InvalidInput: there is no command, a site would refuse the job, or an option is out of range.
+        InvalidInput: a target has no folder, or the job cannot be expressed for it.
+        RequestRefused: replicas need Leadline at their target.
     """
-    places = parse_places(on, tools.catalog)
-    policy = build_policy(places, terms)
-    indices = parse_array_indices(terms.array) if terms.array is not None else ()
-    if terms.after and terms.after_any:
-        raise InvalidInput("--after and --after-any exclude each other")
-    inferred = _infer(subject, places[0], request, tools)
-    request = inferred.request
-    clusters = [place for place in places if place.system != LOCAL]
-    scripts = tuple(script for cluster in clusters for script in _script(subject, cluster, request, tools.catalog))
-    # The scripts above keep no working directory: the site's default holds for a script that the user submits.
-    request = replace(request, workdir=request.workdir or _workdir(places))
-    spec = replace(build_job_spec(subject, str(places[0]), request), watched=policy.measured)
-    kind = DependencyKind.ANY if terms.after_any else DependencyKind.OK
-    submission = JobSubmission(
-        spec, policy, indices, terms.after_any or terms.after, kind, inferred.predicted, tags=inferred.tags
-    )
-    return PreparedSubmission(submission, inferred.notes, scripts)
+    jobs, copies = next_jobs(submission), submission.policy.copies
+    groups = [submission.targets[:copies], *((target,) for target in submission.targets[copies:])]
+    previews = []
+    for group in groups:
+        plans = [AttemptPlan(target.place, submission.spec.resources) for target in group]
+        # The plane makes no replicas of jobs without the measuring wrapper.
+        attempts = [attempt for job in jobs for attempt in new_attempts(job, plans)]
+        by_key = {job.key: job for job in jobs}
+        targets = {target.place: target for target in group}
+        for batch in batches_of(attempts, by_key):
+            target, sent = targets[batch[0].place], submission_of(batch, by_key)
+            previews.append(SubmissionPreview(target, sent.spec, _text(target, sent)))
+    return tuple(previews)
 
 
-def parse_places(on: Sequence[str], catalog: Catalog) -> tuple[Place, ...]:
-    """Return the targets with the catalog's names of their systems.
+def _text(target: JobTarget, submission: Submission) -> SubmissionText:
+    # Opening this machine's queue would create its file.
+    if target.kind == LOCAL:
+        return queue_text(submission)
+    return scheduler_of(target, plane_dir()).render(submission)
+
+
+def run_locally(
+    spec: JobSpec,
+    *,
+    predicted: Estimate | None = None,
+    parameters: dict[str, int | float | str] | None = None,
+    tags: dict[str, str] | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
+    output: int | None = None,
+    history: Path | None = None,
+) -> Run:
+    """Run the job on this machine under the measuring wrapper, and add the run with its prediction to the history.
 
     Raises:
-        UnknownName: unknown system or partition.
-        InvalidInput: a target is given twice, or lacks its partition.
+        InvalidInput: the command cannot be started; nothing is added to the history.
+        LeadlineError: the history cannot be read or written; raised before the job runs.
     """
-    places: list[Place] = []
-    for name in on:
-        system, _, partition = name.partition(":")
-        folded = system.casefold()
-        remote_name = next((remote for remote in read_remotes() if remote.casefold() == folded), None)
-        system_name = folded if folded in (LOCAL, ANY_SLURM) else remote_name or find_system(system, catalog).name
-        if folded == LOCAL and partition:
-            raise InvalidInput(f"{name}: this machine has no partitions; write --on local")
-        place = Place(system_name, partition or None)
-        if system_name not in (LOCAL, ANY_SLURM) and _has_rules(place, catalog):
-            find_partition(JobSpec("", (), ResourceSpec(), system=system_name, partition=place.partition), catalog)
-        if place in places:
-            raise InvalidInput(f"--on {place} is given twice")
-        places.append(place)
-    return tuple(places)
+    store = SqliteHistory(history or settings.history_path())
+    # An unreadable history must fail now, and not after hours of running.
+    next(iter(store.runs(limit=1)), None)
+    settings.require_writable(settings.runs_dir())
+    run = run_local(spec, folder=settings.runs_dir(), on_progress=on_progress, output=output)
+    run = replace(run, predicted=predicted, parameters=parameters or {}, tags={**run.tags, **(tags or {})})
+    store.add(run)
+    return run
 
 
-def check_reachable(places: Sequence[Place], catalog: Catalog) -> None:
-    """Refuse targets that cannot be reached from this machine, without contacting them.
-
-    Raises:
-        InvalidInput: ``reach.toml`` lacks an entry, or Leadline does not support the scheduler.
-        SchedulerUnreachable: its commands are not on this machine.
-    """
-    for place in places:
-        if place.system != LOCAL:
-            build_scheduler(place.system, catalog, plane_dir())
-
-
-def build_policy(places: tuple[Place, ...], terms: PlaneOptions) -> Policy:
-    """Return the policy that the plane follows for the job.
-
-    Raises:
-        InvalidInput: an option is out of range.
-    """
-    usual = Policy(places)
-    for option, value, least in (
-        ("--copies", terms.copies, 1), ("--attempts", terms.attempts, 1), ("--most-cost", terms.cost, 0),
-        ("--most-node-hours", terms.node_hours, 0),
-    ):  # fmt: skip
-        if value is not None and not value >= least:
-            raise InvalidInput(f"{option} is {value:g}, but it must be at least {least}")
-    if terms.copies > len(places):
-        raise InvalidInput(
-            f"--copies is {terms.copies}, but there "
-            f"{'is one target' if len(places) == 1 else f'are {len(places)} targets'}: each replica "
-            "needs its own --on"
-        )
-    if terms.copies > 1 and not terms.measured:
-        raise InvalidInput(
-            "--copies needs the measuring wrapper, which starts only one replica: leave --no-measure out"
-        )
-    if terms.checkpoint_folder is not None and not terms.resumes:
-        raise InvalidInput("--checkpoint-folder needs --resumes")
-    if not 0 < terms.risk < 1:
-        raise InvalidInput(f"--risk is {terms.risk:g}, but it must be between 0 and 1, such as 0.05")
-    before_s = parse_duration_s(terms.checkpoint_before) if terms.checkpoint_before else usual.checkpoint_s
-    return replace(
-        usual,
-        copies=terms.copies,
-        attempts=usual.attempts if terms.attempts is None else terms.attempts,
-        node_s=None if terms.node_hours is None else terms.node_hours * HOUR_S,
-        cost=terms.cost,
-        resumes=terms.resumes,
-        checkpoint_signal=_signal(terms.checkpoint_signal),
-        checkpoint_s=before_s,
-        deadline_at=_deadline(terms.deadline),
-        risk=terms.risk,
-        resizes=terms.resizes,
-        measured=terms.measured,
-        checkpoint_folder=check_folder_name(terms.checkpoint_folder) if terms.checkpoint_folder is not None else None,
-    )
-
-
-def _infer(subject: Sequence[str], place: Place, request: JobRequest, tools: Toolbox) -> InferredRequest:
-    """Return the request with open resources inferred, its notes, and the prediction at the target."""
-    if place.system != LOCAL and not _has_rules(place, tools.catalog):
-        return InferredRequest(request)
-    if place.system != LOCAL:
-        filled = infer_request(request, subject, str(place), tools)
-        if filled.predicted is not None or filled.request != request:
-            return filled
-    prediction = predict_job(str(place), subject, tools, gpus=request.gpus, name=request.name)
-    notes = () if prediction.estimate else (f"no prediction for this job: {prediction.reason}",)
-    return InferredRequest(request, notes, prediction.estimate, prediction.tags)
-
-
-def _script(
-    subject: Sequence[str], place: Place, request: JobRequest, catalog: Catalog
-) -> tuple[tuple[Place, JobSpec, str], ...]:
-    """Return the script of a target that uses Slurm; a plain one if its rules are unknown."""
-    spec = build_job_spec(subject, str(place), request)
-    if place.system == ANY_SLURM or _has_rules(place, catalog):
-        return ((place, spec, render_batch_script(spec, catalog)),)
-    reach = find_remote(place.system)
-    if (reach.scheduler or "").casefold() == ANY_SLURM:
-        return ((place, spec, render_batch_script(replace(spec, system=ANY_SLURM), catalog)),)
-    if place.partition is not None and reach.scheduler is None:
-        find_system(place.system, catalog).partition(place.partition)
-    return ()
-
-
-def _has_rules(place: Place, catalog: Catalog) -> bool:
-    """Return whether the catalog has the system with Slurm, and ``reach.toml`` does not override that."""
-    try:
-        scheduler = catalog.system(place.system).scheduler.casefold()
-    except UnknownName:
-        return False
-    return (find_remote(place.system).scheduler or scheduler).casefold() == ANY_SLURM
-
-
-def _workdir(places: Sequence[Place]) -> str | None:
-    """Return the current folder if a target uses this machine's file system: the plane may run in another folder."""
-    return str(Path.cwd()) if any(find_remote(place.system).host is None for place in places) else None
-
-
-def _signal(name: str | None) -> str | None:
-    if name is None:
-        return None
-    names = {signal_number.name.removeprefix("SIG") for signal_number in signal.Signals}
-    short = name.upper().removeprefix("SIG")
-    if short not in names or short in ("KILL", "STOP"):
-        raise InvalidInput(
-            f"--checkpoint-signal {name!r} is not a signal that a command can handle: write USR1 or TERM"
-        )
-    return short
-
-
-def _deadline(text: str | None) -> str | None:
-    """Return a deadline as a moment; a duration counts from now."""
-    if text is None:
-        return None
-    now = datetime.now(UTC)
-    if re.match(r"\d{4}-\d{2}-\d{2}", text):
-        try:
-            moment = datetime.fromisoformat(text).astimezone(UTC)
-        except ValueError as error:
-            raise InvalidInput(f"--deadline {text!r} is not a time: write 2026-11-23T08:00, or 6h") from error
-    else:
-        try:
-            moment = datetime.fromtimestamp(now.timestamp() + parse_duration_s(text), UTC)
-        except (LeadlineError, OverflowError, OSError, ValueError) as error:
-            raise InvalidInput(
-                f"--deadline {text!r} is not a duration or a time: write 6h, or 2026-11-23T08:00"
-            ) from error
-    if moment <= now:
-        raise InvalidInput(f"--deadline {text!r} is in the past")
-    return moment.isoformat(timespec="milliseconds")
+def raise_if_failed(run: Run) -> None:
+    """Raise ``JobFailed`` with the reason, unless the run completed."""
+    if run.state is JobState.COMPLETED:
+        return
+    how = run.tags.get("reason") or (f"exit code {run.exit_code}" if run.exit_code is not None else "no exit code")
+    raise JobFailed(f"run {run.id} ended {run.state.value} ({how}); details: leadline history show {run.id}")

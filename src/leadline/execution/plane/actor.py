@@ -8,7 +8,7 @@ from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, EventKind, Job, Situation
 from leadline.core.queues import wait_from_plan
 from leadline.execution.clock import Clock, epoch_s
-from leadline.execution.plane.advisor import Advisor, Decide, Expectation
+from leadline.execution.plane.advisor import Advisor, Decide
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
@@ -91,26 +91,18 @@ class Actor:
 
     def _situation(self, job: Job, attempt: Attempt, outcome: JobOutcome | None) -> Situation:
         now_s = self.clock.now_s()
-        expectation = self.advisor.expect(job, attempt, outcome, now_s=now_s)
+        situation = self.advisor.expect(job, attempt, outcome, now_s=now_s)
         memory = outcome.measured.get("host_memory_bytes") if outcome else None
-        return Situation(
-            job,
-            attempt,
-            now_s,
-            attempt_elapsed_s(attempt, now_s),
-            expectation.total_s,
-            expectation.memory_bytes,
-            memory.value if memory else None,
-            expectation.remaining_wait_s or self._scheduled_wait_s(attempt, now_s),
-            expectation.allowed_s,
-            expectation.node_memory_bytes,
-            sum(attempt_node_s(past, now_s) for past in job.attempts),
-            _spent_cost(job, expectation, now_s),
-            expectation.cost_per_s,
-            attempt.refused_extensions,
+        rate = situation.cost_per_s
+        return replace(
+            situation,
+            elapsed_s=attempt_elapsed_s(attempt, now_s),
+            memory_now_bytes=memory.value if memory else None,
+            remaining_wait_s=situation.remaining_wait_s or self._scheduled_wait_s(attempt, now_s),
+            spent_node_s=sum(attempt_node_s(past, now_s) for past in job.attempts),
+            spent_cost=rate and rate * sum(attempt_elapsed_s(past, now_s) for past in job.attempts),
+            asked_to_extend=attempt.refused_extensions,
             checkpointed=has_checkpoint(job, outcome),
-            alternatives=expectation.alternatives,
-            gpu_memory_bytes=expectation.gpu_memory_bytes,
         )
 
     def _scheduled_wait_s(self, attempt: Attempt, now_s: float) -> Interval | None:
@@ -228,10 +220,3 @@ def attempt_elapsed_s(attempt: Attempt, now_s: float) -> float:
 def attempt_node_s(attempt: Attempt, now_s: float) -> float:
     """Return the node-seconds of an attempt."""
     return attempt.resources.nodes * attempt_elapsed_s(attempt, now_s)
-
-
-def _spent_cost(job: Job, expectation: Expectation, now_s: float) -> float | None:
-    """Return the cost of all attempts at the current price; None without a price."""
-    if expectation.cost_per_s is None:
-        return None
-    return expectation.cost_per_s * sum(attempt_elapsed_s(attempt, now_s) for attempt in job.attempts)

@@ -4,25 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from leadline.core.estimate import Interval
-from leadline.core.plane import Alternative, Attempt, AttemptPlan, Decision, Job, Situation
+from leadline.core.plane import Attempt, AttemptPlan, Decision, Job, Situation
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """Predictions for an attempt and limits of its place; None is unknown (see ``Situation``)."""
-
-    total_s: Interval | None = None
-    memory_bytes: Interval | None = None
-    remaining_wait_s: Interval | None = None
-    allowed_s: float | None = None
-    node_memory_bytes: int | None = None
-    gpu_memory_bytes: int | None = None
-    cost_per_s: float | None = None
-    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +29,8 @@ class Advisor(Protocol):
             LeadlineError: no place accepts the job; the message says why.
         """
 
-    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Expectation:
-        """Return the predictions for an attempt, given its wrapper's last report."""
+    def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Situation:
+        """Return the predictions for an attempt and the limits of its place, given its wrapper's last report."""
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
         """Record ended attempts. It may be called twice for one attempt, which must count once."""

@@ -3,7 +3,9 @@
 The events are also the feed between processes. Every change of a job adds an event, so that others read only changes.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import hashlib
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import Connection
@@ -73,25 +75,47 @@ def attempt_event(kind: EventKind, attempt: Attempt, details: EventDetails) -> N
     return NewEvent(kind, attempt.job, attempt.key, details)
 
 
+def hash_key(*parts: str) -> str:
+    """Return the key, 12 hexadecimal digits, that follows from these texts."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def journal_origin(path: Path) -> str:
+    """Return a text in place of the last key of a journal without jobs."""
+    # A user who deletes the journal must get new keys, because outcomes under the old ones remain at the systems. So
+    # the text holds the age of the file, or of the first folder above it that exists.
+    while not path.exists():
+        path = path.parent
+    status = path.stat()
+    return f"{socket.gethostname()} {path} {status.st_ino} {status.st_mtime_ns}"
+
+
 class PlaneJournal(SqliteFile):
     """The journal in the file ``path``, created if missing; a context manager that closes it."""
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        # Opening the file changes it and its folder.
+        self._origin = journal_origin(path)
         super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Add jobs in one transaction; existing keys stay unchanged."""
         with self.transaction() as connection:
-            (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
-            for position, job in enumerate(jobs, last + 1):
-                cursor = connection.execute(
-                    "INSERT OR IGNORE INTO job (key, position, state, reason, plan, document) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
-                )
-                if cursor.rowcount:
-                    self._insert_events(connection, [NewEvent(EventKind.HANDED_OVER, job.key)])
+            self._insert_jobs(connection, jobs)
+
+    def add_after_last(self, jobs_after: Callable[[str], Sequence[Job]]) -> tuple[Job, ...]:
+        """Add the jobs that ``jobs_after`` returns for the key of the last job, and return them."""
+        # One transaction: two processes that submit at once must not see the same last job.
+        with self.transaction() as connection:
+            jobs = tuple(jobs_after(self.last_key()))
+            self._insert_jobs(connection, jobs)
+        return jobs
+
+    def last_key(self) -> str:
+        """Return the key of the last submitted job, or the origin of a journal without jobs."""
+        rows = self.read("SELECT key FROM job ORDER BY position DESC LIMIT 1")
+        return str(rows[0][0]) if rows else self._origin
 
     def write(
         self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()
@@ -229,6 +253,16 @@ class PlaneJournal(SqliteFile):
         )
         rows = self.read(query, *values, limit)
         return tuple(map(_event, reversed(rows)))
+
+    def _insert_jobs(self, connection: Connection, jobs: Iterable[Job]) -> None:
+        (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
+        for position, job in enumerate(jobs, last + 1):
+            cursor = connection.execute(
+                "INSERT OR IGNORE INTO job (key, position, state, reason, plan, document) VALUES (?, ?, ?, ?, ?, ?)",
+                (job.key, position, job.state.value, job.reason, _plan(job), _document(job)),
+            )
+            if cursor.rowcount:
+                self._insert_events(connection, [NewEvent(EventKind.HANDED_OVER, job.key)])
 
     def _insert_events(self, connection: Connection, events: Iterable[NewEvent]) -> None:
         at = iso_utc(self._clock.now_s())

@@ -3,8 +3,7 @@
 The key of an attempt is on disk before anything is sent. If an answer is lost, the key is looked up at the scheduler.
 """
 
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +14,7 @@ from leadline.core.plane import Attempt, AttemptPlan, DependencyKind, EventKind,
 from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import EventDetails, attempt_event
+from leadline.execution.plane.journal import EventDetails, attempt_event, hash_key
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
 from leadline.execution.schedulers.port import (
     RequestRefused,
@@ -66,7 +65,7 @@ class Submitter:
         attempts = [attempt for job in ready for attempt in self._attempts(job)]
         if not attempts:
             return self._submit_unsent()
-        batches = _batches(attempts, self.book.jobs)
+        batches = batches_of(attempts, self.book.jobs)
         self.book.write(
             jobs=[replace(self.book.jobs[key], plan=None) for key in {attempt.job for attempt in attempts}],
             attempts=[attempt for batch in batches for attempt in batch],
@@ -164,12 +163,7 @@ class Submitter:
             return []
         # Only the wrapper can hold a copy back, so unmeasured jobs get no copies.
         plans = plans if job.policy.measured else plans[:1]
-        first_number, has_copies = len(job.attempts), len(plans) > 1
-        noted_at = iso_utc(self.clock.now_s())
-        return [
-            replace(_attempt(job, plan, first_number + at, noted_at), held=has_copies)
-            for at, plan in enumerate(plans, 1)
-        ]
+        return new_attempts(job, plans, iso_utc(self.clock.now_s()))
 
     def _submit_all(self, batches: Iterable[list[Attempt]]) -> int:
         """Submit batches, system by system."""
@@ -191,7 +185,9 @@ class Submitter:
                 part = batches[at : at + (NOTED_AT_ONCE if at else scheduler.abreast)]
                 at += len(part)
                 submit = partial(_try_submit, scheduler)
-                answers = (pool.map if scheduler.abreast > 1 else map)(submit, map(self._submission, part))
+                answers = (pool.map if scheduler.abreast > 1 else map)(
+                    submit, [submission_of(batch, self.book.jobs) for batch in part]
+                )
                 ids = [(batch, self._handle_answer(batch, answer)) for batch, answer in zip(part, answers, strict=True)]
                 accepted = [(batch, scheduler_id) for batch, scheduler_id in ids if scheduler_id is not None]
                 self._know(accepted)
@@ -222,20 +218,6 @@ class Submitter:
             case _:
                 raise answer
         return None
-
-    def _submission(self, attempts: list[Attempt]) -> Submission:
-        first = attempts[0]
-        job = self.book.jobs[first.job]
-        spec = replace(job.spec, resources=first.resources, system=first.place.system, partition=first.place.partition)
-        return Submission(
-            first.batch,
-            spec,
-            tuple(_index(self.book.jobs[attempt.job]) for attempt in attempts) if job.group else (),
-            checkpoint_signal=job.policy.checkpoint_signal,
-            checkpoint_s=job.policy.checkpoint_s,
-            measured=job.policy.measured,
-            held=first.held,
-        )
 
     def _know(self, batches: Iterable[tuple[list[Attempt], str]], *, found_again: bool = False) -> None:
         """Store the scheduler's ids of batches."""
@@ -293,16 +275,36 @@ def _try_submit(scheduler: Scheduler, submission: Submission) -> str | LeadlineE
         return error
 
 
-def _attempt(job: Job, plan: AttemptPlan, number: int, noted_at: str) -> Attempt:
-    # A shorter start limit is only for the first attempt; a retry needs its whole limit.
-    resources = plan.resources if number == 1 else replace(plan.resources, least_walltime_s=None)
-    return Attempt(
-        uuid.uuid4().hex[:12], job.key, number, plan.place, resources, noted_at=noted_at,
-        walltime_s=resources.walltime_s, reason=plan.reason,
-    )  # fmt: skip
+def new_attempts(job: Job, plans: Sequence[AttemptPlan], noted_at: str = "") -> list[Attempt]:
+    """Return the next attempts of a job, one for each plan; several wait for the plane's release."""
+    attempts = []
+    for number, plan in enumerate(plans, len(job.attempts) + 1):
+        # A shorter start limit is only for the first attempt; a retry needs its whole limit.
+        resources = plan.resources if number == 1 else replace(plan.resources, least_walltime_s=None)
+        # The key follows from the job's, so that a dry run shows the key under which the job is submitted.
+        key = hash_key(job.key, str(number))
+        attempt = Attempt(key, job.key, number, plan.place, resources, noted_at=noted_at, reason=plan.reason)
+        attempts.append(replace(attempt, walltime_s=resources.walltime_s, held=len(plans) > 1))
+    return attempts
 
 
-def _batches(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[list[Attempt]]:
+def submission_of(attempts: Sequence[Attempt], jobs: Mapping[str, Job]) -> Submission:
+    """Return what a scheduler gets for a batch of attempts: one job, or elements of an array."""
+    first = attempts[0]
+    job = jobs[first.job]
+    spec = replace(job.spec, resources=first.resources, system=first.place.system, partition=first.place.partition)
+    return Submission(
+        first.batch,
+        spec,
+        tuple(_index(jobs[attempt.job]) for attempt in attempts) if job.group else (),
+        checkpoint_signal=job.policy.checkpoint_signal,
+        checkpoint_s=job.policy.checkpoint_s,
+        measured=job.policy.measured,
+        held=first.held,
+    )
+
+
+def batches_of(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[list[Attempt]]:
     """Group the elements of an array with equal request and place; every other attempt is submitted alone."""
     groups: dict[object, list[Attempt]] = {}
     for attempt in attempts:

@@ -1,19 +1,30 @@
 """Files of attempts in their scheduler's folder: outcomes of the wrapper, and ends of unmeasured commands."""
 
 import shlex
-from collections.abc import Mapping
+from base64 import b64decode
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from leadline.core.documents import from_json
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobState
 from leadline.execution.clock import iso_utc
 from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, STARTED_BEFORE, JobOutcome
 
+T = TypeVar("T")
+
 RUNS_FOLDER = "runs"
 """Subfolder of a scheduler's folder with outcomes and outputs."""
 _END = ".ended"
+TAILS = """\
+cd -- "$1" 2>/dev/null || exit 0
+while IFS= read -r name; do
+  if [ -s "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
+done"""
+"""Prints the last ``$2`` bytes of the files named on its input, one line each."""
 
 
 def log_name(key: str) -> str:
@@ -73,6 +84,33 @@ def read_outcomes(
         except InvalidInput:
             continue
     return outcomes
+
+
+def read_log_tails(
+    transport: Transport, folder: PurePosixPath, keys: Collection[str], most_bytes: int, *, timeout_s: float
+) -> dict[str, str]:
+    """Return the ends of the output of these attempts; silent ones are absent.
+
+    Raises:
+        SchedulerUnreachable: the folder was not reached.
+    """
+    if not keys:
+        return {}
+    names = {log_name(key): key for key in keys}
+    command = ["sh", "-c", TAILS, "sh", str(folder / RUNS_FOLDER), str(most_bytes)]
+    answer = transport.run(command, stdin="".join(f"{name}\n" for name in names), timeout_s=timeout_s)
+    if answer.returncode or answer.timed_out:
+        why = "no answer in time" if answer.timed_out else " ".join(answer.stderr.split()) or "no reason given"
+        raise SchedulerUnreachable(f"logs cannot be read at {transport.where} ({why})")
+    rows = (line.partition(" ") for line in answer.stdout.splitlines())
+    return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
+
+
+def chunks(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the values in lists of at most ``size``."""
+    remaining = iter(values)
+    while chunk := list(islice(remaining, size)):
+        yield chunk
 
 
 def read_end(text: str) -> JobOutcome:

@@ -76,6 +76,21 @@ class Submission:
         return tuple(element_key(self.key, index) for index in self.indices) or (self.key,)
 
 
+@dataclass(frozen=True, slots=True)
+class SubmissionText:
+    """The exact text that a scheduler gets.
+
+    Attributes:
+        argv: the command line; empty for this machine's own queue.
+        script: the script: the input of sbatch, the file that qsub reads, or the entry in this machine's queue.
+        caveat: why the text may differ from the one that ``submit`` sends; empty if it does not.
+    """
+
+    argv: tuple[str, ...]
+    script: str
+    caveat: str = ""
+
+
 def element_key(key: str, index: int | str) -> str:
     """Return the key of an array element. A job script can build it from the array's key and the index."""
     return f"{key}-{index}"
@@ -127,6 +142,9 @@ class Scheduler(Protocol):
     @property
     def abreast(self) -> int:
         """Submissions that may run at once, each in its own thread; with 1, in the caller's thread."""
+
+    def render(self, submission: Submission) -> SubmissionText:
+        """Return the text that ``submit`` sends, and send nothing; raises ``InvalidInput`` as that does."""
 
     def submit(self, submission: Submission) -> str:
         """Submit and return the scheduler's id (of an array: the array's).

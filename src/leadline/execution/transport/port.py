@@ -39,12 +39,7 @@ class Transport(Protocol):
         """Name of the place, for messages."""
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float,
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout_s: float
     ) -> CompletedProcess:
         """Run a command to its end. With ``timed_out`` set, it may still run there.
 
@@ -113,12 +108,7 @@ class LocalTransport:
         return "this machine"
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float,
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout_s: float
     ) -> CompletedProcess:
         """Run a command to its end, without a shell."""
         words = _checked(argv)
@@ -142,7 +132,7 @@ class LocalTransport:
         names: Collection[str],
         *,
         since_s: float,
-        timeout_s: float = 60.0,  # noqa: ARG002 - the protocol's
+        timeout_s: float = 60.0,  # noqa: ARG002
     ) -> dict[str, str]:
         """Return name -> text of the files changed after ``since_s``."""
         texts = {}

@@ -77,18 +77,13 @@ class SshTransport:
         return self.host
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float,
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout_s: float
     ) -> CompletedProcess:
         """Run a command there. Opening the connection may take ``OPEN_S`` more."""
-        line = shell_line([*(["env", *(f"{name}={value}" for name, value in env.items())] if env else []), *argv])
+        words = [*(["env", *(f"{name}={value}" for name, value in env.items())] if env else []), *argv]
         # The shared connection may have been closed since the last command.
         for may_retry in (True, False):
-            answer = self.processes([*self._client(), "--", self.host, line], stdin=stdin or "", timeout_s=timeout_s)
+            answer = self.processes(self._command(words), stdin=stdin or "", timeout_s=timeout_s)
             if answer.returncode != FAILED or answer.timed_out or self._is_open():
                 return answer
             self._shared = None
@@ -142,12 +137,7 @@ class SshTransport:
         if self._has_rsync():
             return self._by_rsync(f"{source}/", f"{self.host}:{target}/", timeout_s)
         began_s = time.monotonic()
-        remote_command = shell_line(["tar", "-C", str(target), "-xpf", "-"])
-        piped = run_pipe(
-            ["tar", "-C", str(source), "-cf", "-", "."],
-            [*self._client(), "--", self.host, remote_command],
-            timeout_s=timeout_s,
-        )
+        piped = run_pipe(_pack(source), self._command(_unpack(target)), timeout_s=timeout_s)
         return self._report_tar(piped, f"{source}", source, began_s)
 
     def fetch(self, source: PurePosixPath, target: Path, *, timeout_s: float) -> CopyReport:
@@ -156,12 +146,7 @@ class SshTransport:
         if self._has_rsync():
             return self._by_rsync(f"{self.host}:{source}/", f"{target}/", timeout_s)
         began_s = time.monotonic()
-        remote_command = shell_line(["tar", "-C", str(source), "-cf", "-", "."])
-        piped = run_pipe(
-            [*self._client(), "--", self.host, remote_command],
-            ["tar", "-C", str(target), "-xpf", "-"],
-            timeout_s=timeout_s,
-        )
+        piped = run_pipe(self._command(_pack(source)), _unpack(target), timeout_s=timeout_s)
         return self._report_tar(piped, f"{self.host}:{source}", target, began_s)
 
     def close(self) -> None:
@@ -185,6 +170,9 @@ class SshTransport:
         # No second connection and no proxy: a login could ask for a second factor.
         return [*self._ssh(), *self._shared, "-o", "ControlMaster=no", "-o", "ProxyJump=none", "-o",
                 "ProxyCommand=false"]  # fmt: skip
+
+    def _command(self, argv: Sequence[str]) -> list[str]:
+        return [*self._client(), "--", self.host, shell_line(argv)]
 
     def _open(self) -> list[str]:
         """Return an open connection, Leadline's or the user's own, or open one."""
@@ -253,6 +241,14 @@ class SshTransport:
             raise LeadlineError(f"{source} was not completely copied ({_why(piped)}): copy it again")
         moved_bytes = sum(path.lstat().st_size for path in local.rglob("*") if path.is_file() and not path.is_symlink())
         return CopyReport(moved_bytes, time.monotonic() - began_s)
+
+
+def _pack(folder: Path | PurePosixPath) -> list[str]:
+    return ["tar", "-C", str(folder), "-cf", "-", "."]
+
+
+def _unpack(folder: Path | PurePosixPath) -> list[str]:
+    return ["tar", "-C", str(folder), "-xpf", "-"]
 
 
 def _why(answer: CompletedProcess) -> str:

@@ -119,6 +119,8 @@ def _write(outcome: JobOutcome, path: Path) -> None:
 
 def _claim_result(path: Path) -> bool:
     """True if this is the first wrapper with that result; only one process can create the marker file."""
+    # A script that is submitted by hand may come before the plane has made its folder.
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.close(os.open(path.with_suffix(".started"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:

@@ -8,7 +8,7 @@ import typer
 
 from leadline.app.jobs.inline_plane import describe_runner, step_until
 from leadline.app.jobs.job_status import JobStatus, fold_arrays, job_statuses
-from leadline.app.jobs.journal import cancel_jobs, find_jobs
+from leadline.app.jobs.journal import cancel_jobs, find_jobs, keep_journal_open
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.interfaces.cli.command import CommandApp
@@ -27,6 +27,7 @@ CARRIED_OUT_S = 60.0
 
 
 @app.command(epilog=EXAMPLES)
+@keep_journal_open()
 def cancel(
     names: Annotated[
         list[str] | None,

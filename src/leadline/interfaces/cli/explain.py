@@ -19,6 +19,7 @@ from leadline.app.jobs.event_log import (
     read_event_log,
 )
 from leadline.app.jobs.inline_plane import read_log_tail
+from leadline.app.jobs.journal import keep_journal_open
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job
@@ -39,6 +40,7 @@ MOST_TEXT = 500
 
 
 @app.command(epilog=EXAMPLES)
+@keep_journal_open()
 def explain(
     job: Annotated[
         str,

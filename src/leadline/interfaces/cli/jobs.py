@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from leadline.app.jobs.job_status import ArrayStatus, JobStatus, JobUsage, fold_arrays, job_statuses, silent_systems
+from leadline.app.jobs.journal import keep_journal_open
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, format_duration
@@ -198,6 +199,7 @@ Names = Annotated[
 
 
 @app.command(epilog=EXAMPLES)
+@keep_journal_open()
 def jobs(
     names: Names = None,
     *,

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from leadline.app.jobs.event_log import describe_event, format_local_time
-from leadline.app.jobs.inline_plane import InlinePlane, Interrupts, describe_runner
-from leadline.app.jobs.journal import find_jobs, plane_dir, retraining_events
+from leadline.app.jobs.inline_plane import InlinePlane, describe_runner, interrupts
+from leadline.app.jobs.journal import find_jobs, keep_journal_open, plane_dir, retraining_events
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.interfaces.cli.command import CommandApp
@@ -26,6 +26,7 @@ RUN, STATUS = "run", "status"
 
 
 @app.command(epilog=EXAMPLES)
+@keep_journal_open()
 def plane(
     action: Annotated[str, typer.Argument(metavar="run|status", help="Run the plane, or show its status.")] = RUN,
     *,
@@ -48,7 +49,7 @@ def plane(
         raise InvalidInput("--json works with leadline plane status only; leadline jobs --json shows the jobs")
     console = err()
     with (
-        Interrupts() as interrupts,
+        interrupts() as interrupted,
         InlinePlane(lambda message: console.print(message, markup=False, soft_wrap=True)) as inline_plane,
     ):
         wait_s = inline_plane.step()
@@ -56,9 +57,9 @@ def plane(
             raise LeadlineError(f"the plane is already running ({describe_runner() or 'another process'})")
         if not once:
             console.print(f"managing {_count_jobs()}; Ctrl-C ends the plane, not the jobs", markup=False)
-        while not (once or interrupts.received or (until_idle and inline_plane.idle)):
-            interrupts.wait(wait_s)
-            if not interrupts.received:
+        while not (once or interrupted.is_set() or (until_idle and inline_plane.idle)):
+            interrupted.wait(wait_s)
+            if not interrupted.is_set():
                 wait_s = inline_plane.step()
     if not once:
         console.print(f"the plane ended; {_count_jobs()} active", markup=False)

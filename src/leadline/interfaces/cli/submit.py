@@ -1,5 +1,6 @@
 """``leadline submit``: run a job on this machine, submit it to the plane, or print its batch script."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -7,15 +8,16 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from leadline.app.composition import toolbox, user_catalog
+from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.event_log import describe_policy, describe_request, format_local_time
 from leadline.app.jobs.history import compare_run
 from leadline.app.jobs.inline_plane import describe_runner, step_until
-from leadline.app.jobs.job_request import JobRequest, build_job_spec, predict_job, raise_if_failed, run_locally
+from leadline.app.jobs.job_request import LOCAL_PLACE, JobRequest, build_job_spec, predict_job, resolve_request
 from leadline.app.jobs.job_status import JobStatus, job_statuses
-from leadline.app.jobs.journal import find_jobs, submit_jobs
-from leadline.app.jobs.submit import PlaneOptions, PreparedSubmission, check_reachable, parse_places, prepare_submission
+from leadline.app.jobs.journal import JobSubmission, find_jobs, open_journal, submit_jobs
+from leadline.app.jobs.plane_options import PlaneOptions
+from leadline.app.jobs.submit import preview_submission, raise_if_failed, run_locally
 from leadline.app.machines.targets import LOCAL
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, LeadlineError
@@ -25,13 +27,13 @@ from leadline.core.units import format_bytes, format_duration, parse_bytes, pars
 from leadline.interfaces.cli.command import CommandApp
 from leadline.interfaces.cli.history import show_run_comparison
 from leadline.interfaces.cli.jobs import plain_text, print_jobs
-from leadline.interfaces.cli.output import Json, err, print_json
+from leadline.interfaces.cli.output import Json, err, print_json, write_text
 from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
 
-def run_now(subject: list[str], request: JobRequest, *, yes: bool, json: bool) -> None:
+def run_now(request: JobRequest, *, yes: bool, json: bool) -> None:
     """Ask for confirmation, run the job, and show prediction and measurement; a failed job sets the exit code."""
-    spec = build_job_spec(subject, LOCAL, request)
+    spec = build_job_spec(request)
     resources = spec.resources
     limits = [f"at most {format_duration(resources.walltime_s)}"] if resources.walltime_s else []
     limits += [f"{format_bytes(resources.memory_bytes_per_node)}"] if resources.memory_bytes_per_node else []
@@ -41,7 +43,7 @@ def run_now(subject: list[str], request: JobRequest, *, yes: bool, json: bool) -
             raise InvalidInput("cannot ask for confirmation without a terminal: add -y to run the job")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
         typer.confirm(question, default=True, abort=True, err=True)
-    predicted = predict_job(LOCAL, subject, toolbox(), name=request.name)
+    predicted = predict_job(LOCAL_PLACE, request.subject, toolbox(), name=spec.name)
     if predicted.estimate is None:
         console.print(f"note: no prediction for this run: {predicted.reason}", markup=False)
     run = run_locally(
@@ -63,71 +65,76 @@ ACCEPTANCE_TIMEOUT_S = 60.0
 """How long the command waits for the scheduler; the job is in the journal either way."""
 
 
-def print_scripts(
-    subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, *, json: bool
-) -> None:
-    """Print only the scripts on stdout; notes go to stderr."""
-    prepared, console = _prepared(subject, on, request, terms), err()
-    first = prepared.scripts[0] if prepared.scripts else None
-    for note in (
-        *prepared.notes,
-        *([_describe_submission(prepared)] if terms.needs_plane or len(on) > 1 or first is None else []),
-    ):
+def print_scripts(request: JobRequest, *, here: bool, json: bool) -> None:
+    """Print the scripts on stdout; their command lines and notes go to stderr."""
+    submission, console = _resolved(request), err()
+    # A run in the foreground is no submission, so there is nothing to show but the description.
+    previews = () if here else preview_submission(submission)
+    first = previews[0] if previews else None
+    notes = [*submission.notes]
+    if request.options.needs_plane or len(request.on) > 1 or here:
+        notes.append(_describe_submission(submission))
+    for note in notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if json:
-        scripts = [{"place": str(place), "job": spec, "script": text} for place, spec, text in prepared.scripts[1:]]
+        scripts = [
+            {"place": str(each.target.place), "job": each.spec, "script": each.text.script, "argv": each.text.argv}
+            for each in previews[1:]
+        ]
         print_json({
-            "schema": "leadline.script/1", "job": prepared.submission.spec, "script": first[2] if first else None,
-            "notes": prepared.notes, "policy": prepared.submission.policy, "others": scripts,
+            "schema": "leadline.script/1", "job": submission.spec, "script": first.text.script if first else None,
+            "argv": first.text.argv if first else (), "notes": submission.notes, "policy": submission.policy,
+            "others": scripts,
         })  # fmt: skip
         return
-    for place, _, text in prepared.scripts:
-        if len(prepared.scripts) > 1:
-            console.print(f"note: the script for {place}", markup=False)
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    for each in previews:
+        if len(previews) > 1:
+            console.print(f"note: the script for {each.target.place}", markup=False)
+        if each.text.caveat:
+            console.print(
+                f"note: it assumes the paths of this machine: {each.text.caveat}", markup=False, soft_wrap=True
+            )
+        if each.text.argv:
+            console.print(f"note: submitted with {shlex.join(each.text.argv)}", markup=False, soft_wrap=True)
+        # The queue entry of this machine is one line without an end.
+        write_text(each.text.script.removesuffix("\n") + "\n")
 
 
-def submit_to_plane(
-    subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions, *, yes: bool, json: bool
-) -> None:
+def submit_to_plane(request: JobRequest, *, yes: bool, json: bool) -> None:
     """Ask for confirmation, submit, and wait up to a minute until a scheduler has accepted the job.
 
     Raises:
         LeadlineError: no target accepted it.
     """
-    catalog = user_catalog()
-    places = parse_places(on, catalog)
     if not yes and not sys.stdin.isatty():
         raise InvalidInput("cannot ask for confirmation without a terminal: add -y to submit the job")
-    check_reachable(places, catalog)
-    prepared, console = _prepared(subject, on, request, terms), err()
-    for note in prepared.notes:
+    submission, console = _resolved(request, at_hand=True), err()
+    for note in submission.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if not yes:
-        console.print(Text(_describe_submission(prepared)), soft_wrap=True)
+        console.print(Text(_describe_submission(submission)), soft_wrap=True)
         typer.confirm("Submit it?", default=True, abort=True, err=True)
-    jobs = submit_jobs(prepared.submission)
-    # The first and the last element stand for a whole array, which may have thousands.
-    watched = [jobs[0].key, jobs[-1].key]
-    with console.status("submitting"):
-        step_until(
-            lambda: all(map(_settled, find_jobs(watched))),
-            ACCEPTANCE_TIMEOUT_S,
-            lambda message: console.print(message, markup=False),
-        )
-    statuses = job_statuses([job.key for job in jobs])
-    _print_submitted(statuses, json=json)
+    with open_journal():
+        jobs = submit_jobs(submission)
+        # The first and the last element stand for a whole array, which may have thousands.
+        watched = [jobs[0].key, jobs[-1].key]
+        with console.status("submitting"):
+            step_until(
+                lambda: all(map(_settled, find_jobs(watched))),
+                ACCEPTANCE_TIMEOUT_S,
+                lambda message: console.print(message, markup=False),
+            )
+        _print_submitted(job_statuses([job.key for job in jobs]), json=json)
 
 
-def _prepared(subject: list[str], on: Sequence[str], request: JobRequest, terms: PlaneOptions) -> PreparedSubmission:
+def _resolved(request: JobRequest, *, at_hand: bool = False) -> JobSubmission:
     with err().status("predicting resources"):
-        return prepare_submission(subject, on, request, terms, toolbox())
+        return resolve_request(request, toolbox(), at_hand=at_hand)
 
 
-def _describe_submission(prepared: PreparedSubmission) -> str:
+def _describe_submission(submission: JobSubmission) -> str:
     """Return the submission in a sentence: the job, its targets and the policy."""
-    submission, policy = prepared.submission, prepared.submission.policy
+    policy = submission.policy
     job = (
         f"array {plain_text(submission.spec.name)!r} of {len(submission.indices)}"
         if submission.indices
@@ -220,7 +227,10 @@ def submit(
         ),
     ] = None,
     detach: Annotated[bool, _flag("--detach", "With local: submit to the plane, and do not wait.")] = False,
-    dry_run: Annotated[bool, _flag("--dry-run", "Only print the batch script.")] = False,
+    dry_run: Annotated[
+        bool,
+        _flag("--dry-run", "Only print what would be submitted: the batch script, and its command line on stderr."),
+    ] = False,
     yes: Annotated[bool, _flag("-y --yes", "Run without confirmation.")] = False,
     gpus: Annotated[
         int | None, _option("N", "GPUs of the whole job.", "from the workload; at least 1 on a partition with GPUs")
@@ -306,11 +316,17 @@ def submit(
 ) -> None:
     """Run a job on this machine and record it, or submit it to the plane for a cluster or a detached run.
 
-    The plane submits the job, watches it, corrects its request, and resubmits it if that helps. --dry-run only prints
-    the
-    batch script.
+    The plane submits the job, watches it, corrects its request, and resubmits it if that helps. --dry-run prints the
+    script on stdout, and on stderr the command line that gets it, both as the next submission sends them.
     """
+    options = PlaneOptions(
+        copies, array, tuple(after or ()), tuple(after_any or ()), attempts, most_cost, most_node_hours, resumes,
+        checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
+        checkpoint_folder,
+    )  # fmt: skip
     request = JobRequest(
+        tuple(subject or ()),
+        tuple(on or [LOCAL]),
         account=account,
         nodes=nodes,
         gpus=gpus,
@@ -321,20 +337,15 @@ def submit(
         name=name,
         workdir=workdir,
         setup=tuple(setup or ()),
+        options=options,
     )
-    terms = PlaneOptions(
-        copies, array, tuple(after or ()), tuple(after_any or ()), attempts, most_cost, most_node_hours, resumes,
-        checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
-        checkpoint_folder,
-    )  # fmt: skip
-    places = on or [LOCAL]
     # The foreground run needs no plane: the job is done when the command returns.
-    run_here = [place.casefold() for place in places] == [LOCAL] and not detach
-    if run_here and terms.needs_plane and not dry_run:
+    here = [place.casefold() for place in request.on] == [LOCAL] and not detach
+    if dry_run:
+        print_scripts(request, here=here, json=json)
+    elif not here:
+        submit_to_plane(request, yes=yes, json=json)
+    elif options.needs_plane:
         raise InvalidInput("these options need the plane: add --detach, or name a cluster")
-    if run_here and not dry_run:
-        run_now(subject or [], request, yes=yes, json=json)
-    elif dry_run:
-        print_scripts(subject or [], places, request, terms, json=json)
     else:
-        submit_to_plane(subject or [], places, request, terms, yes=yes, json=json)
+        run_now(request, yes=yes, json=json)

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from threading import Event
 from typing import Annotated
 
 import typer
@@ -11,8 +12,9 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from leadline.app.jobs.inline_plane import InlinePlane, Interrupts, describe_runner
+from leadline.app.jobs.inline_plane import InlinePlane, describe_runner, interrupts
 from leadline.app.jobs.job_status import JobStatus, fold_arrays, job_statuses, newest_event_number
+from leadline.app.jobs.journal import keep_journal_open
 from leadline.core.documents import to_document, to_json
 from leadline.core.errors import JobFailed
 from leadline.core.jobs import JobState
@@ -45,6 +47,7 @@ LEAST_WAIT_S = 0.2
 
 
 @app.command(epilog=EXAMPLES)
+@keep_journal_open()
 def watch(
     names: Names = None,
     *,
@@ -66,7 +69,7 @@ def watch(
     keys = [status.key for status in statuses]
     with (
         InlinePlane(lambda message: err().print(message, markup=False, soft_wrap=True)) as inline_plane,
-        Interrupts() as interrupts,
+        interrupts() as interrupted,
     ):
         if once:
             inline_plane.step()
@@ -76,9 +79,9 @@ def watch(
             else:
                 print_jobs(statuses, each=each)
         else:
-            statuses = _follow(keys, inline_plane, interrupts, each=each, json=json)
+            statuses = _follow(keys, inline_plane, interrupted, each=each, json=json)
         runs_plane = inline_plane.runs_plane
-    if interrupts.received:
+    if interrupted.is_set():
         err().print(_describe_remaining(statuses, runs_plane=runs_plane), markup=False, soft_wrap=True)
         return INTERRUPTED
     _check_ended_well(statuses)
@@ -86,7 +89,7 @@ def watch(
 
 
 def _follow(
-    keys: Sequence[str], inline_plane: InlinePlane, interrupts: Interrupts, *, each: bool, json: bool
+    keys: Sequence[str], inline_plane: InlinePlane, interrupted: Event, *, each: bool, json: bool
 ) -> tuple[JobStatus, ...]:
     """Step the plane and show the jobs until all have ended or Ctrl-C; return their last status."""
     lines = _Lines(json=json)
@@ -104,9 +107,9 @@ def _follow(
                 lines.tell(statuses)
             else:
                 live.update(_view(statuses, inline_plane, live.console.width, each=each), refresh=True)
-            if interrupts.received or all(status.closed for status in statuses):
+            if interrupted.is_set() or all(status.closed for status in statuses):
                 return statuses
-            interrupts.wait(max(wait_s, LEAST_WAIT_S))
+            interrupted.wait(max(wait_s, LEAST_WAIT_S))
 
 
 def _view(statuses: Sequence[JobStatus], inline_plane: InlinePlane, width: int, *, each: bool) -> Group:

@@ -8,10 +8,10 @@ from typing import overload
 from leadline.app.composition import toolbox
 from leadline.app.jobs.event_log import EventLog, read_event_log
 from leadline.app.jobs.inline_plane import read_log_tail, step_until
-from leadline.app.jobs.job_request import JobRequest
+from leadline.app.jobs.job_request import JobRequest, resolve_request
 from leadline.app.jobs.job_status import JobStatus, job_statuses
-from leadline.app.jobs.journal import cancel_jobs, submit_jobs
-from leadline.app.jobs.submit import PlaneOptions, check_reachable, parse_places, prepare_submission
+from leadline.app.jobs.journal import cancel_jobs, open_journal, submit_jobs
+from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.units import parse_bytes, parse_duration_s
@@ -137,9 +137,9 @@ def submit(
     Raises:
         LeadlineError: The request is invalid, or no place accepted the job; the message names the fix.
     """
-    words = [fspath(subject)] if isinstance(subject, (str, PathLike)) else list(subject)
-    names = [on] if isinstance(on, str) else list(on)
     request = JobRequest(
+        (fspath(subject),) if isinstance(subject, (str, PathLike)) else tuple(subject),
+        (on,) if isinstance(on, str) else tuple(on),
         account=account,
         nodes=nodes,
         gpus=gpus,
@@ -149,18 +149,15 @@ def submit(
         name=name,
         workdir=workdir,
         setup=tuple(setup),
+        options=replace(options or PlaneOptions(), array=array),
     )
-    tools = toolbox()
-    check_reachable(parse_places(names, tools.catalog), tools.catalog)
-    terms = replace(options or PlaneOptions(), array=array)
-    handles = tuple(
-        Job(job.key) for job in submit_jobs(prepare_submission(words, names, request, terms, tools).submission)
-    )
-    step_until(lambda: all(_accepted(handle) for handle in (handles[0], handles[-1])), accept_timeout_s)
-    for handle in handles:
-        status = handle.status()
-        if status.closed and status.state is not JobState.COMPLETED and not status.elapsed_s:
-            raise LeadlineError(f"job {handle.key} was not accepted: {status.why}")
+    submission = resolve_request(request, toolbox(), at_hand=True)
+    with open_journal():
+        handles = tuple(Job(job.key) for job in submit_jobs(submission))
+        step_until(lambda: all(_accepted(handle) for handle in (handles[0], handles[-1])), accept_timeout_s)
+        for status in job_statuses([handle.key for handle in handles]):
+            if status.closed and status.state is not JobState.COMPLETED and not status.elapsed_s:
+                raise LeadlineError(f"job {status.key} was not accepted: {status.why}")
     return handles[0] if array is None else handles
 
 

@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +14,8 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Limits, NodeType, Partition, SubmitRules
 from leadline.core.units import GIB, HOUR_S
-from leadline.execution.schedulers.slurm.script import render_script
+from leadline.execution.schedulers.port import Submission
+from leadline.execution.schedulers.slurm.script import ClusterPython, batch_script
 
 GOLDEN = Path(__file__).parent / "golden"
 BASH = shutil.which("bash") or "/bin/bash"
@@ -59,6 +60,14 @@ PERLMUTTER = Partition(
 )
 
 
+FOLDER = PurePosixPath("/scratch/me")
+MEASURER = ClusterPython("/opt/python", "/opt/wrapper.py")
+
+
+def script_of(spec, partition=None, key="k7f3"):
+    return batch_script(Submission(key, spec), partition, FOLDER, MEASURER)
+
+
 def job(*, account="PAS0001", nodes=1, gpus=1, cores=8, memory=32 * GIB, walltime=7201.0, **more):
     resources = ResourceSpec(nodes, 1, cores, gpus, memory, walltime)
     return JobSpec("digits cnn", TRAIN, resources, account=account, setup=("module load cuda",), **more)
@@ -77,13 +86,13 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_script_is_the_one_kept_for_the_site(name):
     spec, partition = CASES[name]
-    assert (GOLDEN / f"{name}.sh").read_text() == render_script(spec, partition, key="k7f3")
+    assert (GOLDEN / f"{name}.sh").read_text() == script_of(spec, partition)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_script_has_an_empty_or_rejected_option_and_bash_reads_it(name):
     spec, partition = CASES[name]
-    script = render_script(spec, partition)
+    script = script_of(spec, partition)
     options = dict(re.findall(r"^#SBATCH (--[a-z-]+)=(.*)$", script, re.MULTILINE))
     assert len(options) == script.count("#SBATCH")
     assert "" not in options.values()
@@ -96,36 +105,36 @@ def test_a_site_that_charges_projects_gets_no_script_without_one(partition):
     with pytest.raises(
         InvalidInput, match="accepts no job without --account: name the project to charge with --account"
     ):
-        render_script(job(account=None), partition)
+        script_of(job(account=None), partition)
 
 
 def test_a_site_that_demands_a_time_gets_no_script_without_one():
     with pytest.raises(InvalidInput, match="accepts no job without --time"):
-        render_script(job(walltime=None), LONESTAR6)
+        script_of(job(walltime=None), LONESTAR6)
 
 
 def test_limits_on_the_whole_job_count_every_node():
     shared = replace(PITZER, limits=Limits(max_cores=64, max_gpus=2))
-    render_script(job(nodes=2, gpus=1, cores=32), shared)
+    script_of(job(nodes=2, gpus=1, cores=32), shared)
     with pytest.raises(InvalidInput, match="66 cores are not available"):
-        render_script(job(nodes=2, gpus=1, cores=33), shared)
+        script_of(job(nodes=2, gpus=1, cores=33), shared)
     with pytest.raises(InvalidInput, match="4 GPUs are not available"):
-        render_script(job(nodes=2, gpus=2, cores=8), shared)
+        script_of(job(nodes=2, gpus=2, cores=8), shared)
 
 
 def test_the_time_is_rounded_up_to_the_minute():
-    assert "#SBATCH --time=02:01:00\n" in render_script(job(walltime=7201.0), PITZER)
-    assert "#SBATCH --time=02:00:00\n" in render_script(job(walltime=7200.0), PITZER)
+    assert "#SBATCH --time=02:01:00\n" in script_of(job(walltime=7201.0), PITZER)
+    assert "#SBATCH --time=02:00:00\n" in script_of(job(walltime=7200.0), PITZER)
 
 
 def test_a_short_job_is_not_warned_before_its_end():
-    assert "--signal" not in render_script(job(walltime=300.0), PITZER)
-    assert "--signal=B:USR1@300" in render_script(job(walltime=48.0 * HOUR_S), PITZER)
+    assert "--signal" not in script_of(job(walltime=300.0), PITZER)
+    assert "--signal=B:USR1@300" in script_of(job(walltime=48.0 * HOUR_S), PITZER)
 
 
 def test_memory_is_requested_per_core_where_sites_reject_it_per_node():
     by_core = replace(PITZER, rules=SubmitRules(rejects=("--mem",)))
-    assert "#SBATCH --mem-per-cpu=4096M\n" in render_script(job(memory=32 * GIB, cores=8), by_core)
+    assert "#SBATCH --mem-per-cpu=4096M\n" in script_of(job(memory=32 * GIB, cores=8), by_core)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +152,7 @@ def test_memory_is_requested_per_core_where_sites_reject_it_per_node():
 )
 def test_requests_that_the_scheduler_would_refuse_are_refused_first(asked, reason):
     with pytest.raises(InvalidInput, match=re.escape(reason)):
-        render_script(job(**asked), PITZER)
+        script_of(job(**asked), PITZER)
 
 
 WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -153,15 +162,15 @@ WORD = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 @given(words=st.lists(WORD, min_size=1, max_size=5))
 def test_any_words_reach_the_command_as_they_were_typed(words):
     spec = JobSpec("echo", ("printf", r"%s\0", *words), ResourceSpec())
-    script = render_script(spec, python="/no/such/python")
-    ended = subprocess.run([BASH, "-c", script], capture_output=True, check=True)
+    script = script_of(spec)
+    ended = subprocess.run([BASH, "-c", script], env={"SLURM_JOB_NAME": "echo-k7f3"}, capture_output=True, check=True)
     assert [word.encode() for word in words] == ended.stdout.split(b"\0")[:-1]
 
 
 def test_a_minimum_walltime_is_requested_if_it_is_shorter():
     asked = ResourceSpec(cores_per_task=1, walltime_s=8 * HOUR_S, least_walltime_s=2 * HOUR_S)
     spec = JobSpec("train", ("true",), asked)
-    assert "#SBATCH --time-min=02:00:00\n" in render_script(spec)
-    assert "--time-min" not in render_script(replace(spec, resources=replace(asked, least_walltime_s=8 * HOUR_S)))
+    assert "#SBATCH --time-min=02:00:00\n" in script_of(spec)
+    assert "--time-min" not in script_of(replace(spec, resources=replace(asked, least_walltime_s=8 * HOUR_S)))
     closed = Partition("batch", NodeType("n", cores=8), rules=SubmitRules(rejects=("--time-min",)))
-    assert "--time-min" not in render_script(spec, closed)
+    assert "--time-min" not in script_of(spec, closed)

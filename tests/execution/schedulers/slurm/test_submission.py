@@ -16,7 +16,7 @@ from leadline.core.processes import CompletedProcess
 from leadline.core.systems import NodeType, Partition, SubmitRules
 from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy, Submission, SubmissionUncertain
 from leadline.execution.schedulers.slurm.commands import SlurmCommands
-from leadline.execution.schedulers.slurm.submission import ClusterPython, batch_script, sbatch_arguments
+from leadline.execution.schedulers.slurm.script import ClusterPython, batch_script, sbatch_arguments
 from leadline.execution.transport.port import ConnectionLost, LocalTransport
 
 FOLDER = PurePosixPath("/my jobs/50%")
@@ -30,7 +30,21 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",
 def shell(spec):
     """Return what the script of a job prints, cut at its NUL characters."""
     script = batch_script(replace(ONE, spec=spec, measured=False), None, FOLDER, None)
-    return subprocess.run(["bash"], input=script.encode(), capture_output=True, check=True).stdout.split(b"\0")
+    return run_script(script, SLURM_JOB_NAME="fft-k1").split(b"\0")
+
+
+def run_script(script, **env):
+    """Return what a script prints with these variables of Slurm."""
+    env = {"PATH": os.environ["PATH"], **env}
+    return subprocess.run(["bash"], input=script.encode(), env=env, capture_output=True, check=True).stdout
+
+
+def test_a_script_that_is_submitted_by_hand_has_the_key_of_its_job():
+    script = batch_script(replace(ONE, spec=replace(SPEC, command=("env",)), measured=False), None, FOLDER, None)
+    assert "#SBATCH --job-name=fft\n" in script
+    assert "k1" not in script
+    for name, key in (("fft-k1", b"k1"), ("fft", b"77"), ("other", b"77")):
+        assert b"LEADLINE_KEY=" + key in run_script(script, SLURM_JOB_NAME=name, SLURM_JOB_ID="77").splitlines()
 
 
 class Answers(LocalTransport):
@@ -53,11 +67,8 @@ def test_an_array_has_its_own_indices_and_a_file_for_each_element():
     assert {"--array=3,5%2", "--output=/my jobs/50%%/runs/b1-%a.log"} <= set(words)
     assert ARRAY.keys == ("b1-3", "b1-5")
     says = replace(ARRAY, spec=replace(SPEC, command=("env",)), measured=False)
-    said = subprocess.run(
-        ["bash"], input=batch_script(says, None, FOLDER, None), env={"SLURM_ARRAY_TASK_ID": "5"},
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    assert {"LEADLINE_KEY=b1-5", "LEADLINE_INDEX=5"} <= set(said.splitlines())
+    printed = run_script(batch_script(says, None, FOLDER, None), SLURM_ARRAY_TASK_ID="5", SLURM_JOB_NAME="fft-b1")
+    assert {b"LEADLINE_KEY=b1-5", b"LEADLINE_INDEX=5"} <= set(printed.splitlines())
 
 
 @pytest.mark.parametrize("launches", [False, True])

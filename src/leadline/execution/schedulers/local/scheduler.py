@@ -11,11 +11,11 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
+from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
 from leadline.execution.clock import epoch_s, now_utc
-from leadline.execution.launch import LaunchOptions
+from leadline.execution.launch import LaunchOptions, check_command, check_walltime
 from leadline.execution.schedulers.job_queue import (
     QueueEntry,
     last_log_line,
@@ -31,9 +31,16 @@ from leadline.execution.schedulers.local.submissions import (
     LocalSubmissions,
     StoredSubmission,
     element_index,
+    queue_document,
     submission_number,
 )
-from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionUncertain
+from leadline.execution.schedulers.port import (
+    RequestRefused,
+    SchedulerStatus,
+    Submission,
+    SubmissionText,
+    SubmissionUncertain,
+)
 from leadline.execution.transport.port import LocalTransport, Transport, write_release_file
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name, set_walltime
 from leadline.files.lock import file_lock
@@ -71,6 +78,10 @@ class LocalScheduler:
         self._queue.close()
         self._journal.close()
 
+    def render(self, submission: Submission) -> SubmissionText:
+        """Return the entry in the queue, from which ``query`` starts the wrapper."""
+        return queue_text(submission)
+
     def submit(self, submission: Submission) -> str:
         """Store the jobs, which the next query starts; a known key is not stored twice.
 
@@ -79,8 +90,7 @@ class LocalScheduler:
             RequestRefused: the job can never run on this machine, or depends on an unknown job.
             SubmissionUncertain: the journal could not be written.
         """
-        if not submission.spec.command:
-            raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
+        check_command(submission.spec)
         spec = _with_defaults(submission.spec)
         if rejection := self._queue.slots.rejection_reason(spec.resources):
             raise RequestRefused(f"job {spec.name!r} cannot run on this machine: {rejection}")
@@ -158,8 +168,7 @@ class LocalScheduler:
             InvalidInput: the limit is not positive and finite.
             RequestRefused: the job is unknown or has ended.
         """
-        if not walltime_s > 0 or math.isinf(walltime_s):
-            raise InvalidInput(f"a walltime of {walltime_s} s is not possible: use a finite time above zero")
+        check_walltime(walltime_s)
         with _reachable():
             while True:
                 open_entries = [entry for entry in self._journal.at([scheduler_id]).values() if not entry.state.final]
@@ -299,6 +308,11 @@ class LocalScheduler:
 
     def _status(self, entry: QueueEntry) -> SchedulerStatus:
         return job_status(self.folder, entry, self._journal.taken(submission_number(entry.note)), self._expected_s)
+
+
+def queue_text(submission: Submission) -> SubmissionText:
+    """Return the entry of a submission in this machine's queue."""
+    return SubmissionText((), queue_document(replace(submission, spec=_with_defaults(submission.spec))))
 
 
 def _with_defaults(spec: JobSpec) -> JobSpec:

@@ -5,13 +5,12 @@ import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
-from typing import TypeVar
 
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState
+from leadline.execution.schedulers.attempt_files import chunks
 from leadline.execution.schedulers.job_queue import COLUMNS, INSERT, TABLES, QueueEntry, QueueJournal
 from leadline.execution.schedulers.port import RequestRefused, Submission
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -37,8 +36,6 @@ CREATE INDEX job_in ON job (state, position);
 """
 _AT_ONCE = 500
 """Values in one query."""
-
-T = TypeVar("T")
 
 
 class JobWithdrawn(LeadlineError):
@@ -89,7 +86,7 @@ class LocalSubmissions(QueueJournal):
             self._refuse_known(connection, submission.keys)
             number = connection.execute(
                 "INSERT INTO submission (key, document, environment, made_at, held) VALUES (?, ?, ?, ?, ?)",
-                (submission.key, to_json(submission, indent=0), json.dumps(dict(environment)), now_s,
+                (submission.key, queue_document(submission), json.dumps(dict(environment)), now_s,
                  int(bool(submission.after))),
             ).lastrowid  # fmt: skip
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
@@ -121,14 +118,14 @@ class LocalSubmissions(QueueJournal):
         """Return key -> id of the known submissions."""
         return {
             key: str(number)
-            for chunk in _chunks(keys)
+            for chunk in chunks(keys, _AT_ONCE)
             for key, number in self.read(f"SELECT key, id FROM submission WHERE key IN ({_marks(chunk)})", *chunk)  # noqa: S608 - question marks
         }
 
     def at(self, ids: Collection[str]) -> dict[str, QueueEntry]:
         """Return id -> job; an array's id means all its elements."""
         entries: dict[str, QueueEntry] = {}
-        for chunk in _chunks(ids):
+        for chunk in chunks(ids, _AT_ONCE):
             marks = _marks(chunk)
             where = f"key IN (SELECT key FROM element WHERE id IN ({marks}) OR submission IN ({marks}))"  # noqa: S608 - question marks
             array_ids = [int(text) if text.isdigit() else -1 for text in chunk]
@@ -137,7 +134,7 @@ class LocalSubmissions(QueueJournal):
 
     def keyed(self, keys: Collection[str]) -> Iterator[QueueEntry]:
         """Yield the jobs with these keys."""
-        for chunk in _chunks(keys):
+        for chunk in chunks(keys, _AT_ONCE):
             yield from self._where(f"key IN ({_marks(chunk)})", *chunk)
 
     def states(self, scheduler_id: str) -> dict[JobState, int]:
@@ -208,12 +205,17 @@ class LocalSubmissions(QueueJournal):
         )
 
     def _refuse_known(self, connection: sqlite3.Connection, keys: Sequence[str]) -> None:
-        for chunk in _chunks(keys):
+        for chunk in chunks(keys, _AT_ONCE):
             query = f"SELECT key FROM element WHERE key IN ({_marks(chunk)})"  # noqa: S608 - question marks
             if (row := connection.execute(query, chunk).fetchone()) is not None:
                 raise RequestRefused(
                     f"job {row[0]} was already submitted under another key: use a new key for every attempt"
                 )
+
+
+def queue_document(submission: Submission) -> str:
+    """Return the entry of a submission."""
+    return to_json(submission, indent=0)
 
 
 def submission_number(scheduler_id: str) -> int:
@@ -224,12 +226,6 @@ def submission_number(scheduler_id: str) -> int:
 def element_index(scheduler_id: str) -> str | None:
     """Return the index of an array element; None for other jobs."""
     return scheduler_id.partition("_")[2] or None
-
-
-def _chunks(values: Collection[T]) -> Iterator[list[T]]:
-    remaining = iter(values)
-    while chunk := list(islice(remaining, _AT_ONCE)):
-        yield chunk
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -8,7 +8,7 @@ Guide, "Job Attributes", and in Torque's "Job Exit Status".
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -184,17 +184,6 @@ def _why_killed(job: Mapping[str, str], status: SchedulerStatus) -> JobState:
 
 def _reached(used: float | None, limit: float | None, share: float) -> bool:
     return used is not None and limit is not None and used >= share * limit
-
-
-def read_tails(output: str, paths: Sequence[str]) -> dict[str, str]:
-    """Parse ``tail -v`` of these files in this order; unreadable files are absent."""
-    tails = {}
-    for path in reversed(paths):
-        before, mark, text = output.rpartition(f"==> {path} <==\n")
-        if mark:
-            tails[path] = text
-            output = before.removesuffix("\n")
-    return tails
 
 
 def parse_duration_s(text: str | None) -> float | None:

@@ -1,14 +1,13 @@
 """PBS as a scheduler of the plane, on this machine or over SSH."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
 from leadline.core.processes import CompletedProcess
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, end_name, log_name, read_outcomes
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, chunks, end_name, read_log_tails, read_outcomes
 from leadline.execution.schedulers.pbs.parsing import (
     JobAttributes,
     array_id,
@@ -19,7 +18,6 @@ from leadline.execution.schedulers.pbs.parsing import (
     read_job_id,
     read_qstat_json,
     read_qstat_text,
-    read_tails,
     short_id,
     status_from_wrapper,
 )
@@ -29,6 +27,7 @@ from leadline.execution.schedulers.port import (
     SchedulerBusy,
     SchedulerStatus,
     Submission,
+    SubmissionText,
     SubmissionUncertain,
 )
 from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport, write_release_file
@@ -78,33 +77,34 @@ class PbsScheduler:
         self.flavour = flavour
         self.python = python
 
-    def submit(self, submission: Submission) -> str:
-        """Write the script and pass it to qsub.
-
-        Raises:
-            InvalidInput: the job cannot be expressed for PBS.
-            RequestRefused: qsub refused the job; ``SchedulerBusy`` if its queue is full.
-            SubmissionUncertain: qsub did not answer.
-        """
+    def render(self, submission: Submission) -> SubmissionText:
+        """Return the qsub command and the file that it reads."""
         # The file stays, so that users can see what was submitted.
         script = self.folder / "jobs" / f"{submission.key}.sh"
         # PBS's own output must not mix with the job's, which has a fixed name.
         options = qsub_options(submission, self.flavour, script.with_suffix(".out"))
-        self.transport.write(script, job_script(submission, self.folder, python=self.python))
+        text = job_script(submission, self.folder, python=self.python)
+        return SubmissionText(("qsub", *options, str(script)), text)
+
+    def submit(self, submission: Submission) -> str:
+        """Write the script and pass it to qsub."""
+        text = self.render(submission)
+        script = PurePosixPath(text.argv[-1])
+        self.transport.write(script, text.script)
         try:
-            answer = self._run(["qsub", *options, str(script)])
+            answer = self._run(text.argv)
         except ConnectionLost as error:
             raise SubmissionUncertain(str(error)) from error
-        text = _text(answer)
-        if answer.timed_out or (answer.returncode != 0 and _CUT.search(text)):
+        output = _text(answer)
+        if answer.timed_out or (answer.returncode != 0 and _CUT.search(output)):
             raise SubmissionUncertain(
-                f"qsub did not answer in time ({text}): look the job up before it is submitted again"
+                f"qsub did not answer in time ({output}): look the job up before it is submitted again"
             )
         if answer.returncode != 0:
-            refusal = SchedulerBusy if _FULL.search(text) else RequestRefused
-            raise refusal(f"PBS refused job {submission.spec.name!r} ({text}): its script is {script}")
+            refusal = SchedulerBusy if _FULL.search(output) else RequestRefused
+            raise refusal(f"PBS refused job {submission.spec.name!r} ({output}): its script is {script}")
         if (job_id := read_job_id(answer.stdout)) is None:
-            raise SubmissionUncertain(f"qsub named no job ({text}): look the job up before it is submitted again")
+            raise SubmissionUncertain(f"qsub named no job ({output}): look the job up before it is submitted again")
         return job_id
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
@@ -133,7 +133,7 @@ class PbsScheduler:
         """Return qstat's attributes of jobs."""
         ids_by_short = {short_id(job_id): job_id for job_id in ids}
         jobs: dict[str, JobAttributes] = {}
-        for chunk in _chunks(sorted({array_id(job_id) for job_id in ids})):
+        for chunk in chunks(sorted({array_id(job_id) for job_id in ids}), AT_ONCE):
             for number, job in self._listed(chunk, elements=any("[]" in job_id for job_id in chunk)).items():
                 array = array_id(number)
                 if array == number and "[]" in number:
@@ -149,18 +149,11 @@ class PbsScheduler:
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the ends of the output of these attempts."""
-        tails: dict[str, str] = {}
-        for chunk in _chunks(keys):
-            paths = {str(self.folder / RUNS_FOLDER / log_name(key)): key for key in chunk}
-            answer = self._run(["tail", "-v", "-c", str(most_bytes), *paths])
-            if answer.timed_out:
-                raise self._unreachable(answer)
-            tails |= {paths[path]: text for path, text in read_tails(answer.stdout, list(paths)).items() if text}
-        return tails
+        return read_log_tails(self.transport, self.folder, keys, most_bytes, timeout_s=COMMAND_S)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Delete jobs; ended jobs are skipped."""
-        for chunk in _chunks(sorted(ids)):
+        for chunk in chunks(sorted(ids), AT_ONCE):
             answer = self._run(["qdel", *map(pbs_id, chunk)])
             lines = [line for line in (answer.stderr + answer.stdout).splitlines() if line.strip()]
             errors = [line for line in lines if not _GONE.search(line)]
@@ -217,7 +210,7 @@ class PbsScheduler:
             raise self._unreachable(answer)
         return answer.stdout
 
-    def _run(self, words: list[str]) -> CompletedProcess:
+    def _run(self, words: Sequence[str]) -> CompletedProcess:
         """Run a PBS command.
 
         Raises:
@@ -237,9 +230,3 @@ class PbsScheduler:
 
 def _text(answer: CompletedProcess) -> str:
     return " ".join(f"{answer.stderr}\n{answer.stdout}".split())[:400]
-
-
-def _chunks(ids: Iterable[str]) -> Iterable[list[str]]:
-    remaining = iter(ids)
-    while chunk := list(islice(remaining, AT_ONCE)):
-        yield chunk

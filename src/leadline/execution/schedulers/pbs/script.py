@@ -8,12 +8,15 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import InvalidInput
-from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.jobs import ResourceSpec
 from leadline.core.units import HOUR_S, MIB, MINUTE_S
 from leadline.execution.launch import (
     WRAPPER,
     LaunchOptions,
+    check_command,
+    check_walltime,
     command_with_setup,
+    exports,
     job_environment,
     option_arguments,
     wrapper_arguments,
@@ -28,7 +31,6 @@ SPARSE = 4
 """A range of indices may be this many times longer than the needed indices; the others exit at once."""
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,40}")
 _TOKEN = re.compile(r"[A-Za-z0-9@._+:/-]+")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class PbsFlavour(StrEnum):
@@ -90,11 +92,10 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
         InvalidInput: the command is missing, or a variable name or the key is not possible.
     """
     spec = submission.spec
-    if not spec.command:
-        raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
+    check_command(spec)
     job_name("", submission.key)
     runs = shlex.quote(str(folder / RUNS_FOLDER))
-    lines = ["#!/bin/bash", *_identity_lines(submission), *_exports(spec)]
+    lines = ["#!/bin/bash", *_identity_lines(submission), *exports(job_environment(spec))]
     # PBS starts jobs in the home folder.
     lines += [] if spec.workdir else ['cd -- "${PBS_O_WORKDIR:-.}"']
     lines += [f"mkdir -p {runs}", f'exec >> {runs}/"{log_name("$LEADLINE_KEY")}" 2>&1']
@@ -107,8 +108,7 @@ def format_walltime(walltime_s: float) -> str:
     Raises:
         InvalidInput: it is not a finite time above zero.
     """
-    if not walltime_s > 0 or math.isinf(walltime_s):
-        raise InvalidInput(f"a walltime of {walltime_s} s is not possible: use a finite time above zero")
+    check_walltime(walltime_s)
     seconds = math.ceil(walltime_s)
     return f"{seconds // HOUR_S:02d}:{seconds % HOUR_S // MINUTE_S:02d}:{seconds % MINUTE_S:02d}"
 
@@ -172,20 +172,9 @@ def _identity_lines(submission: Submission) -> list[str]:
     ]
 
 
-def _exports(spec: JobSpec) -> list[str]:
-    lines = []
-    for name, value in job_environment(spec).items():
-        if not _VARIABLE.fullmatch(name):
-            raise InvalidInput(f"{name!r} cannot be an environment variable: use letters, digits and underscores")
-        lines.append(f"export {name}={shlex.quote(value)}")
-    return lines
-
-
 def _command(submission: Submission, folder: PurePosixPath, python: str) -> list[str]:
     """Run the command once: measured in the shell's place if Leadline is installed, else by the shell."""
     spec = submission.spec
-    if any("\0" in release_file for release_file in spec.command):
-        raise InvalidInput("the command contains a NUL character: remove it")
     plain = [f"cd -- {shlex.quote(spec.workdir)} || exit 127"] if spec.workdir else []
     plain += run_once_script(shlex.join(command_with_setup(spec)), folder)
     if not submission.measured:

@@ -4,11 +4,19 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.documents import to_json
+from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.runs import Measurement
 from leadline.execution.clock import iso_utc
-from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionUncertain
+from leadline.execution.launch import check_command, check_walltime
+from leadline.execution.schedulers.port import (
+    RequestRefused,
+    SchedulerStatus,
+    Submission,
+    SubmissionText,
+    SubmissionUncertain,
+)
 from leadline.execution.schedulers.simulated.cluster import NodeRequest
 from leadline.execution.schedulers.simulated.site import SimulatedJob, SimulatedSite
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
@@ -51,6 +59,10 @@ class SimulatedScheduler:
         self.failures = failures or InjectedFailures()
         self.name = name
 
+    def render(self, submission: Submission) -> SubmissionText:
+        """Return the submission as JSON."""
+        return SubmissionText((), to_json(submission))
+
     def submit(self, submission: Submission) -> str:
         """Submit and return the id; a known key is not submitted twice.
 
@@ -59,8 +71,7 @@ class SimulatedScheduler:
             RequestRefused: the site refuses the job, or can never run it.
             SubmissionUncertain: no answer came.
         """
-        if not submission.spec.command:
-            raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
+        check_command(submission.spec)
         if self.failures.hangs:
             raise SubmissionUncertain(f"{self.name} did not answer: look up key {submission.key} before a second try")
         self.site.catch_up()
@@ -131,8 +142,7 @@ class SimulatedScheduler:
             InvalidInput: the limit is not positive and finite.
             RequestRefused: the job has ended, or the user may not do that.
         """
-        if not 0 < walltime_s < math.inf:
-            raise InvalidInput(f"a walltime of {walltime_s} s is not possible: use a finite time above zero")
+        check_walltime(walltime_s)
         self._ask()
         live = [job for job in self.site.of([scheduler_id]) if not job.state.final]
         if not live:

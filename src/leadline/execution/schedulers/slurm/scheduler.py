@@ -2,16 +2,24 @@
 
 import re
 import secrets
-from base64 import b64decode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, end_name, log_name, read_outcomes
-from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission
+from leadline.execution import wrapper
+from leadline.execution.schedulers.attempt_files import (
+    RUNS_FOLDER,
+    chunks,
+    end_name,
+    log_name,
+    read_log_tails,
+    read_outcomes,
+)
+from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionText
 from leadline.execution.schedulers.slurm.commands import COMMAND_S, NO_ACCOUNTING, SlurmCommands, error_text
 from leadline.execution.schedulers.slurm.parsing import (
     SACCT_FIELDS,
@@ -22,11 +30,17 @@ from leadline.execution.schedulers.slurm.parsing import (
     read_names,
     read_queue,
 )
-from leadline.execution.schedulers.slurm.script import whole_minutes_s
-from leadline.execution.schedulers.slurm.submission import ClusterPython, batch_script, result_names, sbatch_arguments
+from leadline.execution.schedulers.slurm.script import (
+    ClusterPython,
+    batch_script,
+    result_names,
+    sbatch_arguments,
+    whole_minutes_s,
+)
 from leadline.execution.transport.port import NO_PROGRAM, Transport, write_release_file
 from leadline.execution.wrapper.outcome import JobOutcome
 
+WRAPPER_FILE = wrapper.__file__
 AT_ONCE = 500
 """Ids on one command line."""
 MAX_CONTROLLER_QUERIES = 200
@@ -48,18 +62,12 @@ The widest finds jobs whatever the clocks of the machines show. Sites may limit 
 TOO_WIDE = re.compile(r"too wide", re.IGNORECASE)
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
 PREPARE = """\
-mkdir -p -- "$1/runs" || exit 1
+[ -z "$1" ] || mkdir -p -- "$1/runs" || exit 1
 id -un
 python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
 echo "$python"
 exit 0"""
-"""Makes the folder and prints the user and, if Leadline is installed, one of its files and the interpreter."""
-TAILS = """\
-cd -- "$1" 2>/dev/null || exit 0
-while IFS= read -r name; do
-  if [ -s "./$name" ]; then printf '%s ' "$name"; tail -c "$2" -- "./$name" | base64 | tr -d '\\n'; echo; fi
-done"""
-"""Prints the last ``$2`` bytes of the files named on its input, one line each."""
+"""Makes the folder, if one is given, and prints the user and, with Leadline, one of its files and the interpreter."""
 ABSENT = """\
 cd -- "$1" || exit 1
 ls >/dev/null
@@ -110,12 +118,18 @@ class SlurmScheduler:
         self._place: tuple[str, ClusterPython | None] | None = None
         self._cancelled: set[str] = set()
 
+    def render(self, submission: Submission) -> SubmissionText:
+        """Return the sbatch command and its input."""
+        try:
+            return self._text(submission, (self._place or self._ask_place(""))[1])
+        # Only the place knows the path of its interpreter, so the one of this machine stands in.
+        except SchedulerUnreachable as error:
+            return replace(self._text(submission, ClusterPython(self.python, WRAPPER_FILE)), caveat=str(error))
+
     def submit(self, submission: Submission) -> str:
         """Run sbatch once for a job or an array and return its id."""
-        partition = self.partition_of(submission.spec)
-        arguments = sbatch_arguments(submission, partition, self.folder)
-        _, cluster_python = self._prepared()
-        return self._commands.submit(arguments, batch_script(submission, partition, self.folder, cluster_python))
+        text = self._text(submission, self._prepared()[1])
+        return self._commands.submit(text.argv, text.script)
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
         """Find keys in the queue and in all of the accounting.
@@ -176,17 +190,7 @@ class SlurmScheduler:
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the ends of the output of these attempts, and of Slurm about them."""
-        if not keys:
-            return {}
-        names = {log_name(key): key for key in keys}
-        answer = self.transport.run(
-            ["sh", "-c", TAILS, "sh", str(self.folder / RUNS_FOLDER), str(most_bytes)],
-            stdin="".join(f"{name}\n" for name in names), timeout_s=self._commands.timeout_s,
-        )  # fmt: skip
-        if answer.returncode or answer.timed_out:
-            raise SchedulerUnreachable(f"logs cannot be read at {self.transport.where} ({error_text(answer)})")
-        rows = (line.partition(" ") for line in answer.stdout.splitlines())
-        return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
+        return read_log_tails(self.transport, self.folder, keys, most_bytes, timeout_s=self._commands.timeout_s)
 
     def cancel(self, ids: Collection[str]) -> None:
         """Cancel jobs with scancel.
@@ -194,7 +198,7 @@ class SlurmScheduler:
         Raises:
             RequestRefused: one of them belongs to another user.
         """
-        for chunk in _chunks(sorted(ids)):
+        for chunk in chunks(sorted(ids), AT_ONCE):
             # Slurm 22.05 forgets cancelled elements of a waiting array without a trace.
             self._cancelled.update(job_id for job_id in chunk if "_" in job_id)
             answer = self._commands.ask(["scancel", *chunk])
@@ -222,11 +226,14 @@ class SlurmScheduler:
 
     def forecast_start_s(self, submission: Submission) -> float | None:
         """Ask ``sbatch --test-only``, which assumes full limits for all jobs and uses up a job id."""
+        text = self._text(submission, None)
+        answer = self._commands.ask([text.argv[0], "--test-only", *text.argv[1:]], stdin=text.script)
+        return read_forecast(answer.stderr)
+
+    def _text(self, submission: Submission, cluster_python: ClusterPython | None) -> SubmissionText:
         partition = self.partition_of(submission.spec)
         arguments = sbatch_arguments(submission, partition, self.folder)
-        script = batch_script(submission, partition, self.folder, None)
-        answer = self._commands.ask([arguments[0], "--test-only", *arguments[1:]], stdin=script)
-        return read_forecast(answer.stderr)
+        return SubmissionText(tuple(arguments), batch_script(submission, partition, self.folder, cluster_python))
 
     def _accounting(self, *queries: Sequence[str]) -> str | None:
         """Return the sacct output of the first query whose range is allowed; None without accounting."""
@@ -255,7 +262,7 @@ class SlurmScheduler:
         statuses: dict[str, SchedulerStatus] = {}
         for whole in (False, True):
             open_ids = sorted(job_id for job_id in ids if job_id not in statuses and (not whole or "_" in job_id))
-            for chunk in _chunks(open_ids):
+            for chunk in chunks(open_ids, AT_ONCE):
                 query_ids = {job_id.partition("_")[0] for job_id in chunk} if whole else chunk
                 query = ["sacct", "-n", "-P", "--duplicates", "-j", ",".join(sorted(query_ids)), "-o", SACCT_FIELDS]
                 listing = self._accounting(query)
@@ -311,22 +318,20 @@ class SlurmScheduler:
     def _prepared(self) -> tuple[str, ClusterPython | None]:
         """Make the folder, and ask once for the user name and for Leadline."""
         if self._place is None:
-            answer = self._commands.ask(["sh", "-c", PREPARE, "sh", str(self.folder), self.python])
-            lines = answer.stdout.split("\n")
-            if answer.returncode or not lines[0]:
-                raise SchedulerUnreachable(
-                    f"{self.folder} cannot be used at {self.transport.where} ({error_text(answer)}): use a "
-                    "folder that can be written there"
-                )
-            self._place = lines[0], ClusterPython(lines[2], lines[1]) if len(lines) > 3 else None
+            self._place = self._ask_place(str(self.folder))
         return self._place
+
+    def _ask_place(self, folder: str) -> tuple[str, ClusterPython | None]:
+        answer = self._commands.ask(["sh", "-c", PREPARE, "sh", folder, self.python])
+        lines = answer.stdout.split("\n")
+        if answer.returncode or not lines[0]:
+            raise SchedulerUnreachable(
+                f"{self.folder} cannot be used at {self.transport.where} ({error_text(answer)}): use a "
+                "folder that can be written there"
+            )
+        return lines[0], ClusterPython(lines[2], lines[1]) if len(lines) > 3 else None
 
 
 def _marked(listing: str, mark: str) -> str:
     """Put the mark before each sacct record. A record's first line has four marks, and names may contain line ends."""
     return "\n".join(f"{mark}{line}" if line.count(mark) == 4 else line for line in listing.split("\n"))
-
-
-def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for at in range(0, len(ids), AT_ONCE):
-        yield ids[at : at + AT_ONCE]

@@ -1,18 +1,25 @@
-"""Write the batch script that a site accepts, from a job and the site's submit rules."""
+"""Write the sbatch command line and the batch script of a submission, by the site's submit rules."""
 
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Partition, SubmitRules
 from leadline.core.units import MIB, MINUTE_S, format_bytes, format_clock, format_duration
+from leadline.execution.launch import WRAPPER, check_command, check_walltime, exports, job_environment
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name, run_once_script
+from leadline.execution.schedulers.port import RequestRefused, Submission, element_key
+from leadline.execution.schedulers.slurm.parsing import format_ranges
+from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN
 
-WRAPPER_MODULE = "leadline.execution.wrapper"
-"""Module that measures the command where Leadline is installed."""
-
+GATE = "leadline.execution.wrapper.gate"
+LONGEST_WARNING_S = 65535
+"""Slurm's limit for the time of a signal before the end."""
 WARNING_FROM_S = 10 * MINUTE_S
 """Shorter jobs get no warning before the limit, because it would cost too much of their time."""
 
@@ -31,35 +38,123 @@ _FIX = {
     "--gres": "set the number of GPUs with --gpus",
 }
 _TOKEN = re.compile(r"[^\s'\"\\#`$;]+")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
+_SIGNAL = re.compile(r"(?:SIG)?([A-Z][A-Z0-9]{1,7})")
 
 
-def render_script(spec: JobSpec, partition: Partition | None = None, *, key: str = "", python: str = "python3") -> str:
-    """Return the batch script of ``spec`` for ``partition``; None means unknown rules.
+@dataclass(frozen=True, slots=True)
+class ClusterPython:
+    """An interpreter of the cluster with Leadline, and a file that shows a job if its node has it too."""
+
+    python: str
+    file: str
+
+
+def sbatch_arguments(submission: Submission, partition: Partition | None, folder: PurePosixPath) -> list[str]:
+    """Return ``sbatch`` with its options.
+
+    They are on the command line, because a user's SBATCH_ variables override those in a script.
+
+    Raises:
+        InvalidInput: a value is not possible, exceeds the partition's limits, or is required but missing.
+    """
+    options = _submission_options(submission, partition)
+    log = log_name(element_key(submission.key, "%a") if submission.is_array else submission.key)
+    options["--output"] = f"{str(folder).replace('%', '%%')}/{RUNS_FOLDER}/{log}"
+    # sbatch would otherwise use the folder from which the plane happens to run.
+    options |= {"--chdir": str(folder), "--open-mode": "append"}
+    rejected = _long_names(partition.rules.rejects if partition else ())
+    arguments = [f"{name}={value}" for name, value in options.items() if name not in rejected]
+    # A retry is a new attempt with its own key and outcome, so Slurm must not requeue.
+    return ["sbatch", "--parsable", "--no-requeue", *arguments]
+
+
+def batch_script(
+    submission: Submission, partition: Partition | None, folder: PurePosixPath, cluster_python: ClusterPython | None
+) -> str:
+    """Return the script, which runs the command only once even if a restarted controller starts the job again.
+
+    The command is measured if the node has Leadline, which takes no extra process to check. With a launcher, each task
+    is measured.
+
+    Raises:
+        InvalidInput: the request is not possible (see ``sbatch_arguments``), or a word cannot stand in a script.
+        RequestRefused: the job is held, but Leadline is missing.
+    """
+    spec = replace(submission.spec, environment=job_environment(submission.spec))
+    check_command(spec)
+    # The key is in the command line only, so that the same script may also be submitted by hand, any number of times.
+    name = _job_name(spec.name, submission.key).removesuffix(f"-{submission.key}")
+    options = {**_submission_options(submission, partition), "--job-name": name}
+    options.pop("--comment", None)
+    rules = partition.rules if partition else SubmitRules()
+    launcher = f"{rules.launcher} " if _needs_launcher(spec.resources) else ""
+    command = shlex.join(spec.command)
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}={value}" for option, value in options.items())]
+    lines += [f"# {' '.join(note.split())}" for note in rules.notes]
+    lines += ["", *_key_lines(submission, name), *_gate(submission, folder, cluster_python), *_prologue(spec)]
+    if submission.measured and cluster_python is not None:
+        python = shlex.quote(cluster_python.python)
+        arguments = _wrapper_arguments(submission, folder, by_task=bool(launcher))
+        lines += [
+            f"if [ -x {python} ] && [ -r {shlex.quote(cluster_python.file)} ]; then",
+            f"  exec {launcher}{python} -P -m {WRAPPER} {arguments} -- {command}",
+            "fi",
+        ]
+    if submission.measured:
+        lines.append("echo 'leadline is not installed here: the job runs unmeasured' >&2")
+    # Without a launcher, the signal to the batch shell must reach the command itself.
+    in_place = bool(submission.checkpoint_signal and not launcher)
+    return "\n".join([*lines, *run_once_script(f"{launcher}{command}", folder, in_place=in_place), ""])
+
+
+def result_names(key: str) -> tuple[str, str]:
+    """Return the outcome files of an attempt: its own, and that of the first launched task."""
+    return f"{key}.json", f"{key}.0.json"
+
+
+def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = "") -> dict[str, str]:
+    """Return the options of ``spec`` by their long names; unknown rules (None) demand nothing.
 
     Args:
         spec: the job.
         partition: the partition and its rules.
         key: part of the job's name and comment, to find the job again.
-        python: interpreter of the cluster with Leadline. Without it, the command runs unmeasured.
 
     Raises:
         InvalidInput: a value cannot stand in a script, exceeds the partition's limits, or is required but missing.
     """
     rules = partition.rules if partition else SubmitRules()
-    options = directives(spec, partition, key=key)
-    lines = ["#!/bin/bash", *(f"#SBATCH {name}={value}" for name, value in options.items())]
-    lines += [f"# {' '.join(note.split())}" for note in rules.notes]
-    return "\n".join([*lines, "", *script_prologue(spec), *_command(spec, rules, python), ""])
-
-
-def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = "") -> dict[str, str]:
-    """Return the ``#SBATCH`` options of ``spec`` by their long names; raises as ``render_script`` does."""
-    rules = partition.rules if partition else SubmitRules()
     if partition:
         _check_limits(spec.resources, partition)
     options = _options(spec, partition, rules, key)
-    _check_required(options, rules, _place(spec, partition))
+    place = ":".join(part for part in (spec.system, partition.name if partition else spec.partition) if part)
+    for name in map(_long, rules.requires):
+        if name not in options:
+            fix = _FIX.get(name, "Leadline does not know its value; add it to the script by hand")
+            raise InvalidInput(f"{place or 'it'} accepts no job without {name}: {fix}")
+    return options
+
+
+def _submission_options(submission: Submission, partition: Partition | None) -> dict[str, str]:
+    """Return the options of a submission that the command line and the script share."""
+    if not _KEY.fullmatch(submission.key):
+        raise InvalidInput(
+            f"{submission.key!r} cannot be a key: use up to 48 letters, digits, dots, dashes and underscores"
+        )
+    options = directives(submission.spec, partition, key=submission.key)
+    if submission.checkpoint_signal:
+        options["--signal"] = _signal(submission)
+    # Only the wrapper of a single job handles the default warning.
+    elif submission.is_array or not submission.measured:
+        options.pop("--signal", None)
+    if submission.is_array:
+        limit = f"%{submission.most}" if submission.most else ""
+        options["--array"] = f"{format_ranges(submission.indices)}{limit}"
+    if submission.after:
+        options["--dependency"] = ":".join([submission.after_kind.value, *submission.after])
+        # Otherwise Slurm keeps a job whose dependency failed in the queue for ever.
+        options["--kill-on-invalid-dep"] = "yes"
     return options
 
 
@@ -102,7 +197,11 @@ def _options(spec: JobSpec, partition: Partition | None, rules: SubmitRules, key
         "--job-name": _job_name(spec.name, key),
         "--comment": f"leadline:{key}" if key else None,
         "--account": spec.account,
-        "--partition": _queue(partition) if partition else spec.partition,
+        "--partition": spec.partition
+        if partition is None
+        else partition.name
+        if partition.queue is None
+        else partition.queue,
         "--qos": rules.qos,
         "--constraint": rules.constraint,
         "--nodes": str(resources.nodes),
@@ -115,16 +214,12 @@ def _options(spec: JobSpec, partition: Partition | None, rules: SubmitRules, key
         "--signal": _warning(resources),
         "--output": "%x-%j.out",
     }
-    rejected = {_long(name) for name in rules.rejects}
+    rejected = _long_names(rules.rejects)
     options = {name: value for name, value in candidates.items() if value and name not in rejected}
     for name, value in options.items():
         if not _TOKEN.fullmatch(value):
             raise InvalidInput(f"{value!r} cannot be the value of {name}: it contains a space, a quote or a line end")
     return options
-
-
-def _queue(partition: Partition) -> str:
-    return partition.name if partition.queue is None else partition.queue
 
 
 def _job_name(name: str, key: str) -> str:
@@ -136,8 +231,7 @@ def _job_name(name: str, key: str) -> str:
 
 def _tasks(resources: ResourceSpec, rules: SubmitRules) -> dict[str, str]:
     """Request tasks by node, or in total if the site requires it or rejects the other."""
-    required, rejected = {_long(name) for name in rules.requires}, {_long(name) for name in rules.rejects}
-    if "--ntasks" in required or "--ntasks-per-node" in rejected:
+    if "--ntasks" in _long_names(rules.requires) or "--ntasks-per-node" in _long_names(rules.rejects):
         return {"--ntasks": str(resources.tasks_per_node * resources.nodes)}
     return {"--ntasks-per-node": str(resources.tasks_per_node)}
 
@@ -181,69 +275,89 @@ def whole_minutes_s(walltime_s: float) -> int:
     Raises:
         InvalidInput: it is not a finite time above zero.
     """
-    if not walltime_s > 0 or math.isinf(walltime_s):
-        raise InvalidInput(f"a walltime of {walltime_s} s is not possible: use a finite time above zero")
+    check_walltime(walltime_s)
     return math.ceil(walltime_s / MINUTE_S) * MINUTE_S
 
 
 def _warning(resources: ResourceSpec) -> str | None:
     """Request SIGUSR1 to the wrapper before the limit: 5 % of the walltime, between one and five minutes."""
     # Only without a launcher does the wrapper replace the batch shell and get the signal.
-    if resources.walltime_s is None or resources.walltime_s < WARNING_FROM_S or needs_launcher(resources):
+    if resources.walltime_s is None or resources.walltime_s < WARNING_FROM_S or _needs_launcher(resources):
         return None
     return f"B:USR1@{round(min(max(0.05 * resources.walltime_s, MINUTE_S), 5 * MINUTE_S))}"
 
 
-def _check_required(options: dict[str, str], rules: SubmitRules, place: str) -> None:
-    """Refuse a script without the options that the site requires."""
-    for name in map(_long, rules.requires):
-        if name not in options:
-            fix = _FIX.get(name, "Leadline does not know its value; add it to the script by hand")
-            raise InvalidInput(f"{place} accepts no job without {name}: {fix}")
-
-
-def _place(spec: JobSpec, partition: Partition | None) -> str:
-    return ":".join(part for part in (spec.system, partition.name if partition else spec.partition) if part) or "it"
-
-
-def script_prologue(spec: JobSpec) -> list[str]:
-    """Return the set-up lines. ``set -u`` follows them, because module scripts read unset variables."""
-    lines = ["set -eo pipefail", *spec.setup, "set -u"] if spec.setup else ["set -euo pipefail"]
-    for name, value in spec.environment.items():
-        if not _VARIABLE.fullmatch(name):
-            raise InvalidInput(f"{name!r} cannot be an environment variable: use letters, digits and underscores")
-        lines.append(f"export {name}={shlex.quote(value)}")
-    if spec.workdir:
-        lines.append(f"cd -- {shlex.quote(spec.workdir)}")
+def _key_lines(submission: Submission, name: str) -> list[str]:
+    """Return the lines that export the attempt's key, the end of the job's name, and an array element's index."""
+    lines = [
+        f"export LEADLINE_KEY=${{SLURM_JOB_NAME#{name}-}}",
+        '[ "$LEADLINE_KEY" != "$SLURM_JOB_NAME" ] || LEADLINE_KEY=$SLURM_JOB_ID',
+    ]
+    if submission.is_array:
+        key = element_key("$LEADLINE_KEY", "$SLURM_ARRAY_TASK_ID")
+        lines.append(f"export LEADLINE_INDEX=$SLURM_ARRAY_TASK_ID LEADLINE_KEY={key}")
     return lines
 
 
-def _command(spec: JobSpec, rules: SubmitRules, python: str) -> list[str]:
-    """Return the lines that run the command in the shell's place, measured where Leadline is installed."""
-    if not spec.command:
-        raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
-    if any("\0" in word for word in spec.command):
-        raise InvalidInput("the command contains a NUL character: remove it")
-    launcher = f"{rules.launcher} " if needs_launcher(spec.resources) else ""
-    walltime_s = spec.resources.walltime_s
-    limit = f" --site-walltime-s {whole_minutes_s(walltime_s)}" if walltime_s else ""
-    command = shlex.join(spec.command)
-    measured = f"{shlex.quote(python)} -P -m {WRAPPER_MODULE}"
-    # In single quotes: the rank is only known inside each task, where the wrapper expands it.
-    result = "'leadline-${SLURM_JOB_ID}-${SLURM_PROCID}.json'" if launcher else "'leadline-${SLURM_JOB_ID}.json'"
+def _gate(submission: Submission, folder: PurePosixPath, cluster_python: ClusterPython | None) -> list[str]:
+    """Return the lines that hold a copy back until it is released, before anything of the job runs.
+
+    Raises:
+        RequestRefused: Leadline is missing there.
+    """
+    if not submission.held:
+        return []
+    if cluster_python is None or not submission.measured:
+        raise RequestRefused("copies of a job need Leadline on their nodes, but it is not installed there")
+    python, runs = shlex.quote(cluster_python.python), shlex.quote(f"{folder}/{RUNS_FOLDER}")
     return [
-        f"if {measured} --version >/dev/null 2>&1; then",
-        f"  exec {launcher}{measured} --result {result}{limit} -- {command}",
+        f"if ! [ -x {python} ] || ! [ -r {shlex.quote(cluster_python.file)} ]; then",
+        "  echo 'leadline is not installed here: a copy of a job cannot be held, and does not begin' >&2",
+        f"  exit {EXIT_NEVER_BEGAN}",
         "fi",
-        "echo 'leadline is not installed here: the job runs unmeasured' >&2",
-        f"exec {launcher}{command}",
+        # Until the release, the default action of a warning would end the shell.
+        "trap '' USR1 USR2",
+        f'{python} -P -m {GATE} {runs}/"$LEADLINE_KEY".word {runs}/"$LEADLINE_KEY".json || exit {EXIT_NEVER_BEGAN}',
+        "trap - USR1 USR2",
     ]
 
 
-def needs_launcher(resources: ResourceSpec) -> bool:
+def _prologue(spec: JobSpec) -> list[str]:
+    # ``set -u`` follows the set-up lines, because module scripts read unset variables.
+    lines = ["set -eo pipefail", *spec.setup, "set -u"] if spec.setup else ["set -euo pipefail"]
+    return [*lines, *exports(spec.environment), *([f"cd -- {shlex.quote(spec.workdir)}"] if spec.workdir else [])]
+
+
+def _wrapper_arguments(submission: Submission, folder: PurePosixPath, *, by_task: bool) -> str:
+    # In single quotes: the rank is only known inside each task, where the wrapper expands it.
+    task = "'.${SLURM_PROCID}'" if by_task else ""
+    arguments = [f'--once --result {shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"$LEADLINE_KEY"{task}.json']
+    if submission.held:
+        arguments.append('--since-s "$SECONDS"')
+    if submission.spec.watched:
+        arguments.append("--probe-hook")
+    if submission.spec.resources.walltime_s:
+        arguments.append(f"--site-walltime-s {whole_minutes_s(submission.spec.resources.walltime_s)}")
+    return " ".join(arguments)
+
+
+def _signal(submission: Submission) -> str:
+    """Return the warning: for the batch shell, which the command replaces, or for all launched tasks."""
+    match = _SIGNAL.fullmatch(submission.checkpoint_signal or "")
+    if match is None:
+        raise InvalidInput(f"{submission.checkpoint_signal!r} cannot be a signal: name one, for example USR1")
+    before_s = min(max(round(submission.checkpoint_s), 1), LONGEST_WARNING_S)
+    return f"{'' if _needs_launcher(submission.spec.resources) else 'B:'}{match[1]}@{before_s}"
+
+
+def _needs_launcher(resources: ResourceSpec) -> bool:
     """True if the command runs more than once, so that the site's launcher must start it."""
     return resources.nodes * resources.tasks_per_node > 1
 
 
 def _long(name: str) -> str:
     return _LONG.get(name, name)
+
+
+def _long_names(names: Iterable[str]) -> set[str]:
+    return set(map(_long, names))

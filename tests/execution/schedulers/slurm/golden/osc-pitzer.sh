@@ -1,6 +1,5 @@
 #!/bin/bash
-#SBATCH --job-name=digits-cnn-k7f3
-#SBATCH --comment=leadline:k7f3
+#SBATCH --job-name=digits-cnn
 #SBATCH --account=PAS0001
 #SBATCH --partition=gpu
 #SBATCH --nodes=1
@@ -12,12 +11,28 @@
 #SBATCH --signal=B:USR1@300
 #SBATCH --output=%x-%j.out
 
+export LEADLINE_KEY=${SLURM_JOB_NAME#digits-cnn-}
+[ "$LEADLINE_KEY" != "$SLURM_JOB_NAME" ] || LEADLINE_KEY=$SLURM_JOB_ID
 set -eo pipefail
 module load cuda
 set -u
+export OMP_NUM_THREADS=8
 cd -- '/fs/scratch/PAS0001/my run'
-if python3 -P -m leadline.execution.wrapper --version >/dev/null 2>&1; then
-  exec python3 -P -m leadline.execution.wrapper --result 'leadline-${SLURM_JOB_ID}.json' --site-walltime-s 7260 -- python train.py --epochs 3 --run-name 'it'"'"'s a run'
+if [ -x /opt/python ] && [ -r /opt/wrapper.py ]; then
+  exec /opt/python -P -m leadline.execution.wrapper --once --result /scratch/me/runs/"$LEADLINE_KEY".json --site-walltime-s 7260 -- python train.py --epochs 3 --run-name 'it'"'"'s a run'
 fi
 echo 'leadline is not installed here: the job runs unmeasured' >&2
-exec python train.py --epochs 3 --run-name 'it'"'"'s a run'
+leadline=/scratch/me/runs/"$LEADLINE_KEY"
+set -C
+if ! { true > "$leadline".started; } 2>/dev/null && [ -e "$leadline".started ]; then
+  if { read -r code _ < "$leadline".ended; } 2>/dev/null; then exit "$code"; fi
+  echo "leadline: $LEADLINE_KEY was started before, and nothing tells how it ended: it is not started again" >&2
+  exit 125
+fi
+set +C
+trap : TERM USR1 USR2
+printf -v began '%(%s)T' -1
+code=0
+python train.py --epochs 3 --run-name 'it'"'"'s a run' || code=$?
+printf '%s %s %(%s)T\n' "$code" "$began" -1 > "$leadline".ended || true
+exit "$code"
