@@ -50,8 +50,7 @@ class DecoderStyle(NamedTuple):
 def llama_like(read: ConfigFields, style: DecoderStyle) -> StackShape:
     """Read a dense decoder like Llama."""
     layers = read.size("num_hidden_layers", "n_layer")
-    feed = _feed_forward(read, style)
-    return decoder_stack(read, style, [feed] * layers)
+    return decoder_stack(read, style, [_feed_forward(read, style)] * layers)
 
 
 def mixture_of_experts(
@@ -85,10 +84,8 @@ def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape
     """Read DeepSeek V2 and V3: latent attention, dense layers first, then experts and shared ones."""
     layers, hidden, heads = (read.size(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     bias = read.flag("attention_bias", default=False)
-    config = read.config
-    rank = read.optional("q_lora_rank") if "q_lora_rank" in config else 1536
     latent = LatentAttentionShape(
-        query_rank=rank,
+        query_rank=read.optional("q_lora_rank") if "q_lora_rank" in read.config else 1536,
         key_value_rank=read.size("kv_lora_rank", default=512),
         plain=read.size("qk_nope_head_dim", default=128),
         rotary=read.size("qk_rope_head_dim", default=64),
@@ -114,13 +111,11 @@ def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape
 
 def phi(read: ConfigFields) -> StackShape:
     """Read Phi-1 and 2: one norm for parallel attention and feed-forward, biases everywhere."""
-    return llama_like(
-        read,
-        DecoderStyle(
-            norm="layer", layout="parallel", gated=False, mlp_bias=True, qkv_bias=True, activation="gelu_new",
-            rotary=0.5, head_bias=True,
-        ),
+    style = DecoderStyle(
+        norm="layer", layout="parallel", gated=False, mlp_bias=True, qkv_bias=True, activation="gelu_new",
+        rotary=0.5, head_bias=True,
     )  # fmt: skip
+    return llama_like(read, style)
 
 
 def starcoder2(read: ConfigFields) -> StackShape:
@@ -211,6 +206,12 @@ def _feed_forward(read: ConfigFields, style: DecoderStyle, field: str = "interme
     )
 
 
+def _plain_feed_forward(read: ConfigFields, field: str, hidden: int, activation: str) -> FeedForwardShape:
+    """Return a block of two layers, by default four times as wide as the model."""
+    width = read.optional(field) or 4 * hidden
+    return FeedForwardShape(width, activation=read.word("activation_function", default=activation))
+
+
 def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
     """Return which layers have experts: all but the file's exceptions."""
     listed = read.config.get("moe_layers")
@@ -240,9 +241,7 @@ def gptj(read: ConfigFields) -> StackShape:
         hidden, heads, heads, head_dim, rotary=min(head_dim, read.size("rotary_dim", default=64)), query_bias=False,
         key_bias=False, out_bias=False, fused=fused, written_out=True, dropout=read.rate("attn_pdrop"),
     )  # fmt: skip
-    feed = FeedForwardShape(
-        read.optional("n_inner") or 4 * hidden, activation=read.word("activation_function", default="gelu_new")
-    )
+    feed = _plain_feed_forward(read, "n_inner", hidden, "gelu_new")
     layer = LayerShape(attention, feed, "parallel", dropout=read.rate("resid_pdrop"))
     shape = _model(read, layer, read.size("n_layer", default=28), vocab, tied=False, head_bias=True)
     return shape._replace(max_sequence=read.size("n_positions", default=2048), dropout=read.rate("embd_pdrop"))
@@ -256,10 +255,7 @@ def gpt_neo(read: ConfigFields) -> StackShape:
         hidden, heads, heads, read.per_head(hidden, heads), query_bias=False, key_bias=False, written_out=True,
         dropout=read.rate("attention_dropout"),
     )  # fmt: skip
-    feed = FeedForwardShape(
-        read.optional("intermediate_size") or 4 * hidden,
-        activation=read.word("activation_function", default="gelu_new"),
-    )
+    feed = _plain_feed_forward(read, "intermediate_size", hidden, "gelu_new")
     layer = LayerShape(attention, feed, dropout=read.rate("resid_dropout"))
     shape = _model(read, layer, read.size("num_layers", default=24), vocab)
     return shape._replace(max_sequence=positions, positions=positions, dropout=read.rate("embed_dropout"))
@@ -361,9 +357,7 @@ def _gpt(read: ConfigFields, *, activation: str, kv_heads: int | None) -> StackS
         hidden, heads, kv_heads or heads, read.per_head(hidden, heads), fused=True,
         dropout=read.rate("attn_pdrop", default=0.1),
     )  # fmt: skip
-    feed = FeedForwardShape(
-        read.optional("n_inner") or 4 * hidden, activation=read.word("activation_function", default=activation)
-    )
+    feed = _plain_feed_forward(read, "n_inner", hidden, activation)
     layer = LayerShape(attention, feed, dropout=read.rate("resid_pdrop", default=0.1))
     shape = _model(read, layer, read.size("n_layer", default=12), vocab)
     return shape._replace(max_sequence=positions, positions=positions, dropout=read.rate("embd_pdrop", default=0.1))

@@ -78,10 +78,11 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     notes += [*_fine_tuning(workload, choices), *_lengths(workload, choices)]
     if workload.generated is None:
         return TracedJob(graph, loop, notes=tuple(notes), longer=tuple(longer))
-    if workload.paged:
-        notes.append(f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place")
-    else:
-        notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
+    notes.append(
+        f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place"
+        if workload.paged
+        else "decoding is that of transformers' generate: eager ops, and a cache that is copied to grow"
+    )
     generation = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
     return TracedJob(graph, loop, notes=tuple(notes), generation=generation)
 
@@ -167,11 +168,9 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _R
     if precision is None:
         precision = Precision.BF16 if training else _stored_precision(config)
         assumed.append(f"precision {precision.value}")
-    optimizer = workload.optimizer
-    if optimizer is None:
-        optimizer = Optimizer.ADAMW
-        if training:
-            assumed.append("optimizer adamw")
+    optimizer = workload.optimizer or Optimizer.ADAMW
+    if workload.optimizer is None and training:
+        assumed.append("optimizer adamw")
     longest = max(sequence, workload.longest or 0)
     if shape.positions and longest > shape.max_sequence:
         raise InvalidInput(
