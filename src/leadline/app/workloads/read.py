@@ -291,10 +291,7 @@ _WITHOUT_EFFECT: dict[ModelKind, tuple[tuple[str, ...], str]] = {
         ("input", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing"),
         "a lowered module has fixed sizes; lower the function again with others",
     ),
-    ModelKind.JAX_FUNCTION: (
-        ("seq", "precision", "accumulate", "checkpointing"),
-        "set it in the JAX function",
-    ),
+    ModelKind.JAX_FUNCTION: (("seq", "precision", "accumulate", "checkpointing"), "set it in the JAX function"),
 }
 """Kind of model → options without effect, and what to use instead."""
 _LEAST = {

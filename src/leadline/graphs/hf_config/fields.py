@@ -118,3 +118,7 @@ class ConfigFields:
         """Return the class whose weights the file describes, or "" if it names none."""
         architectures = self.config.get("architectures")
         return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+
+    def is_bare(self) -> bool:
+        """Return whether the file describes a model without a head. ``GPT2LMHeadModel`` has one despite its name."""
+        return self.architecture().endswith("Model") and not self.architecture().endswith("LMHeadModel")
