@@ -1,7 +1,7 @@
 """JAX functions, lowered for real, beside PyTorch's own trace, XLA's own count and formulas by hand.
 
-What is compared with the trace is the EAGER form: the trace counts what each call of an uncompiled program reads and
-writes, and so must the other side. The FUSED form, which estimates use, is compared with what XLA compiled for a GPU.
+The trace counts what each call of an uncompiled program reads and writes. Kernels that are fused move less. Their
+traffic is compared with what XLA compiled for a GPU.
 """
 
 import importlib.util
@@ -19,7 +19,6 @@ from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer
 from leadline.estimators.memory.device import peak_memory
 from leadline.execution.processes import run_process
 from leadline.graphs.hlo.jax_function import compile_function, lower_function, topology_arguments
-from leadline.graphs.hlo.kernel_merge import FusionMode
 from leadline.graphs.torch.trace import trace_function
 
 HERE = Path(__file__).parent
@@ -33,7 +32,7 @@ INPUTS = {
     "bottlenecks": ((16, 3, 64, 64), (16, 64, 64, 3), "float32"),
     "depthwise": ((16, 3, 64, 64), (16, 64, 64, 3), "float32"),
 }
-"""The input of each model in PyTorch and in JAX. The rules of the EAGER form were found on the first two."""
+"""The input of each model in PyTorch and in JAX."""
 
 
 def workload(name, phase=Phase.INFERENCE, shape=None, optimizer=None, kind=ModelKind.JAX_FUNCTION):
@@ -45,8 +44,8 @@ def workload(name, phase=Phase.INFERENCE, shape=None, optimizer=None, kind=Model
     )  # fmt: skip
 
 
-def lower(name, phase=Phase.INFERENCE, shape=None, optimizer=None, form=FusionMode.FUSED):
-    return lower_function(workload(name, phase, shape, optimizer), runner=run_process, form=form)
+def lower(name, phase=Phase.INFERENCE, shape=None, optimizer=None):
+    return lower_function(workload(name, phase, shape, optimizer), runner=run_process)
 
 
 def products(graph):
@@ -76,7 +75,7 @@ def both(request, model):
     traced = trace_function(
         workload(model, request.param, torch_shape, optimizer, ModelKind.FUNCTION), runner=run_process
     )
-    return traced.step, lower(model, request.param, jax_shape, optimizer, FusionMode.EAGER).step
+    return traced.step, lower(model, request.param, jax_shape, optimizer).step
 
 
 def test_the_same_model_in_pytorch_and_in_jax_has_the_same_arithmetic(both: tuple[OpGraph, OpGraph]):
@@ -84,9 +83,9 @@ def test_the_same_model_in_pytorch_and_in_jax_has_the_same_arithmetic(both: tupl
     assert traced.flops == pytest.approx(lowered.flops, rel=0.02)
 
 
-def test_the_same_model_in_pytorch_and_in_jax_moves_the_same_bytes(both: tuple[OpGraph, OpGraph]):
+def test_fused_kernels_move_hardly_more_bytes_than_the_calls_of_pytorch(both: tuple[OpGraph, OpGraph]):
     traced, lowered = both
-    assert traced.bytes_moved == pytest.approx(lowered.bytes_moved, rel=0.10)
+    assert 0.3 * traced.bytes_moved < lowered.bytes_moved < 1.05 * traced.bytes_moved
 
 
 def test_the_same_model_in_pytorch_and_in_jax_runs_the_same_products(both: tuple[OpGraph, OpGraph]):
@@ -95,13 +94,6 @@ def test_the_same_model_in_pytorch_and_in_jax_runs_the_same_products(both: tuple
     convolutions = [sum(op.flops for op in graph.ops if op.kind is OpKind.CONV) for graph in both]
     assert convolutions[0] == pytest.approx(convolutions[1], rel=0.02)  # a bias is added within
     assert traced.parameters == pytest.approx(lowered.parameters, rel=0.02)  # running statistics are arguments too
-
-
-def test_fused_traffic_is_less_than_eager_traffic(model):
-    shape = INPUTS[model][1]
-    eager, fused = (lower(model, shape=shape, form=form).step for form in (FusionMode.EAGER, FusionMode.FUSED))
-    assert fused.bytes_moved < eager.bytes_moved
-    assert eager.flops == pytest.approx(fused.flops, rel=1e-9)
 
 
 def test_the_arithmetic_is_what_xla_counts_where_there_is_no_loop(tmp_path):

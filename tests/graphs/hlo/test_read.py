@@ -9,7 +9,6 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind, Stage, StorageCategory
 from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
 from leadline.estimators.memory.device import peak_memory
-from leadline.graphs.hlo.kernel_merge import FusionMode
 from leadline.graphs.hlo.read import read_hlo, traced_job
 
 SPEC = importlib.util.spec_from_file_location("texts", Path(__file__).parent / "texts.py")
@@ -17,9 +16,9 @@ texts = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(texts)
 
 
-def job(text, phase=Phase.INFERENCE, form=FusionMode.FUSED, device_type="cuda", samples=None):
+def job(text, phase=Phase.INFERENCE, device_type="cuda", samples=None):
     workload = Workload(ModelSource(ModelKind.HLO, "step.mlir"), phase=phase, dataset=Dataset(samples=samples))
-    return traced_job(text, workload, device_type=device_type, form=form)
+    return traced_job(text, workload, device_type=device_type)
 
 
 def kinds(graph):
@@ -43,12 +42,6 @@ def test_a_fused_chain_reads_its_inputs_and_writes_its_last_result():
     chain = job(texts.MLP).step.ops[1]
     assert chain.bytes_read == 4 * (32 * 128 + 128)
     assert chain.bytes_written == 4 * 32 * 128
-
-
-def test_without_fusion_every_operation_without_a_scope_writes_its_result():
-    graph = job(texts.MLP, form=FusionMode.EAGER).step
-    assert kinds(graph) == [OpKind.GEMM, OpKind.ELEMENTWISE, OpKind.ELEMENTWISE]
-    assert graph.ops[1].bytes_written == 4 * 32 * 128
 
 
 def test_float32_products_take_tf32_on_a_gpu_unless_the_text_asks_for_more():

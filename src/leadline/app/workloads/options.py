@@ -148,10 +148,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held_in_memory: Annotated[
         bool | None, _option("Keep the whole data set in host memory.", default="no", part=DATA)
     ] = None
-    name: Annotated[
-        str | None,
-        _option("Job name.", default="the name of the file or script", form="NAME"),
-    ] = None
+    name: Annotated[str | None, _option("Job name.", default="the name of the file or script", form="NAME")] = None
 
 
 def build_adapters(options: WorkloadOptions, kind: ModelKind, phase: Phase, plan: Parallelism) -> Adapters | None:

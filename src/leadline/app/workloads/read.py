@@ -34,17 +34,15 @@ from leadline.graphs.torch.command import parse_command
 T = TypeVar("T", bound=StrEnum)
 
 PRECISION_ALIASES = {
-    "float32": "fp32",
-    "float16": "fp16",
-    "half": "fp16",
-    "bfloat16": "bf16",
-    "amp": "amp-fp16",
-    "mixed": "amp-bf16",
-}
+    "float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "amp": "amp-fp16", "mixed": "amp-bf16",
+}  # fmt: skip
 """Synonyms of the precisions."""
 
-_HLO_FILES = (".mlir", ".stablehlo", ".hlo")
-"""Suffixes of files with StableHLO or HLO text; a dump of XLA ends in ``.txt``."""
+_KINDS = {
+    ".json": ModelKind.HF_CONFIG, ".onnx": ModelKind.ONNX, ".mlir": ModelKind.HLO, ".stablehlo": ModelKind.HLO,
+    ".hlo": ModelKind.HLO,
+}  # fmt: skip
+"""Suffix → kind of the model in the file. A dump of XLA ends in ``.txt``."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
@@ -90,9 +88,8 @@ def _from_file(path: Path, options: WorkloadOptions) -> Workload:
     if content.lengths is not None:
         # A path in a workload file counts from the folder of that file.
         content = msgspec.structs.replace(content, lengths=str(path.parent / content.lengths))
-    merged = msgspec.structs.replace(content, **_set_options(options))
-    if merged.name is None:
-        merged = msgspec.structs.replace(merged, name=path.stem)
+    given = {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}
+    merged = msgspec.structs.replace(content, **{"name": content.name or path.stem, **given})
     return _build(_source(_words_of(content, path), base=path.parent), merged)
 
 
@@ -123,7 +120,7 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     word = subject[0]
     if len(subject) == 1:
         return _model(word, base)
-    if Path(word).suffix in (".json", ".onnx", ".toml", *_HLO_FILES) or ".py:" in word:
+    if Path(word).suffix in (".toml", *_KINDS) or ".py:" in word:
         raise InvalidInput(
             f"unexpected {' '.join(subject[1:])!r} after {word}: quote names with spaces, as in --on "
             "'A100 SXM4 80GB', and put your own command after --"
@@ -144,15 +141,9 @@ def _model(word: str, base: Path | None) -> ModelSource:
         framework = find_framework(path, function)
         kind = ModelKind.JAX_FUNCTION if framework == "jax" else ModelKind.FUNCTION
         return ModelSource(kind, f"{path}:{function}")
-    if path.suffix == ".json":
+    if path.suffix in _KINDS or (path.suffix == ".txt" and _is_hlo(path)):
         _require_file(path)
-        return ModelSource(ModelKind.HF_CONFIG, str(path))
-    if path.suffix == ".onnx":
-        _require_file(path)
-        return ModelSource(ModelKind.ONNX, str(path))
-    if path.suffix in _HLO_FILES or (path.suffix == ".txt" and _is_hlo(path)):
-        _require_file(path)
-        return ModelSource(ModelKind.HLO, str(path))
+        return ModelSource(_KINDS.get(path.suffix, ModelKind.HLO), str(path))
     if path.suffix == ".py":
         raise InvalidInput(
             f"{word} is a script without its interpreter: write -- python {word} to trace it as it is, "
@@ -192,7 +183,8 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     _refuse_without_effect(source.kind, options)
     if options.epochs is not None and options.steps is not None:
         raise InvalidInput("--epochs and --steps both give the length of the job: leave one out")
-    inputs = tuple(parse_input(text) for text in _as_list(options.input))
+    shapes = [options.input] if isinstance(options.input, str) else options.input or ()
+    inputs = tuple(parse_input(text) for text in shapes)
     batch = options.batch or (inputs[0].shape[0] if inputs else None)
     phase = _choice(Phase, options.phase, "phase") or Phase.TRAINING
     if phase is Phase.INFERENCE and options.sharding is not None:
@@ -202,7 +194,11 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
     if options.paged and options.generate is None:
         raise InvalidInput("--paged needs generated tokens: add --generate N")
     gpus = options.gpus or count_launched_processes(source.argv)[0]
-    parallelism = _parallelism(options)
+    parallelism = Parallelism(
+        tensor=options.tensor_parallel or 1,
+        pipeline=options.pipeline_parallel or 1,
+        sharding=_choice(Sharding, options.sharding, "sharding") or Sharding.NONE,
+    )
     parallelism.copies(gpus)
     precision = _choice(Precision, PRECISION_ALIASES.get(options.precision or "", options.precision), "precision")
     optimizer = _choice(Optimizer, options.optimizer, "optimizer")
@@ -256,14 +252,6 @@ def _check_ranges(options: WorkloadOptions) -> None:
             )
 
 
-def _parallelism(options: WorkloadOptions) -> Parallelism:
-    return Parallelism(
-        tensor=options.tensor_parallel or 1,
-        pipeline=options.pipeline_parallel or 1,
-        sharding=_choice(Sharding, options.sharding, "sharding") or Sharding.NONE,
-    )
-
-
 def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
     """Return how many processes a command's launcher starts, and on how many nodes; (1, 1) without a launcher."""
     try:
@@ -303,10 +291,7 @@ _WITHOUT_EFFECT: dict[ModelKind, tuple[tuple[str, ...], str]] = {
         ("input", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing"),
         "a lowered module has fixed sizes; lower the function again with others",
     ),
-    ModelKind.JAX_FUNCTION: (
-        ("seq", "precision", "accumulate", "checkpointing"),
-        "set it in the JAX function",
-    ),
+    ModelKind.JAX_FUNCTION: (("seq", "precision", "accumulate", "checkpointing"), "set it in the JAX function"),
 }
 """Kind of model → options without effect, and what to use instead."""
 _LEAST = {
@@ -369,12 +354,3 @@ def _name_of(source: ModelSource) -> str:
         return Path(script).stem
     path = Path(source.reference.rpartition(":")[0] or source.reference)
     return path.parent.name if path.name == "config.json" and path.parent.name else path.stem
-
-
-def _as_list(value: list[str] | str | None) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or ())
-
-
-def _set_options(options: WorkloadOptions) -> dict[str, object]:
-    """Return the options that have a value."""
-    return {name: value for name, value in msgspec.structs.asdict(options).items() if value is not None}

@@ -12,12 +12,9 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
 OPERATORS: Dict[Any, Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
-}
+}  # fmt: skip
 BELOW, ABOVE = (ast.Lt, ast.LtE, ast.NotEq), (ast.Gt, ast.GtE, ast.Eq)
 
 
@@ -41,9 +38,8 @@ def find_bound(loop: Any) -> Optional[Tuple[Any, Any, bool]]:
 
 
 def _counts(loop: Any, name: str) -> bool:
-    if isinstance(loop, ast.For) and name in [
-        target.id for target in ast.walk(loop.target) if isinstance(target, ast.Name)
-    ]:
+    targets = ast.walk(loop.target) if isinstance(loop, ast.For) else ()
+    if any(isinstance(target, ast.Name) and target.id == name for target in targets):
         return True
     up = False
     for node in ast.walk(loop):

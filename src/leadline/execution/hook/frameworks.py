@@ -133,7 +133,11 @@ def _callback(keras: Any) -> Any:
         """Times epochs and batches of ``fit``."""
 
         def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-            _epoch_begins(self.params)
+            STATE.frameworks.setdefault("keras", {})
+            FIT.params, FIT.current, FIT.in_batches_s = self.params or {}, 0, 0.0
+            FIT.epochs.mark_s = clock()
+            FIT.epochs.began_s = FIT.epochs.began_s or FIT.epochs.mark_s
+            FIT.batches.mark_s = None
 
         def on_train_batch_begin(self, *_: Any, **__: Any) -> None:
             if FIT.batches.mark_s is None:
@@ -144,17 +148,14 @@ def _callback(keras: Any) -> Any:
             _batch_ends()
 
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
-            _epoch_ends()
+            if FIT.epochs.mark_s is None:
+                return
+            FIT.epochs.add(clock() - FIT.epochs.mark_s)
+            FIT.epochs.mark_s = None
+            FIT.in_epochs_s += FIT.in_batches_s
+            FIT.passes, FIT.in_passes = FIT.passes + 1, FIT.in_passes + FIT.current
 
     return KerasCallback()
-
-
-def _epoch_begins(params: Dict[str, Any]) -> None:
-    STATE.frameworks.setdefault("keras", {})
-    FIT.params, FIT.current, FIT.in_batches_s = params or {}, 0, 0.0
-    FIT.epochs.mark_s = clock()
-    FIT.epochs.began_s = FIT.epochs.began_s or FIT.epochs.mark_s
-    FIT.batches.mark_s = None
 
 
 def _batch_ends() -> None:
@@ -168,15 +169,6 @@ def _batch_ends() -> None:
     batches.add(now_s - batches.mark_s)
     batches.mark_s = now_s
     STATE.consider(batches.count, now_s)
-
-
-def _epoch_ends() -> None:
-    if FIT.epochs.mark_s is None:
-        return
-    FIT.epochs.add(clock() - FIT.epochs.mark_s)
-    FIT.epochs.mark_s = None
-    FIT.in_epochs_s += FIT.in_batches_s
-    FIT.passes, FIT.in_passes = FIT.passes + 1, FIT.in_passes + FIT.current
 
 
 INSTALLERS: Dict[str, Callable[[Any], None]] = {"torch": watch_torch, "keras": watch_keras}

@@ -209,11 +209,7 @@ class WatchedLoop:
         """Drop inner loops that were left by ``return`` or an exception."""
         stack = STATE.stack
         while len(stack) > self.depth + 1:
-            stack.pop().forget()
-
-    def forget(self) -> None:
-        """Mark the pass as over."""
-        self.entered_s = None
+            stack.pop().entered_s = None
 
     def leave(self) -> None:
         """End a pass, also one that was interrupted."""
@@ -230,7 +226,7 @@ class WatchedLoop:
         if STATE.stack:
             inside = STATE.stack[-1].inside
             inside[self.number] = inside.get(self.number, 0.0) + spent_s
-        self.forget()
+        self.entered_s = None
         if self.hot and spent_s < PASS_S:
             self.off()
 
@@ -267,11 +263,8 @@ class WatchedLoop:
         """Return the iterations of one whole pass, from its iterable and its bound."""
         length = self.length
         if length is None and self.generator is not None:
-            sources = [
-                candidate
-                for candidate in STATE.loops
-                if candidate.info["yields"] and candidate.info["made_by"] == self.generator
-            ]
+            yielding = [loop for loop in STATE.loops if loop.info["yields"]]
+            sources = [loop for loop in yielding if loop.info["made_by"] == self.generator]
             length = sources[0].hint if len(sources) == 1 else None
         bound = self.bound.total() if self.bound is not None else None
         return min((candidate for candidate in (length, bound) if candidate is not None), default=None)

@@ -58,13 +58,8 @@ class DurationSample:
 
     def document(self) -> Dict[str, Any]:
         """Return the data as builtins."""
-        return {
-            "count": self.count,
-            "total_s": self.total_s,
-            "began_s": self.began_s,
-            "first_s": self.first,
-            "sampled_s": self.sampled,
-        }
+        counted = {"count": self.count, "total_s": self.total_s, "began_s": self.began_s}
+        return {**counted, "first_s": self.first, "sampled_s": self.sampled}
 
 
 class HookState:

@@ -133,12 +133,8 @@ def _sized(function: str, arguments: int) -> int:
 
 
 def _words(decorator: Any) -> List[str]:
-    return [
-        word
-        for node in ast.walk(decorator)
-        for word in (getattr(node, "id", None), getattr(node, "attr", None))
-        if word is not None
-    ]
+    words = [getattr(node, key, None) for node in ast.walk(decorator) for key in ("id", "attr")]
+    return [word for word in words if word is not None]
 
 
 def _yields(node: Any) -> bool:
@@ -152,19 +148,19 @@ def _yields(node: Any) -> bool:
 
 def _choice(name: str, method: Optional[str], value: Any) -> Any:
     """Return ``(L(value) if L else value)``, or the same with a method of ``L``."""
-    callee: Any = ast.Name(name, ast.Load())
-    if method:
-        callee = ast.Attribute(callee, method, ast.Load())
-    choice = ast.IfExp(ast.Name(name, ast.Load()), ast.Call(callee, [value], []), value)
+    choice = ast.IfExp(ast.Name(name, ast.Load()), ast.Call(_callee(name, method), [value], []), value)
     return _placed(choice, value)
 
 
 def _statement(name: str, method: Optional[str], at: Any) -> Any:
     """Return ``if L: L()``, or the same with a method of ``L``."""
-    callee: Any = ast.Name(name, ast.Load())
-    if method:
-        callee = ast.Attribute(callee, method, ast.Load())
-    return _placed(ast.If(ast.Name(name, ast.Load()), [ast.Expr(ast.Call(callee, [], []))], []), at)
+    call = ast.Expr(ast.Call(_callee(name, method), [], []))
+    return _placed(ast.If(ast.Name(name, ast.Load()), [call], []), at)
+
+
+def _callee(name: str, method: Optional[str]) -> Any:
+    callee = ast.Name(name, ast.Load())
+    return ast.Attribute(callee, method, ast.Load()) if method else callee
 
 
 def _placed(tree: Any, at: Optional[Any]) -> Any:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 VERSION_1 = Path("/sys/fs/cgroup/memory")
@@ -96,14 +96,12 @@ def _files(folder: Path, *, newer: bool) -> Cgroup:
 def _make_group(memory_bytes: int) -> Cgroup | None:
     """Make a group below this process's own. Version 2 needs a sibling: groups with processes have no children."""
     for group, newer in _homes():
-        home = group.home
-        if home is None:
+        if (home := group.home) is None:
             continue
         for parent in (home, home.parent) if newer else (home,):
             folder = parent / f"leadline-{os.getpid()}"
             if _prepare(folder, home, memory_bytes, newer=newer):
-                files = _files(folder, newer=newer)
-                return Cgroup(files.peak, files.events, home, folder)
+                return replace(_files(folder, newer=newer), home=home, job_folder=folder)
     return None
 
 

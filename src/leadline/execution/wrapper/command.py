@@ -13,7 +13,12 @@ from leadline import __version__
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.execution.clock import now_utc
-from leadline.execution.wrapper.gate import RELEASE_TIMEOUT_S, record_never_released, wait_for_release
+from leadline.execution.wrapper.gate import (
+    RELEASE_TIMEOUT_S,
+    record_never_begun,
+    record_never_released,
+    wait_for_release,
+)
 from leadline.execution.wrapper.instruments import Instruments, ProbeLimit, with_instruments
 from leadline.execution.wrapper.outcome import (
     EXIT_NEVER_BEGAN,
@@ -36,7 +41,11 @@ def main(arguments: list[str]) -> int:
     options = _parser().parse_args(arguments)
     path = _expanded(options.result)
     if options.gate is not None and not _wait_at_gate(options.gate):
-        return _record_never_begun(options.command, path)
+        # Pending, so that the command may be started later.
+        reason = "its starter died before the command began"
+        host = socket.gethostname()
+        pending = JobOutcome(JobState.PENDING, now_utc(), host, tuple(options.command), reason=reason)
+        return record_never_begun(pending, path)
     waited_s = 0.0 if options.word is None else wait_for_release(_expanded(options.word), options.word_within_s)
     if waited_s is None:
         return record_never_released(options.command, path)
@@ -143,17 +152,6 @@ def _exit_like_first(path: Path) -> int:
 
 def _exit_code(outcome: JobOutcome) -> int:
     return 128 + outcome.signal if outcome.signal else outcome.exit_code or 0
-
-
-def _record_never_begun(command: list[str], path: Path) -> int:
-    """Record that the command was not started, so that it may be started later."""
-    now = now_utc()
-    reason = "its starter died before the command began"
-    try:
-        write_outcome(JobOutcome(JobState.PENDING, now, socket.gethostname(), tuple(command), reason=reason), path)
-    except OSError as error:
-        sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror})\n")
-    return EXIT_NEVER_BEGAN
 
 
 def _wait_at_gate(gate: int) -> bool:

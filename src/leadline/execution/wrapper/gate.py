@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from leadline.core.jobs import JobState
@@ -39,14 +40,16 @@ def wait_for_release(release_file: Path, max_s: float) -> float | None:
 
 def record_never_released(command: list[str], path: Path) -> int:
     """Record that the release never came, so that this copy is over without a start."""
-    now, host = now_utc(), socket.gethostname()
     reason = "the plane did not release it: its command never began"
     sys.stderr.write(f"leadline: {reason}\n")
-    ended = JobOutcome(
-        JobState.CANCELLED, now, host, tuple(command), ended_at=now, exit_code=EXIT_NEVER_BEGAN, reason=reason
-    )
+    began = JobOutcome(JobState.CANCELLED, now_utc(), socket.gethostname(), tuple(command), reason=reason)
+    return record_never_begun(replace(began, ended_at=began.started_at, exit_code=EXIT_NEVER_BEGAN), path)
+
+
+def record_never_begun(outcome: JobOutcome, path: Path) -> int:
+    """Record the outcome of a command that was not started; return the wrapper's exit code."""
     try:
-        write_outcome(ended, path)
+        write_outcome(outcome, path)
     except OSError as error:
         sys.stderr.write(f"leadline: {path} cannot be written ({error.strerror})\n")
     return EXIT_NEVER_BEGAN

@@ -19,32 +19,25 @@ NAMES = {"steps": "PyTorch's optimizer steps", "keras": "Keras", PLAIN: "the scr
 def read_hook_progress(folder: Path, start_s: float) -> Progress | None:
     """Return the progress of the process that worked longest; None if none was watched."""
     reports = [report for path in folder.glob("hook-*.json") if (report := _read(path)) is not None]
-    faults = tuple(f"a process could not be watched ({text})" for text in _faults(folder))
+    errors = {path.read_text(encoding="utf-8", errors="replace").strip() for path in folder.glob("fault-*")}
+    faults = tuple(f"a process could not be watched ({text})" for text in sorted(errors))
     if not reports:
         return Progress("hook", remarks=faults) if faults else None
     try:
         candidates = [progress_of(report, start_s) for report in reports]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         return Progress("hook", remarks=(f"the hook's report could not be used ({type(error).__name__}: {error})",))
-    best = max(
-        candidates,
-        key=lambda candidate: (
-            candidate.stopped,
-            candidate.unit is not None,
-            candidate.unit.total_s if candidate.unit else 0.0,
-        ),
-    )
+
+    def work(candidate: Progress) -> tuple[bool, bool, float]:
+        return candidate.stopped, candidate.unit is not None, candidate.unit.total_s if candidate.unit else 0.0
+
+    best = max(candidates, key=work)
     return replace(best, remarks=(*best.remarks, *faults))
 
 
 def hook_stopped(folder: Path) -> bool:
     """True if a process of the job was stopped because the probe was done."""
     return any((_read(path) or {}).get("stopped") for path in folder.glob("hook-*.json"))
-
-
-def _faults(folder: Path) -> list[str]:
-    """Return the errors of the hook, without repetitions."""
-    return sorted({path.read_text(encoding="utf-8", errors="replace").strip() for path in folder.glob("fault-*")})
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -71,7 +64,7 @@ def progress_of(report: dict[str, Any], start_s: float) -> Progress:
         startup_s=began_s - start_s if began_s is not None else None,
         last_s=report["now_s"] - start_s,
         steps=_count(report, source, levels),
-        epochs=levels[0].count if len(levels) > 1 and _is_epoch(levels[0].name) else None,
+        epochs=levels[0].count if len(levels) > 1 and "epoch" in levels[0].name.casefold() else None,
         total=total,
         stopped=report["stopped"],
         method="a hook in the unmodified script",
@@ -85,10 +78,6 @@ def _count(report: dict[str, Any], source: str, levels: list[LoopProgress]) -> i
         # The count is of intervals between steps, one less than the steps.
         return int(report["steps"]["count"]) + 1
     return levels[-1].count if levels and source == "keras" else None
-
-
-def _is_epoch(name: str) -> bool:
-    return "epoch" in name.casefold()
 
 
 def _keras(fit: dict[str, Any] | None) -> tuple[str, list[LoopProgress], float | None, int | None]:
@@ -143,9 +132,8 @@ def _levels(chain: list[dict[str, Any]]) -> list[LoopProgress]:
     levels = []
     for depth, loop in enumerate(chain):
         inner = chain[depth + 1] if depth + 1 < len(chain) else None
-        times, observed = loop["times"], None
-        if depth and loop["passes"]:
-            observed = round(loop["in_passes"] / loop["passes"])
+        times = loop["times"]
+        observed = round(loop["in_passes"] / loop["passes"]) if depth and loop["passes"] else None
         levels.append(
             LoopProgress(
                 loop["text"],

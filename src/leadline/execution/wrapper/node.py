@@ -35,12 +35,11 @@ def _fields(path: Path) -> dict[str, str]:
     fields: dict[str, str] = {}
     for line in _read(path).splitlines():
         name, colon, value = line.partition(":")
-        if not colon:
-            if fields:
-                # The first processor is enough.
-                break
-            continue
-        fields.setdefault(name.strip(), value.strip())
+        if colon:
+            fields.setdefault(name.strip(), value.strip())
+        elif fields:
+            # The first processor is enough.
+            break
     return fields
 
 

@@ -73,9 +73,8 @@ class ProgressCounter:
         """Return the counted loop; None before the first increase."""
         if self.newest is None or self.done < 1:
             return None
-        length = self.total
-        if self.passes and self.name == "step":
-            length = round(self.offset / self.passes)
+        restarts = self.passes and self.name == "step"
+        length = round(self.offset / self.passes) if restarts else self.total
         begin, end = self.first[0][0], self.newest[0]
         return LoopProgress(
             self.name,

@@ -85,6 +85,7 @@ def supervise(
     """
     # Before anything is started, so that no descendant can leave the tree.
     adopt_orphans()
+    environment = instruments.environment() if instruments else {}
     began = JobOutcome(JobState.RUNNING, now_utc(), socket.gethostname(), tuple(argv), node=describe_node())
     with memory_cgroup(limits.memory_bytes) as cgroup:
         watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
@@ -93,7 +94,7 @@ def supervise(
         try:
             # Affinity and control group are inherited at the start, so this process only takes them on for a moment.
             with _pinned(limits.cpus), cgroup.inside():
-                watch.child = start_process(argv, env=watch.environment(), cwd=workdir, own_group=not os.isatty(0))
+                watch.child = start_process(argv, env=environment, cwd=workdir, own_group=not os.isatty(0))
             watch.deliver()
             usage = watch.follow(write)
         except InvalidInput as error:
@@ -125,15 +126,11 @@ class _Watch:
     has_news: bool = False
     warned: bool = False
     warning_delivered: bool = False
-    walltime_s: float | None = field(init=False)
     pending: list[int] = field(default_factory=list)
+    walltime_s: float | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.walltime_s = self.limits.walltime_s
-
-    def environment(self) -> dict[str, str]:
-        """Return what is added to the command's environment."""
-        return self.instruments.environment() if self.instruments else {}
 
     def on_signal(self, number: int, _: FrameType | None) -> None:
         """Queue a signal and forward it."""
@@ -294,20 +291,16 @@ class _Watch:
         if self.child is None:
             return
         try:
-            if os.getpgid(self.child.pid) == self.child.pid:
-                os.killpg(self.child.pid, number)
-            else:
-                os.kill(self.child.pid, number)
+            send = os.killpg if os.getpgid(self.child.pid) == self.child.pid else os.kill
+            send(self.child.pid, number)
         except ProcessLookupError:
             self.reason = self.reason or "already ended when it was signalled"
 
     def _send_tree(self, number: int) -> None:
         """Signal every process of the tree, including those that left the child's group."""
         for process in psutil.Process().children(recursive=True):
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-            except psutil.NoSuchProcess:
-                continue
 
     def _reap(self) -> None:
         """Collect adopted processes that ended; after a limit, kill the remaining ones."""
@@ -326,7 +319,7 @@ class _Watch:
         measurements = {**self._measurements(cpu_s), **progress_measurements(progress)}
         return {"measured": measurements, "progress": progress, "warned": self.warning_delivered}
 
-    def _measurements(self, cpu_s: float | None = None) -> dict[str, Measurement]:
+    def _measurements(self, cpu_s: float | None) -> dict[str, Measurement]:
         sampler, interval = self.sampler, self.sampler.longest_interval_s
         measurements = {
             "elapsed_s": Measurement(self._elapsed_s(), "s", "monotonic clock around the command"),

@@ -24,19 +24,12 @@ def rotate_positions(tape: Tape, source: TapeTensor, angles: TapeTensor, width: 
         tape.op("mul", OpKind.ELEMENTWISE, [unrotated, angles], [left], flops=n, read=float(left.bytes + angles.bytes))
         half = tape.new((*shape[:-1], width // 2), dtype, category)
         tape.op("neg", OpKind.ELEMENTWISE, [half], [half], flops=n // 2)
-        half_turned = tape.new(part, dtype, category)
-        tape.op("cat", OpKind.COPY, [left], [half_turned])
+        half_turned = tape.compute("cat", OpKind.COPY, [left], part, dtype, category)
         del half
-        right = tape.new(part, dtype, category)
-        tape.op("mul", OpKind.ELEMENTWISE, [half_turned, angles], [right], flops=n)
+        right = tape.pointwise("mul", half_turned, angles, category=category)
         del half_turned
-        total = tape.new(part, dtype, category)
-        tape.op("add", OpKind.ELEMENTWISE, [left, right], [total], flops=n)
-        if width == shape[-1]:
-            return total
-        joined = tape.new(shape, dtype, category)
-        tape.op("cat", OpKind.COPY, [unrotated], [joined])
-        return joined
+        total = tape.pointwise("add", left, right, category=category)
+        return total if width == shape[-1] else tape.compute("cat", OpKind.COPY, [unrotated], shape, dtype, category)
 
     rotated = rotate(source, StorageCategory.ACTIVATION)
     return tape.node(rotated, lambda gradient: tape.send(slot, rotate(gradient, TEMPORARY)), source)
@@ -115,9 +108,8 @@ def batched_product(tape: Tape, left: TapeTensor, right: TapeTensor, *, transpos
     n = right.shape[2] if transpose_right else right.shape[3]
     if tape.autocast:
         left, right = tape.cast(left, tape.autocast), tape.cast(right, tape.autocast)
-    result = tape.new((b, h, m, n), left.dtype)
-    flops = 2.0 * b * h * m * n * k
-    tape.op("bmm", OpKind.GEMM, [left, right], [result], flops=flops, dims={"b": b * h, "m": m, "n": n, "k": k})
+    flops, dims = 2.0 * b * h * m * n * k, {"b": b * h, "m": m, "n": n, "k": k}
+    result = tape.compute("bmm", OpKind.GEMM, [left, right], (b, h, m, n), left.dtype, flops=flops, dims=dims)
     slots = left.slot, right.slot
 
     def backward(gradient: TapeTensor) -> None:
@@ -136,16 +128,11 @@ def softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
     """Turn scores into probabilities, in float32 under autocast. The probabilities are saved."""
     if tape.autocast:
         scores = tape.cast(scores, "float32")
-    probabilities = tape.new(scores.shape, scores.dtype)
-    tape.op("_softmax", OpKind.SOFTMAX, [scores], [probabilities], flops=5.0 * scores.elements)
-    slot = scores.slot
-
-    def backward(gradient: TapeTensor) -> None:
-        back = tape.new(probabilities.shape, probabilities.dtype, TEMPORARY)
-        tape.op("_softmax_backward_data", OpKind.SOFTMAX, [gradient, probabilities], [back], flops=4.0 * back.elements)
-        tape.send(slot, back)
-
-    return tape.node(probabilities, backward, scores)
+    n, dtype = scores.elements, scores.dtype
+    probabilities = tape.compute("_softmax", OpKind.SOFTMAX, [scores], scores.shape, dtype, flops=5.0 * n)
+    return tape.node_op(
+        probabilities, scores, "_softmax_backward_data", OpKind.SOFTMAX, [probabilities], dtype=dtype, flops=4.0 * n
+    )
 
 
 def position_bias(tape: Tape, table: TapeTensor, heads: int, q: int, kv: int) -> TapeTensor:
@@ -163,25 +150,18 @@ def copy_tensor(
     category: StorageCategory = StorageCategory.ACTIVATION,
 ) -> TapeTensor:
     """Copy with the kernel ``name``, into ``dtype`` if given. A gradient of the same type is passed on uncopied."""
-    result = tape.new(source.shape, dtype or source.dtype, category)
-    tape.op(name, OpKind.COPY, [source], [result])
-    slot, origin, same = source.slot, source.dtype, result.dtype == source.dtype
-
-    def backward(gradient: TapeTensor) -> None:
-        back = gradient
-        if not same:
-            back = tape.new(gradient.shape, origin, TEMPORARY)
-            tape.op("_to_copy", OpKind.COPY, [gradient], [back])
-        tape.send(slot, back)
-
-    return tape.node(result, backward, source)
+    result = tape.compute(name, OpKind.COPY, [source], source.shape, dtype or source.dtype, category)
+    slot, origin = source.slot, source.dtype
+    if result.dtype != origin:
+        return tape.node_op(result, source, "_to_copy", OpKind.COPY, dtype=origin)
+    return tape.node(result, lambda gradient: tape.send(slot, gradient), source)
 
 
 def join_heads(tape: Tape, per_head: TapeTensor, shared: TapeTensor) -> TapeTensor:
     """Join each head's part (b, h, s, d) with a part that all heads share (b, 1, s, e): (b, h, s, d + e)."""
     b, h, s, d = per_head.shape
-    result = tape.new((b, h, s, d + shared.shape[3]), per_head.dtype)
-    tape.op("cat", OpKind.COPY, [per_head, shared], [result])
+    joined = (b, h, s, d + shared.shape[3])
+    result = tape.compute("cat", OpKind.COPY, [per_head, shared], joined, per_head.dtype)
     slots = (per_head.slot, per_head.shape), (shared.slot, shared.shape)
 
     def backward(gradient: TapeTensor) -> None:
@@ -206,16 +186,8 @@ def repeat_heads(tape: Tape, source: TapeTensor, times: int) -> TapeTensor:
 
 def _repeat(tape: Tape, source: TapeTensor, shape: tuple[int, ...], name: str) -> TapeTensor:
     """Write a tensor several times. The gradients of the copies are summed."""
-    result = tape.new(shape, source.dtype)
-    tape.op(name, OpKind.COPY, [source], [result])
-    slot, source_shape = source.slot, source.shape
-
-    def backward(gradient: TapeTensor) -> None:
-        back = tape.new(source_shape, gradient.dtype, TEMPORARY)
-        tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
-        tape.send(slot, back)
-
-    return tape.node(result, backward, source)
+    result = tape.compute(name, OpKind.COPY, [source], shape, source.dtype)
+    return tape.node_op(result, source, "sum", OpKind.REDUCTION, flops=result.elements)
 
 
 def split_last_axis(tape: Tape, fused: TapeTensor, widths: tuple[int, ...]) -> list[TapeTensor]:
@@ -226,8 +198,7 @@ def split_last_axis(tape: Tape, fused: TapeTensor, widths: tuple[int, ...]) -> l
     def collect(gradient: TapeTensor) -> None:
         gradients.append(gradient)
         if len(gradients) == len(widths):
-            joined = tape.new(shape, dtype, TEMPORARY)
-            tape.op("cat", OpKind.COPY, list(gradients), [joined])
+            joined = tape.compute("cat", OpKind.COPY, list(gradients), shape, dtype, TEMPORARY)
             gradients.clear()
             tape.send(slot, joined)
 
@@ -236,17 +207,14 @@ def split_last_axis(tape: Tape, fused: TapeTensor, widths: tuple[int, ...]) -> l
 
 def _join_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor:
     """Join each row of scores with its head's sink. The softmax drops it, so the width stays."""
-    result = tape.new(scores.shape, scores.dtype)
-    tape.op("cat", OpKind.COPY, [scores, sinks], [result])
+    result = tape.compute("cat", OpKind.COPY, [scores, sinks], scores.shape, scores.dtype)
     slot, shape = scores.slot, scores.shape
 
     def backward(gradient: TapeTensor) -> None:
         if sinks.slot is not None:
-            sink_gradient = tape.new(sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
-            tape.op("sum", OpKind.REDUCTION, [gradient], [sink_gradient], flops=gradient.elements)
+            sink_gradient = tape.sum_to(gradient, sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
             tape.send(sinks.slot, sink_gradient)
-        back = tape.new(shape, gradient.dtype, TEMPORARY)
-        tape.op("slice", OpKind.COPY, [gradient], [back])
+        back = tape.compute("slice", OpKind.COPY, [gradient], shape, gradient.dtype, TEMPORARY)
         tape.send(slot, back)
 
     return tape.node(result, backward, scores, sinks)

@@ -11,17 +11,9 @@ class LatentAttention:
     """Multi-head latent attention: keys and values are expanded in each pass from one cached latent per token."""
 
     __slots__ = (
-        "builder",
-        "compress",
-        "compress_norm",
-        "compress_query",
-        "expand",
-        "latent",
-        "out",
-        "query",
-        "query_norm",
+        "builder", "compress", "compress_norm", "compress_query", "expand", "latent", "out", "query", "query_norm",
         "shape",
-    )
+    )  # fmt: skip
 
     def __init__(self, builder: ModelBuilder, shape: AttentionShape, latent: LatentAttentionShape) -> None:
         self.builder, self.shape, self.latent = builder, shape, latent
@@ -48,9 +40,8 @@ class LatentAttention:
             source = self.query_norm(self.compress_query(hidden))
         query = self.query(source).view(batch, shape.heads, sequence, latent.plain + latent.rotary)
         del source
-        compress, rotated = attention_ops.split_last_axis(
-            tape, self.compress(hidden), (latent.key_value_rank, latent.rotary)
-        )
+        widths = latent.key_value_rank, latent.rotary
+        compress, rotated = attention_ops.split_last_axis(tape, self.compress(hidden), widths)
         compress = self.compress_norm(compress)
         rotated = rotated.view(batch, 1, sequence, latent.rotary)
         if angles is not None:
@@ -61,9 +52,8 @@ class LatentAttention:
         )
         keys = rotated.shape[2]
         expanded = self.expand(compress.view(batch, keys, latent.key_value_rank))
-        plain, value = attention_ops.split_last_axis(
-            tape, expanded, (shape.heads * latent.plain, shape.heads * latent.value)
-        )
+        widths = shape.heads * latent.plain, shape.heads * latent.value
+        plain, value = attention_ops.split_last_axis(tape, expanded, widths)
         del expanded, compress
         key = attention_ops.join_heads(tape, plain.view(batch, shape.heads, keys, latent.plain), rotated)
         value = value.view(batch, shape.heads, keys, latent.value)
@@ -165,13 +155,5 @@ class RelativeAttention:
 
 def _mask_scores(tape: Tape, scores: TapeTensor) -> TapeTensor:
     """Set the scores of padded tokens to the smallest number."""
-    result = tape.new(scores.shape, scores.dtype)
-    tape.op("masked_fill", OpKind.ELEMENTWISE, [scores], [result])
-    slot = scores.slot
-
-    def backward(gradient: TapeTensor) -> None:
-        back = tape.new(gradient.shape, gradient.dtype, TEMPORARY)
-        tape.op("masked_fill", OpKind.ELEMENTWISE, [gradient], [back])
-        tape.send(slot, back)
-
-    return tape.node(result, backward)
+    result = tape.pointwise("masked_fill", scores, cost=0.0)
+    return tape.node_op(result, scores, "masked_fill", OpKind.ELEMENTWISE)

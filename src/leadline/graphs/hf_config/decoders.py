@@ -50,8 +50,7 @@ class DecoderStyle(NamedTuple):
 def llama_like(read: ConfigFields, style: DecoderStyle) -> StackShape:
     """Read a dense decoder like Llama."""
     layers = read.size("num_hidden_layers", "n_layer")
-    feed = _feed_forward(read, style)
-    return decoder_stack(read, style, [feed] * layers)
+    return decoder_stack(read, style, [_feed_forward(read, style)] * layers)
 
 
 def mixture_of_experts(
@@ -85,10 +84,8 @@ def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape
     """Read DeepSeek V2 and V3: latent attention, dense layers first, then experts and shared ones."""
     layers, hidden, heads = (read.size(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     bias = read.flag("attention_bias", default=False)
-    config = read.config
-    rank = read.optional("q_lora_rank") if "q_lora_rank" in config else 1536
     latent = LatentAttentionShape(
-        query_rank=rank,
+        query_rank=read.optional("q_lora_rank") if "q_lora_rank" in read.config else 1536,
         key_value_rank=read.size("kv_lora_rank", default=512),
         plain=read.size("qk_nope_head_dim", default=128),
         rotary=read.size("qk_rope_head_dim", default=64),
@@ -109,18 +106,16 @@ def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape
     first = read.optional("first_k_dense_replace", least=0)
     first = first_dense if first is None else first
     feeds = [dense if layer < first else expert for layer in range(layers)]
-    return _decoder(read, DecoderStyle(), hidden, tuple(LayerShape(attention, feed, norm="rms") for feed in feeds))
+    return _decoder(read, DecoderStyle(), tuple(LayerShape(attention, feed, norm="rms") for feed in feeds))
 
 
 def phi(read: ConfigFields) -> StackShape:
     """Read Phi-1 and 2: one norm for parallel attention and feed-forward, biases everywhere."""
-    return llama_like(
-        read,
-        DecoderStyle(
-            norm="layer", layout="parallel", gated=False, mlp_bias=True, qkv_bias=True, activation="gelu_new",
-            rotary=0.5, head_bias=True,
-        ),
+    style = DecoderStyle(
+        norm="layer", layout="parallel", gated=False, mlp_bias=True, qkv_bias=True, activation="gelu_new",
+        rotary=0.5, head_bias=True,
     )  # fmt: skip
+    return llama_like(read, style)
 
 
 def starcoder2(read: ConfigFields) -> StackShape:
@@ -171,7 +166,7 @@ def decoder_stack(read: ConfigFields, style: DecoderStyle, feeds: list[FeedForwa
         LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
         for window, feed in zip(windows, feeds, strict=True)
     )
-    return _decoder(read, style, hidden, layers)
+    return _decoder(read, style, layers)
 
 
 def decoder_head(read: ConfigFields, vocab: int, *, tied: bool, bias: bool = False) -> HeadShape:
@@ -181,20 +176,14 @@ def decoder_head(read: ConfigFields, vocab: int, *, tied: bool, bias: bool = Fal
         return HeadShape(outputs=read.labels())
     if architecture.endswith("ForTokenClassification"):
         return HeadShape(outputs=read.labels(), bias=True)
-    if architecture.endswith("Model") and not architecture.endswith("LMHeadModel"):
+    if read.is_bare():
         return HeadShape()
     capped = read.is_set("final_logit_softcapping", default=read.family == "gemma2")
     return HeadShape(outputs=vocab, tied=tied, bias=bias, capped=capped, upcast=True)
 
 
-def _decoder(read: ConfigFields, style: DecoderStyle, hidden: int, layers: tuple[LayerShape, ...]) -> StackShape:
-    vocab = read.size("vocab_size")
-    return StackShape(
-        family=read.family,
-        hidden=hidden,
-        vocab=vocab,
-        layers=layers,
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=style.tied), bias=style.head_bias),
+def _decoder(read: ConfigFields, style: DecoderStyle, layers: tuple[LayerShape, ...]) -> StackShape:
+    return _model(read, layers, read.size("vocab_size"), tied=style.tied, head_bias=style.head_bias)._replace(
         max_sequence=read.size("max_position_embeddings", default=2048),
         norm=style.norm,
         dropout=read.rate("embd_pdrop", "embedding_dropout"),
@@ -209,6 +198,12 @@ def _feed_forward(read: ConfigFields, style: DecoderStyle, field: str = "interme
         activation=read.word("hidden_activation", "hidden_act", default=style.activation),
         fused=style.fused_gate,
     )
+
+
+def _plain_feed_forward(read: ConfigFields, field: str, hidden: int, activation: str) -> FeedForwardShape:
+    """Return a block of two layers, by default four times as wide as the model."""
+    width = read.optional(field) or 4 * hidden
+    return FeedForwardShape(width, activation=read.word("activation_function", default=activation))
 
 
 def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
@@ -240,11 +235,9 @@ def gptj(read: ConfigFields) -> StackShape:
         hidden, heads, heads, head_dim, rotary=min(head_dim, read.size("rotary_dim", default=64)), query_bias=False,
         key_bias=False, out_bias=False, fused=fused, written_out=True, dropout=read.rate("attn_pdrop"),
     )  # fmt: skip
-    feed = FeedForwardShape(
-        read.optional("n_inner") or 4 * hidden, activation=read.word("activation_function", default="gelu_new")
-    )
+    feed = _plain_feed_forward(read, "n_inner", hidden, "gelu_new")
     layer = LayerShape(attention, feed, "parallel", dropout=read.rate("resid_pdrop"))
-    shape = _model(read, layer, read.size("n_layer", default=28), vocab, tied=False, head_bias=True)
+    shape = _model(read, (layer,) * read.size("n_layer", default=28), vocab, tied=False, head_bias=True)
     return shape._replace(max_sequence=read.size("n_positions", default=2048), dropout=read.rate("embd_pdrop"))
 
 
@@ -256,12 +249,9 @@ def gpt_neo(read: ConfigFields) -> StackShape:
         hidden, heads, heads, read.per_head(hidden, heads), query_bias=False, key_bias=False, written_out=True,
         dropout=read.rate("attention_dropout"),
     )  # fmt: skip
-    feed = FeedForwardShape(
-        read.optional("intermediate_size") or 4 * hidden,
-        activation=read.word("activation_function", default="gelu_new"),
-    )
+    feed = _plain_feed_forward(read, "intermediate_size", hidden, "gelu_new")
     layer = LayerShape(attention, feed, dropout=read.rate("resid_dropout"))
-    shape = _model(read, layer, read.size("num_layers", default=24), vocab)
+    shape = _model(read, (layer,) * read.size("num_layers", default=24), vocab)
     return shape._replace(max_sequence=positions, positions=positions, dropout=read.rate("embed_dropout"))
 
 
@@ -277,7 +267,7 @@ def gpt_neox(read: ConfigFields) -> StackShape:
     feed = FeedForwardShape(read.size("intermediate_size"), activation=read.word("hidden_act", default="gelu"))
     layout = "parallel2" if read.flag("use_parallel_residual", default=True) else "pre"
     layer = LayerShape(attention, feed, layout, dropout=read.rate("hidden_dropout"))
-    shape = _model(read, layer, read.size("num_hidden_layers"), read.size("vocab_size"), tied=False)
+    shape = _model(read, (layer,) * read.size("num_hidden_layers"), read.size("vocab_size"), tied=False)
     return shape._replace(dropout=read.rate("hidden_dropout"))
 
 
@@ -296,7 +286,7 @@ def opt(read: ConfigFields) -> StackShape:
     norm = "layer" if read.flag("layer_norm_elementwise_affine", default=True) else "bare"
     layer = LayerShape(attention, feed, "pre" if first else "post", norm, read.rate("dropout", default=0.1))
     narrow = width != hidden
-    return _model(read, layer, read.size("num_hidden_layers"), read.size("vocab_size"))._replace(
+    return _model(read, (layer,) * read.size("num_hidden_layers"), read.size("vocab_size"))._replace(
         embedding=width,
         project_out=narrow,
         project_bias=False,
@@ -313,7 +303,7 @@ def bloom(read: ConfigFields) -> StackShape:
     attention = AttentionShape(hidden, heads, heads, read.per_head(hidden, heads), fused=True, written_out=True)
     feed = FeedForwardShape(4 * hidden, activation="bloom_gelu")
     layer = LayerShape(attention, feed, dropout=read.rate("hidden_dropout"))
-    shape = _model(read, layer, read.size("n_layer", "num_hidden_layers"), read.size("vocab_size"))
+    shape = _model(read, (layer,) * read.size("n_layer", "num_hidden_layers"), read.size("vocab_size"))
     return shape._replace(max_sequence=read.size("seq_length", default=2048), embedding_norm=True)
 
 
@@ -328,7 +318,7 @@ def mpt(read: ConfigFields) -> StackShape:
     )  # fmt: skip
     feed = FeedForwardShape(hidden * (read.optional("expansion_ratio") or 4), bias=False)
     layer = LayerShape(attention, feed, norm="unbiased", dropout=read.rate("resid_pdrop"))
-    shape = _model(read, layer, read.size("n_layers"), read.size("vocab_size"))
+    shape = _model(read, (layer,) * read.size("n_layers"), read.size("vocab_size"))
     return shape._replace(max_sequence=read.size("max_seq_len", default=2048), norm="unbiased")
 
 
@@ -350,7 +340,7 @@ def falcon(read: ConfigFields) -> StackShape:
     two = (read.optional("num_ln_in_parallel_attn") or (2 if grouped else 1)) == 2
     layout = ("parallel2" if two else "parallel") if parallel else "pre"
     layer = LayerShape(attention, feed, layout, dropout=read.rate("hidden_dropout"))
-    return _model(read, layer, read.size("num_hidden_layers", "n_layer"), read.size("vocab_size"))
+    return _model(read, (layer,) * read.size("num_hidden_layers", "n_layer"), read.size("vocab_size"))
 
 
 def _gpt(read: ConfigFields, *, activation: str, kv_heads: int | None) -> StackShape:
@@ -361,23 +351,21 @@ def _gpt(read: ConfigFields, *, activation: str, kv_heads: int | None) -> StackS
         hidden, heads, kv_heads or heads, read.per_head(hidden, heads), fused=True,
         dropout=read.rate("attn_pdrop", default=0.1),
     )  # fmt: skip
-    feed = FeedForwardShape(
-        read.optional("n_inner") or 4 * hidden, activation=read.word("activation_function", default=activation)
-    )
+    feed = _plain_feed_forward(read, "n_inner", hidden, activation)
     layer = LayerShape(attention, feed, dropout=read.rate("resid_pdrop", default=0.1))
-    shape = _model(read, layer, read.size("n_layer", default=12), vocab)
+    shape = _model(read, (layer,) * read.size("n_layer", default=12), vocab)
     return shape._replace(max_sequence=positions, positions=positions, dropout=read.rate("embd_pdrop", default=0.1))
 
 
 def _model(
-    read: ConfigFields, layer: LayerShape, layers: int, vocab: int, *, tied: bool = True, head_bias: bool = False
+    read: ConfigFields, layers: tuple[LayerShape, ...], vocab: int, *, tied: bool = True, head_bias: bool = False
 ) -> StackShape:
-    """Return a decoder of equal layers. ``tied`` and the longest sequence are defaults for the file."""
+    """Return a decoder of some layers. ``tied`` and the longest sequence are defaults for the file."""
     return StackShape(
         family=read.family,
-        hidden=layer.attention.hidden,
+        hidden=layers[0].attention.hidden,
         vocab=vocab,
-        layers=(layer,) * layers,
+        layers=layers,
         head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=tied), bias=head_bias),
         max_sequence=read.optional("max_position_embeddings") or 2048,
     )

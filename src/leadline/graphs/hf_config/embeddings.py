@@ -61,17 +61,14 @@ class ImageEmbedding:
         tape, shape = self.builder.tape, self.shape
         image = self.builder.add_input((batch, shape.channels, shape.side, shape.side), self.builder.dtype)
         hidden = self.patches(image.view(batch, shape.tokens - shape.extra, shape.channels * shape.patch**2))
-        joined = tape.new((batch, shape.tokens, hidden.shape[2]), hidden.dtype)
-        tape.op("cat", OpKind.COPY, [hidden], [joined])
+        joined = tape.compute("cat", OpKind.COPY, [hidden], (batch, shape.tokens, hidden.shape[2]), hidden.dtype)
         slot, inner, dtype = hidden.slot, hidden.shape, hidden.dtype
         learned = [*self.extra, self.positions]
 
         def backward(gradient: TapeTensor) -> None:
-            back = tape.new(inner, dtype, TEMPORARY)
-            tape.op("slice", OpKind.COPY, [gradient], [back])
+            back = tape.compute("slice", OpKind.COPY, [gradient], inner, dtype, TEMPORARY)
             for weight in learned:
-                weight_gradient = tape.new(weight.shape, weight.dtype, StorageCategory.GRADIENT)
-                tape.op("sum", OpKind.REDUCTION, [gradient], [weight_gradient], flops=gradient.elements)
+                weight_gradient = tape.sum_to(gradient, weight.shape, weight.dtype, StorageCategory.GRADIENT)
                 tape.send(weight.slot, weight_gradient)
             tape.send(slot, back)
 

@@ -122,6 +122,4 @@ def _layers(read: ConfigFields, side: str, layout: str, count: int, *, key_bias:
 
 def _head(read: ConfigFields, vocab: int, *, tied: bool) -> HeadShape:
     """Return the scores of the vocabulary, or no head for a file of a model without one."""
-    architecture = read.architecture()
-    bare = architecture.endswith("Model") and not architecture.endswith("LMHeadModel")
-    return HeadShape() if bare else HeadShape(outputs=vocab, tied=tied)
+    return HeadShape() if read.is_bare() else HeadShape(outputs=vocab, tied=tied)

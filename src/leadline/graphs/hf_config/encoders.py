@@ -106,11 +106,8 @@ def modernbert(read: ConfigFields) -> StackShape:
     vocab = read.size("vocab_size", default=50368)
     head = encoder_head(read, hidden, vocab, hidden, read.word("classifier_activation", default="gelu"))
     if head.transform:
-        head = head._replace(
-            upcast=not head.pooled,
-            transform_bias=read.flag("classifier_bias", default=False),
-            transform_norm=norm,
-        )
+        bias = read.flag("classifier_bias", default=False)
+        head = head._replace(upcast=not head.pooled, transform_bias=bias, transform_norm=norm)
     return StackShape(
         family=read.family,
         hidden=hidden,
@@ -130,12 +127,7 @@ def vit(read: ConfigFields) -> StackShape:
     side, patch = read.size("image_size", default=224), read.size("patch_size", default=16)
     if patch > side:
         raise InvalidInput(f"{read.reference}: an image of {side} pixels has no patches of {patch}: correct one")
-    image = ImageShape(
-        side=side,
-        patch=patch,
-        channels=read.size("num_channels", default=3),
-        extra=2 if read.family == "deit" else 1,
-    )
+    image = ImageShape(side, patch, read.size("num_channels", default=3), extra=2 if read.family == "deit" else 1)
     bias, rate = read.flag("qkv_bias", default=True), read.rate("hidden_dropout_prob")
     attention = AttentionShape(
         hidden, heads, heads, read.per_head(hidden, heads), causal=False, query_bias=bias, key_bias=bias

@@ -18,7 +18,7 @@ from leadline.graphs.hf_config.generation import (
     expand_decode_steps,
     require_generator,
 )
-from leadline.graphs.hf_config.model import EncoderDecoderModel, SingleStackModel, make_model
+from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
 from leadline.graphs.hf_config.optimizer import hold_states, update_weights
 from leadline.graphs.hf_config.shape import EncoderDecoderShape, ModelShape, StackShape
@@ -78,10 +78,11 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     notes += [*_fine_tuning(workload, choices), *_lengths(workload, choices)]
     if workload.generated is None:
         return TracedJob(graph, loop, notes=tuple(notes), longer=tuple(longer))
-    if workload.paged:
-        notes.append(f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place")
-    else:
-        notes.append("decoding is that of transformers' generate: eager ops, and a cache that is copied to grow")
+    notes.append(
+        f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place"
+        if workload.paged
+        else "decoding is that of transformers' generate: eager ops, and a cache that is copied to grow"
+    )
     generation = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
     return TracedJob(graph, loop, notes=tuple(notes), generation=generation)
 
@@ -108,9 +109,8 @@ def read_config(reference: str) -> dict[str, Any]:
 
 def _require_words(workload: Workload, shape: ModelShape) -> None:
     """Refuse adapters for models of images or sounds."""
-    towers = (shape.encoder, shape.decoder) if isinstance(shape, EncoderDecoderShape) else (shape,)
-    if workload.adapters is not None and any(tower.source is not None for tower in towers):
-        raise InvalidInput(f"--lora adapts language models, not this {towers[0].family}: leave it out")
+    if workload.adapters is not None and shape.source is not None:
+        raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
 
 
 def _fine_tuning(workload: Workload, choices: _RunSettings) -> Iterator[str]:
@@ -119,9 +119,8 @@ def _fine_tuning(workload: Workload, choices: _RunSettings) -> Iterator[str]:
         yield "the paged optimizer state is assumed to be on the host; the time to move it is not counted"
     if workload.adapters is None:
         return
-    in_float32 = (
-        ", as peft keeps them by default: float32 under autocast" if choices.precision.compute != "float32" else ""
-    )
+    mixed = choices.precision.compute != "float32"
+    in_float32 = ", as peft keeps them by default: float32 under autocast" if mixed else ""
     yield f"adapters on all linear layers but the output layer{in_float32}"
     if workload.quantization is not None:
         yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
@@ -169,11 +168,9 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _R
     if precision is None:
         precision = Precision.BF16 if training else _stored_precision(config)
         assumed.append(f"precision {precision.value}")
-    optimizer = workload.optimizer
-    if optimizer is None:
-        optimizer = Optimizer.ADAMW
-        if training:
-            assumed.append("optimizer adamw")
+    optimizer = workload.optimizer or Optimizer.ADAMW
+    if workload.optimizer is None and training:
+        assumed.append("optimizer adamw")
     longest = max(sequence, workload.longest or 0)
     if shape.positions and longest > shape.max_sequence:
         raise InvalidInput(
@@ -222,7 +219,7 @@ class _Run:
         """Return a training step, or the pass over whole sequences, and the layout of the cache it leaves."""
         workload, choices = self.workload, self.choices
         builder = self._build()
-        model, tape = make_model(builder, self.shape), builder.tape
+        model, tape = TransformerModel(builder, self.shape), builder.tape
         states = hold_states(tape, choices.optimizer) if tape.training else []
         _micro_steps(model, choices.batch, sequence, workload.accumulation if tape.training else 1)
         if tape.training:
@@ -235,7 +232,7 @@ class _Run:
     def decode(self, layout: CacheLayout, length: int) -> OpGraph:
         """Return the pass that adds token number ``length`` to the cache of the tokens before it."""
         builder = self._build()
-        model = make_model(builder, self.shape)
+        model = TransformerModel(builder, self.shape)
         builder.past = layout.hold(builder.tape, length - 1)
         answer = model(self.choices.batch, 1)
         builder.tape.end_forward()
@@ -259,15 +256,11 @@ class _Run:
         tape, precision = builder.tape, self.choices.precision
         weights = (*tape.parameters, *tape.frozen)
         parts = sum(part.elements for quantized in builder.quantized for part in quantized.parts)
-        count = (
-            sum(weight.elements for weight in weights)
-            - parts
-            + sum(quantized.elements for quantized in builder.quantized)
-        )
+        stored = sum(quantized.elements for quantized in builder.quantized)
         return OpGraph(
             ops=_as_tf32(tape.ops()) if precision is Precision.TF32 else tape.ops(),
             events=tuple(tape.events),
-            parameters=count,
+            parameters=sum(weight.elements for weight in weights) - parts + stored,
             parameter_bytes=sum(weight.bytes for weight in weights),
             trained_bytes=sum(weight.bytes for weight in tape.parameters) if tape.frozen else None,
             device_type="cuda" if self.cuda else "cpu",
@@ -276,7 +269,7 @@ class _Run:
         )
 
 
-def _micro_steps(model: SingleStackModel | EncoderDecoderModel, batch: int, sequence: int, accumulation: int) -> None:
+def _micro_steps(model: TransformerModel, batch: int, sequence: int, accumulation: int) -> None:
     """Run forward and backward. Further micro-steps repeat the second one, which finds gradients held already."""
     tape = model.builder.tape
     for position in range(min(accumulation, 2)):

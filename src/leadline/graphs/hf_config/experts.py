@@ -44,18 +44,12 @@ class MixtureOfExperts:
 
 def route(tape: Tape, scores: TapeTensor, used: int) -> TapeTensor:
     """Return the weights of each token's ``used`` best experts, by their scores."""
-    probabilities = tape.new(scores.shape, "float32")
-    tape.op("_softmax", OpKind.SOFTMAX, [scores], [probabilities], flops=5.0 * scores.elements)
-    best = tape.new((*scores.shape[:-1], used), "float32")
-    tape.op("topk", OpKind.REDUCTION, [probabilities], [best], flops=scores.elements)
-    slot, shape, dtype = scores.slot, scores.shape, scores.dtype
-
-    def backward(gradient: TapeTensor) -> None:
-        back = tape.new(shape, dtype, TEMPORARY)
-        tape.op("_softmax_backward_data", OpKind.SOFTMAX, [gradient, probabilities], [back], flops=4.0 * back.elements)
-        tape.send(slot, back)
-
-    return tape.node(best, backward)
+    n, shape = scores.elements, scores.shape
+    probabilities = tape.compute("_softmax", OpKind.SOFTMAX, [scores], shape, "float32", flops=5.0 * n)
+    best = tape.compute("topk", OpKind.REDUCTION, [probabilities], (*shape[:-1], used), "float32", flops=n)
+    return tape.node_op(
+        best, scores, "_softmax_backward_data", OpKind.SOFTMAX, [probabilities], dtype=scores.dtype, flops=4.0 * n
+    )
 
 
 def gather_expert_tokens(tape: Tape, hidden: TapeTensor, experts: int, used: int) -> TapeTensor:
@@ -66,40 +60,26 @@ def gather_expert_tokens(tape: Tape, hidden: TapeTensor, experts: int, used: int
     width = hidden.shape[-1]
     choices = hidden.elements // width * used
     busy = min(experts, choices)
-    result = tape.new((busy, math.ceil(choices / busy), width), hidden.dtype)
-    tape.op("index", OpKind.INDEX, [hidden], [result])
-    slot, shape, dtype = hidden.slot, hidden.shape, hidden.dtype
-
-    def backward(gradient: TapeTensor) -> None:
-        back = tape.new(shape, dtype, TEMPORARY)
-        tape.op("index_put_", OpKind.INDEX, [gradient], [back], read=2.0 * gradient.bytes)
-        tape.send(slot, back)
-
-    return tape.node(result, backward)
+    gathered = busy, math.ceil(choices / busy), width
+    result = tape.compute("index", OpKind.INDEX, [hidden], gathered, hidden.dtype)
+    return tape.node_op(result, hidden, "index_put_", OpKind.INDEX, dtype=hidden.dtype, read=2.0 * result.bytes)
 
 
 def combine_expert_outputs(tape: Tape, result: TapeTensor, weights: TapeTensor, shape: tuple[int, ...]) -> TapeTensor:
     """Weight the experts' outputs, restore the order of the tokens, and sum those of each token."""
-    weighed = tape.new(result.shape, result.dtype)
-    tape.op("mul", OpKind.ELEMENTWISE, [result, weights], [weighed], flops=result.elements)
-    ordered = tape.new(result.shape, result.dtype)
-    tape.op("index", OpKind.INDEX, [weighed], [ordered])
+    weighed = tape.pointwise("mul", result, weights)
+    ordered = tape.compute("index", OpKind.INDEX, [weighed], result.shape, result.dtype)
     del weighed
-    total = tape.new(shape, result.dtype)
-    tape.op("sum", OpKind.REDUCTION, [ordered], [total], flops=result.elements)
+    total = tape.sum_to(ordered, shape, result.dtype, StorageCategory.ACTIVATION)
     del ordered
 
     def backward(gradient: TapeTensor) -> None:
-        spread = tape.new(result.shape, result.dtype, TEMPORARY)
-        tape.op("index_put_", OpKind.INDEX, [gradient], [spread])
-        product = tape.new(result.shape, result.dtype, TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [spread, result], [product], flops=result.elements)
-        weight_gradient = tape.new(weights.shape, weights.dtype, TEMPORARY)
-        tape.op("sum", OpKind.REDUCTION, [product], [weight_gradient], flops=result.elements)
+        spread = tape.compute("index_put_", OpKind.INDEX, [gradient], result.shape, result.dtype, TEMPORARY)
+        product = tape.pointwise("mul", spread, result, category=TEMPORARY)
+        weight_gradient = tape.sum_to(product, weights.shape, weights.dtype)
         del product
         tape.send(weights.slot, weight_gradient)
-        back = tape.new(result.shape, result.dtype, TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [spread, weights], [back], flops=result.elements)
+        back = tape.pointwise("mul", spread, weights, category=TEMPORARY)
         del spread
         tape.send(result.slot, back)
 

@@ -66,12 +66,8 @@ class ConfigFields:
     def rate(self, *names: str, default: float = 0.0) -> float:
         """Return the first dropout rate that is set, from 0 to 1."""
         for name in names:
-            value = self.config.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-                raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a rate from 0 to 1")
-            return float(value)
+            if self.config.get(name) is not None:
+                return self._fraction(name, self.config[name], "rate")
         return default
 
     def share(self, name: str, *, default: float) -> float:
@@ -79,10 +75,11 @@ class ConfigFields:
         rope = self.config.get("rope_parameters")
         inner = rope.get(name) if isinstance(rope, dict) else None
         value = self.config.get(name, inner)
-        if value is None:
-            return default
+        return default if value is None else self._fraction(name, value, "share")
+
+    def _fraction(self, name: str, value: object, kind: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a share from 0 to 1")
+            raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a {kind} from 0 to 1")
         return float(value)
 
     def per_head(self, hidden: int, heads: int) -> int:
@@ -121,3 +118,7 @@ class ConfigFields:
         """Return the class whose weights the file describes, or "" if it names none."""
         architectures = self.config.get("architectures")
         return str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+
+    def is_bare(self) -> bool:
+        """Return whether the file describes a model without a head. ``GPT2LMHeadModel`` has one despite its name."""
+        return self.architecture().endswith("Model") and not self.architecture().endswith("LMHeadModel")

@@ -90,24 +90,20 @@ def write_in_place(tape: Tape, past: CachedTensor, step: TapeTensor) -> TapeTens
     """Write the keys or values of a step behind those in the cache, in place: (b, heads, tokens, d)."""
     b, heads, tokens, d = past.tensor.shape
     tape.op("reshape_and_cache", OpKind.COPY, [step], [step])
-    return tape.node(
-        TapeTensor((b, heads, tokens + step.shape[2], d), past.tensor.dtype, past.tensor.storage), lambda _: None
-    )
+    joined = TapeTensor((b, heads, tokens + step.shape[2], d), past.tensor.dtype, past.tensor.storage)
+    return tape.node(joined, lambda _: None)
 
 
 def append_tokens(tape: Tape, past: CachedTensor, step: TapeTensor, dtype: str) -> TapeTensor:
     """Append the keys or values of a step to a copy of the cache, which replaces it: (b, heads, tokens, d)."""
     b, heads, tokens, d = past.tensor.shape
-    joined = tape.new((b, heads, tokens + step.shape[2], d), dtype, CACHE)
-    tape.op("cat", OpKind.COPY, [past.tensor, step], [joined])
+    shape = b, heads, tokens + step.shape[2], d
+    joined = tape.compute("cat", OpKind.COPY, [past.tensor, step], shape, dtype, CACHE)
     return tape.node(joined, lambda _: None)
 
 
 def _cached_tokens(length: int, window: int | None) -> int:
     return min(length, window - 1) if window else length
-
-
-DecodeStepFunction = Callable[[CacheLayout, int], OpGraph]
 
 
 def require_generator(shape: ModelShape, reference: str) -> None:
@@ -127,7 +123,9 @@ def require_generator(shape: ModelShape, reference: str) -> None:
         raise InvalidInput(f"{reference} has no head that scores its vocabulary, so it cannot generate: {fix}")
 
 
-def expand_decode_steps(decode: DecodeStepFunction, layout: CacheLayout, prompt: int, generated: int) -> Generation:
+def expand_decode_steps(
+    decode: Callable[[CacheLayout, int], OpGraph], layout: CacheLayout, prompt: int, generated: int
+) -> Generation:
     """Expand the decode steps after a prompt: the first, the middle and the last one of each stretch.
 
     The prompt's own pass makes the first token, so that ``generated - 1`` steps follow, of lengths from ``prompt + 1``.
@@ -138,12 +136,8 @@ def expand_decode_steps(decode: DecodeStepFunction, layout: CacheLayout, prompt:
     begins = [prompt + 1, *(window + 1 for window in fulls)]
     ends = [*fulls, end]
     stretches = tuple(
-        tuple(DecodeStep(length, decode(layout, length)) for length in _lengths(first, last))
+        tuple(DecodeStep(length, decode(layout, length)) for length in sorted({first, (first + last) // 2, last}))
         for first, last in zip(begins, ends, strict=True)
         if first <= last
     )
     return Generation(prompt, generated, stretches, layout.size_bytes(end))
-
-
-def _lengths(first: int, last: int) -> list[int]:
-    return sorted({first, (first + last) // 2, last})

@@ -1,7 +1,5 @@
 """Heads of models on a tape: picking a token, scores, and the losses of training."""
 
-import math
-
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
@@ -14,15 +12,8 @@ TEMPORARY = StorageCategory.TEMPORARY
 def first_token(tape: Tape, hidden: TapeTensor) -> TapeTensor:
     """Return the first token of each sequence. The gradient is zero elsewhere."""
     batch, _, width = hidden.shape
-    slot, shape, dtype = hidden.slot, hidden.shape, hidden.dtype
-    result = TapeTensor((batch, 1, width), dtype, hidden.storage)
-
-    def backward(gradient: TapeTensor) -> None:
-        gradient_in = tape.new(shape, dtype, TEMPORARY)
-        tape.op("slice_backward", OpKind.INDEX, [gradient], [gradient_in])
-        tape.send(slot, gradient_in)
-
-    return tape.node(result, backward)
+    result = TapeTensor((batch, 1, width), hidden.dtype, hidden.storage)
+    return tape.node_op(result, hidden, "slice_backward", OpKind.INDEX, dtype=hidden.dtype)
 
 
 def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor:
@@ -36,51 +27,30 @@ def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor
         log_probabilities = tape.cast(log_probabilities, "float32")
     rows = log_probabilities.elements // log_probabilities.shape[-1]
     slot = log_probabilities.slot
-    loss = tape.new((1,), log_probabilities.dtype)
-    tape.op("nll_loss_forward", OpKind.REDUCTION, [log_probabilities], [loss], flops=rows, read=12.0 * rows)
+    dtype, read = log_probabilities.dtype, 12.0 * rows
+    loss = tape.compute("nll_loss_forward", OpKind.REDUCTION, [log_probabilities], (1,), dtype, flops=rows, read=read)
 
     def backward(gradient: TapeTensor) -> None:
-        gradient_in = tape.new(log_probabilities.shape, log_probabilities.dtype, TEMPORARY)
-        tape.op(
-            "nll_loss_backward",
-            OpKind.REDUCTION,
-            [gradient],
-            [gradient_in],
-            flops=rows,
-            written=2.0 * gradient_in.bytes,
-        )
-        tape.send(slot, gradient_in)
+        back = tape.new(log_probabilities.shape, dtype, TEMPORARY)
+        written = 2.0 * back.bytes
+        tape.op("nll_loss_backward", OpKind.REDUCTION, [gradient], [back], flops=rows, written=written)
+        tape.send(slot, back)
 
     return tape.node(loss, backward)
 
 
 def _log_softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    n, slot = scores.elements, scores.slot
-    log_probabilities = tape.new(scores.shape, scores.dtype)
-    tape.op("_log_softmax", OpKind.SOFTMAX, [scores], [log_probabilities], flops=5.0 * n)
-
-    def backward(gradient: TapeTensor) -> None:
-        gradient_in = tape.new(log_probabilities.shape, log_probabilities.dtype, TEMPORARY)
-        tape.op(
-            "_log_softmax_backward_data", OpKind.SOFTMAX, [gradient, log_probabilities], [gradient_in], flops=4.0 * n
-        )
-        tape.send(slot, gradient_in)
-
-    return tape.node(log_probabilities, backward)
+    n, dtype = scores.elements, scores.dtype
+    result = tape.compute("_log_softmax", OpKind.SOFTMAX, [scores], scores.shape, dtype, flops=5.0 * n)
+    return tape.node_op(
+        result, scores, "_log_softmax_backward_data", OpKind.SOFTMAX, [result], dtype=dtype, flops=4.0 * n
+    )
 
 
 def mean_loss(tape: Tape, output: TapeTensor) -> TapeTensor:
     """Return the mean of a tensor, the loss of a model without a head."""
-    loss = tape.new((1,), "float32")
-    tape.op("mean", OpKind.REDUCTION, [output], [loss], flops=output.elements)
-    slot, shape, dtype = output.slot, output.shape, output.dtype
-
-    def backward(gradient: TapeTensor) -> None:
-        gradient_in = tape.new(shape, dtype, TEMPORARY)
-        tape.op("div", OpKind.ELEMENTWISE, [gradient], [gradient_in], flops=math.prod(shape))
-        tape.send(slot, gradient_in)
-
-    return tape.node(loss, backward)
+    loss = tape.compute("mean", OpKind.REDUCTION, [output], (1,), "float32", flops=output.elements)
+    return tape.node_op(loss, output, "div", OpKind.ELEMENTWISE, dtype=output.dtype, flops=output.elements)
 
 
 class ModelHead:
@@ -90,13 +60,11 @@ class ModelHead:
 
     def __init__(self, builder: ModelBuilder, hidden: int, shape: HeadShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape, self.table = builder, shape, table
-        self.transform = None
-        self.norm = None
+        self.transform = self.norm = self.score = None
         if shape.transform:
             self.transform = Linear(builder, shape.transform, hidden, bias=shape.transform_bias)
             if shape.transform_norm:
                 self.norm = Norm(builder, shape.transform_norm, shape.transform)
-        self.score = None
         self.bias = builder.weight(shape.outputs) if shape.tied and shape.bias else None
         if shape.outputs and not shape.tied:
             self.score = Linear(builder, shape.outputs, shape.transform or hidden, bias=shape.bias, saved=True)
@@ -122,9 +90,6 @@ class ModelHead:
 
     def loss(self, output_states: TapeTensor) -> TapeTensor:
         """Return the loss: cross entropy over scores, or the mean of hidden states."""
-        tape = self.builder.tape
-        return (
-            cross_entropy(tape, output_states, upcast=self.shape.upcast)
-            if self.shape.outputs
-            else mean_loss(tape, output_states)
-        )
+        if self.shape.outputs:
+            return cross_entropy(self.builder.tape, output_states, upcast=self.shape.upcast)
+        return mean_loss(self.builder.tape, output_states)

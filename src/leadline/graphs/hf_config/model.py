@@ -1,6 +1,6 @@
 """Whole models on a tape: embedding, stacks of transformer layers, and head."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from leadline.graphs.hf_config import attention_ops, ops
@@ -62,13 +62,8 @@ class TransformerLayer:
 
     def __call__(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         """Return the output of the layer, with the shape of ``hidden``."""
-        if self.shape.layout.startswith("parallel"):
-            return self._parallel(hidden, context)
-        if self.shape.layout == "post":
-            return self._post(hidden, context)
-        if self.shape.layout == "after":
-            return self._after(hidden, context)
-        return self._pre(hidden, context)
+        runs = {"parallel": self._parallel, "parallel2": self._parallel, "post": self._post, "after": self._after}
+        return runs.get(self.shape.layout, self._pre)(hidden, context)
 
     def _pre(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         sandwich = self.shape.layout == "sandwich"
@@ -140,13 +135,9 @@ class LayerStack:
         if self.builder.checkpointing and hidden.slot is None:
             hidden = self.builder.tape.node(hidden, lambda _: None)
         for position in range(self.depth):
-            block = self._block(self.layers[position * len(self.layers) // self.depth], context)
+            block = partial(self.layers[position * len(self.layers) // self.depth], context=context)
             hidden = self.builder.tape.checkpoint(block, hidden) if self.builder.checkpointing else block(hidden)
         return hidden
-
-    @staticmethod
-    def _block(layer: TransformerLayer, context: StackContext) -> Callable[[TapeTensor], TapeTensor]:
-        return lambda hidden: layer(hidden, context)
 
 
 def make_attention(
@@ -155,11 +146,9 @@ def make_attention(
     """Make the attention block of a shape."""
     if shape.latent is not None:
         return LatentAttention(builder, shape, shape.latent)
-    return (
-        RelativeAttention(builder, shape, shape.relative)
-        if shape.relative is not None
-        else AttentionBlock(builder, shape)
-    )
+    if shape.relative is not None:
+        return RelativeAttention(builder, shape, shape.relative)
+    return AttentionBlock(builder, shape)
 
 
 class Tower:
@@ -187,7 +176,8 @@ class Tower:
         """Return hidden states (batch, tokens, width). Images and sounds have their own number of tokens."""
         tape, shape = self.builder.tape, self.shape
         sequence = sequence if shape.source is None else shape.source.tokens
-        rotated = _rotary_width(shape.layers[0].attention)
+        attention = shape.layers[0].attention
+        rotated = attention.rotary if attention.latent is None else attention.latent.rotary
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
         context = StackContext(angles, self._bias(sequence), self._distances(), memory, memory_bias)
         del angles
@@ -214,51 +204,34 @@ class Tower:
         return self.distance_norm(self.distances)
 
 
-class SingleStackModel:
-    """A model of one tower and its head."""
+class TransformerModel:
+    """A tower and its head. With an ``encoder`` the tower attends to its output, and a target of text is as long."""
 
-    __slots__ = ("builder", "head", "tower")
+    __slots__ = ("builder", "cross_bias_heads", "encoder", "head", "tower")
 
-    def __init__(self, builder: ModelBuilder, shape: StackShape) -> None:
+    def __init__(self, builder: ModelBuilder, shape: ModelShape) -> None:
         self.builder = builder
-        self.tower = Tower(builder, shape)
-        width = shape.embedding if shape.project_out else shape.hidden
+        self.encoder: Tower | None = None
+        self.cross_bias_heads = 0
+        stack = shape.decoder if isinstance(shape, EncoderDecoderShape) else shape
+        if isinstance(shape, EncoderDecoderShape):
+            self.encoder = Tower(builder, shape.encoder)
+            self.cross_bias_heads = stack.layers[0].attention.heads if shape.cross_bias else 0
+        self.tower = Tower(builder, stack, self.encoder.table if self.encoder else None)
+        width = stack.embedding if stack.project_out else stack.hidden
         self.head = ModelHead(builder, width, shape.head, self.tower.table)
 
     def __call__(self, batch: int, sequence: int) -> TapeTensor:
         """Run one micro-step. Return the loss in training (the logits are freed), or the scores in inference."""
-        hidden = self.tower(batch, sequence)
+        tape = self.builder.tape
+        memory = bias = None
+        if self.encoder is not None:
+            memory = self.encoder(batch, sequence)
+            if self.cross_bias_heads:
+                bias = tape.new((1, self.cross_bias_heads, sequence, memory.shape[1]), memory.dtype)
+        hidden = self.tower(batch, sequence, memory, bias)
         if self.builder.last_only:
             hidden = hidden.view(batch, 1, hidden.shape[2])
-        scores = self.head(hidden)
-        if not self.builder.tape.training:
-            return scores
-        loss = self.head.loss(scores)
-        del hidden
-        self.builder.release_outputs()
-        return loss
-
-
-class EncoderDecoderModel:
-    """An encoder, and a decoder that attends to its output. A target of text is as long as a source of text."""
-
-    __slots__ = ("builder", "decoder", "encoder", "head", "shape")
-
-    def __init__(self, builder: ModelBuilder, shape: EncoderDecoderShape) -> None:
-        self.builder, self.shape = builder, shape
-        self.encoder = Tower(builder, shape.encoder)
-        self.decoder = Tower(builder, shape.decoder, self.encoder.table)
-        self.head = ModelHead(builder, shape.decoder.hidden, shape.head, self.decoder.table)
-
-    def __call__(self, batch: int, sequence: int) -> TapeTensor:
-        """Run one micro-step. Return the loss in training (the logits are freed), or the scores in inference."""
-        tape = self.builder.tape
-        memory = self.encoder(batch, sequence)
-        bias = None
-        if self.shape.cross_bias:
-            heads = self.shape.decoder.layers[0].attention.heads
-            bias = tape.new((1, heads, sequence, memory.shape[1]), memory.dtype)
-        hidden = self.decoder(batch, sequence, memory, bias)
         scores = self.head(hidden)
         del bias
         if not tape.training:
@@ -269,15 +242,6 @@ class EncoderDecoderModel:
         return loss
 
 
-def make_model(builder: ModelBuilder, shape: ModelShape) -> SingleStackModel | EncoderDecoderModel:
-    """Make the model of a shape, with its weights on the tape."""
-    return (
-        EncoderDecoderModel(builder, shape)
-        if isinstance(shape, EncoderDecoderShape)
-        else SingleStackModel(builder, shape)
-    )
-
-
 def _embedding(
     builder: ModelBuilder, shape: StackShape, table: TapeTensor | None
 ) -> TokenEmbedding | ImageEmbedding | SpeechEmbedding:
@@ -286,7 +250,3 @@ def _embedding(
     if isinstance(shape.source, ImageShape):
         return ImageEmbedding(builder, shape.hidden, shape.source, shape.dropout)
     return SpeechEmbedding(builder, shape.hidden, shape.source, shape.dropout)
-
-
-def _rotary_width(shape: AttentionShape) -> int:
-    return shape.latent.rotary if shape.latent is not None else shape.rotary

@@ -146,10 +146,8 @@ class Norm:
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return ``source`` normalized."""
-        if self.kind in ("rms", "bare-rms"):
-            return ops.rms_norm(self.tape, source, self.weight)
-        if self.kind == "rms-wide":
-            return ops.rms_norm(self.tape, source, self.weight, wide=True)
+        if self.kind in ("rms", "bare-rms", "rms-wide"):
+            return ops.rms_norm(self.tape, source, self.weight, wide=self.kind == "rms-wide")
         if self.kind.startswith("written") and self.weight is not None:
             return ops.unfused_layer_norm(self.tape, source, self.weight, self.bias)
         return ops.layer_norm(self.tape, source, self.weight, self.bias)
@@ -175,11 +173,7 @@ class AttentionBlock:
         self.key_norm = _head_norm(builder, shape, shape.kv_heads)
 
     def __call__(
-        self,
-        hidden: TapeTensor,
-        angles: TapeTensor | None = None,
-        memory: TapeTensor | None = None,
-        bias: TapeTensor | None = None,
+        self, hidden: TapeTensor, angles: TapeTensor | None, memory: TapeTensor | None, bias: TapeTensor | None
     ) -> TapeTensor:
         """Return the attended values of the tokens of ``hidden`` (batch, sequence, width)."""
         shape, tape = self.shape, self.builder.tape
@@ -286,16 +280,13 @@ class FeedForwardBlock:
 
 def _head_norm(builder: ModelBuilder, shape: AttentionShape, heads: int) -> Norm | None:
     """Make the norm of the queries' or keys' heads, if the block has one."""
+    one_head, all_heads = (shape.head_dim,), (heads * shape.head_dim,)
     kinds = {
-        "head": ("rms", (shape.head_dim,)),
-        "head-layer": ("layer", (shape.head_dim,)),
-        "head-wide": ("rms-wide", (shape.head_dim,)),
-        "width": ("rms", (heads * shape.head_dim,)),
-        "width-wide": ("rms-wide", (heads * shape.head_dim,)),
-        "each": ("unbiased", (heads, shape.head_dim)),
-        "each-written": ("written", (heads, shape.head_dim)),
+        "head": ("rms", one_head), "head-layer": ("layer", one_head), "head-wide": ("rms-wide", one_head),
+        "width": ("rms", all_heads), "width-wide": ("rms-wide", all_heads),
+        "each": ("unbiased", (heads, shape.head_dim)), "each-written": ("written", (heads, shape.head_dim)),
         "bare": ("bare-rms", ()),
-    }
+    }  # fmt: skip
     if not shape.query_key_norm:
         return None
     kind, size = kinds[shape.query_key_norm]

@@ -5,7 +5,7 @@ import math
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
-TEMPORARY = StorageCategory.TEMPORARY
+GRADIENT, TEMPORARY = StorageCategory.GRADIENT, StorageCategory.TEMPORARY
 
 
 def linear(
@@ -19,7 +19,8 @@ def linear(
     matrix = tape.cast_weight(weight) if cast else weight
     cast_bias = tape.cast_weight(bias) if bias is not None and cast else bias
     *batch, n, k = weight.shape
-    if batch:  # experts that no token chose are not read
+    # Experts that no token chose are not read.
+    if batch:
         matrix = TapeTensor((source.shape[0], n, k), matrix.dtype, matrix.storage, matrix.slot)
     b = source.shape[0] if batch else 1
     m = source.elements // (k * b)
@@ -35,25 +36,17 @@ def linear(
 
     def backward(gradient: TapeTensor) -> None:
         if saved[1] is not None:
-            back = tape.new(shape, dtype, TEMPORARY)
-            tape.op("mm", OpKind.GEMM, [gradient, saved[1]], [back], flops=flops, dims={"b": b, "m": m, "n": k, "k": n})
+            inputs, dims = [gradient, saved[1]], {"b": b, "m": m, "n": k, "k": n}
+            back = tape.compute("mm", OpKind.GEMM, inputs, shape, dtype, TEMPORARY, flops=flops, dims=dims)
             tape.send(source_slot, back)
             del back
         if saved[0] is not None:
-            weight_gradient = tape.new(weight.shape, dtype, category)
-            tape.op(
-                "mm",
-                OpKind.GEMM,
-                [gradient, saved[0]],
-                [weight_gradient],
-                flops=flops,
-                dims={"b": b, "m": n, "n": k, "k": m},
-            )
-            tape.send(matrix_slot, weight_gradient)
+            inputs, dims = [gradient, saved[0]], {"b": b, "m": n, "n": k, "k": m}
+            total = tape.compute("mm", OpKind.GEMM, inputs, weight.shape, dtype, category, flops=flops, dims=dims)
+            tape.send(matrix_slot, total)
         if bias_slot is not None:
-            total = tape.new(bias_shape, gradient.dtype, category)
-            tape.op("sum", OpKind.REDUCTION, [gradient], [total], flops=gradient.elements)
-            tape.send(bias_slot, total)
+            bias_total = tape.sum_to(gradient, bias_shape, gradient.dtype, category)
+            tape.send(bias_slot, bias_total)
 
     return tape.node(result, backward, source, matrix, cast_bias)
 
@@ -67,21 +60,19 @@ def layer_norm(
     rows = source.elements // source.shape[-1]
     result = tape.new(source.shape, source.dtype)
     statistics = [tape.new((rows, 1), "float32"), tape.new((rows, 1), "float32")]
-    affine = [weight_or_bias for weight_or_bias in (weight, bias) if weight_or_bias is not None]
+    affine = [tensor for tensor in (weight, bias) if tensor is not None]
     tape.op("native_layer_norm", OpKind.NORM, [source, *affine], [result, *statistics], flops=8.0 * source.elements)
     slot = source.slot
 
     def backward(gradient: TapeTensor) -> None:
         back = tape.new(source.shape, source.dtype, TEMPORARY)
-        trained = [weight_or_bias for weight_or_bias in affine if weight_or_bias.slot is not None]
-        gradients = [
-            tape.new(weight_or_bias.shape, weight_or_bias.dtype, StorageCategory.GRADIENT) for weight_or_bias in trained
-        ]
+        trained = [tensor for tensor in affine if tensor.slot is not None]
+        gradients = [tape.new(tensor.shape, tensor.dtype, GRADIENT) for tensor in trained]
         tape.op("native_layer_norm_backward", OpKind.NORM, [gradient, source, *statistics, *affine], [back, *gradients],
                 flops=12.0 * source.elements)  # fmt: skip
         tape.send(slot, back)
-        for weight_or_bias, weight_gradient in zip(trained, gradients, strict=True):
-            tape.send(weight_or_bias.slot, weight_gradient)
+        for tensor, weight_gradient in zip(trained, gradients, strict=True):
+            tape.send(tensor.slot, weight_gradient)
 
     return tape.node(result, backward, source, *affine)
 
@@ -111,40 +102,32 @@ def _unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, 
     rows, n = source.elements // source.shape[-1], source.elements
     slot, shape = wide.slot, source.shape
     if centred:
-        middle = tape.new((rows, 1), "float32")
-        tape.op("mean", OpKind.REDUCTION, [wide], [middle], flops=n)
-        first, last = tape.new(shape, "float32"), tape.new(shape, "float32")
+        middle = tape.compute("mean", OpKind.REDUCTION, [wide], (rows, 1), "float32", flops=n)
+        first, last = tape.new(source.shape, "float32"), tape.new(source.shape, "float32")
         for difference in (first, last):
             tape.op("sub", OpKind.ELEMENTWISE, [wide, middle], [difference], flops=n)
     else:
         first = last = wide
-    square = tape.new(shape, "float32")
-    tape.op("pow", OpKind.ELEMENTWISE, [first], [square], flops=4.0 * n)
-    scale = tape.new((rows, 1), "float32")
-    tape.op("mean", OpKind.REDUCTION, [square], [scale], flops=n)
+    square = tape.pointwise("pow", first, cost=4.0)
+    scale = tape.compute("mean", OpKind.REDUCTION, [square], (rows, 1), "float32", flops=n)
     del square
     for name in ("add", "rsqrt"):
         tape.op(name, OpKind.ELEMENTWISE, [scale], [scale], flops=rows)
-    scaled = tape.new(shape, "float32")
-    tape.op("mul", OpKind.ELEMENTWISE, [last, scale], [scaled], flops=n)
+    scaled = tape.pointwise("mul", last, scale)
 
     def backward(gradient: TapeTensor) -> None:
-        product = tape.new(shape, "float32", TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient, last], [product], flops=n)
-        reduced = tape.new((rows, 1), "float32", TEMPORARY)
-        tape.op("sum", OpKind.REDUCTION, [product], [reduced], flops=n)
+        product = tape.pointwise("mul", gradient, last, shape=shape, dtype="float32", category=TEMPORARY)
+        reduced = tape.sum_to(product, (rows, 1), "float32")
         del product
-        direct = tape.new(shape, "float32", TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient, scale], [direct], flops=n)
+        direct = tape.pointwise("mul", gradient, scale, shape=shape, dtype="float32", category=TEMPORARY)
         tape.send(slot, direct)
         del direct
-        power = tape.new(shape, "float32", TEMPORARY)
-        tape.op("pow", OpKind.ELEMENTWISE, [first], [power], flops=n)
-        doubled = tape.new(shape, "float32", TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [power], [doubled], flops=n)
+        power = tape.pointwise("pow", first, category=TEMPORARY)
+        doubled = tape.pointwise("mul", power, category=TEMPORARY)
         del power
-        indirect = tape.new(shape, "float32", TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [reduced, doubled], [indirect], flops=n)
+        indirect = tape.compute(
+            "mul", OpKind.ELEMENTWISE, [reduced, doubled], doubled.shape, "float32", TEMPORARY, flops=n
+        )
         del doubled
         tape.send(slot, indirect)
 
@@ -156,27 +139,22 @@ def _unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, 
 def multiply(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
     """Multiply elementwise. ``right`` may be a weight that is broadcast over the rows."""
     dtype = _wider_dtype(left.dtype, right.dtype)
-    result = tape.new(left.shape, dtype)
-    tape.op("mul", OpKind.ELEMENTWISE, [left, right], [result], flops=left.elements)
-    spread, n = right.elements != left.elements, left.elements
+    result = tape.pointwise("mul", left, right, dtype=dtype)
+    spread = right.elements != left.elements
     saved = left if right.slot is not None else None, right if left.slot is not None else None
-    (left_slot, left_shape, left_dtype), (right_slot, right_shape, right_dtype) = (
-        (operand.slot, operand.shape, operand.dtype) for operand in (left, right)
-    )
+    left_slot, left_shape, left_dtype = left.slot, left.shape, left.dtype
+    right_slot, right_shape, right_dtype = right.slot, right.shape, right.dtype
 
     def backward(gradient: TapeTensor) -> None:
         if saved[0] is not None:
-            full = tape.new(left_shape, dtype, TEMPORARY)
-            tape.op("mul", OpKind.ELEMENTWISE, [gradient, saved[0]], [full], flops=n)
+            full = tape.pointwise("mul", gradient, saved[0], shape=left_shape, dtype=dtype, category=TEMPORARY)
             if spread:
-                total = tape.new(right_shape, right_dtype, StorageCategory.GRADIENT)
-                tape.op("sum", OpKind.REDUCTION, [full], [total], flops=n)
+                total = tape.sum_to(full, right_shape, right_dtype, GRADIENT)
                 full = total
             tape.send(right_slot, full)
             del full
         if saved[1] is not None:
-            back = tape.new(left_shape, left_dtype, TEMPORARY)
-            tape.op("mul", OpKind.ELEMENTWISE, [gradient, saved[1]], [back], flops=n)
+            back = tape.pointwise("mul", gradient, saved[1], shape=left_shape, dtype=left_dtype, category=TEMPORARY)
             tape.send(left_slot, back)
 
     return tape.node(result, backward, left, right)
@@ -184,25 +162,18 @@ def multiply(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
 
 def clamped_swiglu(tape: Tape, gate: TapeTensor, inner: TapeTensor) -> TapeTensor:
     """Multiply the clamped gate, its sigmoid, and the clamped input plus one (gpt-oss), each step a kernel."""
-    shape, dtype, n = gate.shape, gate.dtype, gate.elements
-    slots = gate.slot, inner.slot
-
-    def step(name: str, source: TapeTensor, category: StorageCategory = StorageCategory.ACTIVATION) -> TapeTensor:
-        stepped = tape.new(shape, dtype, category)
-        tape.op(name, OpKind.ELEMENTWISE, [source], [stepped], flops=n)
-        return stepped
-
-    low, high = step("clamp", gate), step("clamp", inner)
-    share = step("sigmoid", step("mul", low))
-    glu, high = step("mul", share), step("add", high)
-    result = step("mul", glu)
+    dtype, slots = gate.dtype, (gate.slot, inner.slot)
+    low, high = tape.pointwise("clamp", gate), tape.pointwise("clamp", inner, dtype=dtype)
+    share = tape.pointwise("sigmoid", tape.pointwise("mul", low))
+    glu, high = tape.pointwise("mul", share), tape.pointwise("add", high)
+    result = tape.pointwise("mul", glu)
     saved = [gate, inner, low, high, share, glu] if tape.training else []
 
     def backward(gradient: TapeTensor) -> None:
         for slot in slots:
             back = gradient
             for name in ("mul", "mul", "sigmoid_backward", "clamp_backward"):
-                back = step(name, back, TEMPORARY)
+                back = tape.pointwise(name, back, dtype=dtype, category=TEMPORARY)
             tape.send(slot, back)
         saved.clear()
 
@@ -212,8 +183,7 @@ def clamped_swiglu(tape: Tape, gate: TapeTensor, inner: TapeTensor) -> TapeTenso
 def add(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
     """Add two tensors. The gradient of a ``right`` that is broadcast over the rows is summed."""
     dtype = _wider_dtype(left.dtype, right.dtype)
-    result = tape.new(left.shape, dtype)
-    tape.op("add", OpKind.ELEMENTWISE, [left, right], [result], flops=left.elements)
+    result = tape.pointwise("add", left, right, dtype=dtype)
     arrivals = [(left.slot, left.dtype, left.shape), (right.slot, right.dtype, right.shape)]
 
     def backward(gradient: TapeTensor) -> None:
@@ -222,11 +192,9 @@ def add(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
                 continue
             back = gradient
             if math.prod(shape) != gradient.elements:
-                back = tape.new(shape, origin, TEMPORARY)
-                tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=gradient.elements)
+                back = tape.sum_to(gradient, shape, origin)
             elif origin != dtype:
-                back = tape.new(gradient.shape, origin, TEMPORARY)
-                tape.op("_to_copy", OpKind.COPY, [gradient], [back])
+                back = tape.compute("_to_copy", OpKind.COPY, [gradient], gradient.shape, origin, TEMPORARY)
             tape.send(slot, back)
 
     return tape.node(result, backward, left, right)
@@ -234,16 +202,8 @@ def add(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
 
 def scale_tensor(tape: Tape, source: TapeTensor) -> TapeTensor:
     """Multiply by a number, which saves nothing."""
-    result = tape.new(source.shape, source.dtype)
-    tape.op("mul", OpKind.ELEMENTWISE, [source], [result], flops=source.elements)
-    slot, shape = source.slot, source.shape
-
-    def backward(gradient: TapeTensor) -> None:
-        back = tape.new(shape, gradient.dtype, TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient], [back], flops=back.elements)
-        tape.send(slot, back)
-
-    return tape.node(result, backward, source)
+    result = tape.pointwise("mul", source)
+    return tape.node_op(result, source, "mul", OpKind.ELEMENTWISE, flops=source.elements)
 
 
 def dropout(tape: Tape, source: TapeTensor, rate: float) -> TapeTensor:
@@ -252,14 +212,7 @@ def dropout(tape: Tape, source: TapeTensor, rate: float) -> TapeTensor:
         return source
     result, mask = tape.new(source.shape, source.dtype), tape.new(source.shape, "bool")
     tape.op("native_dropout", OpKind.ELEMENTWISE, [source], [result, mask], flops=3.0 * source.elements)
-    slot = source.slot
-
-    def backward(gradient: TapeTensor) -> None:
-        back = tape.new(gradient.shape, gradient.dtype, TEMPORARY)
-        tape.op("native_dropout_backward", OpKind.ELEMENTWISE, [gradient, mask], [back], flops=gradient.elements)
-        tape.send(slot, back)
-
-    return tape.node(result, backward, source)
+    return tape.node_op(result, source, "native_dropout_backward", OpKind.ELEMENTWISE, [mask], flops=source.elements)
 
 
 def activation(tape: Tape, source: TapeTensor, name: str) -> TapeTensor:
@@ -270,14 +223,12 @@ def activation(tape: Tape, source: TapeTensor, name: str) -> TapeTensor:
         return _recomputed_gelu(tape, source)
     base = {"gelu_pytorch_tanh": "gelu", "swish": "silu", "relu2": "relu", "quick_gelu": "silu"}.get(name, name)
     cost, back_cost = {"gelu": (10, 14), "silu": (5, 8), "tanh": (6, 2), "sigmoid": (4, 2)}.get(base, (1, 1))
-    result = tape.new(source.shape, source.dtype)
-    tape.op(base, OpKind.ELEMENTWISE, [source], [result], flops=cost * source.elements)
+    result = tape.pointwise(base, source, cost=cost)
     saved, slot = (result if base in ("relu", "tanh", "sigmoid") else source), source.slot
+    backward_name = "threshold_backward" if base == "relu" else f"{base}_backward"
 
     def backward(gradient: TapeTensor) -> None:
-        back = tape.new(gradient.shape, gradient.dtype, TEMPORARY)
-        backward_name = "threshold_backward" if base == "relu" else f"{base}_backward"
-        tape.op(backward_name, OpKind.ELEMENTWISE, [gradient, saved], [back], flops=back_cost * gradient.elements)
+        back = tape.pointwise(backward_name, gradient, saved, category=TEMPORARY, cost=back_cost)
         tape.send(slot, back)
 
     return tape.node(result, backward, source)
@@ -285,35 +236,24 @@ def activation(tape: Tape, source: TapeTensor, name: str) -> TapeTensor:
 
 def _unfused_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
     """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), each step a kernel. Saves x, tanh and two factors."""
-    shape, n, slot = source.shape, source.elements, source.slot
+    n, slot = source.elements, source.slot
     # Under autocast, pow runs in float32, and so do the ops after it.
     dtype = "float32" if tape.autocast else source.dtype
-    half = tape.new(shape, source.dtype)
-    tape.op("mul", OpKind.ELEMENTWISE, [source], [half], flops=n)
+    half = tape.pointwise("mul", source)
     wide = tape.cast(source, dtype)
-    running = tape.new(shape, dtype)
-    tape.op("pow", OpKind.ELEMENTWISE, [wide], [running], flops=4 * n)
+    running = tape.pointwise("pow", wide, cost=4)
     for name, cost in (("mul", 1), ("add", 1), ("mul", 1), ("tanh", 6)):
-        step = tape.new(shape, dtype)
-        tape.op(name, OpKind.ELEMENTWISE, [running], [step], flops=cost * n)
-        running = step
-    del step
-    plus_one = tape.new(shape, dtype)
-    tape.op("add", OpKind.ELEMENTWISE, [running], [plus_one], flops=n)
+        running = tape.pointwise(name, running, cost=cost)
+    plus_one = tape.pointwise("add", running)
     saved = [running, wide] if tape.training else []
     del running, wide
-    result = tape.new(shape, dtype)
-    tape.op("mul", OpKind.ELEMENTWISE, [half, plus_one], [result], flops=n)
+    result = tape.pointwise("mul", half, plus_one, dtype=dtype)
 
     def backward(gradient: TapeTensor) -> None:
-        left = tape.new(shape, dtype, TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient, half], [left], flops=n)
-        total = tape.new(shape, dtype, TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient, plus_one], [total], flops=n)
+        left = tape.pointwise("mul", gradient, half, dtype=dtype, category=TEMPORARY)
+        total = tape.pointwise("mul", gradient, plus_one, dtype=dtype, category=TEMPORARY)
         for name, saved_inputs in (("tanh_backward", saved[:1]), ("mul", []), ("mul", []), ("pow_backward", saved[1:])):
-            step = tape.new(shape, dtype, TEMPORARY)
-            tape.op(name, OpKind.ELEMENTWISE, [left, *saved_inputs], [step], flops=2 * n)
-            left = step
+            left = tape.pointwise(name, left, *saved_inputs, category=TEMPORARY, cost=2)
         for _ in range(3):
             tape.op("add_", OpKind.ELEMENTWISE, [total, left], [total], flops=n)
         tape.send(slot, total)
@@ -323,46 +263,41 @@ def _unfused_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
 
 def _recomputed_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
     """BLOOM's GELU, op by op too. It only saves its input, from which the backward pass recomputes the rest."""
-    shape, dtype, n, slot = source.shape, source.dtype, source.elements, source.slot
+    slot = source.slot
 
-    def steps(count: int, operands: list[TapeTensor], category: StorageCategory) -> TapeTensor:
+    def steps(count: int, category: StorageCategory, *operands: TapeTensor) -> TapeTensor:
         running = source
         for _ in range(count):
-            step = tape.new(shape, dtype, category)
-            tape.op("mul", OpKind.ELEMENTWISE, [running, *operands], [step], flops=2 * n)
-            running = step
+            running = tape.pointwise("mul", running, *operands, category=category, cost=2)
         return running
 
-    half = steps(1, [], StorageCategory.ACTIVATION)
-    result = steps(8, [half], StorageCategory.ACTIVATION)
+    half = steps(1, StorageCategory.ACTIVATION)
+    result = steps(8, StorageCategory.ACTIVATION, half)
     del half
 
     def backward(gradient: TapeTensor) -> None:
-        tanh = steps(6, [], TEMPORARY)
-        left = steps(5, [tanh], TEMPORARY)
-        right = steps(4, [tanh, left], TEMPORARY)
+        tanh = steps(6, TEMPORARY)
+        left = steps(5, TEMPORARY, tanh)
+        right = steps(4, TEMPORARY, tanh, left)
         del tanh
-        total = tape.new(shape, dtype, TEMPORARY)
-        tape.op("add", OpKind.ELEMENTWISE, [left, right], [total], flops=n)
+        total = tape.pointwise("add", left, right, category=TEMPORARY)
         del left, right
-        back = tape.new(shape, dtype, TEMPORARY)
-        tape.op("mul", OpKind.ELEMENTWISE, [gradient, total], [back], flops=n)
+        back = tape.pointwise("mul", gradient, total, dtype=source.dtype, category=TEMPORARY)
         tape.send(slot, back)
 
     return tape.node(result, backward, source)
 
 
-def embedding(tape: Tape, table: TapeTensor, tokens: TapeTensor, dtype: str | None = None) -> TapeTensor:
+def embedding(tape: Tape, table: TapeTensor, tokens: TapeTensor) -> TapeTensor:
     """Look up rows of ``table``. The gradient of the table is dense."""
-    result = tape.new((*tokens.shape, table.shape[1]), dtype or table.dtype)
-    read = float(result.bytes + tokens.bytes)
-    tape.op("embedding", OpKind.EMBEDDING, [table, tokens], [result], read=read)
+    result = tape.new((*tokens.shape, table.shape[1]), table.dtype)
+    tape.op("embedding", OpKind.EMBEDDING, [table, tokens], [result], read=float(result.bytes + tokens.bytes))
     slot, shape = table.slot, table.shape
 
     def backward(gradient: TapeTensor) -> None:
-        table_gradient = tape.new(shape, gradient.dtype, StorageCategory.GRADIENT)
-        tape.op("embedding_dense_backward", OpKind.EMBEDDING, [gradient, tokens], [table_gradient])
-        tape.send(slot, table_gradient)
+        inputs = [gradient, tokens]
+        total = tape.compute("embedding_dense_backward", OpKind.EMBEDDING, inputs, shape, gradient.dtype, GRADIENT)
+        tape.send(slot, total)
 
     return tape.node(result, backward, table)
 

@@ -7,31 +7,22 @@ from leadline.core.graph import BYTES_PER_ELEMENT, OpKind, Stage, StorageCategor
 from leadline.core.workload import Optimizer
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
-UPDATES: dict[Optimizer, tuple[tuple[str, int, int, bool], ...]] = {
-    Optimizer.SGD: (("add_", 2, 2, False),),
-    Optimizer.MOMENTUM: (("mul_", 1, 1, False), ("add_", 2, 2, False), ("add_", 2, 2, False)),
-    Optimizer.ADAM: (
-        ("lerp_", 2, 3, False), ("mul_", 1, 1, False), ("addcmul_", 3, 3, False), ("sqrt", 1, 2, True),
-        ("div_", 1, 1, False), ("add_", 1, 1, False), ("addcdiv_", 3, 3, False),
-    ),
-    Optimizer.ADAMW: (
-        ("mul_", 1, 1, False), ("lerp_", 2, 3, False), ("mul_", 1, 1, False), ("addcmul_", 3, 3, False),
-        ("sqrt", 1, 2, True), ("div_", 1, 1, False), ("add_", 1, 1, False), ("addcdiv_", 3, 3, False),
-    ),
-    Optimizer.ADAGRAD: (
-        ("addcmul_", 3, 3, False), ("sqrt", 1, 2, True), ("add_", 1, 1, False), ("mul_", 1, 1, False),
-        ("addcdiv_", 3, 3, False),
-    ),
-    Optimizer.RMSPROP: (
-        ("mul_", 1, 1, False), ("addcmul_", 3, 3, False), ("sqrt", 1, 2, True), ("add_", 1, 1, False),
-        ("addcdiv_", 3, 3, False),
-    ),
-    Optimizer.LION: (
-        ("mul_", 1, 1, False), ("lerp", 2, 3, True), ("sign_", 1, 1, False), ("add_", 2, 2, False),
-        ("lerp_", 2, 3, False),
-    ),
+UPDATES = {
+    Optimizer.SGD: "add_",
+    Optimizer.MOMENTUM: "mul_ add_ add_",
+    Optimizer.ADAM: "lerp_ mul_ addcmul_ sqrt div_ add_scalar_ addcdiv_",
+    Optimizer.ADAMW: "mul_ lerp_ mul_ addcmul_ sqrt div_ add_scalar_ addcdiv_",
+    Optimizer.ADAGRAD: "addcmul_ sqrt add_scalar_ mul_ addcdiv_",
+    Optimizer.RMSPROP: "mul_ addcmul_ sqrt add_scalar_ addcdiv_",
+    Optimizer.LION: "mul_ lerp sign_ add_ lerp_",
+}
+"""Updates of each optimizer in order. Names that end in an underscore work in place, as in PyTorch."""
+
+COSTS = {
+    "add_": (2, 2), "add_scalar_": (1, 1), "addcdiv_": (3, 3), "addcmul_": (3, 3), "div_": (1, 1), "lerp": (2, 3),
+    "lerp_": (2, 3), "mul_": (1, 1), "non_finite_check_and_unscale_": (1, 1), "sign_": (1, 1), "sqrt": (1, 2),
 }  # fmt: skip
-"""Updates of each optimizer in order: name, tensors read, operations per element, and whether the result is new."""
+"""Tensors read by each update, and operations per element."""
 
 TENSORS_PER_KERNEL = 100
 """Approximate number of tensors per multi-tensor kernel."""
@@ -77,16 +68,17 @@ def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) ->
     elements = sum(weight.elements for weight in weights)
     bytes_once = float(sum(weight.bytes for weight in weights))
     kernels = max(math.ceil(len(weights) / TENSORS_PER_KERNEL), math.ceil(elements / ELEMENTS_PER_KERNEL))
-    steps = UPDATES.get(optimizer, ())
+    steps = UPDATES.get(optimizer, "").split()
     if scaled:
-        steps = (("non_finite_check_and_unscale_", 1, 1, False), *steps)
+        steps.insert(0, "non_finite_check_and_unscale_")
     temporaries: list[TapeTensor] = []
-    for name, read, cost, is_new in steps:
-        if is_new:
+    for name in steps:
+        read, cost = COSTS[name]
+        if not name.endswith("_"):
             temporaries = [tape.new(weight.shape, weight.dtype, StorageCategory.TEMPORARY) for weight in weights]
         tape.op(
-            f"_foreach_{name}", OpKind.OPTIMIZER, weights[:1], weights[:1], flops=float(cost * elements),
-            read=read * bytes_once, written=bytes_once, kernels=kernels,
+            f"_foreach_{name.replace('_scalar', '')}", OpKind.OPTIMIZER, weights[:1], weights[:1],
+            flops=float(cost * elements), read=read * bytes_once, written=bytes_once, kernels=kernels,
         )  # fmt: skip
     temporaries.clear()
     if optimizer.from_bitsandbytes:

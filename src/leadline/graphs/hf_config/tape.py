@@ -8,7 +8,7 @@ in reverse. The timeline of an expanded configuration thus follows that of the e
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind, Stage, StorageCategory, StorageEvent, TensorSpec
 
@@ -139,6 +139,48 @@ class Tape:
         self._rows[key] = _OpRow(op, self.weight)
         self.position = len(self._rows)
 
+    def compute(
+        self,
+        name: str,
+        kind: OpKind,
+        inputs: Sequence[TapeTensor],
+        shape: tuple[int, ...],
+        dtype: str,
+        category: StorageCategory = StorageCategory.ACTIVATION,
+        *,
+        flops: float = 0.0,
+        dims: dict[str, int] | None = None,
+        read: float | None = None,
+    ) -> TapeTensor:
+        """Record one call with one output, and return that output."""
+        output = self.new(shape, dtype, category)
+        self.op(name, kind, inputs, [output], flops=flops, dims=dims, read=read)
+        return output
+
+    def pointwise(
+        self,
+        name: str,
+        *inputs: TapeTensor,
+        shape: tuple[int, ...] | None = None,
+        dtype: str | None = None,
+        category: StorageCategory = StorageCategory.ACTIVATION,
+        cost: float = 1.0,
+    ) -> TapeTensor:
+        """Record one elementwise call, with an output like the first input, and return that output."""
+        shape, dtype = shape or inputs[0].shape, dtype or inputs[0].dtype
+        flops = cost * inputs[0].elements
+        return self.compute(name, OpKind.ELEMENTWISE, inputs, shape, dtype, category, flops=flops)
+
+    def sum_to(
+        self,
+        source: TapeTensor,
+        shape: tuple[int, ...],
+        dtype: str,
+        category: StorageCategory = StorageCategory.TEMPORARY,
+    ) -> TapeTensor:
+        """Record a sum over some axes of a gradient, and return it."""
+        return self.compute("sum", OpKind.REDUCTION, [source], shape, dtype, category, flops=source.elements)
+
     def node(self, output: TapeTensor, backward: Backward, *sources: TapeTensor | None) -> TapeTensor:
         """Attach a backward function to ``output`` if gradients are needed, and return it.
 
@@ -150,6 +192,29 @@ class Tape:
         if self.training and self._recording:
             self._nodes.append((output.slot, backward))
         return output
+
+    def node_op(
+        self,
+        output: TapeTensor,
+        source: TapeTensor,
+        name: str,
+        kind: OpKind,
+        saved: Sequence[TapeTensor] = (),
+        *,
+        dtype: str | None = None,
+        flops: float = 0.0,
+        read: float | None = None,
+    ) -> TapeTensor:
+        """Attach a backward of one call, from the gradient and what is ``saved`` to the gradient of ``source``."""
+        slot, shape = source.slot, source.shape
+
+        def backward(gradient: TapeTensor) -> None:
+            category = StorageCategory.TEMPORARY
+            inputs = [gradient, *saved]
+            back = self.compute(name, kind, inputs, shape, dtype or gradient.dtype, category, flops=flops, read=read)
+            self.send(slot, back)
+
+        return self.node(output, backward, source)
 
     def send(self, slot: int | None, gradient: TapeTensor) -> None:
         """Add a gradient to the sum that has arrived at the value of ``slot`` in the backward pass."""
@@ -163,9 +228,7 @@ class Tape:
         if arrivals is self.gradients:
             self.op("add_", OpKind.ELEMENTWISE, [sum_so_far, gradient], [sum_so_far], flops=sum_so_far.elements)
             return
-        total = self.new(sum_so_far.shape, sum_so_far.dtype, StorageCategory.TEMPORARY)
-        self.op("add", OpKind.ELEMENTWISE, [sum_so_far, gradient], [total], flops=sum_so_far.elements)
-        arrivals[slot] = total
+        arrivals[slot] = self.pointwise("add", sum_so_far, gradient, category=StorageCategory.TEMPORARY)
 
     def backward(self, output: TapeTensor, gradient: TapeTensor) -> None:
         """Run the nodes in reverse from ``output``. Each frees what it saved when it is done."""
@@ -206,8 +269,7 @@ class Tape:
         """Return ``source`` in another dtype, or itself if it has that dtype."""
         if source.dtype == dtype:
             return source
-        result = self.new(source.shape, dtype)
-        self.op("_to_copy", OpKind.COPY, [source], [result])
+        result = self.compute("_to_copy", OpKind.COPY, [source], source.shape, dtype)
         slot, origin = source.slot, source.dtype
         if slot is None:
             return result
@@ -215,8 +277,7 @@ class Tape:
 
         def backward(gradient: TapeTensor) -> None:
             category = StorageCategory.GRADIENT if owned else StorageCategory.TEMPORARY
-            back = self.new(gradient.shape, origin, category)
-            self.op("_to_copy", OpKind.COPY, [gradient], [back])
+            back = self.compute("_to_copy", OpKind.COPY, [gradient], gradient.shape, origin, category)
             self.send(slot, back)
 
         return self.node(result, backward)
@@ -238,7 +299,7 @@ class Tape:
 
     def ops(self) -> tuple[Op, ...]:
         """Return the recorded ops with their counts."""
-        return tuple(_with_count(row) for row in self._rows.values())
+        return tuple(replace(row.op, count=row.count) for row in self._rows.values())
 
     def _run(self, nodes: list[tuple[int, Backward]]) -> None:
         while nodes:
@@ -249,11 +310,3 @@ class Tape:
 
     def _allocate(self, shape: tuple[int, ...], dtype: str, category: StorageCategory) -> Storage:
         return Storage(self, math.prod(shape) * BYTES_PER_ELEMENT[dtype], category)
-
-
-def _with_count(row: _OpRow) -> Op:
-    op = row.op
-    return Op(
-        op.name, op.kind, op.stage, op.dtype, op.flops, op.bytes_read, op.bytes_written, op.inputs, op.outputs,
-        op.dims, op.sources, row.count, op.kernels,
-    )  # fmt: skip

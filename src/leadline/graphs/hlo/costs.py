@@ -1,15 +1,21 @@
 """Arithmetic, sizes and kind of one instruction."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from leadline.core.graph import OpKind, TensorSpec
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
-from leadline.graphs.hlo.library_calls import library_call
+from leadline.graphs.hlo.library_calls import (
+    Dims,
+    Specs,
+    convolution_dims,
+    layout,
+    library_call,
+    matrix_dims,
+    matrix_flops,
+    spatial,
+)
 from leadline.graphs.hlo.module import element_count, size_bytes
-
-Dims = dict[str, int]
-Specs = Sequence[TensorSpec]
 
 ALIASES = frozenset({"reshape", "bitcast", "get_tuple_element", "collapse_shape", "expand_shape"})
 """Instructions that show their operand's memory in another shape."""
@@ -36,6 +42,9 @@ COLLECTIVES = frozenset({
     "ragged_all_to_all",
 })  # fmt: skip
 
+UNCOUNTED = frozenset({"gather", "dynamic_update_slice", "sort"})
+"""Opcodes without floating-point arithmetic."""
+
 KINDS = {
     "dot": OpKind.GEMM, "convolution": OpKind.CONV, "reduce": OpKind.REDUCTION, "reduce_window": OpKind.POOL,
     "select_and_scatter": OpKind.POOL, "gather": OpKind.INDEX, "scatter": OpKind.INDEX, "dynamic_gather": OpKind.INDEX,
@@ -57,9 +66,8 @@ def node_kind(program: FlatProgram, node: HloNode) -> OpKind:
         return OpKind.COMMUNICATION
     if opcode in MOVES or opcode in ALIASES:
         return OpKind.COPY
-    if opcode == "custom_call":
-        call = library_call(node, _inputs(program, node), _outputs(program, node))
-        return call.kind if call else OpKind.OTHER
+    if opcode == "custom_call" and (call := library_call(program, node)):
+        return call.kind
     if opcode == "gather" and _reads_table(program, node):
         return OpKind.EMBEDDING
     if opcode == "convolution" and _is_batched_product(node):
@@ -79,9 +87,12 @@ def node_flops(program: FlatProgram, node: HloNode) -> float:
     if node.inner is not None:
         return sum(node_flops(node.inner, spec) * spec.count for spec in node.inner.nodes)
     opcode = base_opcode(node)
-    inputs, outputs = _inputs(program, node), _outputs(program, node)
-    if opcode in MOVES or opcode in ALIASES or opcode in COLLECTIVES or not outputs:
+    inputs, outputs = program.operands(node), program.results(node)
+    if opcode in MOVES or opcode in ALIASES or opcode in COLLECTIVES or opcode in UNCOUNTED or not outputs:
         return 0.0
+    if opcode == "custom_call":
+        call = library_call(program, node)
+        return call.flops if call else 0.0
     if opcode in _FLOPS:
         return _FLOPS[opcode](node, inputs, outputs)
     if not any("float" in spec.dtype or "complex" in spec.dtype for spec in (*inputs, *outputs)):
@@ -89,27 +100,19 @@ def node_flops(program: FlatProgram, node: HloNode) -> float:
     return float(max(element_count(spec) for spec in outputs) * FLOPS_PER_ELEMENT.get(opcode, 1))
 
 
-def _dot_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
-    dims = gemm_dims(node, inputs)
-    return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
-
-
-def _call_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
-    call = library_call(node, inputs, outputs)
-    return call.flops if call else 0.0
-
-
 def _reduce_flops(_: HloNode, inputs: Specs, outputs: Specs) -> float:
     return float(max(0, element_count(inputs[0]) - element_count(outputs[0]))) * len(outputs)
 
 
 def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
+    window = node.numbers("size")
+    # A running sum has a window as long as the axis. Every compiler turns it into a scan.
     if outputs[0].shape == inputs[0].shape and any(
-        size > 16 and size == whole for size, whole in zip(node.numbers("size"), inputs[0].shape, strict=False)
+        size > 16 and size == whole for size, whole in zip(window, inputs[0].shape, strict=False)
     ):
-        return 2.0 * element_count(outputs[0])  # a running sum, which every compiler turns into a scan
+        return 2.0 * element_count(outputs[0])
     elements = outputs[0] if node.opcode == "reduce_window" else inputs[1]
-    return float(element_count(elements) * max(1, math.prod(node.numbers("size")) - 1))
+    return float(element_count(elements) * max(1, math.prod(window) - 1))
 
 
 def _scatter_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
@@ -121,27 +124,19 @@ def _fft_flops(_: HloNode, __: Specs, outputs: Specs) -> float:
     return 5.0 * element_count(outputs[0]) * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
 
 
-def _no_flops(_: HloNode, __: Specs, ___: Specs) -> float:
-    return 0.0
-
-
 def node_dims(program: FlatProgram, node: HloNode) -> Dims:
     """Return the sizes that decide the speed, as ``Op.dims`` documents them."""
-    inputs, outputs = _inputs(program, node), _outputs(program, node)
+    inputs, outputs = program.operands(node), program.results(node)
     if node.opcode == "dot":
-        return gemm_dims(node, inputs)
+        return _dot_dims(node, inputs)
     if node.opcode == "convolution":
-        return (
-            _product_dims(node, inputs, outputs[0])
-            if _is_batched_product(node)
-            else _conv_dims(node, inputs, outputs[0])
-        )
+        return (_product_dims if _is_batched_product(node) else _conv_dims)(node, inputs, outputs[0])
     if node.opcode == "custom_call":
-        call = library_call(node, inputs, outputs)
+        call = library_call(program, node)
         return call.dims if call else {}
     if base_opcode(node) in COLLECTIVES:
-        sent = sum(size_bytes(spec) for spec in inputs)
-        return {"bytes": max(sent, sum(size_bytes(spec) for spec in outputs)), "ranks": node.number("ranks", 0)}
+        moved = max(sum(size_bytes(spec) for spec in specs) for specs in (inputs, outputs))
+        return {"bytes": moved, "ranks": node.number("ranks", 0)}
     return {}
 
 
@@ -161,13 +156,13 @@ def node_traffic(program: FlatProgram, node: HloNode) -> tuple[float, float]:
     if opcode == "custom_call":
         if node.attributes.get("target") in MEMORY_NAMES:
             return 0.0, 0.0
-        call = library_call(node, _inputs(program, node), _outputs(program, node))
+        call = library_call(program, node)
         return sum(sizes), sum(results) - (call.workspace_bytes if call else 0.0)
     return sum(_device_bytes(program, value) for value in dict.fromkeys(node.inputs)), sum(results)
 
 
 def _device_bytes(program: FlatProgram, value: int) -> float:
-    return 0.0 if value in program.near else float(size_bytes(program.values[value]))
+    return 0.0 if value in program.near else float(program.size_bytes(value))
 
 
 def _scatter_traffic(sizes: list[float], results: list[float]) -> tuple[float, float]:
@@ -189,10 +184,10 @@ def _fusion_traffic(program: FlatProgram, node: HloNode, inner: FlatProgram) -> 
 
 
 def _read_bytes(inner: FlatProgram, value: int, readers: dict[int, list[HloNode]]) -> float:
-    whole, total = float(size_bytes(inner.values[value])), 0.0
+    whole, total = float(inner.size_bytes(value)), 0.0
     for reader in readers.get(value, []):
         if reader.opcode in ("dynamic_slice", "slice", "gather") and reader.inputs[0] == value:
-            total += size_bytes(inner.values[reader.outputs[0]])
+            total += inner.size_bytes(reader.outputs[0])
         elif reader.opcode in ("dynamic_update_slice", "scatter") and reader.inputs[0] == value:
             continue
         elif reader.opcode in ALIASES:
@@ -208,28 +203,13 @@ def _written_bytes(inner: FlatProgram, value: int) -> float:
         value = inner.nodes[maker].inputs[0]
         maker = inner.makers[value]
     if maker >= 0 and inner.nodes[maker].opcode == "dynamic_update_slice":
-        return float(size_bytes(inner.values[inner.nodes[maker].inputs[1]]))
-    return float(size_bytes(inner.values[value]))
+        value = inner.nodes[maker].inputs[1]
+    return float(inner.size_bytes(value))
 
 
-def gemm_dims(node: HloNode, inputs: Specs) -> Dims:
-    """Return ``b, m, n, k`` of a dot: batch, free on the left, free on the right, contracted."""
-    left, right = inputs[0].shape, inputs[1].shape
-    summed = [axis % len(left) for axis in node.numbers("lhs_contracting")] if left else []
-    batch = node.numbers("lhs_batch")
-    b = math.prod(left[axis] for axis in batch)
-    k = math.prod(left[axis] for axis in summed)
-    return {"b": b, "m": math.prod(left) // max(1, b * k), "n": math.prod(right) // max(1, b * k), "k": k}
-
-
-def _layout(node: HloNode) -> tuple[str, str, str]:
-    lhs, _, kernel_and_output = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
-    rhs, _, out = kernel_and_output.partition("->")
-    return lhs, rhs, out
-
-
-def _spatial(shape: tuple[int, ...], labels: str) -> list[int]:
-    return [shape[labels.index(str(axis))] for axis in range(sum(sign.isdigit() for sign in labels))]
+def _dot_dims(node: HloNode, inputs: Specs) -> Dims:
+    contracted = node.numbers("lhs_contracting") if inputs[0].shape else ()
+    return matrix_dims(inputs[0], inputs[1], contracted, node.numbers("lhs_batch"))
 
 
 def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
@@ -239,12 +219,11 @@ def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     library multiplies. Positions in the padding count, as they do for PyTorch's convolutions.
     """
     if _is_batched_product(node):
-        dims = _product_dims(node, inputs, outputs[0])
-        return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
-    _, rhs, _ = _layout(node)
-    taps = math.prod(_spatial(inputs[1].shape, rhs))
-    groups = node.number("feature_group_count")
+        return matrix_flops(_product_dims(node, inputs, outputs[0]))
+    rhs = layout(node)[1]
+    taps = math.prod(spatial(inputs[1], rhs))
     if math.prod(node.numbers("lhs_dilate")) > 1:
+        groups = node.number("feature_group_count")
         return 2.0 * element_count(inputs[0]) * taps * inputs[1].shape[rhs.index("o")] / groups
     return 2.0 * element_count(outputs[0]) * taps * inputs[1].shape[rhs.index("i")]
 
@@ -259,56 +238,34 @@ def _is_batched_product(node: HloNode) -> bool:
 
 
 def _product_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
-    _, rhs, out = _layout(node)
+    _, rhs, out = layout(node)
     return {
-        "b": math.prod(_spatial(output.shape, out)), "m": output.shape[out.index("b")],
+        "b": math.prod(spatial(output, out)), "m": output.shape[out.index("b")],
         "n": output.shape[out.index("f")], "k": inputs[1].shape[rhs.index("i")],
     }  # fmt: skip
 
 
 def _conv_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
-    lhs, rhs, out = _layout(node)
-    taps, positions = _spatial(inputs[1].shape, rhs), _spatial(output.shape, out)
-    source = _spatial(inputs[0].shape, lhs)
+    dims = convolution_dims(node, inputs[0], inputs[1], output)
+    dims["groups"] *= node.number("batch_group_count")
     dilated = math.prod(node.numbers("lhs_dilate")) > 1
-    positions = source if dilated else positions
-    groups = node.number("feature_group_count") * node.number("batch_group_count")
-    dims = {
-        "n": inputs[0].shape[lhs.index("b")], "c": inputs[0].shape[lhs.index("f")],
-        "k": output.shape[out.index("f")], "h": math.prod(positions[:-1]), "w": positions[-1] if positions else 1,
-        "r": math.prod(taps[:-1]), "s": taps[-1] if taps else 1, "groups": groups,
-        "stride": (node.numbers("lhs_dilate" if dilated else "stride") or (1,))[0],
-        "dilation": (node.numbers("rhs_dilate") or (1,))[0],
-    }  # fmt: skip
-    if math.prod(taps) > math.prod(positions):
-        return _weight_gradient_dims(dims, node)
+    if dilated:
+        positions = spatial(inputs[0], layout(node)[0])
+        dims |= {"h": math.prod(positions[:-1]), "w": positions[-1], "stride": node.numbers("lhs_dilate")[0]}
+    if dims["r"] * dims["s"] > dims["h"] * dims["w"]:
+        # A weight gradient has the sizes of its forward convolution, as PyTorch's backward has. Its batch are the
+        # images' channels, its channels the images, and its filter the output's gradient.
+        return {
+            **dims, "n": dims["c"], "c": dims["n"], "h": dims["r"], "w": dims["s"], "r": dims["h"], "s": dims["w"],
+            "stride": dims["dilation"], "dilation": (node.numbers("stride") or (1,))[0],
+        }  # fmt: skip
     return {**dims, "transposed": 1} if dilated else dims
 
 
-def _weight_gradient_dims(dims: Dims, node: HloNode) -> Dims:
-    """Return the sizes of the forward convolution whose weight gradient this is, as for PyTorch's backward.
-
-    Its batch are the images' channels, its channels the images, and its filter the output's gradient.
-    """
-    swapped = {
-        "n": dims["c"], "c": dims["n"], "h": dims["r"], "w": dims["s"], "r": dims["h"], "s": dims["w"],
-        "stride": dims["dilation"], "dilation": (node.numbers("stride") or (1,))[0],
-    }  # fmt: skip
-    return {**dims, **swapped}
-
-
-def _inputs(program: FlatProgram, node: HloNode) -> list[TensorSpec]:
-    return [program.values[value] for value in node.inputs]
-
-
-def _outputs(program: FlatProgram, node: HloNode) -> list[TensorSpec]:
-    return [program.values[value] for value in node.outputs]
-
-
 _FLOPS: dict[str, Callable[[HloNode, Specs, Specs], float]] = {
-    "dot": _dot_flops, "convolution": _convolution_flops, "custom_call": _call_flops, "reduce": _reduce_flops,
-    "reduce_window": _window_flops, "select_and_scatter": _window_flops, "scatter": _scatter_flops, "fft": _fft_flops,
-    "gather": _no_flops, "dynamic_update_slice": _no_flops, "sort": _no_flops,
+    "dot": lambda node, inputs, _: matrix_flops(_dot_dims(node, inputs)), "convolution": _convolution_flops,
+    "reduce": _reduce_flops, "reduce_window": _window_flops, "select_and_scatter": _window_flops,
+    "scatter": _scatter_flops, "fft": _fft_flops,
 }  # fmt: skip
 """Opcodes whose arithmetic is not one operation per element."""
 

@@ -7,11 +7,21 @@ from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
-from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, WithAttributes, element_count
+from leadline.graphs.hlo.module import (
+    Attribute,
+    Computation,
+    Instruction,
+    Module,
+    WithAttributes,
+    element_count,
+    size_bytes,
+)
 from leadline.graphs.hlo.trip_counts import KnownNumber, count_trips
 
 Tree = int | tuple["Tree", ...]
 """A value's number, or a tuple of trees."""
+
+Names = MutableMapping[str, Tree]
 
 PASS_THROUGH = frozenset({"optimization_barrier", "after_all", "add_dependency", "domain"})
 ANNOTATIONS = frozenset({
@@ -34,11 +44,9 @@ class HloNode(WithAttributes):
         loop: Number of the loop body it is in, 0 outside of loops.
         inner: Program that a fusion computes.
         applied: Opcodes of the function of a reduction or scatter.
-        origin: Place in the user's code.
     """
 
     opcode: str
-    name: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     attributes: dict[str, Attribute]
@@ -47,7 +55,11 @@ class HloNode(WithAttributes):
     loop: int
     inner: "FlatProgram | None" = None
     applied: tuple[str, ...] = ()
-    origin: str = ""
+
+    @property
+    def is_tensor_literal(self) -> bool:
+        """Whether it holds the numbers of a tensor, not one number."""
+        return self.opcode == "constant" and "value" not in self.attributes
 
 
 @dataclass(slots=True)
@@ -75,6 +87,28 @@ class FlatProgram:
     notes: list[str] = field(default_factory=list)
     loops: int = 0
 
+    def elements(self, value: int) -> int:
+        """Return the number of elements of a value."""
+        return element_count(self.values[value])
+
+    def size_bytes(self, value: int) -> int:
+        """Return the bytes of a value."""
+        return size_bytes(self.values[value])
+
+    def donated(self) -> Iterator[tuple[int, int]]:
+        """Yield each argument whose memory a result takes, and the result."""
+        for result, argument in self.aliases.items():
+            if argument < len(self.arguments) and result < len(self.outputs):
+                yield self.arguments[argument], self.outputs[result]
+
+    def operands(self, node: HloNode) -> list[TensorSpec]:
+        """Return the shapes and dtypes that a node reads."""
+        return [self.values[value] for value in node.inputs]
+
+    def results(self, node: HloNode) -> list[TensorSpec]:
+        """Return the shapes and dtypes that a node makes."""
+        return [self.values[value] for value in node.outputs]
+
 
 def flatten(module: Module, source_name: str) -> FlatProgram:
     """Return the entry of ``module`` as a flat program.
@@ -87,12 +121,12 @@ def flatten(module: Module, source_name: str) -> FlatProgram:
 
 def _flatten_computation(module: Module, entry: Computation, source_name: str, aliases: dict[int, int]) -> FlatProgram:
     program = FlatProgram(labels=entry.labels, aliases=aliases)
-    layer = _ProgramWriter(module, program, source_name)
+    writer = _ProgramWriter(module, program, source_name)
     names: dict[str, Tree] = {}
     for name, spec in entry.parameters:
-        names[name] = layer.new(spec, -1)
+        names[name] = writer.new(spec, -1)
         program.arguments.extend(_leaves(names[name]))
-    program.outputs = list(_leaves(layer.run(entry, names, 1, 0)))
+    program.outputs = list(_leaves(writer.run(entry, names, 1, 0)))
     return program
 
 
@@ -119,9 +153,7 @@ class _ProgramWriter:
         self.program.makers.append(maker)
         return len(self.program.values) - 1
 
-    def run(
-        self, computation: Computation, names: MutableMapping[str, Tree], count: int, loop: int, around: str = ""
-    ) -> Tree:
+    def run(self, computation: Computation, names: Names, count: int, loop: int, around: str = "") -> Tree:
         """Write a computation's nodes and return its results. ``around`` is the scope of the call."""
         self.around.append(around)
         if len(self.around) > MOST_NESTED_CALLS:
@@ -135,37 +167,33 @@ class _ProgramWriter:
         returned = tuple(self._read(name, names) for name in computation.returned)
         return returned[0] if len(returned) == 1 else returned
 
-    def _read(self, name: str, names: MutableMapping[str, Tree]) -> Tree:
+    def _read(self, name: str, names: Names) -> Tree:
         base, _, index = name.partition("#")
         tree = names.get(base)
         if tree is None:
             raise InvalidInput(f"{self.source_name}: {base} is read before it is made: export the whole module again")
-        if index and isinstance(tree, tuple):
-            return tree[int(index)]
-        return tree
+        return tree[int(index)] if index and isinstance(tree, tuple) else tree
 
     def _called(self, name: str) -> Computation:
         if name not in self.module.computations:
             raise InvalidInput(f"{self.source_name}: {name} is called but missing: export the whole module")
         return self.module.computations[name]
 
-    def _write(self, instruction: Instruction, names: MutableMapping[str, Tree], count: int, loop: int) -> Tree:
+    def _write(self, instruction: Instruction, names: Names, count: int, loop: int) -> Tree:
         operands = [self._read(name, names) for name in instruction.operands]
         opcode = instruction.opcode
         if opcode == "tuple":
             tree: Tree = tuple(operands)
         elif opcode == "get_tuple_element":
             tree = _element(operands[0], instruction)
-        elif opcode in PASS_THROUGH or (
-            opcode == "custom_call" and instruction.attributes.get("target") in ANNOTATIONS
-        ):
+        elif opcode in PASS_THROUGH or instruction.attributes.get("target") in ANNOTATIONS:
             tree = operands[0] if len(operands) == 1 else tuple(operands)
         elif opcode.endswith("_done") or opcode == "async_update":
             tree = self._async_result(instruction, operands[0])
         elif opcode in ("call", "async_start") and instruction.called:
             inside = self._called(instruction.called[0])
             function = re.sub(r"_\d+$", "", inside.name)
-            around = f"{self._scope(instruction).rpartition('/')[0]}/jit({function})"
+            around = f"{self._around(instruction)}/jit({function})"
             tree = self._call(inside, operands, names, count, loop, around)
         elif opcode == "while":
             tree = self._loop(instruction, operands, names, count)
@@ -181,17 +209,8 @@ class _ProgramWriter:
         outputs = tuple(self.new(spec, position) for spec in instruction.results)
         near = instruction.attributes.get("near", ())
         self.program.near.update(outputs[index] for index in (near if isinstance(near, tuple) else ()))
-        node = HloNode(
-            instruction.opcode,
-            instruction.name,
-            inputs,
-            outputs,
-            instruction.attributes,
-            self._scope(instruction),
-            count,
-            loop,
-            origin=instruction.origin,
-        )
+        scope = self._scope(instruction)
+        node = HloNode(instruction.opcode, inputs, outputs, instruction.attributes, scope, count, loop)
         if instruction.opcode == "fusion":
             node.inner = self._inner(instruction.called[0])
         elif instruction.called:
@@ -224,27 +243,22 @@ class _ProgramWriter:
             return instruction.scope
         return f"{around}/{instruction.scope}"
 
+    def _around(self, instruction: Instruction) -> str:
+        """Return the scope of an instruction without its last word, the primitive."""
+        return self._scope(instruction).rpartition("/")[0]
+
     def _call(
-        self,
-        inside: Computation,
-        operands: Sequence[Tree],
-        outer: MutableMapping[str, Tree],
-        count: int,
-        loop: int,
-        around: str,
+        self, inside: Computation, operands: Sequence[Tree], outer: Names, count: int, loop: int, around: str
     ) -> Tree:
         """Write a computation in place. A region of MLIR sees the names around it, a function does not."""
-        names: MutableMapping[str, Tree] = ChainMap({}, outer) if inside.name.startswith("region.") else {}
-        for (name, _), tree in zip(inside.parameters, operands, strict=False):
-            names[name] = tree
+        names: Names = ChainMap({}, outer) if inside.name.startswith("region.") else {}
+        names.update((name, tree) for (name, _), tree in zip(inside.parameters, operands, strict=False))
         return self.run(inside, names, count, loop, around.strip("/"))
 
-    def _loop(
-        self, instruction: Instruction, operands: list[Tree], names: MutableMapping[str, Tree], count: int
-    ) -> Tree:
+    def _loop(self, instruction: Instruction, operands: list[Tree], names: Names, count: int) -> Tree:
         """Enter the body once. Its values stand for any trip, and its nodes count as often as it runs."""
         state = operands[0] if len(operands) == 1 and isinstance(operands[0], tuple) else tuple(operands)
-        start = [self._number(tree) for tree in state] if isinstance(state, tuple) else [self._number(state)]
+        start = [self._number(tree) for tree in state]
         trips = count_trips(
             self.module, instruction, start, lambda name: self._number(names.get(name.partition("#")[0], ()))
         )
@@ -258,8 +272,7 @@ class _ProgramWriter:
         loop = self.program.loops
         body = self._called(instruction.called[1])
         self.program.carried.update(leaf for tree in operands for leaf in _leaves(tree))
-        around = self._scope(instruction).rpartition("/")[0]
-        results = self._call(body, operands, names, count * max(trips, 0), loop, around)
+        results = self._call(body, operands, names, count * max(trips, 0), loop, self._around(instruction))
         self.program.carried.update(_leaves(results))
         return results
 
@@ -268,18 +281,16 @@ class _ProgramWriter:
             return self.program.numbers.get(tree)
         return tuple(self._number(branch) for branch in tree)
 
-    def _conditional(
-        self, instruction: Instruction, operands: list[Tree], names: MutableMapping[str, Tree], count: int, loop: int
-    ) -> Tree:
+    def _conditional(self, instruction: Instruction, operands: list[Tree], names: Names, count: int, loop: int) -> Tree:
         """Write the branch that computes the most, as data decides which one runs."""
         branches = [self._called(name) for name in instruction.called]
-        largest = max(range(len(branches)), key=lambda index: self._weight(branches[index]))
+        weights = [self._weight(branch) for branch in branches]
+        largest = weights.index(max(weights))
         branch_operands = [operands[1 + largest]] if len(operands) == 1 + len(branches) else operands[1:]
         note = "the branch of a condition depends on data: the largest is counted"
         if note not in self.program.notes:
             self.program.notes.append(note)
-        around = self._scope(instruction).rpartition("/")[0]
-        return self._call(branches[largest], branch_operands, names, count, loop, around)
+        return self._call(branches[largest], branch_operands, names, count, loop, self._around(instruction))
 
     def _weight(self, computation: Computation) -> int:
         """Return a measure of a computation's work: elements made, those of a product times a thousand."""
@@ -293,15 +304,13 @@ class _ProgramWriter:
 
     def _async_result(self, instruction: Instruction, tree: Tree) -> Tree:
         """Return the result among the values of an asynchronous start: the last one of the right type."""
-        leaves = list(_leaves(tree))
         if len(instruction.results) != 1:
             return tree
+        leaves = list(_leaves(tree))
         fitting = [leaf for leaf in leaves if self.program.values[leaf] == instruction.results[0]]
         return fitting[-1] if fitting and instruction.opcode != "copy_done" else (fitting or leaves)[0]
 
 
 def _element(tree: Tree, instruction: Instruction) -> Tree:
     index = instruction.number("index", 0)
-    if isinstance(tree, tuple) and index < len(tree):
-        return tree[index]
-    return tree
+    return tree[index] if isinstance(tree, tuple) and index < len(tree) else tree

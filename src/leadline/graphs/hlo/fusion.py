@@ -1,26 +1,25 @@
 """Group the nodes of a program into the kernels that run, each with the values it reads and writes.
 
-``FUSED`` is a compiler's grouping. Chains of element-wise operations, and the reductions within their rows, run without
+The grouping is a compiler's. Chains of element-wise operations, and the reductions within their rows, run without
 writing the values between. A value is written if a library kernel, a loop or the caller needs it, or if several kernels
 do and recomputing it would read more than its own size. Kernels over the same elements become one if they read the same
-tensor or one another.
-
-``EAGER`` is the grouping of a framework without compiler. Each call of the user's program (a layer normalization, a
-softmax, an addition) is a kernel and writes its result. Calls are recognized by the scopes that JAX writes. In a text
-without scopes, every element-wise operation is a kernel.
-
-In both forms a reshape or a broadcast costs nothing by itself, nor does a transpose that a matrix product reads.
+tensor or one another. A reshape or a broadcast costs nothing by itself, nor does a transpose that a matrix product
+reads.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
-from leadline.core.graph import Stage
-from leadline.graphs.hlo.costs import ALIASES, base_opcode
+from leadline.graphs.hlo.costs import ALIASES, COLLECTIVES, base_opcode
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
-from leadline.graphs.hlo.kernel_merge import LIBRARY, FusedKernel, FusionMode, KernelMerger, over_columns
-from leadline.graphs.hlo.module import element_count, size_bytes
-from leadline.graphs.hlo.stages import plain_scope
+
+LIBRARY = COLLECTIVES | {
+    "dot", "convolution", "gather", "scatter", "sort", "custom_call", "fft", "rng_bit_generator", "rng", "cholesky",
+    "triangular_solve", "reduce_window", "select_and_scatter", "topk", "infeed", "outfeed", "send", "recv", "fusion",
+    "copy", "copy_start", "dynamic_gather", "map", "batch_norm_training", "batch_norm_grad", "batch_norm_inference",
+}  # fmt: skip
+"""Opcodes that run as kernels of their own, and read their operands from memory."""
 
 RECOMPUTE_FACTOR = 1.25
 """A value is recomputed if its sources have at most this many times its own size."""
@@ -37,141 +36,122 @@ IN_PLACE = "dynamic_update_slice"
 FREE = frozenset({"constant", "iota", "partition_id", "replica_id"})
 """Opcodes whose values are made on the fly."""
 
-EAGER_VIEWS = frozenset({"transpose", "slice", "broadcast"})
-"""Opcodes that an eager framework runs without a kernel."""
+
+@dataclass(slots=True)
+class FusedKernel:
+    """Nodes that run together.
+
+    Attributes:
+        reads: Values in memory that it reads, with aliases resolved.
+        writes: Values in memory that it writes.
+        before: Kernels that must have run, as a set of bits.
+    """
+
+    nodes: list[int]
+    reads: list[int]
+    writes: list[int]
+    loop: int
+    before: int = 0
 
 
-def fuse_kernels(program: FlatProgram, stages: list[Stage], form: FusionMode) -> list[FusedKernel]:
+def fuse_kernels(program: FlatProgram) -> list[FusedKernel]:
     """Return the kernels of a program that no compiler has fused, each after the kernels it reads from."""
-    grouping = _Grouping(program, stages, form)
-    return grouping.kernels()
+    merger = _KernelMerger(program)
+    for kernel in _Grouping(program).kernels():
+        merger.add(kernel)
+    return merger.ordered()
 
 
 def compiled_kernels(program: FlatProgram) -> list[FusedKernel]:
     """Return one kernel per node of a program that a compiler has fused already. Aliases are followed."""
-    memory = _memory(program, frozenset())
-    kernels = []
-    for position, node in enumerate(program.nodes):
-        if node.opcode in ALIASES or node.opcode in FREE:
-            continue
-        reads = list(dict.fromkeys(memory[value] for value in node.inputs))
-        kernels.append(FusedKernel([position], reads, list(node.outputs), node.loop))
-    return kernels
+    memory = _memory(program, ALIASES)
+    return [
+        FusedKernel([position], _distinct(memory, node.inputs), list(node.outputs), node.loop)
+        for position, node in enumerate(program.nodes)
+        if node.opcode not in ALIASES and node.opcode not in FREE
+    ]
 
 
-def _memory(program: FlatProgram, views: frozenset[str], copied: frozenset[int] = frozenset()) -> list[int]:
-    """Return for each value the one whose memory it shows. The nodes ``copied`` have their own."""
+def _memory(program: FlatProgram, views: frozenset[str]) -> list[int]:
+    """Return for each value the one whose memory it shows."""
     memory = list(range(len(program.values)))
-    for position, node in enumerate(program.nodes):
-        if node.inner is None and (node.opcode in ALIASES or (node.opcode in views and position not in copied)):
+    for node in program.nodes:
+        if node.inner is None and node.opcode in views:
             memory[node.outputs[0]] = memory[node.inputs[0]]
     return memory
 
 
+def _distinct(memory: list[int], values: tuple[int, ...]) -> list[int]:
+    return list(dict.fromkeys(memory[value] for value in values))
+
+
+def _fuses(node: HloNode) -> bool:
+    return node.inner is None and base_opcode(node) not in LIBRARY
+
+
+def _fused_operands(node: HloNode) -> tuple[int, ...]:
+    """Return the operands that a chain computes from. An update in place does not read what it changes."""
+    return node.inputs[1:] if node.opcode == IN_PLACE else node.inputs
+
+
 @dataclass(slots=True)
 class _Grouping:
+    """The values that are written, and the nodes between them."""
+
     program: FlatProgram
-    stages: list[Stage]
-    form: FusionMode
-    memory: list[int] = field(default_factory=list)
-    views: list[int] = field(default_factory=list)
+    memory: list[int] = field(init=False)
+    views: list[int] = field(init=False)
     written: set[int] = field(default_factory=set)
-    calls: list[str] = field(default_factory=list)
-    copied: frozenset[int] = frozenset()
     sources: dict[int, frozenset[int]] = field(default_factory=dict)
     readers: dict[int, list[int]] = field(default_factory=dict)
 
-    def kernels(self) -> list[FusedKernel]:
-        """Decide which values are written, and group the nodes between."""
-        eager = self.form is FusionMode.EAGER
-        self.memory = _memory(self.program, frozenset())
-        self.copied = _copied_transposes(self.program) if eager else frozenset()
-        self.views = _memory(self.program, EAGER_VIEWS if eager else frozenset({"transpose"}), self.copied)
-        self.calls = _calls(self.program, self.stages) if eager else [""] * len(self.program.nodes)
+    def __post_init__(self) -> None:
+        self.memory = _memory(self.program, ALIASES)
+        self.views = _memory(self.program, ALIASES | {"transpose"})
         for position, node in enumerate(self.program.nodes):
             for value in node.inputs:
                 self.readers.setdefault(self.memory[value], []).append(position)
-        self._mark_needed()
-        if eager:
-            self._mark_between_calls()
-            self._find_sources()
-        else:
-            self._find_sources()
-            chosen = self._mark_shared()
-            self._find_sources()
-            self._prune(chosen)
-        return self._merge(list(self._roots()))
 
-    def _fuses(self, node: HloNode) -> bool:
-        return node.inner is None and base_opcode(node) not in LIBRARY
+    def kernels(self) -> Iterator[FusedKernel]:
+        """Decide which values are written, and group the nodes between."""
+        self._mark_needed()
+        self._find_sources()
+        chosen = self._mark_shared()
+        self._find_sources()
+        self._prune(chosen)
+        return self._roots()
+
+    def _operand_memory(self, node: HloNode) -> list[int]:
+        return self.views if node.opcode in ANY_ORDER else self.memory
 
     def _mark_needed(self) -> None:
         """Mark values that must be in memory: results, loop state, operands of library kernels, sums of columns."""
         keep = [*self.program.outputs, *self.program.carried]
         for node in self.program.nodes:
-            if not self._fuses(node):
-                base = self.views if node.opcode in ANY_ORDER or self.form is FusionMode.EAGER else self.memory
+            if not _fuses(node):
+                base = self._operand_memory(node)
                 keep.extend(base[value] for value in node.inputs)
                 keep.extend(node.outputs)
-            elif node.opcode == "reduce" and over_columns(self.program, node):
+            elif node.opcode == "reduce" and _over_columns(self.program, node):
                 keep.extend(node.outputs)
             elif node.opcode == IN_PLACE:
                 keep.extend((node.inputs[0], node.outputs[0]))
         self.written.update(self.memory[value] for value in keep)
         self.written.update(self.program.arguments)
         for node in self.program.nodes:
-            literal = node.opcode == "constant" and "value" not in node.attributes
-            if literal and element_count(self.program.values[node.outputs[0]]) > 1:
+            if node.is_tensor_literal and self.program.elements(node.outputs[0]) > 1:
                 self.written.add(node.outputs[0])
-
-    def _mark_between_calls(self) -> None:
-        """Mark values that one call of the user's program passes to another."""
-        for position, node in enumerate(self.program.nodes):
-            if not self._fuses(node) or node.opcode in ALIASES or node.opcode in FREE or self._is_eager_view(position):
-                continue
-            if position in self.copied:
-                self.written.update(node.outputs)
-            for value in node.outputs:
-                if any(self.calls[reader] != self.calls[position] for reader in self._real_readers(value)):
-                    self.written.add(self.memory[value])
-
-    def _products_with_bias(self) -> set[int]:
-        """Return the products that only their own call reads, as a linear layer adds its bias."""
-        products = set()
-        for position, node in enumerate(self.program.nodes):
-            if self.form is FusionMode.EAGER and node.opcode in ANY_ORDER and self.stages[position] is Stage.FORWARD:
-                readers = list(self._real_readers(node.outputs[0]))
-                only_own_call = all(self.calls[reader] == self.calls[position] for reader in readers)
-                if readers and only_own_call and not self.calls[position].startswith("#"):
-                    products.add(node.outputs[0])
-        return products
-
-    def _real_readers(self, value: int) -> Iterator[int]:
-        """Yield the nodes that read a value, through views."""
-        for position in self.readers.get(self.memory[value], ()):
-            node = self.program.nodes[position]
-            if node.opcode in ALIASES:
-                continue
-            if self._is_eager_view(position):
-                yield from self._real_readers(node.outputs[0])
-            else:
-                yield position
-
-    def _is_eager_view(self, position: int) -> bool:
-        """Return whether a node is a view in a framework without compiler."""
-        return self.program.nodes[position].opcode in EAGER_VIEWS and position not in self.copied
 
     def _find_sources(self) -> None:
         """Find the values in memory that each value outside memory is computed from."""
         self.sources = {}
         for node in self.program.nodes:
-            if not self._fuses(node) or node.opcode in ALIASES:
+            if not _fuses(node) or node.opcode in ALIASES:
                 continue
             sources: set[int] = set()
-            if node.opcode not in FREE:
-                for value in node.inputs[1:] if node.opcode == IN_PLACE else node.inputs:
-                    base = self.memory[value]
-                    sources.update((base,) if base in self.written else self.sources.get(base, ()))
+            for value in () if node.opcode in FREE else _fused_operands(node):
+                base = self.memory[value]
+                sources.update((base,) if base in self.written else self.sources.get(base, ()))
             for value in node.outputs:
                 self.sources[value] = frozenset(sources)
                 if len(sources) > MOST_SOURCES:
@@ -181,16 +161,14 @@ class _Grouping:
         """Mark values that several kernels need and that are cheaper to read than to recompute."""
         reach: dict[int, int] = {}
         chosen: list[int] = []
-        for position in range(len(self.program.nodes) - 1, -1, -1):
-            node = self.program.nodes[position]
-            if not self._fuses(node) or node.opcode in ALIASES or node.opcode in FREE:
+        for node in reversed(self.program.nodes):
+            if not _fuses(node) or node.opcode in ALIASES or node.opcode in FREE:
                 continue
             for value in node.outputs:
-                roots = self._roots_of(value, reach)
                 if value in self.written:
                     continue
-                reach[value] = roots
-                if roots.bit_count() > 1 and self._is_cheaper_to_read(value):
+                reach[value] = self._roots_of(value, reach)
+                if reach[value].bit_count() > 1 and self._is_cheaper_to_read(value):
                     self.written.add(value)
                     chosen.append(value)
         return chosen
@@ -198,18 +176,20 @@ class _Grouping:
     def _roots_of(self, value: int, reach: dict[int, int]) -> int:
         """Return the written values that depend on a value, as a set of bits."""
         roots = 0
-        for reader in self.readers.get(value, ()):
-            for result in self.program.nodes[reader].outputs:
-                base = self.memory[result]
-                if base == value:
-                    continue
+        for base in self._results_from(value):
+            if base != value:
                 roots |= 1 << base if base in self.written else reach.get(base, 0)
         return roots
 
+    def _results_from(self, value: int) -> Iterator[int]:
+        """Yield the results of the nodes that read a value."""
+        for reader in self.readers.get(value, ()):
+            yield from (self.memory[result] for result in self.program.nodes[reader].outputs)
+
     def _is_cheaper_to_read(self, value: int) -> bool:
         """Return whether recomputing a value reads more than the value itself."""
-        read = sum(size_bytes(self.program.values[source]) for source in self.sources.get(value, ()))
-        return read > RECOMPUTE_FACTOR * size_bytes(self.program.values[value])
+        read = sum(self.program.size_bytes(source) for source in self.sources.get(value, ()))
+        return read > RECOMPUTE_FACTOR * self.program.size_bytes(value)
 
     def _prune(self, chosen: list[int]) -> None:
         """Unmark values that have become cheap to recompute because of other written values."""
@@ -222,31 +202,25 @@ class _Grouping:
         """Replace a value that is no longer written by its own sources, wherever it was a source."""
         waiting = [value]
         while waiting:
-            current = waiting.pop()
-            for reader in self.readers.get(current, ()):
-                for result in self.program.nodes[reader].outputs:
-                    base = self.memory[result]
-                    sources = self.sources.get(base)
-                    if sources is not None and value in sources:
-                        self.sources[base] = (sources - {value}) | self.sources[value]
-                        if base not in self.written:
-                            waiting.append(base)
+            for base in self._results_from(waiting.pop()):
+                sources = self.sources.get(base)
+                if sources is not None and value in sources:
+                    self.sources[base] = (sources - {value}) | self.sources[value]
+                    if base not in self.written:
+                        waiting.append(base)
 
     def _roots(self) -> Iterator[FusedKernel]:
         """Yield a kernel for each library call and each value that a chain writes. A node counts in the first one."""
         visited: set[int] = set()
         for position, node in enumerate(self.program.nodes):
-            if not self._fuses(node):
-                base = self.views if node.opcode in ANY_ORDER or self.form is FusionMode.EAGER else self.memory
-                reads = list(dict.fromkeys(base[value] for value in node.inputs))
-                yield FusedKernel([position], reads, list(node.outputs), node.loop, self.calls[position])
-                continue
-            if node.opcode in ALIASES or (node.opcode == "constant" and "value" not in node.attributes):
+            if not _fuses(node):
+                reads = _distinct(self._operand_memory(node), node.inputs)
+                yield FusedKernel([position], reads, list(node.outputs), node.loop)
                 continue
             writes = [value for value in node.outputs if value in self.written]
-            if writes:
+            if writes and node.opcode not in ALIASES and not node.is_tensor_literal:
                 nodes = sorted(self._chain(position, visited))
-                yield FusedKernel(nodes, sorted(self.sources[writes[0]]), writes, node.loop, self.calls[position])
+                yield FusedKernel(nodes, sorted(self.sources[writes[0]]), writes, node.loop)
 
     def _chain(self, end: int, visited: set[int]) -> Iterator[int]:
         """Yield the nodes behind a written value, up to values in memory."""
@@ -257,68 +231,104 @@ class _Grouping:
                 continue
             visited.add(position)
             yield position
-            node = self.program.nodes[position]
-            for value in node.inputs[1:] if node.opcode == IN_PLACE else node.inputs:
+            for value in _fused_operands(self.program.nodes[position]):
                 base = self.memory[value]
                 maker = self.program.makers[base]
                 if base not in self.written and maker >= 0:
                     waiting.append(maker)
 
-    def _merge(self, single: list[FusedKernel]) -> list[FusedKernel]:
-        """Merge kernels that run as one: of one call, or over the same elements and reading a tensor in common."""
-        joined = KernelMerger(self.program, self.form, self._products_with_bias())
-        for kernel in single:
-            joined.add(kernel, self.stages[kernel.nodes[-1]] if kernel.nodes else Stage.FORWARD)
-        return joined.ordered()
 
+class _KernelMerger:
+    """Merges kernels over the same elements that read a tensor in common, and tracks which ones must run first."""
 
-def _copied_transposes(program: FlatProgram) -> frozenset[int]:
-    """Return the transposes that a framework without compiler must copy.
+    def __init__(self, program: FlatProgram) -> None:
+        self.program = program
+        self.kernels: list[FusedKernel] = []
+        self.traits: list[tuple[object, ...]] = []
+        self.maker: dict[int, int] = {}
+        self.by_read: dict[int, list[int]] = {}
 
-    A product over several batch dimensions, or a reshape that joins dimensions, needs its elements in order. The last
-    two dimensions of a product may be swapped.
-    """
-    readers: dict[int, list[HloNode]] = {}
-    for node in program.nodes:
-        for value in node.inputs:
-            readers.setdefault(value, []).append(node)
-    positions = set()
-    for position, node in enumerate(program.nodes):
-        order = node.numbers("dimensions")
-        if node.opcode != "transpose" or order[:-2] == tuple(range(len(order) - 2)):
-            continue
-        for reader in readers.get(node.outputs[0], ()):
-            batched = reader.opcode == "dot" and len(reader.numbers("lhs_batch")) > 1
-            if batched or (reader.opcode == "reshape" and _joins_dimensions(program, reader)):
-                positions.add(position)
-    return frozenset(positions)
-
-
-def _joins_dimensions(program: FlatProgram, node: HloNode) -> bool:
-    """Return whether a reshape does more than add or drop dimensions of size one."""
-    before, after = (program.values[value].shape for value in (node.inputs[0], node.outputs[0]))
-    return [size for size in before if size > 1] != [size for size in after if size > 1]
-
-
-def _calls(program: FlatProgram, stages: list[Stage]) -> list[str]:
-    """Return the call of each node: the expression of the user's own code that it comes from.
-
-    In a text without such places, a call is the outermost scope that holds no library kernel. A node in a scope with a
-    library kernel is a call of its own. The update of all weights is one call.
-    """
-    busy: set[str] = set()
-    for node in program.nodes:
-        if base_opcode(node) in LIBRARY or node.inner is not None:
-            words = plain_scope(node.scope).split("/")
-            busy.update("/".join(words[:length]) for length in range(len(words) + 1))
-    calls = []
-    for position, node in enumerate(program.nodes):
-        if stages[position] is Stage.OPTIMIZER and base_opcode(node) not in LIBRARY:
-            calls.append("update")
-        elif node.origin:
-            calls.append(node.origin)
+    def add(self, kernel: FusedKernel) -> None:
+        """Merge a kernel into the first one that fits, else add it by itself."""
+        for maker in self._makers(kernel):
+            kernel.before |= 1 << maker | self.kernels[maker].before
+        traits = self._traits(kernel)
+        candidates = self._candidates(kernel) if traits else ()
+        position = next((place for place in candidates if self._fits(kernel, traits, place)), None)
+        if position is None:
+            position = len(self.kernels)
+            self.kernels.append(kernel)
+            self.traits.append(traits)
         else:
-            words = plain_scope(node.scope).split("/")
-            paths = ("/".join(words[:length]) for length in range(1, len(words) + 1))
-            calls.append(next((path for path in paths if path not in busy), "") or f"#{position}")
-    return calls
+            self._join(position, kernel)
+        self.maker.update(dict.fromkeys(kernel.writes, position))
+        for value in kernel.reads:
+            self.by_read.setdefault(value, []).append(position)
+
+    def _makers(self, kernel: FusedKernel) -> set[int]:
+        return {self.maker[value] for value in kernel.reads if value in self.maker}
+
+    def _traits(self, kernel: FusedKernel) -> tuple[object, ...]:
+        """Return the properties that merged kernels have in common, or () for a kernel that is never merged."""
+        nodes = [self.program.nodes[position] for position in kernel.nodes]
+        if not kernel.reads or not all(_fuses(node) for node in nodes):
+            return ()
+        most = max(self.program.elements(value) for node in nodes for value in (*node.inputs, *node.outputs))
+        over_columns = any(node.opcode == "reduce" and _over_columns(self.program, node) for node in nodes)
+        return (most, kernel.loop, over_columns)
+
+    def _candidates(self, kernel: FusedKernel) -> dict[int, None]:
+        """Return the kernels that make or read one of a kernel's largest operands, in order."""
+        candidates: dict[int, None] = {}
+        largest = sorted(kernel.reads, key=lambda value: -self.program.elements(value))[:6]
+        for value in largest:
+            if self.program.elements(value) * 4 >= self.program.elements(largest[0]):
+                if value in self.maker:
+                    candidates[self.maker[value]] = None
+                candidates.update(dict.fromkeys(self.by_read.get(value, ())))
+        return candidates
+
+    def _fits(self, kernel: FusedKernel, traits: tuple[object, ...], position: int) -> bool:
+        """Return whether a kernel can join the one at ``position``.
+
+        It cannot if it needs all of a value that the latter writes, or if a third kernel must run between the two.
+        """
+        if self.traits[position] != traits:
+            return False
+        size = max(self.program.elements(value) for value in kernel.writes)
+        if any(self.maker.get(value) == position and self.program.elements(value) != size for value in kernel.reads):
+            return False
+        return not any(self.kernels[maker].before >> position & 1 for maker in self._makers(kernel) - {position})
+
+    def _join(self, position: int, kernel: FusedKernel) -> None:
+        target = self.kernels[position]
+        target.nodes = sorted({*target.nodes, *kernel.nodes})
+        target.writes = [*target.writes, *kernel.writes]
+        target.reads = [value for value in dict.fromkeys((*target.reads, *kernel.reads)) if value not in target.writes]
+        target.before |= kernel.before & ~(1 << position)
+
+    def ordered(self) -> list[FusedKernel]:
+        """Return the kernels, each after those it reads from, else in the program's order."""
+        waits = [self._makers(kernel) - {position} for position, kernel in enumerate(self.kernels)]
+        followers: dict[int, list[int]] = {}
+        for position, earlier in enumerate(waits):
+            for kernel in earlier:
+                followers.setdefault(kernel, []).append(position)
+        ready = [(kernel.nodes[-1], position) for position, kernel in enumerate(self.kernels) if not waits[position]]
+        heapify(ready)
+        kernels: list[FusedKernel] = []
+        while ready:
+            position = heappop(ready)[1]
+            kernels.append(self.kernels[position])
+            for later in followers.get(position, ()):
+                waits[later].discard(position)
+                if not waits[later]:
+                    heappush(ready, (self.kernels[later].nodes[-1], later))
+        return kernels
+
+
+def _over_columns(program: FlatProgram, node: HloNode) -> bool:
+    """Return whether a reduction keeps the last dimension. It then runs across rows, not within one."""
+    dims = node.numbers("dimensions")
+    rows = [axis for axis, size in enumerate(program.values[node.inputs[0]].shape) if size > 1]
+    return bool(dims) and bool(rows) and rows[-1] not in dims

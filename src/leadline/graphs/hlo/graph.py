@@ -1,6 +1,8 @@
 """Build the op graph of a parsed module: one op per kernel, with its arithmetic, reads and writes."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 from leadline.graphs.hlo.costs import (
@@ -14,44 +16,39 @@ from leadline.graphs.hlo.costs import (
     node_traffic,
 )
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode, flatten
-from leadline.graphs.hlo.fusion import compiled_kernels, fuse_kernels
-from leadline.graphs.hlo.kernel_merge import FusedKernel, FusionMode
+from leadline.graphs.hlo.fusion import FusedKernel, compiled_kernels, fuse_kernels
 from leadline.graphs.hlo.memory import argument_roles, storage_events
-from leadline.graphs.hlo.module import Module, size_bytes
+from leadline.graphs.hlo.module import Module
 from leadline.graphs.hlo.stages import node_stages
 
 PRODUCTS = ("dot", "convolution", "custom_call")
 SLICES = frozenset({"dynamic_slice", "slice"})
 
 
-def build_op_graph(
-    module: Module, source_name: str, *, form: FusionMode = FusionMode.FUSED, device_type: str = "cuda"
-) -> tuple[OpGraph, tuple[str, ...]]:
+def build_op_graph(module: Module, source_name: str, *, device_type: str = "cuda") -> tuple[OpGraph, tuple[str, ...]]:
     """Return the op graph of a module, and notes about assumptions.
 
-    A module that a compiler has scheduled keeps its kernels, one op each. Any other is grouped into kernels by
-    ``form``. float32 products run in TF32 where the device has it, as XLA lets them on a GPU, unless the module asks
-    for a higher precision.
+    A module that a compiler has scheduled keeps its kernels, one op each. Any other is grouped into kernels as XLA
+    would fuse it. float32 products run in TF32 where the device has it, as XLA lets them on a GPU, unless the module
+    asks for a higher precision.
 
     Raises:
         InvalidInput: A computation or an operand is missing.
     """
     program = flatten(module, source_name)
     stages = node_stages(program)
-    kernels = compiled_kernels(program) if module.is_scheduled else fuse_kernels(program, stages, form)
+    kernels = compiled_kernels(program) if module.is_scheduled else fuse_kernels(program)
     kernels = [kernel for kernel in kernels if not _is_bookkeeping(program, kernel)]
-    roles = argument_roles(program, stages)
-    ops = _ops(program, kernels, stages, device_type, module.devices)
+    categories, weights = argument_roles(program, stages)
+    endless = sum("depends on data" in note for note in program.notes)
     graph = OpGraph(
-        ops=tuple(ops),
-        events=tuple(storage_events(program, kernels, stages, roles)),
-        parameters=roles.parameters,
-        parameter_bytes=roles.parameter_bytes,
+        ops=tuple(_ops(program, kernels, stages, device_type, module.devices)),
+        events=tuple(storage_events(program, kernels, stages, categories)),
+        parameters=sum(program.elements(weight) for weight in weights),
+        parameter_bytes=sum(program.size_bytes(weight) for weight in weights),
         device_type=device_type,
         source=module.dialect,
-        fallbacks={"loop of unknown length": sum("depends on data" in kernel for kernel in program.notes)}
-        if program.notes
-        else {},
+        fallbacks={"loop of unknown length": endless} if program.notes else {},
     )
     return graph, (*program.notes, *_unknown_calls(program, kernels))
 
@@ -64,45 +61,34 @@ def _is_bookkeeping(program: FlatProgram, kernel: FusedKernel) -> bool:
 
 def _ops(
     program: FlatProgram, kernels: Sequence[FusedKernel], stages: Sequence[Stage], device_type: str, devices: int
-) -> list[Op]:
+) -> Iterator[Op]:
+    """Yield the ops of the kernels. ``devices`` take part in a collective that does not say how many."""
     made_by: dict[int, int] = {}
-    ops = []
     for position, kernel in enumerate(kernels):
-        for value in kernel.writes:
-            made_by[value] = position
-        ops.append(_op(program, kernel, stages, device_type, devices, made_by))
-    return ops
+        makers = {made_by[value] for value in kernel.reads if value in made_by}
+        made_by.update(dict.fromkeys(kernel.writes, position))
+        op = _op(program, kernel, stages[kernel.nodes[-1]], device_type, tuple(sorted(makers - {position})))
+        if op.kind is OpKind.COMMUNICATION and not op.dims["ranks"]:
+            op = replace(op, dims={**op.dims, "ranks": devices})
+        yield op
 
 
-def _op(
-    program: FlatProgram,
-    kernel: FusedKernel,
-    stages: Sequence[Stage],
-    device_type: str,
-    devices: int,
-    made_by: dict[int, int],
-) -> Op:
+def _op(program: FlatProgram, kernel: FusedKernel, stage: Stage, device_type: str, sources: tuple[int, ...]) -> Op:
     nodes = [program.nodes[position] for position in kernel.nodes]
     last = nodes[-1]
     inner = [part for node in nodes for part in (node.inner.nodes if node.inner else [node])]
     owner = last.inner or program
-    stage = stages[kernel.nodes[-1]]
     main = max(inner, key=lambda part: node_flops(owner, part) if part.opcode in PRODUCTS else -1.0)
     is_matrix = main.opcode in PRODUCTS and node_flops(owner, main) > 0
-    kind = node_kind(owner, main) if is_matrix or len(inner) == 1 else _chain_kind(owner, inner)
-    if stage is Stage.OPTIMIZER and kind is OpKind.ELEMENTWISE:
-        kind = OpKind.OPTIMIZER
+    is_single = is_matrix or len(inner) == 1
+    kind = node_kind(owner, main) if is_single else _chain_kind(owner, inner)
     inputs = [program.values[value] for value in kernel.reads]
     outputs = [program.values[value] for value in kernel.writes]
     read, written = _traffic(program, kernel, nodes)
-    dims = node_dims(owner, main) if is_matrix or len(inner) == 1 else {}
-    if kind is OpKind.COMMUNICATION and not dims["ranks"]:
-        dims = {**dims, "ranks": devices}
     computing = [part for part in inner if part.opcode not in ALIASES]
-    makers = {made_by[value] for value in kernel.reads if value in made_by}
     return Op(
         name=f"xla.{'fusion' if len(computing) > 1 else base_opcode(last)}",
-        kind=kind,
+        kind=OpKind.OPTIMIZER if stage is Stage.OPTIMIZER and kind is OpKind.ELEMENTWISE else kind,
         stage=stage,
         dtype=_dtype(owner, main if is_matrix else None, inputs, outputs, device_type),
         flops=sum(node_flops(program, node) for node in nodes),
@@ -110,30 +96,28 @@ def _op(
         bytes_written=written,
         inputs=tuple(inputs[:8]),
         outputs=tuple(outputs[:8]),
-        dims=dims,
-        sources=tuple(sorted(makers - {made_by[value] for value in kernel.writes})),
+        dims=node_dims(owner, main) if is_single else {},
+        sources=sources,
         count=last.count,
     )
 
 
 def _traffic(program: FlatProgram, kernel: FusedKernel, nodes: Sequence[HloNode]) -> tuple[float, float]:
     """Return the bytes read and written. A product reads a broadcast operand at its stored size."""
-    stored_bytes = float(sum(size_bytes(program.values[value]) for value in kernel.reads))
+    stored_bytes = float(sum(program.size_bytes(value) for value in kernel.reads))
     if len(nodes) == 1:
         read, written = node_traffic(program, nodes[0])
         return (min(read, stored_bytes) if nodes[0].opcode in PRODUCTS else read), written
-    written = float(sum(_written_bytes(program, value) for value in kernel.writes))
-    return float(sum(_read_bytes(program, value, nodes) for value in kernel.reads)), written
-
-
-def _written_bytes(program: FlatProgram, value: int) -> int:
-    maker = program.nodes[program.makers[value]]
-    return size_bytes(program.values[maker.inputs[1] if maker.opcode == "dynamic_update_slice" else value])
+    makers = [(value, program.nodes[program.makers[value]]) for value in kernel.writes]
+    # An update in place writes its second operand alone.
+    changed = [maker.inputs[1] if maker.opcode == "dynamic_update_slice" else value for value, maker in makers]
+    read = sum(_read_bytes(program, value, nodes) for value in kernel.reads)
+    return float(read), float(sum(program.size_bytes(value) for value in changed))
 
 
 def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> int:
     """Return the bytes that a chain reads of a value: its slices if it reads nothing else of it."""
-    whole, sliced = size_bytes(program.values[value]), 0
+    whole, sliced = program.size_bytes(value), 0
     aliases = {value}
     for node in nodes:
         if not aliases.intersection(node.inputs):
@@ -141,7 +125,7 @@ def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> i
         if node.opcode in ALIASES:
             aliases.update(node.outputs)
         elif node.opcode in SLICES:
-            sliced += size_bytes(program.values[node.outputs[0]])
+            sliced += program.size_bytes(node.outputs[0])
         else:
             return whole
     return min(whole, sliced) if sliced else whole
@@ -163,11 +147,7 @@ def _chain_kind(program: FlatProgram, nodes: Sequence[HloNode]) -> OpKind:
 
 
 def _dtype(
-    program: FlatProgram,
-    main: HloNode | None,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-    device_type: str,
+    program: FlatProgram, main: HloNode | None, inputs: list[TensorSpec], outputs: list[TensorSpec], device_type: str
 ) -> str:
     if main is not None:
         dtype = program.values[main.inputs[0]].dtype
@@ -178,14 +158,12 @@ def _dtype(
 
 def _unknown_calls(program: FlatProgram, kernels: Sequence[FusedKernel]) -> list[str]:
     """Return notes about custom calls whose arithmetic is unknown."""
-    counts: dict[str, int] = {}
-    for kernel in kernels:
-        for position in kernel.nodes:
-            node = program.nodes[position]
-            target = str(node.attributes.get("target", ""))
-            unknown = node.opcode == "custom_call" and node_kind(program, node) is OpKind.OTHER
-            if unknown and target and target not in MEMORY_NAMES:
-                counts[target] = counts.get(target, 0) + node.count
+    counts: Counter[str] = Counter()
+    for node in (program.nodes[position] for kernel in kernels for position in kernel.nodes):
+        target = str(node.attributes.get("target", ""))
+        unknown = node.opcode == "custom_call" and node_kind(program, node) is OpKind.OTHER
+        if unknown and target and target not in MEMORY_NAMES:
+            counts[target] += node.count
     return [
         f"custom call {target} ({count} ×) counts by its traffic alone: its arithmetic is unknown"
         for target, count in counts.items()

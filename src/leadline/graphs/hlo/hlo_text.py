@@ -1,11 +1,12 @@
 """Parse HLO text, as XLA dumps it and ``.as_text()`` of a compiled module writes it."""
 
+import math
 import re
 from collections.abc import Iterator
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
-from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, torch_dtype
+from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, numbers_in, torch_dtype
 
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _HEADER = re.compile(r"^\s*(?P<entry>ENTRY\s+)?%?(?P<name>[\w.\-]+)\s*(?:\(.*\)\s*->.*)?\{\s*(?:/.*)?$")
@@ -56,31 +57,18 @@ def parse_hlo(text: str, source_name: str) -> Module:
         missing = "ENTRY" if head else "HloModule"
         raise InvalidInput(f"{source_name} is not HLO text: it has no {missing} line; write it with compiled.as_text()")
     for computation in computations.values():
-        computation.parameters.sort(key=lambda parameter: _parameter_index(computation, parameter[0]))
-        computation.labels = tuple(_parameter_labels(computation))
-    devices = 1
-    for count in re.findall(r"(?:num_partitions|replica_count)=(\d+)", head):
-        devices *= int(count)
-    return Module(entry, computations, _aliases(head), "is_scheduled=true" in head, "hlo", devices)
-
-
-def _aliases(head: str) -> dict[int, int]:
-    start = head.find("input_output_alias={")
-    if start < 0:
-        return {}
-    return {int(result or 0): int(argument) for result, argument in _ALIAS.findall(head[start:])}
-
-
-def _parameter_index(computation: Computation, name: str) -> int:
-    return next(instruction.number("index", 0) for instruction in computation.instructions if instruction.name == name)
-
-
-def _parameter_labels(computation: Computation) -> Iterator[str]:
-    parameters = {
-        instruction.name: instruction for instruction in computation.instructions if instruction.opcode == "parameter"
-    }
-    for name, _ in computation.parameters:
-        yield parameters[name].scope
+        parameters = [line for line in computation.instructions if line.opcode == "parameter"]
+        parameters.sort(key=lambda line: line.number("index", 0))
+        computation.parameters = [
+            (line.name, line.results[0] if line.results else TensorSpec((), "token")) for line in parameters
+        ]
+        computation.labels = tuple(line.scope for line in parameters)
+    devices = math.prod(map(int, re.findall(r"(?:num_partitions|replica_count)=(\d+)", head)))
+    aliases = _ALIAS.findall(head.partition("input_output_alias={")[2])
+    return Module(
+        entry, computations, {int(result or 0): int(argument) for result, argument in aliases},
+        "is_scheduled=true" in head, "hlo", devices,
+    )  # fmt: skip
 
 
 def _read_line(line: str, computation: Computation, where: str) -> None:
@@ -97,58 +85,50 @@ def _read_line(line: str, computation: Computation, where: str) -> None:
     closing = _closing(line, opening)
     opcode = line[place:opening].strip().replace("-", "_")
     inside = line[opening + 1 : closing]
-    attributes = line[closing + 1 :]
+    text = line[closing + 1 :]
+    attributes, called = _attributes(text)
+    if near := tuple(index for index, layout in enumerate(_LAYOUT.findall(shape)) if _ON_CHIP.search(layout)):
+        attributes["near"] = near
+    operands: tuple[str, ...] = ()
+    if opcode in ("constant", "parameter"):
+        _add_literal(opcode, inside, attributes)
+    elif opcode != "iota":
+        operands = tuple(part.split()[-1].lstrip("%") for part in _split(inside) if part.strip())
     results = tuple(
         TensorSpec(tuple(int(size.lstrip("<=")) for size in dims.split(",") if size), torch_dtype(dtype, where))
         for dtype, dims in _SHAPE.findall(shape)
     )
-    instruction = _instruction(match["name"], opcode, inside, attributes, results, shape.startswith("("))
-    near = tuple(place for place, text in enumerate(_LAYOUT.findall(shape)) if _ON_CHIP.search(text))
-    if near:
-        instruction.attributes["near"] = near
-    if opcode == "parameter":
-        computation.parameters.append((instruction.name, results[0] if results else TensorSpec((), "token")))
+    scope = _SCOPE.search(text)
+    instruction = Instruction(
+        match["name"], opcode, operands, results, called, attributes,
+        scope[1].replace("\\'", "'") if scope else "", shape.startswith("("),
+    )  # fmt: skip
     computation.instructions.append(instruction)
-    if match["root"] or not computation.returned:
-        computation.returned = (instruction.name,) if match["root"] else ()
+    if match["root"]:
+        computation.returned = (instruction.name,)
 
 
-def _instruction(
-    name: str, opcode: str, inside: str, text: str, results: tuple[TensorSpec, ...], nested: bool
-) -> Instruction:
+def _attributes(text: str) -> tuple[dict[str, Attribute], tuple[str, ...]]:
+    """Return the attributes of a line, and the names of the computations that it runs."""
     attributes: dict[str, Attribute] = {}
     called: list[str] = []
-    for key, value in _pairs(text):
-        if key in ("calls", "to_apply", "condition", "body", "true_computation", "false_computation"):
-            called.insert(0, value.lstrip("%")) if key == "condition" else called.append(value.lstrip("%"))
+    for part in _split(text):
+        key, equals, value = part.strip().partition("=")
+        if key == "condition":
+            called.insert(0, value.lstrip("%"))
+        elif key in ("calls", "to_apply", "body", "true_computation", "false_computation"):
+            called.append(value.lstrip("%"))
         elif key in ("branch_computations", "called_computations"):
             called.extend(_NAME.findall(value))
-        else:
+        elif equals:
             _add_attribute(key, value, attributes)
-    if opcode in ("constant", "parameter"):
-        _add_literal(opcode, inside, attributes)
-        operands: tuple[str, ...] = ()
-    else:
-        operands = tuple(part.split()[-1].lstrip("%") for part in _split(inside) if part.strip())
-    if opcode == "iota":
-        operands = ()
-    scope = _SCOPE.search(text)
-    return Instruction(
-        name,
-        opcode,
-        operands,
-        results,
-        tuple(called),
-        attributes,
-        scope[1].replace("\\'", "'") if scope else "",
-        nested,
-    )
+    return attributes, tuple(called)
 
 
 def _add_attribute(key: str, value: str, attributes: dict[str, Attribute]) -> None:
     """Add one attribute under the name that both parsers share."""
     if key in _LISTS:
-        attributes[_LISTS[key]] = _numbers(value)
+        attributes[_LISTS[key]] = numbers_in(value)
     elif key in ("index", "feature_group_count", "batch_group_count"):
         attributes[key] = int(value)
     elif key in _WORDS:
@@ -173,8 +153,8 @@ def _add_window(value: str, attributes: dict[str, Attribute]) -> None:
 def _ranks(value: str) -> int:
     """Return the size of the first group: ``{{0,1},{2,3}}`` or ``[2,2]<=[4]``."""
     if value.startswith("["):
-        return _numbers(value.partition("]")[0])[-1]
-    return len(_numbers(value.lstrip("{").partition("}")[0]))
+        return numbers_in(value.partition("]")[0])[-1]
+    return len(numbers_in(value.lstrip("{").partition("}")[0]))
 
 
 def _add_literal(opcode: str, inside: str, attributes: dict[str, Attribute]) -> None:
@@ -185,17 +165,6 @@ def _add_literal(opcode: str, inside: str, attributes: dict[str, Attribute]) -> 
         attributes["value"] = int(word)
     elif word in ("true", "false"):
         attributes["value"] = int(word == "true")
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in re.findall(r"-?\d+", text))
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    for part in _split(text):
-        key, equals, value = part.strip().partition("=")
-        if equals:
-            yield key, value
 
 
 def _split(text: str) -> Iterator[str]:

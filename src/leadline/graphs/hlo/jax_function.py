@@ -3,7 +3,7 @@
 import json
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +15,20 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.units import KIB, format_bytes
 from leadline.core.workload import Workload
-from leadline.graphs.hlo.kernel_merge import FusionMode
 from leadline.graphs.hlo.read import traced_job
 
+SHARED_KIB = {
+    "6.0": (64, 48), "6.1": (96, 48), "7.0": (96, 96), "7.5": (64, 64), "8.0": (164, 163), "8.6": (100, 99),
+    "8.7": (164, 163), "8.9": (100, 99), "9.0": (228, 227), "10.0": (228, 227), "12.0": (100, 99),
+}  # fmt: skip
+"""Compute capability → KiB of shared memory of a multiprocessor, and of one block that opts in.
 
-@dataclass(frozen=True, slots=True)
-class _Architecture:
-    """Shared memory of a multiprocessor, the same for all devices of a compute capability."""
-
-    shared_bytes: int
-    shared_optin_bytes: int
-
-
-ARCHITECTURES = {
-    "6.0": _Architecture(64 * KIB, 48 * KIB),
-    "6.1": _Architecture(96 * KIB, 48 * KIB),
-    "7.0": _Architecture(96 * KIB, 96 * KIB),
-    "7.5": _Architecture(64 * KIB, 64 * KIB),
-    "8.0": _Architecture(164 * KIB, 163 * KIB),
-    "8.6": _Architecture(100 * KIB, 99 * KIB),
-    "8.7": _Architecture(164 * KIB, 163 * KIB),
-    "8.9": _Architecture(100 * KIB, 99 * KIB),
-    "9.0": _Architecture(228 * KIB, 227 * KIB),
-    "10.0": _Architecture(228 * KIB, 227 * KIB),
-    "12.0": _Architecture(100 * KIB, 99 * KIB),
-}
-"""Shared memory by compute capability (CUDA C++ Programming Guide, technical specifications)."""
+From the CUDA C++ Programming Guide, technical specifications.
+"""
 
 TPUS = {
-    "Cloud TPU v4": "v4:2x2x1",
-    "Cloud TPU v5e": "v5e:2x2",
-    "Cloud TPU v5p": "v5p:2x2x1",
-    "Cloud TPU v6e": "v6e:2x2",
-}
+    "Cloud TPU v4": "v4:2x2x1", "Cloud TPU v5e": "v5e:2x2", "Cloud TPU v5p": "v5p:2x2x1", "Cloud TPU v6e": "v6e:2x2",
+}  # fmt: skip
 """The smallest topology that XLA knows of each TPU. XLA compiles for one of its chips."""
 
 _TARGET_CONFIG = """gpu_device_info {{
@@ -90,26 +71,23 @@ def topology_arguments(device: Device) -> dict[str, str]:
             f"XLA cannot compile for {device.name} without the device, only for GPUs of NVIDIA and TPUs; "
             "leave --compile out, or the device out of --on"
         )
-    return {
-        "platform": "cuda",
-        "topology_name": device.name,
-        "target_config": _topology_text(device),
-        "topology": "1x1x1",
-    }
+    topology = {"topology_name": device.name, "topology": "1x1x1"}
+    return {"platform": "cuda", **topology, "target_config": _topology_text(device)}
 
 
 def _topology_text(device: Device) -> str:
-    architecture = ARCHITECTURES.get(device.compute_capability or "")
-    if architecture is None or device.compute_capability is None:
-        supported = ", ".join(ARCHITECTURES)
+    capability = device.compute_capability or ""
+    if capability not in SHARED_KIB:
         raise InvalidInput(
             f"{device.name} has compute capability {device.compute_capability}, but XLA targets are only known for "
-            f"{supported}: leave --compile out"
+            f"{', '.join(SHARED_KIB)}: leave --compile out"
         )
+    shared_kib, optin_kib = SHARED_KIB[capability]
+    clock_hz = _clock_hz(device)
     figures = {
         "compute_units": device.compute_units, "lanes_per_unit": device.lanes_per_unit, "l2_bytes": device.l2_bytes,
         "memory_bytes_per_s": device.memory_bytes_per_s, "memory_bytes": device.memory_bytes,
-        "boost_hz": _clock_hz(device),
+        "boost_hz": clock_hz,
     }  # fmt: skip
     missing = [name for name, value in figures.items() if not value]
     if missing:
@@ -117,11 +95,11 @@ def _topology_text(device: Device) -> str:
             f"{device.name} has no {', '.join(missing)} in the catalog, which XLA needs to compile for it: "
             "add it to your own device file, or leave --compile out"
         )
-    major, _, minor = device.compute_capability.partition(".")
+    major, _, minor = capability.partition(".")
     return _TARGET_CONFIG.format(
-        shared=architecture.shared_bytes, optin=architecture.shared_optin_bytes, threads=device.threads_per_unit,
+        shared=shared_kib * KIB, optin=optin_kib * KIB, threads=device.threads_per_unit,
         cores=device.compute_units, lanes=device.lanes_per_unit, bandwidth=int(device.memory_bytes_per_s or 0),
-        l2=device.l2_bytes, clock=(_clock_hz(device) or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,
+        l2=device.l2_bytes, clock=(clock_hz or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,
         name=device.name,
     )  # fmt: skip
 
@@ -130,9 +108,8 @@ def _clock_hz(device: Device) -> float | None:
     """Return the boost clock, or else the clock at which all lanes reach the float32 peak."""
     lanes = (device.compute_units or 0) * (device.lanes_per_unit or 0)
     peak = device.peak_flops_per_s.get("float32")
-    if device.boost_hz or not lanes or not peak:
-        return device.boost_hz
-    return peak / (2 * lanes)
+    # A lane multiplies and adds in one cycle.
+    return device.boost_hz or (peak / (2 * lanes) if lanes and peak else None)
 
 
 TIMEOUT_S = 600.0
@@ -142,12 +119,7 @@ WORKER = Path(__file__).parent / "worker" / "run.py"
 
 
 def lower_function(
-    workload: Workload,
-    *,
-    runner: ProcessRunner,
-    device_type: str = "cuda",
-    python: str | None = None,
-    form: FusionMode = FusionMode.FUSED,
+    workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda", python: str | None = None
 ) -> TracedJob:
     """Return the step of the JAX function ``file.py:function``, lowered from shapes alone.
 
@@ -164,8 +136,7 @@ def lower_function(
         InvalidInput: The file is missing, or the step does not train although the workload does.
         Untraceable: The function cannot be called or lowered. Carries the user's line.
     """
-    answer = _run_worker(workload, {}, runner, python)
-    return _read_job(workload, answer, device_type, form)
+    return _read_job(workload, _run_worker(workload, {}, runner, python), device_type)
 
 
 def compile_function(
@@ -181,7 +152,7 @@ def compile_function(
         Untraceable: The function cannot be lowered, or the compiler is not installed.
     """
     answer = _run_worker(workload, topology_arguments(device), runner, python)
-    job = _read_job(workload, answer, "cuda", FusionMode.FUSED)
+    job = _read_job(workload, answer, "cuda")
     memory = answer.get("memory") or {}
     notes = [f"compiled by XLA for {device.name} (jax {answer['jax']}), without autotuning"]
     step = job.step
@@ -194,8 +165,8 @@ def compile_function(
     return replace(job, step=step, notes=(*job.notes, *notes))
 
 
-def _read_job(workload: Workload, answer: dict[str, Any], device_type: str, form: FusionMode) -> TracedJob:
-    job = traced_job(answer["text"], workload, device_type=device_type, form=form)
+def _read_job(workload: Workload, answer: dict[str, Any], device_type: str) -> TracedJob:
+    job = traced_job(answer["text"], workload, device_type=device_type)
     batch = workload.batch or job.loop.batch
     return replace(job, loop=LoopFacts(batch=batch), notes=(*job.notes, *answer["notes"]))
 
@@ -219,9 +190,8 @@ def _run_worker(
         }
         request_file.write_text(json.dumps(request), encoding="utf-8")
         environment = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        completed = runner(
-            [python or sys.executable, str(WORKER), str(request_file)], env=environment, timeout_s=TIMEOUT_S
-        )
+        command = [python or sys.executable, str(WORKER), str(request_file)]
+        completed = runner(command, env=environment, timeout_s=TIMEOUT_S)
         if not answer_file.is_file():
             raise Untraceable(_exit_reason(completed))
         answer: dict[str, Any] = msgspec.json.decode(answer_file.read_bytes())

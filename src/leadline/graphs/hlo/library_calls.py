@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leadline.core.graph import OpKind, TensorSpec
-from leadline.graphs.hlo.flatten import HloNode
+from leadline.graphs.hlo.flatten import FlatProgram, HloNode
 from leadline.graphs.hlo.module import element_count, size_bytes
+
+Dims = dict[str, int]
+Specs = Sequence[TensorSpec]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +21,13 @@ class LibraryCall:
 
     kind: OpKind
     flops: float
-    dims: dict[str, int] = field(default_factory=dict)
+    dims: Dims = field(default_factory=dict)
     workspace_bytes: float = 0.0
 
 
-def library_call(node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> LibraryCall | None:
+def library_call(program: FlatProgram, node: HloNode) -> LibraryCall | None:
     """Return the arithmetic of a custom call, or ``None`` if its name does not tell."""
+    inputs, outputs = program.operands(node), program.results(node)
     target = str(node.attributes.get("target", ""))
     if "fmha" in target or "flash" in target:
         return _attention(target, node, inputs, outputs)
@@ -38,16 +42,12 @@ def library_call(node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[
     return None
 
 
-def _config(node: HloNode) -> dict[str, Any]:
-    """Return the compiler's configuration of a call, or {} if there is none."""
-    text = str(node.attributes.get("config", ""))
-    if not text.startswith("{"):
-        return {}
+def _config_entry(node: HloNode, name: str) -> Any:  # noqa: ANN401 - the configuration has any type
+    """Return the first entry of that name in the compiler's configuration of a call, or {}."""
     try:
-        config = json.loads(text)
+        return _find_entry(json.loads(str(node.attributes.get("config", ""))), name) or {}
     except json.JSONDecodeError:  # not every backend writes JSON there
         return {}
-    return config if isinstance(config, dict) else {}
 
 
 def _find_entry(tree: object, name: str) -> Any:  # noqa: ANN401 - the configuration has any type
@@ -61,56 +61,75 @@ def _find_entry(tree: object, name: str) -> Any:  # noqa: ANN401 - the configura
     return None
 
 
-def _workspace_bytes(outputs: Sequence[TensorSpec]) -> float:
+def _workspace_bytes(outputs: Specs) -> float:
     """Return the bytes of raw results after the first: a library's workspace."""
     return float(sum(size_bytes(spec) for spec in outputs[1:] if spec.dtype == "int8"))
 
 
-def _gemm(node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> LibraryCall | None:
+def matrix_dims(left: TensorSpec, right: TensorSpec, contracted: Sequence[int], batch: Sequence[int]) -> Dims:
+    """Return ``b, m, n, k`` of a product: batch, free on the left, free on the right, contracted."""
+    b = math.prod(left.shape[axis] for axis in batch)
+    k = math.prod(left.shape[axis] for axis in contracted)
+    m, n = (element_count(side) // max(1, b * k) for side in (left, right))
+    return {"b": b, "m": m, "n": n, "k": k}
+
+
+def matrix_flops(dims: Dims) -> float:
+    """Return the operations of a product of matrices."""
+    return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
+
+
+def _gemm(node: HloNode, inputs: Specs, outputs: Specs) -> LibraryCall | None:
     if len(inputs) < 2 or not outputs:
         return None
-    numbers = _find_entry(_config(node), "dot_dimension_numbers") or {}
-    left, right = inputs[0].shape, inputs[1].shape
-    contracted = [int(axis) for axis in numbers.get("lhs_contracting_dimensions", [len(left) - 1])]
+    numbers = _config_entry(node, "dot_dimension_numbers")
+    contracted = [int(axis) for axis in numbers.get("lhs_contracting_dimensions", [-1])]
     batch = [int(axis) for axis in numbers.get("lhs_batch_dimensions", [])]
-    b = math.prod(left[axis] for axis in batch)
-    k = math.prod(left[axis] for axis in contracted)
-    m, n = math.prod(left) // max(1, b * k), math.prod(right) // max(1, b * k)
-    return LibraryCall(OpKind.GEMM, 2.0 * b * m * n * k, {"b": b, "m": m, "n": n, "k": k}, _workspace_bytes(outputs))
+    dims = matrix_dims(inputs[0], inputs[1], contracted, batch)
+    return LibraryCall(OpKind.GEMM, matrix_flops(dims), dims, _workspace_bytes(outputs))
 
 
-def _convolution(
-    target: str, node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> LibraryCall | None:
-    """Return the sizes of the forward convolution, whose arithmetic both its gradients share."""
-    if len(inputs) < 2 or not outputs:
-        return None
-    source, weight, result = inputs[0], inputs[1], outputs[0]
-    if "BackwardInput" in target:
-        source, weight, result = outputs[0], inputs[1], inputs[0]
-    elif "BackwardFilter" in target:
-        source, weight, result = inputs[0], outputs[0], inputs[1]
+def layout(node: HloNode) -> tuple[str, str, str]:
+    """Return the labels of a convolution's dimensions: source, weight, result."""
     lhs, _, kernel_and_output = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
     rhs, _, out = kernel_and_output.partition("->")
-    taps = [weight.shape[rhs.index(sign)] for sign in sorted(filter(str.isdigit, rhs))]
-    positions = [result.shape[out.index(sign)] for sign in sorted(filter(str.isdigit, out))]
-    channels = weight.shape[rhs.index("o")]
-    dims = {
+    return lhs, rhs, out
+
+
+def spatial(spec: TensorSpec, labels: str) -> list[int]:
+    """Return the spatial sizes of a tensor in the order of their labels."""
+    return [spec.shape[labels.index(sign)] for sign in sorted(filter(str.isdigit, labels))]
+
+
+def convolution_dims(node: HloNode, source: TensorSpec, weight: TensorSpec, result: TensorSpec) -> Dims:
+    """Return the sizes of a convolution, as ``Op.dims`` documents them."""
+    lhs, rhs, out = layout(node)
+    taps, positions = spatial(weight, rhs), spatial(result, out)
+    return {
         "n": source.shape[lhs.index("b")], "c": source.shape[lhs.index("f")], "k": result.shape[out.index("f")],
         "h": math.prod(positions[:-1]), "w": positions[-1] if positions else 1, "r": math.prod(taps[:-1]),
         "s": taps[-1] if taps else 1, "groups": node.number("feature_group_count"),
         "stride": (node.numbers("stride") or (1,))[0], "dilation": (node.numbers("rhs_dilate") or (1,))[0],
     }  # fmt: skip
-    flops = 2.0 * element_count(result) * element_count(weight) / max(1, channels)
+
+
+def _convolution(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> LibraryCall | None:
+    """Return the sizes of the forward convolution, whose arithmetic both its gradients share."""
+    if len(inputs) < 2 or not outputs:
+        return None
+    source, weight, result = inputs[0], inputs[1], outputs[0]
+    if "BackwardInput" in target:
+        source, result = result, source
+    elif "BackwardFilter" in target:
+        weight, result = result, weight
+    flops = 2.0 * element_count(result) * element_count(weight) / max(1, weight.shape[layout(node)[1].index("o")])
+    dims = convolution_dims(node, source, weight, result)
     return LibraryCall(OpKind.CONV, flops, dims, _workspace_bytes(outputs))
 
 
-def _attention(
-    target: str, node: HloNode, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> LibraryCall | None:
+def _attention(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> LibraryCall | None:
     """Return 4·b·h·q·kv·d operations forward and 10 backward, and half of them under a causal mask."""
-    config = _config(node)
-    scores = _find_entry(config, "intermediate_tensor_shape") or {}
+    scores = _config_entry(node, "intermediate_tensor_shape")
     sizes = [int(size) for size in scores.get("dimensions", [])]
     if len(sizes) != 4 and len(inputs) > 1 and len(inputs[0].shape) == 4 and len(inputs[1].shape) == 4:
         sizes = [*inputs[0].shape[:2], inputs[0].shape[2], inputs[1].shape[2]]

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from leadline.core.graph import Stage, StorageCategory, StorageEvent
 from leadline.graphs.hlo.costs import ALIASES
 from leadline.graphs.hlo.flatten import FlatProgram
-from leadline.graphs.hlo.kernel_merge import FusedKernel
-from leadline.graphs.hlo.module import element_count, size_bytes
+from leadline.graphs.hlo.fusion import FusedKernel
 from leadline.graphs.hlo.stages import reaching_products, updated_arguments
 
 _MEMBER = re.compile(r"\['|\.\w")
@@ -21,17 +20,8 @@ SCALING = frozenset({"subtract", "multiply", "divide", "add", "negate"})
 """Opcodes that scale or shift an input by constants."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentRoles:
-    """Category of each argument's memory, and count and bytes of the weights."""
-
-    categories: dict[int, StorageCategory] = field(default_factory=dict)
-    parameters: int = 0
-    parameter_bytes: int = 0
-
-
-def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> ArgumentRoles:
-    """Return the role of each argument.
+def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> tuple[dict[int, StorageCategory], list[int]]:
+    """Return the category of each argument's memory, and the weights: such arguments and literals.
 
     The roles are inferred from the dataflow, as the text does not name them. Floating-point arguments are weights if
     the text calls them members of a collection (``params['w']``). Without such names they are weights unless they are
@@ -42,9 +32,8 @@ def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> ArgumentRol
     model_inputs = _model_inputs(program)
     leading = reaching_products(program)
     trains = Stage.OPTIMIZER in stages
-    members = {
-        value for value, label in zip(program.arguments, program.labels, strict=False) if _MEMBER.search(label)
-    }  # fmt: skip
+    labels = zip(program.arguments, program.labels, strict=False)
+    members = {value for value, label in labels if _MEMBER.search(label)}
     categories: dict[int, StorageCategory] = {}
     for value in program.arguments:
         spec = program.values[value]
@@ -57,20 +46,10 @@ def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> ArgumentRol
         else:
             categories[value] = StorageCategory.PARAMETER
     weights = [weight for weight, category in categories.items() if category is StorageCategory.PARAMETER]
-    weights += [
-        node.outputs[0] for node in program.nodes
-        if node.opcode == "constant" and "value" not in node.attributes and _is_matrix(program, node.outputs[0])
-    ]  # fmt: skip
-    return ArgumentRoles(
-        categories,
-        sum(element_count(program.values[weight]) for weight in weights),
-        sum(size_bytes(program.values[weight]) for weight in weights),
-    )
-
-
-def _is_matrix(program: FlatProgram, value: int) -> bool:
-    spec = program.values[value]
-    return len(spec.shape) > 1 and "float" in spec.dtype
+    literals = [node.outputs[0] for node in program.nodes if node.is_tensor_literal]
+    specs = program.values
+    weights += [value for value in literals if len(specs[value].shape) > 1 and "float" in specs[value].dtype]
+    return categories, weights
 
 
 def _model_inputs(program: FlatProgram) -> set[int]:
@@ -80,12 +59,9 @@ def _model_inputs(program: FlatProgram) -> set[int]:
     for node in program.nodes:
         if node.opcode in ("dot", "convolution") and node.inputs[0] in origin:
             arguments.add(origin[node.inputs[0]])
-        if not node.outputs:
-            continue
-        traced = [origin[value] for value in node.inputs if value in origin]
+        traced = [value for value in node.inputs if value in origin]
         prepares = node.opcode in SCALING and len(traced) == 1 and _with_constant(program, node.inputs)
-        plain = node.opcode in RESHAPING or prepares
-        if plain and traced and node.inputs[0] in origin:
+        if (node.opcode in RESHAPING or prepares) and node.outputs and traced and node.inputs[0] in origin:
             origin[node.outputs[0]] = origin[node.inputs[0]]
     return arguments
 
@@ -106,7 +82,10 @@ IN_PLACE = frozenset({"dynamic_update_slice", "scatter"})
 
 
 def storage_events(
-    program: FlatProgram, kernels: Sequence[FusedKernel], stages: Sequence[Stage], roles: ArgumentRoles
+    program: FlatProgram,
+    kernels: Sequence[FusedKernel],
+    stages: Sequence[Stage],
+    categories: dict[int, StorageCategory],
 ) -> Iterator[StorageEvent]:
     """Yield the storage events of the kernels in order.
 
@@ -114,87 +93,75 @@ def storage_events(
     loop passes on is held until its last reader after the loop. Within the loop, the values of one trip are held. A
     compiler that orders kernels by memory, or recomputes values, holds less.
     """
-    use = _StorageUse(program, list(kernels))
-    use.find_storages()
-    held_sizes: dict[int, int] = {}
+    use = _StorageUse(program, kernels, stages)
     for value in program.arguments:
-        yield from _allocate(use, value, 0, roles.categories.get(value, StorageCategory.INPUT), held_sizes)
+        yield from use.allocate(value, 0, categories.get(value, StorageCategory.INPUT))
     for value in use.constants():
-        yield from _allocate(use, value, 0, StorageCategory.PARAMETER, held_sizes)
+        yield from use.allocate(value, 0, StorageCategory.PARAMETER)
     for position, kernel in enumerate(kernels):
         for value in kernel.writes:
-            storage = use.storage[value]
-            if storage not in held_sizes:
-                yield from _allocate(use, value, position, _category(use, kernel, stages, storage), held_sizes)
+            yield from use.allocate(value, position, use.category(kernel, use.storage[value]))
         for storage in sorted(use.ending.get(position, ())):
-            if storage in held_sizes:
-                yield StorageEvent(position + 1, storage, -held_sizes.pop(storage), use.categories[storage])
-
-
-def _allocate(
-    use: "_StorageUse", value: int, position: int, category: StorageCategory, held_sizes: dict[int, int]
-) -> Iterator[StorageEvent]:
-    storage = use.storage[value]
-    size = use.sizes[storage]
-    if size and storage not in held_sizes:
-        held_sizes[storage] = size
-        use.categories[storage] = category
-        yield StorageEvent(position, storage, size, category)
-
-
-def _category(use: "_StorageUse", kernel: FusedKernel, stages: Sequence[Stage], storage: int) -> StorageCategory:
-    """Return activation for values of forward that are read later, and gradient for those of backward."""
-    made_in = stages[kernel.nodes[-1]]
-    last = use.last.get(storage)
-    if last is None:
-        return StorageCategory.OTHER
-    last_read_in = stages[use.kernels[min(last, len(use.kernels) - 1)].nodes[-1]]
-    if made_in is Stage.FORWARD:
-        return StorageCategory.ACTIVATION
-    if made_in is Stage.BACKWARD and last_read_in is Stage.OPTIMIZER:
-        return StorageCategory.GRADIENT
-    return StorageCategory.TEMPORARY
+            if storage in use.held:
+                size, category = use.held.pop(storage)
+                yield StorageEvent(position + 1, storage, -size, category)
 
 
 @dataclass(slots=True)
 class _StorageUse:
-    """Storage of each value, and the last kernel that reads it."""
+    """Storage of each value, the last kernel that reads it, and what is held."""
 
     program: FlatProgram
-    kernels: list[FusedKernel]
-    storage: list[int] = field(default_factory=list)
+    kernels: Sequence[FusedKernel]
+    stages: Sequence[Stage]
+    storage: list[int] = field(init=False)
     sizes: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
     ending: dict[int, list[int]] = field(default_factory=dict)
-    categories: dict[int, StorageCategory] = field(default_factory=dict)
+    held: dict[int, tuple[int, StorageCategory]] = field(default_factory=dict)
 
-    def find_storages(self) -> None:
-        """Assign storages and find the last use of each."""
+    def __post_init__(self) -> None:
         self.storage = self._storages()
         for value, storage in enumerate(self.storage):
-            size = size_bytes(self.program.values[value])
-            self.sizes[storage] = max(size, self.sizes.get(storage, 0))
+            self.sizes[storage] = max(self.program.size_bytes(value), self.sizes.get(storage, 0))
         for position, kernel in enumerate(self.kernels):
             for value in (*kernel.writes, *kernel.reads):
                 self.last[self.storage[value]] = position
         self._extend_over_loops()
-        permanent = {
-            self.storage[value] for value in (*self.program.outputs, *self.program.arguments, *self.constants())
-        }
-        for storage in permanent:
-            self.last.pop(storage, None)
+        for value in (*self.program.outputs, *self.program.arguments, *self.constants()):
+            self.last.pop(self.storage[value], None)
         for storage, position in self.last.items():
             self.ending.setdefault(position, []).append(storage)
 
+    def allocate(self, value: int, position: int, category: StorageCategory) -> Iterator[StorageEvent]:
+        """Yield the allocation of a value's storage, unless it is held already."""
+        storage = self.storage[value]
+        size = self.sizes[storage]
+        if size and storage not in self.held:
+            self.held[storage] = size, category
+            yield StorageEvent(position, storage, size, category)
+
+    def category(self, kernel: FusedKernel, storage: int) -> StorageCategory:
+        """Return activation for values of forward that are read later, and gradient for those of backward."""
+        last = self.last.get(storage)
+        if last is None:
+            return StorageCategory.OTHER
+        made_in, last_read_in = (self.stages[end.nodes[-1]] for end in (kernel, self.kernels[last]))
+        if made_in is Stage.FORWARD:
+            return StorageCategory.ACTIVATION
+        if made_in is Stage.BACKWARD and last_read_in is Stage.OPTIMIZER:
+            return StorageCategory.GRADIENT
+        return StorageCategory.TEMPORARY
+
     def constants(self) -> list[int]:
         """Return the tensor literals."""
-        literals = (node for node in self.program.nodes if node.opcode == "constant" and "value" not in node.attributes)
-        return [node.outputs[0] for node in literals if self.program.values[node.outputs[0]].shape]
+        literals = (node.outputs[0] for node in self.program.nodes if node.is_tensor_literal)
+        return [value for value in literals if self.program.values[value].shape]
 
     def _storages(self) -> list[int]:
         """Return the storage of each value. Aliases, in-place updates and donated arguments share one."""
         storage = list(range(len(self.program.values)))
-        donated = self._donated()
+        donated = {result: argument for argument, result in self.program.donated() if self.program.makers[result] >= 0}
         for node in self.program.nodes:
             if not node.outputs:
                 continue
@@ -202,26 +169,15 @@ class _StorageUse:
             if node.opcode in ALIASES:
                 storage[node.outputs[0]] = storage[node.inputs[0]]
             elif opcode in IN_PLACE:
-                operands = [
-                    operand
-                    for operand in node.inputs
-                    if self.program.values[operand] == self.program.values[node.outputs[0]]
-                ]
-                if operands:
-                    storage[node.outputs[0]] = storage[operands[0]]
+                specs = self.program.values
+                for operand in node.inputs:
+                    if specs[operand] == specs[node.outputs[0]]:
+                        storage[node.outputs[0]] = storage[operand]
+                        break
             elif node.outputs[0] in donated:
                 for value in node.outputs:
                     storage[value] = donated.get(value, value)
         return storage
-
-    def _donated(self) -> dict[int, int]:
-        """Return the argument whose memory each result takes."""
-        return {
-            self.program.outputs[result]: self.program.arguments[argument]
-            for result, argument in self.program.aliases.items()
-            if result < len(self.program.outputs) and argument < len(self.program.arguments)
-            and self.program.makers[self.program.outputs[result]] >= 0
-        }  # fmt: skip
 
     def _extend_over_loops(self) -> None:
         """Hold values from outside a loop until the loop ends, as the next trip reads them again."""

@@ -1,6 +1,7 @@
 """A parsed module: computations of instructions, with HLO's names for either text format."""
 
 import math
+import re
 from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput
@@ -48,7 +49,6 @@ class Instruction(WithAttributes):
         called: Names of the computations it runs. A ``while`` has its condition before its body.
         attributes: Other properties that decide its size, normalized by the parsers.
         scope: Place in the user's program, such as ``jit(step)/transpose(jvp(Block_0))/mul``, or "" if unknown.
-        origin: Place in the user's own code, outside of installed packages, or "" if unknown.
     """
 
     name: str
@@ -59,7 +59,6 @@ class Instruction(WithAttributes):
     attributes: dict[str, Attribute] = field(default_factory=dict)
     scope: str = ""
     nested: bool = False
-    origin: str = ""
 
 
 @dataclass(slots=True)
@@ -110,6 +109,11 @@ def torch_dtype(word: str, where: str) -> str:
     if folded.startswith(("f8", "f4", "f6")):
         return "float8_e4m3fn"
     raise InvalidInput(f"{where}: the element type {word!r} is unknown: write the module with standard types")
+
+
+def numbers_in(text: str) -> tuple[int, ...]:
+    """Return the whole numbers in a text."""
+    return tuple(int(word) for word in re.findall(r"-?\d+", text))
 
 
 def element_count(spec: TensorSpec) -> int:

@@ -8,7 +8,6 @@ from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, StorageCatego
 from leadline.core.workload import Phase, Workload
 from leadline.graphs.hlo.graph import build_op_graph
 from leadline.graphs.hlo.hlo_text import parse_hlo
-from leadline.graphs.hlo.kernel_merge import FusionMode
 from leadline.graphs.hlo.module import Module
 from leadline.graphs.hlo.stablehlo_text import parse_stablehlo
 
@@ -38,18 +37,7 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     return traced_job(text, workload, device_type=device_type)
 
 
-def parse_module(text: str, source_name: str) -> Module:
-    """Return the module in a text of either language.
-
-    Raises:
-        InvalidInput: It is neither.
-    """
-    if "HloModule" in text[:4096]:
-        return parse_hlo(text, source_name)
-    return parse_stablehlo(text, source_name)
-
-
-def traced_job(text: str, workload: Workload, *, device_type: str, form: FusionMode = FusionMode.FUSED) -> TracedJob:
+def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
     """Return the job of a module's text.
 
     The batch is inferred from the inputs if the workload has a number of samples. A module by itself loads no data.
@@ -58,26 +46,26 @@ def traced_job(text: str, workload: Workload, *, device_type: str, form: FusionM
         InvalidInput: The text is no module, or does not train although the workload does.
     """
     source_name = workload.model.reference
-    module = parse_module(text, source_name)
-    graph, notes = build_op_graph(module, source_name, form=form, device_type=device_type)
+    module = (parse_hlo if "HloModule" in text[:4096] else parse_stablehlo)(text, source_name)
+    graph, notes = build_op_graph(module, source_name, device_type=device_type)
     if workload.phase is Phase.TRAINING and not _trains(graph, module):
         raise InvalidInput(
             f"{source_name} returns none of its arguments updated, so it trains nothing: add --phase inference, "
             "or save a step that returns the new weights"
         )
-    all_notes = list(notes)
     if not module.is_scheduled:
-        all_notes.append(FUSED_NOTE)
+        notes += (FUSED_NOTE,)
     is_partitioned = module.is_scheduled or any(op.kind is OpKind.COMMUNICATION for op in graph.ops)
     if module.devices > 1 and not is_partitioned:
-        all_notes.append(
+        note = (
             f"the module is for {module.devices} devices and not partitioned: its sizes are those of all devices; "
             "save the compiled module, compiled.as_text(), for one device's part"
         )
+        notes += (note,)
     elif module.devices > 1 and workload.gpus != module.devices:
-        all_notes.append(f"the module is one device's part of {module.devices}: give --gpus {module.devices}")
-    batch = infer_batch(module, graph) if workload.dataset.samples else None
-    return TracedJob(graph, LoopFacts(batch=batch), notes=tuple(all_notes))
+        notes += (f"the module is one device's part of {module.devices}: give --gpus {module.devices}",)
+    batch = _infer_batch(module, graph) if workload.dataset.samples else None
+    return TracedJob(graph, LoopFacts(batch=batch), notes=notes)
 
 
 def _trains(graph: OpGraph, module: Module) -> bool:
@@ -85,7 +73,7 @@ def _trains(graph: OpGraph, module: Module) -> bool:
     return bool(module.aliases) or Stage.BACKWARD in stages or Stage.OPTIMIZER in stages
 
 
-def infer_batch(module: Module, graph: OpGraph) -> int | None:
+def _infer_batch(module: Module, graph: OpGraph) -> int | None:
     """Return the leading dimension that all inputs share, or ``None`` if they share none."""
     specs = [spec for _, spec in module.computations[module.entry].parameters]
     allocations = [event for event in graph.events if event.op == 0 and event.size_bytes > 0][: len(specs)]

@@ -2,7 +2,7 @@
 
 import re
 
-from leadline.graphs.hlo.module import Attribute
+from leadline.graphs.hlo.module import Attribute, numbers_in
 
 _DOT = {
     "lhs_contracting": r"lhs_contracting_dimensions = \[([^\]]*)\]",
@@ -34,7 +34,7 @@ def read_attributes(opcode: str, name: str, line: str) -> dict[str, Attribute]:
         _add_convolution(line, attributes)
     elif opcode in ("reduce", "broadcast", "transpose", "concatenate", "reverse"):
         dims = re.search(r"(?:dimensions|dims|broadcast_dimensions|permutation) = (?:array<i64:?)?\[?([\d, ]*)", line)
-        attributes["dimensions"] = _numbers(dims[1]) if dims else ()
+        attributes["dimensions"] = numbers_in(dims[1]) if dims else ()
     elif opcode == "constant":
         literal = _LITERAL.search(line)
         if literal:
@@ -56,10 +56,10 @@ def _add_dot(name: str, line: str, attributes: dict[str, Attribute]) -> None:
         return
     for key, pattern in _PRETTY_DOT.items():
         if pair := re.search(pattern, line):
-            attributes[f"lhs_{key}"], attributes[f"rhs_{key}"] = _numbers(pair[1]), _numbers(pair[2])
+            attributes[f"lhs_{key}"], attributes[f"rhs_{key}"] = numbers_in(pair[1]), numbers_in(pair[2])
     for key, pattern in _DOT.items():
         if match := re.search(pattern, line):
-            attributes[key] = _numbers(match[1])
+            attributes[key] = numbers_in(match[1])
 
 
 def _add_convolution(line: str, attributes: dict[str, Attribute]) -> None:
@@ -69,14 +69,10 @@ def _add_convolution(line: str, attributes: dict[str, Attribute]) -> None:
         attributes["labels"] = f"{lhs}_{rhs}->{out}"
     for key, pattern in {"stride": "stride", "lhs_dilate": "lhs_dilate", "rhs_dilate": "rhs_dilate"}.items():
         if match := re.search(rf"[{{ ,]{pattern} = \[([^\]]*)\]", line):
-            attributes[key] = _numbers(match[1])
+            attributes[key] = numbers_in(match[1])
     for key, pattern in _WINDOW.items():
         if match := re.search(rf"{pattern} = (?:array<i64:?|dense<\[?)([\d, ]*)", line):
-            attributes[key] = _numbers(match[1])
+            attributes[key] = numbers_in(match[1])
     for key in ("feature_group_count", "batch_group_count"):
         if match := re.search(rf"{key} = (\d+)", line):
             attributes[key] = int(match[1])
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(word) for word in re.findall(r"-?\d+", text))

@@ -1,5 +1,6 @@
 """Parse StableHLO text (MLIR), in the pretty form that JAX and other frameworks print, and in the generic form."""
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -18,10 +19,7 @@ _OP = re.compile(
 _SYMBOL = re.compile(r'@"?([\w$.\-]+)"?')
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return", "sdy.return")
-_TARGET = re.compile(r"tf\.aliasing_output = (\d+)")
-
-INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3", "leadline/graphs/hlo/worker/", "<frozen ")
-"""Parts of a path that show that code is not the user's own."""
+_ALIASING = re.compile(r"tf\.aliasing_output = (\d+)")
 
 OPCODES = {
     "dot_general": "dot", "broadcast_in_dim": "broadcast", "func.call": "call", "case": "conditional",
@@ -39,7 +37,6 @@ class _LineReader:
     lines: list[str]
     source_name: str
     scopes: dict[str, str]
-    origins: dict[str, str] = field(default_factory=dict)
     computations: dict[str, Computation] = field(default_factory=dict)
     aliases: dict[int, int] = field(default_factory=dict)
     position: int = 0
@@ -57,17 +54,11 @@ def parse_stablehlo(text: str, source_name: str) -> Module:
     """
     lines = text.splitlines()
     texts = {match[1]: match[2] for line in lines if line.startswith("#loc") and (match := _ALIAS.match(line))}
-    scopes = {name: _scope_of(text, texts) for name, text in texts.items()}
-    origins: dict[str, str] = {}
-    for name in texts:
-        _origin_of(name, texts, origins)
-    reader = _LineReader(lines, source_name, scopes, origins)
+    reader = _LineReader(lines, source_name, {name: _scope_of(text, texts) for name, text in texts.items()})
     while reader.position < len(lines):
         line = lines[reader.position].strip()
-        if line.startswith("func.func"):
+        if line.startswith(("func.func", '"func.func"')):
             _function(reader, line)
-        elif line.startswith('"func.func"'):
-            _generic_function(reader, line)
         else:
             reader.position += 1
     if not reader.computations:
@@ -75,73 +66,50 @@ def parse_stablehlo(text: str, source_name: str) -> Module:
             f"{source_name} is not StableHLO text: it has no func.func; write it with jax.jit(f).lower(…).as_text()"
         )
     entry = "main" if "main" in reader.computations else next(iter(reader.computations))
-    devices = 1
-    for count in re.findall(
-        r"num_(?:partitions|replicas) = (\d+)", next(text_line for text_line in lines if "module" in text_line)
-    ):
-        devices *= int(count)
-    return Module(entry, reader.computations, reader.aliases, devices=devices)
+    counts = re.findall(r"num_(?:partitions|replicas) = (\d+)", next(line for line in lines if "module" in line))
+    return Module(entry, reader.computations, reader.aliases, devices=math.prod(map(int, counts)))
 
 
 def _scope_of(text: str, texts: dict[str, str], depth: int = 0) -> str:
     """Return the scope that a location names, or "" for a place in a file."""
-    quoted = _QUOTED.match(text)
-    if quoted:
-        position = text[quoted.end() :]
-        if re.match(r":\d+:\d+", position):
-            return ""
-        return quoted[0][1:-1].rstrip(":")
+    scope = _quoted_scope(text)
+    if scope is not None:
+        return scope
     alias = re.search(r"#loc\w*", text)
-    if alias is None or depth > 8:
-        return ""
-    return _scope_of(texts.get(alias[0], ""), texts, depth + 1)
+    return "" if alias is None or depth > 8 else _scope_of(texts.get(alias[0], ""), texts, depth + 1)
 
 
-def _origin_of(location_name: str, texts: dict[str, str], origins: dict[str, str]) -> str:
-    """Return the innermost place of a location's call stack outside of installed packages."""
-    if location_name not in origins:
-        origins[location_name] = ""
-        text = texts.get(location_name, "")
-        location = re.match(r'"([^"]+)":\d+:\d+', text)
-        if location is not None:
-            installed = any(folder in location[1] for folder in INSTALLED)
-            origins[location_name] = "" if installed else text
-        else:
-            callers = (_origin_of(name, texts, origins) for name in re.findall(r"#loc\w*", text))
-            origins[location_name] = next((name for name in callers if name), "")
-    return origins[location_name]
+def _quoted_scope(text: str) -> str | None:
+    """Return the scope in quotes, "" for a place in a file, or ``None`` without quotes."""
+    quoted = _QUOTED.match(text)
+    if quoted is None:
+        return None
+    return "" if re.match(r":\d+:\d+", text[quoted.end() :]) else quoted[0][1:-1].rstrip(":")
 
 
 def _function(reader: _LineReader, line: str) -> None:
-    """Read ``func.func public @main(%arg0: …) -> (…) {`` and its body. A declaration has no body."""
-    symbol = _SYMBOL.search(line)
+    """Read ``func.func public @main(%arg0: …) -> (…) {``, or its generic form, and its body.
+
+    A declaration has no body.
+    """
+    generic = line.startswith('"')
+    symbol = re.search(r'sym_name = "([^"]+)"', line) if generic else _SYMBOL.search(line)
     computation = Computation(symbol[1] if symbol else "main")
-    head = line.partition(") -> ")[0] if ") -> " in line else line
-    _parameters(reader, head, computation)
-    public = computation.name == "main" or (" public " in line and "main" not in reader.computations)
-    if public:
-        for number, part in enumerate(re.split(r"%[\w$.\-]+: ", head)[1:]):
-            if (target := _TARGET.search(part)) is not None:
-                reader.aliases[int(target[1])] = number
+    if generic:
+        arguments = re.findall(r"\{([^{}]*)\}", line.partition("arg_attrs = [")[2].partition("], ")[0])
+    else:
+        head = line.partition(") -> ")[0]
+        _parameters(reader, head, computation)
+        arguments = re.split(r"%[\w$.\-]+: ", head)[1:]
+    if computation.name == "main" or (" public " in line and "main" not in reader.computations):
+        for number, argument in enumerate(arguments):
+            if result := _ALIASING.search(argument):
+                reader.aliases[int(result[1])] = number
     reader.position += 1
-    if _split_location(line)[0].endswith("{"):
+    if generic or _split_location(line)[0].endswith("{"):
         reader.computations[computation.name] = computation
         _body(reader, computation)
         reader.position += 1
-
-
-def _generic_function(reader: _LineReader, line: str) -> None:
-    name = re.search(r'sym_name = "([^"]+)"', line)
-    computation = Computation(name[1] if name else "main")
-    if computation.name == "main":
-        listed = line.partition("arg_attrs = [")[2].partition("], ")[0]
-        for number, part in enumerate(re.findall(r"\{([^{}]*)\}", listed)):
-            if (target := _TARGET.search(part)) is not None:
-                reader.aliases[int(target[1])] = number
-    reader.position += 1
-    reader.computations[computation.name] = computation
-    _body(reader, computation)
-    reader.position += 1
 
 
 def _parameters(reader: _LineReader, text: str, computation: Computation) -> None:
@@ -159,13 +127,9 @@ def _parameters(reader: _LineReader, text: str, computation: Computation) -> Non
 
 def _location(inside: str, reader: _LineReader) -> str:
     """Return the scope that ``loc(…)`` names, or "" for a place in a file or nothing."""
-    if inside.startswith("#loc"):
-        match = re.match(r"#loc\w*", inside)
-        return reader.scopes.get(match[0], "") if match else ""
-    quoted = _QUOTED.match(inside)
-    if quoted is None or re.match(r":\d+:\d+", inside[quoted.end() :]):
-        return ""
-    return quoted[0][1:-1].rstrip(":")
+    if alias := re.match(r"#loc\w*", inside):
+        return reader.scopes.get(alias[0], "")
+    return _quoted_scope(inside) or ""
 
 
 def _body(reader: _LineReader, computation: Computation) -> None:
@@ -201,9 +165,15 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
         return
     opcode = OPCODES.get(word, OPCODES.get(word.partition(".")[2], word.partition(".")[2] or word))
     if opcode in ("while", "reduce", "reduce_window") and re.search(r"\(%[\w$.\-]+ (=|init:) %", head):
+        # ``%iterArg = %x`` is the operand x, and ``(%a init: %i), (%b init: %j)`` is a, b, i, j.
         if opcode == "while":
-            _name_loop_state(reader, called, operands[::2], _types(signature.rpartition(" : ")[2], where))
-        operands = _unpair_operands(opcode, operands)
+            state = [name.lstrip("%") for name in operands[::2]]
+            parameters = list(zip(state, _types(signature.rpartition(" : ")[2], where), strict=True))
+            for region in called:
+                reader.computations[region].parameters = parameters
+            operands = operands[1::2]
+        else:
+            operands = operands[::2] + operands[1::2]
     attributes: dict[str, Attribute] = read_attributes(opcode, word, head)
     symbol = _SYMBOL.search(unquoted if opcode == "custom_call" else head)
     if opcode == "call" and symbol and not called:
@@ -219,7 +189,6 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
             result_name or f"none{reader.position}", opcode, tuple(name.lstrip("%") for name in operands),
             _result_types(signature, count, where) if result_name else (), tuple(called), attributes,
             _location(inside, reader), match["count"] is not None or len(results) > 1,
-            reader.origins.get(inside.strip(), ""),
         )
     )  # fmt: skip
     for index, name in enumerate(results if len(results) > 1 else ()):
@@ -241,14 +210,10 @@ def _regions(reader: _LineReader, name: str, text: str) -> tuple[list[str], str,
     if text.endswith("({"):
         while True:
             called.append(_region(reader))
-            closing = reader.lines[reader.position].strip()
+            closing = _split_location(reader.lines[reader.position].strip())[0]
             reader.position += 1
             if not closing.startswith("}, {"):
-                return (
-                    called,
-                    _split_location(closing)[0],
-                    text[:-2] + _split_location(closing)[0].lstrip("})").partition(" : ")[0],
-                )
+                return called, closing, text[:-2] + closing.lstrip("})").partition(" : ")[0]
     if text.endswith(") {"):
         heading = text.rindex(" (%") + 1
         called.append(_region(reader, heading=text[heading:], opened=True))
@@ -256,10 +221,9 @@ def _regions(reader: _LineReader, name: str, text: str) -> tuple[list[str], str,
         return called, _split_location(reader.lines[reader.position - 1].strip())[0], text[:heading]
     following = reader.lines[reader.position].strip() if reader.position < len(reader.lines) else ""
     if name.endswith(".while") and following.startswith("cond"):
-        reader.position += 1
-        called.append(_region(reader))
-        reader.position += 1
-        called.append(_region(reader))
+        for _ in range(2):
+            reader.position += 1
+            called.append(_region(reader))
         reader.position += 1
     elif following.startswith("reducer("):
         called.append(_region(reader, heading=following))
@@ -291,21 +255,6 @@ def _applied_computation(reader: _LineReader, opcode: str) -> str:
             name, [("a", scalar), ("b", scalar)], [Instruction("c", opcode, ("a", "b"), (scalar,))], ("c",)
         )
     return name
-
-
-def _unpair_operands(opcode: str, operands: list[str]) -> list[str]:
-    """Order paired operands: ``%iterArg = %x`` is the operand x, ``(%a init: %i), (%b init: %j)`` is a, b, i, j."""
-    if opcode == "while":
-        return operands[1::2]
-    return operands[::2] + operands[1::2]
-
-
-def _name_loop_state(reader: _LineReader, regions: list[str], names: list[str], specs: list[TensorSpec]) -> None:
-    """Give the regions of a pretty ``while`` the parameters that its own line names."""
-    for region in regions:
-        reader.computations[region].parameters = [
-            (name.lstrip("%"), spec) for name, spec in zip(names, specs, strict=True)
-        ]
 
 
 def _split_location(line: str) -> tuple[str, str]:

@@ -27,33 +27,24 @@ UNARY: dict[str, Callable[[int], int]] = {
 
 
 def count_trips(
-    module: Module,
-    loop: Instruction,
-    start: Sequence[KnownNumber],
-    outer: Callable[[str], KnownNumber] = lambda _: None,
+    module: Module, loop: Instruction, start: Sequence[KnownNumber], outer: Callable[[str], KnownNumber]
 ) -> int | None:
     """Return how often the body of ``loop`` runs, or ``None`` if that depends on data.
 
     The compiler's own count is used if the loop has one. Otherwise the numbers that the body changes by a constant step
-    are extrapolated until the condition fails.
-
-    Args:
-        module: Module of the loop.
-        loop: The ``while`` instruction.
-        start: Known numbers of the state that it is entered with.
-        outer: Returns the known number behind a name outside of the loop.
+    are extrapolated until the condition fails. ``start`` are the known numbers of the state that the loop is entered
+    with, and ``outer`` returns the known number behind a name outside of the loop.
     """
     if "trips" in loop.attributes:
         return loop.number("trips")
     condition, body = (module.computations[name] for name in loop.called[:2])
-    before = list(start)
-    once = _after(module, body, before, outer)
+    once = _after(module, body, start, outer)
     twice = _after(module, body, once, outer)
-    steps = [_constant_step(*three) for three in zip(before, once, twice, strict=True)]
+    steps = [_constant_step(*three) for three in zip(start, once, twice, strict=True)]
 
     def continues(trip: int) -> bool | None:
         numbers = [number + step * trip if isinstance(number, int) and step is not None else None
-              for number, step in zip(before, steps, strict=True)]  # fmt: skip
+              for number, step in zip(start, steps, strict=True)]  # fmt: skip
         verdict = _Scalars(module, condition, numbers, outer).returned()
         return bool(verdict) if isinstance(verdict, int) else None
 
@@ -63,10 +54,8 @@ def count_trips(
 def _first_refused(continues: Callable[[int], bool | None]) -> int | None:
     """Return the first trip that the condition refuses, by doubling and halving."""
     high = 1
-    if continues(0) is None:
-        return None
-    if not continues(0):
-        return 0
+    if not (begins := continues(0)):
+        return None if begins is None else 0
     while continues(high):
         high *= 2
         if high > MOST_TRIPS:
@@ -116,10 +105,10 @@ class _Scalars:
     def value(self, name: str) -> KnownNumber:
         base, _, index = name.partition("#")
         if base not in self.numbers:
-            line = self._lines.get(base)
-            self.numbers[base] = self.outer(name) if line is None else self._compute(line)
-            if line is None:
+            if base not in self._lines:
+                self.numbers[base] = self.outer(name)
                 return self.numbers[base]
+            self.numbers[base] = self._compute(self._lines[base])
         number = self.numbers[base]
         if not index:
             return number

@@ -19,7 +19,6 @@ from leadline.core.graph import (
     TracedJob,
 )
 from leadline.core.workload import Phase, Workload
-from leadline.graphs.onnx.sizes import find_sizes
 
 Message = Any
 """A protobuf message of the onnx package (model, graph or node), which brings no types of its own."""
@@ -67,6 +66,8 @@ def read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
             f"{reference} can only be estimated for inference, as an ONNX file has no backward: add --phase inference"
         )
     model = _load(reference)
+    from leadline.graphs.onnx.sizes import find_sizes  # noqa: PLC0415 - needs the extra, which is known to be there
+
     batch = workload.batch or (workload.inputs[0].shape[0] if workload.inputs else 1)
     _fix_inputs(model, workload, batch)
     reader = _GraphReader(find_sizes(model, reference), workload.precision.weights if workload.precision else "float32")

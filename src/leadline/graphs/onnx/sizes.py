@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import BYTES_PER_ELEMENT, TensorSpec
 
@@ -36,8 +40,6 @@ def find_sizes(model: Message, reference: str) -> dict[str, TensorSpec]:
     Raises:
         InvalidInput: The shapes in the file contradict each other.
     """
-    import onnx  # noqa: PLC0415 - an extra, loaded when it is used
-
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except onnx.shape_inference.InferenceError as error:
@@ -70,15 +72,11 @@ class _ValueTracker:
                 self._infer(node)
 
     def _remember_weight(self, tensor: Message) -> None:
-        import onnx  # noqa: PLC0415 - an extra, loaded when it is used
-
         external = {entry.key: entry.value for entry in tensor.external_data}
         if not external or (self.folder / external["location"]).is_file():
             self.values[tensor.name] = onnx.numpy_helper.to_array(tensor, str(self.folder))
 
     def _remember(self, name: str, value: Values) -> None:
-        import onnx  # noqa: PLC0415 - an extra, loaded when it is used
-
         kind = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         self.types[name] = onnx.helper.make_tensor_type_proto(kind, value.shape)
         if value.size <= MOST_ELEMENTS:
@@ -86,8 +84,6 @@ class _ValueTracker:
 
     def _carry_out(self, node: Message) -> Iterator[tuple[str, Values]]:
         """Yield the outputs of a node if its inputs are known, or their shapes for an operator on shapes."""
-        import numpy as np  # noqa: PLC0415 - comes with onnx
-
         if node.op_type in ("Shape", "Size") and _is_fixed(self.types.get(node.input[0])):
             shape = _spec(self.types[node.input[0]]).shape
             bounds = {attribute.name: attribute.i for attribute in node.attribute}
@@ -103,8 +99,6 @@ class _ValueTracker:
 
     def _evaluate(self, node: Message) -> list[Values]:
         """Evaluate one node. Return nothing if onnx cannot, so that the size stays unknown."""
-        from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - an extra, loaded when it is used
-
         inputs = {name: self.values[name] for name in node.input if name}
         try:
             return list(ReferenceEvaluator(node, opsets=self.versions).run(None, inputs))
@@ -122,8 +116,6 @@ class _ValueTracker:
 
     def _infer(self, node: Message) -> None:
         """Infer the types of one node's outputs from its inputs' types and known values."""
-        import onnx  # noqa: PLC0415 - an extra, loaded when it is used
-
         nested = any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
         names = self.types if nested else [name for name in node.input if name]
         if any(name not in self.types for name in node.input if name):
@@ -150,8 +142,6 @@ def _is_fixed(kind: Message | None) -> bool:
 
 
 def _spec(kind: Message) -> TensorSpec:
-    import onnx  # noqa: PLC0415 - an extra, loaded when it is used
-
     name = onnx.TensorProto.DataType.Name(kind.tensor_type.elem_type).lower()
     dtype = {"float": "float32", "double": "float64"}.get(name, name if name in BYTES_PER_ELEMENT else "uint8")
     return TensorSpec(tuple(dim.dim_value for dim in kind.tensor_type.shape.dim), dtype)
