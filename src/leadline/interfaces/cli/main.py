@@ -7,40 +7,48 @@ from importlib import import_module
 from leadline import __version__
 from leadline.interfaces.cli.help_pages import help_page
 
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import click
+
+COMPLETE = "_LEADLINE_COMPLETE"
+"""Environment variable with which a shell asks for completions, by Click's protocol."""
+COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
+
+GROUPS: dict[str, dict[str, str]] = {
     "Before a job runs": {
-        "estimate": ("estimate", "predict time, memory and cost of a job"),
-        "fit": ("fit", "check whether a job fits into memory, and what would make it fit"),
-        "probe": ("probe", "run the first steps of a command and extrapolate to the whole job"),
-        "recommend": ("recommend", "choose a configuration under a deadline, a budget and a risk"),
+        "estimate": "predict time, memory and cost of a job",
+        "fit": "check whether a job fits into memory, and what would make it fit",
+        "probe": "run the first steps of a command and extrapolate to the whole job",
+        "recommend": "choose a configuration under a deadline, a budget and a risk",
     },
     "Measure an application": {
-        "campaign": ("campaign", "plan and run experiments to train a model of an application"),
+        "campaign": "plan and run experiments to train a model of an application",
     },
     "Run and remember": {
-        "submit": ("submit", "run a job here or on a cluster, or print its batch script"),
-        "jobs": ("jobs", "list jobs with their status, progress and cost"),
-        "watch": ("watch", "follow jobs until they end"),
-        "explain": ("explain", "show the event log of a job: every decision with its evidence"),
-        "cancel": ("cancel", "cancel jobs"),
-        "plane": ("plane", "run the process that manages jobs: watch, resize, move, resubmit"),
-        "history": ("history", "list past runs with their predictions"),
-        "train": ("train", "train a model on measured runs"),
-        "model": ("model", "list and show trained models"),
+        "submit": "run a job here or on a cluster, or print its batch script",
+        "jobs": "list jobs with their status, progress and cost",
+        "watch": "follow jobs until they end",
+        "explain": "show the event log of a job: every decision with its evidence",
+        "cancel": "cancel jobs",
+        "plane": "run the process that manages jobs: watch, resize, move, resubmit",
+        "history": "list past runs with their predictions",
+        "train": "train a model on measured runs",
+        "model": "list and show trained models",
     },
     "Machines": {
-        "systems": ("systems", "list, show, probe, check and validate systems"),
-        "devices": ("devices", "list and show devices"),
-        "calibrate": ("calibrate", "measure this machine's device for better estimates"),
-        "measure": ("measure", "time steps of many models on this device"),
-        "adapt": ("adapt", "adapt estimates to a few measured steps of your device"),
+        "systems": "list, show, probe, check and validate systems",
+        "devices": "list and show devices",
+        "calibrate": "measure this machine's device for better estimates",
+        "measure": "time steps of many models on this device",
+        "adapt": "adapt estimates to a few measured steps of your device",
     },
     "See for yourself": {
-        "demo": ("demo", "try everything on three real jobs, in minutes"),
-        "bench": ("bench", "measure every published metric again"),
+        "demo": "try everything on three real jobs, in minutes",
+        "bench": "measure every published metric again",
     },
 }
-"""Heading → command → (module of this package that defines ``app``, one line of help)."""
+"""Heading → command → one line of help; each command is in the module of its name."""
 
 COMMANDS = {verb: entry for verbs in GROUPS.values() for verb, entry in verbs.items()}
 
@@ -59,15 +67,24 @@ def main(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version"):
         sys.stdout.write(f"leadline {__version__}\n")
         return 0
+    if arguments[0] in COMPLETION_OPTIONS:
+        from leadline.interfaces.cli.completion import completion_option  # noqa: PLC0415 - Click loads on use
+
+        return completion_option(*arguments)
     if arguments[0] not in COMMANDS:
         return _unknown(arguments[0])
     if page := help_page(arguments):
         sys.stdout.write(page)
         return 0
-    module = import_module(f"leadline.interfaces.cli.{COMMANDS[arguments[0]][0]}")
-    from leadline.interfaces.cli.output import run_command  # noqa: PLC0415 - Typer loads only with a command
+    from leadline.interfaces.cli.command import run_command  # noqa: PLC0415 - Click loads only with a command
 
-    return run_command(module.app, arguments[0], arguments[1:])
+    return run_command(load_command(arguments[0]), arguments[0], arguments[1:])
+
+
+def load_command(name: str) -> "click.Command":
+    """Import one command."""
+    command: click.Command = getattr(import_module(f"leadline.interfaces.cli.{name}"), name)
+    return command
 
 
 def run() -> None:
@@ -75,6 +92,10 @@ def run() -> None:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - replaces a closed stream
     try:
+        if COMPLETE in os.environ:
+            from leadline.interfaces.cli.completion import complete  # noqa: PLC0415 - Click loads on use
+
+            sys.exit(complete())
         code = main(sys.argv[1:])
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -112,7 +133,7 @@ def _discard_unwritable_output() -> None:
 def _help() -> str:
     width = max(len(name) for name in COMMANDS)
     listed = [
-        "\n".join([f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, (_, summary) in verbs.items()), ""])
+        "\n".join([f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, summary in verbs.items()), ""])
         for heading, verbs in GROUPS.items()
     ]
     return "\n".join(
@@ -126,7 +147,8 @@ def _help() -> str:
             "  leadline estimate config.json --on OSC-Pitzer      a Hugging Face model, no torch needed",
             "  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
             "",
-            "Run leadline COMMAND --help for details of a command, leadline --version for the version.",
+            "Run leadline COMMAND --help for details of a command, leadline --version for the version,",
+            "leadline --install-completion to complete commands with Tab (bash, zsh, fish).",
             "Exit codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.",
             "",
         ]
