@@ -43,6 +43,15 @@ def catalog_dir() -> Path:
     return data_dir() / "catalog"
 
 
+def cache_dir() -> Path:
+    """Return the folder of what can be made again at any time."""
+    return (
+        data_dir() / "cache"
+        if os.environ.get(DATA_DIR_VARIABLE, "").strip()
+        else platformdirs.user_cache_path("leadline", appauthor=False)
+    )
+
+
 def adapted_dir() -> Path:
     """Return the folder of adaptations to measured steps, one file per device."""
     return data_dir() / "adapted"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from leadline.app.settings import catalog_dir, require_writable, unwritable
+from leadline.app.settings import cache_dir, catalog_dir, require_writable, unwritable
 from leadline.catalog.probes import Progress
 from leadline.catalog.read import TomlCatalog
 from leadline.core.documents import to_json
@@ -112,7 +112,7 @@ def with_catalog_specs(device: Device) -> Device:
     if device.kind is not DeviceKind.GPU:
         return device
     try:
-        cataloged = TomlCatalog(None).device(device.name)
+        cataloged = TomlCatalog(None, cache_dir()).device(device.name)
     except UnknownName:
         return device
     if not device.memory_bytes or not cataloged.memory_bytes:

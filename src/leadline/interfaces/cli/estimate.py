@@ -1,13 +1,13 @@
 """``leadline estimate``: predict time, memory and cost of a job without running it."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from leadline.app.composition import toolbox, trained_model
 from leadline.app.estimate.estimate import EstimateAnswer
 from leadline.app.estimate.estimate import estimate as estimate_verb
-from leadline.app.models.predict import ModelAnswer, estimate_with_model
 from leadline.app.models.question import ModelQuestion
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate, EstimatorChoice, Interval
@@ -29,6 +29,9 @@ from leadline.interfaces.cli.output import (
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
 from leadline.interfaces.documents import estimate_document, model_estimate_document
 
+if TYPE_CHECKING:
+    from leadline.app.models.predict import ModelAnswer
+
 EXAMPLES = """\
 Examples:
   leadline estimate config.json --batch 4 --seq 2048 --on "A100 SXM4 80GB"
@@ -44,7 +47,7 @@ ROWS_SHOWN = 30
 @on_option
 @option(
     "--estimator", "ESTIMATOR", "Estimator for step time.", "the most accurate one for this kind of job",
-    type=click.Choice(list(EstimatorChoice)),
+    type=click.Choice([choice.value for choice in EstimatorChoice]),
 )  # fmt: skip
 @all_option
 @json_option
@@ -53,7 +56,7 @@ def estimate(
     work: Workload | ModelQuestion,
     *,
     on: tuple[str, ...],
-    estimator: EstimatorChoice | None,
+    estimator: str | None,
     everything: bool,
     json: bool,
 ) -> None:
@@ -61,19 +64,21 @@ def estimate(
     if isinstance(work, ModelQuestion):
         if estimator is not None:
             raise InvalidInput(f"--estimator is for workloads, and {work.model} is a trained model: leave it out")
+        from leadline.app.models.predict import estimate_with_model  # noqa: PLC0415 - the workload's path is the usual one
+
         with status("predicting", quiet=json):
             answered = estimate_with_model(work, trained_model(work.model), toolbox(), on=on)
         _show_model(answered, json=json)
         return
     with status(f"estimating {work.name}", quiet=json):
-        answer = estimate_verb(work, toolbox(estimator), on=on)
+        answer = estimate_verb(work, toolbox(EstimatorChoice(estimator) if estimator else None), on=on)
     if json:
         print_json(estimate_document(answer))
     else:
         _show(answer, named=bool(on), everything=everything)
 
 
-def _show_model(answer: ModelAnswer, *, json: bool) -> None:
+def _show_model(answer: "ModelAnswer", *, json: bool) -> None:
     """Show the predictions of a trained model: one configuration as a flat document, several as a list."""
     if json:
         print_json(model_estimate_document(answer))

@@ -10,7 +10,6 @@ import click
 from leadline.app.composition import toolbox, trained_model
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.estimate.recommend import recommend as recommend_verb
-from leadline.app.models.predict import recommend_with_model
 from leadline.app.models.question import ModelQuestion
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
@@ -109,6 +108,8 @@ def _answer(
     question: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str], waits: Sequence[str]
 ) -> Recommendation:
     if isinstance(question, ModelQuestion):
+        from leadline.app.models.predict import recommend_with_model  # noqa: PLC0415 - the other path is the usual one
+
         return recommend_with_model(question, trained_model(question.model), toolbox(), constraints, on=on, waits=waits)
     return recommend_verb(question, toolbox(), constraints, on=on, waits=waits)
 
