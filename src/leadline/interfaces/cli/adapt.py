@@ -26,13 +26,9 @@ Examples:
 
 @command("adapt", examples=EXAMPLES)
 @argument(
-    "subject",
-    "FILE",
-    "CSV table with the columns workload and step_s, and any options of leadline estimate; "
-    "or a file of leadline measure.",
-    required=False,
-    type=FILE,
-)
+    "subject", "FILE", "CSV table with the columns workload and step_s, and any options of leadline estimate; "
+    "or a file of leadline measure.", required=False, type=FILE,
+)  # fmt: skip
 @option("--device", "NAME", "Catalog device that the steps ran on.", "the device in the file")
 @option("--most", "N", "Maximum number of steps to use.", type=int, default=50)
 @flag("--no-save", "Show the result without saving it.")

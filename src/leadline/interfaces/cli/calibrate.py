@@ -19,11 +19,9 @@ def calibrate(*, device: str, budget: float | None, dry_run: bool, json: bool) -
     """Measure this machine's device (kernels by size, overheads, memory) and save the record in your catalog."""
     with status("calibrating", quiet=json) as update:
         measured = measure(
-            device_type=device,
-            budget_s=budget,
-            save=not dry_run,
+            device_type=device, budget_s=budget, save=not dry_run,
             progress=lambda kind, number, total: update(f"calibrating {number}/{total}: {kind}"),
-        )
+        )  # fmt: skip
     print_note(f"calibrated {measured.name}{'' if dry_run else '; saved to your catalog'}")
     sweep = measured.calibration
     if sweep and sweep.is_doubtful:

@@ -80,10 +80,8 @@ def _print_table(campaigns: Sequence[CampaignStatus]) -> None:
         tally = campaign.tally
         forecast_left = format_duration(tally.left_s) if tally.left_s else "unknown" if tally.unknown else "none"
         rows.append((
-            campaign.name,
-            *map(str, (tally.planned, tally.completed, tally.failed, tally.running)),
-            _spent(campaign),
-            "none" if tally.budget is None else format_amount(tally.budget, campaign.unit),
+            campaign.name, *map(str, (tally.planned, tally.completed, tally.failed, tally.running)),
+            _spent(campaign), "none" if tally.budget is None else format_amount(tally.budget, campaign.unit),
             f"≥ {forecast_left}" if tally.unknown and tally.left_s else forecast_left,
             campaign.runner or "no process",
         ))  # fmt: skip

@@ -124,20 +124,15 @@ folder_option = option("--folder", "FOLDER", "Folder of the campaign.", "campaig
 @command("run")
 @argument("file", "CAMPAIGN.toml", "Campaign file.", type=FILE)
 @option(
-    "--on",
-    "PLACE",
+    "--on", "PLACE",
     "Where to run: local, slurm[:PARTITION], or SYSTEM:PARTITION of the catalog (needs sbatch on this machine).",
-    section=PLACE,
-    default=LOCAL,
-)
+    section=PLACE, default=LOCAL,
+)  # fmt: skip
 @option(
-    "--slots",
-    "N",
-    "Maximum number of concurrent runs.",
-    "1 on this machine, or as many as the limits below allow; unlimited on Slurm",
-    section=PLACE,
+    "--slots", "N", "Maximum number of concurrent runs.",
+    "1 on this machine, or as many as the limits below allow; unlimited on Slurm", section=PLACE,
     type=click.IntRange(1),
-)
+)  # fmt: skip
 @option("--cores", "N", "Cores that concurrent runs share.", "all", section=PLACE, type=click.IntRange(1))
 @option("--memory", "SIZE", "Memory that they share, such as 16G.", "all", section=PLACE)
 @option("--gpus", "N", "GPUs that they share.", "all", section=PLACE, type=click.IntRange(0))
@@ -148,20 +143,9 @@ folder_option = option("--folder", "FOLDER", "Folder of the campaign.", "campaig
 @flag("-y --yes", "Run without confirmation.", section=RUNS)
 @json_option
 def run(
-    file: Path,
-    *,
-    on: str,
-    slots: int | None,
-    cores: int | None,
-    memory: str | None,
-    gpus: int | None,
-    max_runs: int | None,
-    folder: Path | None,
-    retry_failed: bool,
-    no_history: bool,
-    yes: bool,
-    json: bool,
-) -> int:
+    file: Path, *, on: str, slots: int | None, cores: int | None, memory: str | None, gpus: int | None,
+    max_runs: int | None, folder: Path | None, retry_failed: bool, no_history: bool, yes: bool, json: bool,
+) -> int:  # fmt: skip
     """Execute the runs of a campaign that are not finished; run it again to resume.
 
     The first Ctrl-C stops new runs and waits for the running ones; a second one ends those too. No finished run is

@@ -36,12 +36,10 @@ def _recommended(job: DemoJob) -> None:
         best = answer.options[0]
         request, elapsed = best.resources, best.estimate.elapsed_s
         rows.append((
-            f"  {best.system}:{best.partition}",
-            best.estimate.target.device,
+            f"  {best.system}:{best.partition}", best.estimate.target.device,
             format_clock(request.walltime_s) if request.walltime_s else "",
             format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
-            format_duration(elapsed.point) if elapsed else "unknown",
-            format_cost(best.estimate),
+            format_duration(elapsed.point) if elapsed else "unknown", format_cost(best.estimate),
         ))  # fmt: skip
     titles = ("  partition", "device", "walltime", "memory", "predicted", "cost")
     print_table(titles, rows, words=("  partition", "device"))
@@ -55,11 +53,8 @@ def _print_comparison(jobs: list[DemoJob]) -> None:
                 continue
             shown = format_bytes if row.quantity.endswith("_bytes") else format_duration
             rows.append((
-                job.name,
-                row.quantity.rpartition("_")[0].replace("_", " "),
-                shown(row.predicted.point),
-                f"{shown(row.predicted.low)} – {shown(row.predicted.high)}",
-                shown(row.measured),
+                job.name, row.quantity.rpartition("_")[0].replace("_", " "), shown(row.predicted.point),
+                f"{shown(row.predicted.low)} – {shown(row.predicted.high)}", shown(row.measured),
                 f"{row.error:+.0%}",
             ))  # fmt: skip
     print_table(("job", "quantity", "predicted", "90 % range", "measured", "error"), rows, words=("job", "quantity"))

@@ -27,13 +27,9 @@ def list_devices(*, json: bool) -> None:
         peaks = device.peak_flops_per_s
         half = peaks.get("bfloat16") or peaks.get("float16")
         rows.append((
-            device.name,
-            device.kind.value,
-            format_bytes(device.memory_bytes) if device.memory_bytes else "",
+            device.name, device.kind.value, format_bytes(device.memory_bytes) if device.memory_bytes else "",
             f"{device.memory_bytes_per_s / 1e9:,.0f}" if device.memory_bytes_per_s else "",
-            _tera(peaks.get("float32")),
-            _tera(peaks.get("tf32")),
-            _tera(half),
+            _tera(peaks.get("float32")), _tera(peaks.get("tf32")), _tera(half),
             "measured here" if device.calibration else device.confidence.value,
         ))  # fmt: skip
     titles = ("device", "kind", "memory", "GB/s", "float32", "tf32", "16-bit TFLOP/s", "trust")

@@ -53,13 +53,8 @@ ROWS_SHOWN = 30
 @json_option
 @takes_workload
 def estimate(
-    work: Workload | ModelQuestion,
-    *,
-    on: tuple[str, ...],
-    estimator: str | None,
-    everything: bool,
-    json: bool,
-) -> None:
+    work: Workload | ModelQuestion, *, on: tuple[str, ...], estimator: str | None, everything: bool, json: bool,
+) -> None:  # fmt: skip
     """Predict time, memory and cost of a workload, or with a trained model, for one target or the whole catalog."""
     if isinstance(work, ModelQuestion):
         if estimator is not None:
@@ -188,14 +183,11 @@ def _print_token_times(estimates: list[Estimate]) -> None:
         shown.append(key)
         ends = (times.first_decode_step_s, times.last_decode_step_s)
         rows.append((
-            format_device(estimate.target.device, estimate.target.gpus),
-            _duration(times.time_to_first_token_s),
+            format_device(estimate.target.device, estimate.target.gpus), _duration(times.time_to_first_token_s),
             _range(times.time_to_first_token_s),
             _duration(times.time_per_output_token_s) if times.time_per_output_token_s else "none",
-            _range(times.time_per_output_token_s),
-            " – ".join(_duration(end) for end in ends if end),
-            f"{times.output_tokens_per_s.point:.3g}",
-            format_bytes(times.kv_cache_bytes),
+            _range(times.time_per_output_token_s), " – ".join(_duration(end) for end in ends if end),
+            f"{times.output_tokens_per_s.point:.3g}", format_bytes(times.kv_cache_bytes),
         ))  # fmt: skip
     print_table(titles, rows, words=("device",))
 

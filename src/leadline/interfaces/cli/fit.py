@@ -152,10 +152,8 @@ def _print_changes(changes: tuple[FitChange, ...]) -> None:
             f"{change.what}: {options}" if options else change.what,
             needed if change.fits else click.style(f"{needed} !", fg="red"),
             format_probability(change.check.risk) if change.check.risk is not None else "",
-            format_duration(change.step_s.point) if change.step_s else "unknown",
-            _times(change.slower),
-            _times(change.dearer),
-            ASKS[change.asks],
+            format_duration(change.step_s.point) if change.step_s else "unknown", _times(change.slower),
+            _times(change.dearer), ASKS[change.asks],
         ))  # fmt: skip
     print_table(("change", "memory", "risk", "step", "time", "cost", "needs"), rows, words=("change", "needs"))
 

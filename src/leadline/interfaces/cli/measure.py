@@ -22,12 +22,9 @@ Examples:
 @command("measure", examples=EXAMPLES)
 @option("to --out", "FILE", "File of measurements, created or resumed.", "required, unless --kit is given", type=FILE)
 @option(
-    "--kit",
-    "FILE.pyz",
-    "Write the measuring kit for a machine without Leadline, instead of measuring.",
-    "measure here",
-    type=FILE,
-)
+    "--kit", "FILE.pyz", "Write the measuring kit for a machine without Leadline, instead of measuring.",
+    "measure here", type=FILE,
+)  # fmt: skip
 @option("--minutes", "N", "Time limit in minutes.", type=float, default=MINUTES)
 @option("--device", "KIND", "Device to measure: cuda, cpu, or auto (a GPU if there is one).", default="auto")
 @option("--python", "PATH", "Python interpreter with torch.", "this one")
@@ -38,19 +35,9 @@ Examples:
 @option("--point-limit", "SECONDS", "Time limit of one point.", type=float, default=90.0)
 @json_option
 def measure(
-    *,
-    to: Path | None,
-    kit: Path | None,
-    minutes: float,
-    device: str,
-    python: str | None,
-    quick: bool,
-    seed: int,
-    compiled: bool,
-    no_ops: bool,
-    point_limit: float,
-    json: bool,
-) -> None:
+    *, to: Path | None, kit: Path | None, minutes: float, device: str, python: str | None, quick: bool, seed: int,
+    compiled: bool, no_ops: bool, point_limit: float, json: bool,
+) -> None:  # fmt: skip
     """Time steps of many models on this device (time, memory, energy, ops), and save them in one file.
 
     Run the same command again to resume.

@@ -29,12 +29,9 @@ Examples:
 @option("--time", "TIME", "Stop after this much time, start-up not included.", f"{TIME_S:g}s; none with --steps")
 @option("--limit", "TIME", "Stop after this much time in any case, start-up included.", default=f"{LIMIT_S / 60:g}m")
 @option(
-    "--steps-total",
-    "N",
-    "Units of work in the whole job, if the script does not show it.",
-    "read from the loops",
+    "--steps-total", "N", "Units of work in the whole job, if the script does not show it.", "read from the loops",
     type=int,
-)
+)  # fmt: skip
 @json_option
 def probe(
     subject: tuple[str, ...], *, steps: int | None, time: str | None, limit: str, steps_total: int | None, json: bool

@@ -54,40 +54,22 @@ LIMITS, REQUEST = "Limits", "The request"
     "--kill", "WEIGHT", "Weight of an hour lost to a kill, in hours used.", section=REQUEST, type=float, default=1.0
 )
 @option(
-    "--waste",
-    "WEIGHT",
-    "Weight of an hour requested but not used: longer requests wait longer.",
-    section=REQUEST,
-    type=float,
-    default=1.0,
-)
+    "--waste", "WEIGHT", "Weight of an hour requested but not used: longer requests wait longer.", section=REQUEST,
+    type=float, default=1.0,
+)  # fmt: skip
 @on_option
 @option(
-    "--waits",
-    "SYSTEM[=FILE]",
+    "--waits", "SYSTEM[=FILE]",
     "Include queue wait time, predicted from job accounting: sacct output in FILE (- for "
-    "stdin), or this cluster's sacct; repeatable.",
-    "waits unknown",
-    section=LIMITS,
-    multiple=True,
-)
+    "stdin), or this cluster's sacct; repeatable.", "waits unknown", section=LIMITS, multiple=True,
+)  # fmt: skip
 @all_option
 @json_option
 @takes_workload
 def recommend(
-    work: Workload | ModelQuestion,
-    *,
-    deadline: str | None,
-    budget: float | None,
-    currency: str,
-    risk: float,
-    kill: float,
-    waste: float,
-    on: tuple[str, ...],
-    waits: tuple[str, ...],
-    everything: bool,
-    json: bool,
-) -> None:
+    work: Workload | ModelQuestion, *, deadline: str | None, budget: float | None, currency: str, risk: float,
+    kill: float, waste: float, on: tuple[str, ...], waits: tuple[str, ...], everything: bool, json: bool,
+) -> None:  # fmt: skip
     """Recommend a system, a partition and a request for a workload or with a trained model, and explain the choice."""
     constraints = replace(_constraints(deadline, budget, currency, risk), weights=_weights(kill, waste))
     with status("predicting", quiet=json):

@@ -42,12 +42,9 @@ def run_now(subject: Sequence[str], request: JobRequest, *, yes: bool, json: boo
     if predicted.estimate is None:
         print_note(f"note: no prediction for this run: {predicted.reason}")
     run = run_locally(
-        spec,
-        predicted=predicted.estimate,
-        tags=predicted.tags,
-        on_progress=print_note,
+        spec, predicted=predicted.estimate, tags=predicted.tags, on_progress=print_note,
         output=sys.stderr.fileno() if json else None,
-    )
+    )  # fmt: skip
     if json:
         print_json({**to_document(run, "leadline.run/1"), "comparison": compare_run(run)})
     else:
@@ -179,103 +176,66 @@ PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 
 @command("submit", examples=EXAMPLES)
 @argument(
-    "subject",
-    f"WORKLOAD.toml | -- {COMMAND_PLACEHOLDER}…",
-    "A workload file with a command, or your command after --.",
-    nargs=-1,
-)
+    "subject", f"WORKLOAD.toml | -- {COMMAND_PLACEHOLDER}…",
+    "A workload file with a command, or your command after --.", nargs=-1,
+)  # fmt: skip
 @option(
-    "--on",
-    "PLACE",
-    "Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the "
-    "catalog; repeatable, in order of preference.",
-    LOCAL,
-    section=RUN,
-    multiple=True,
-)
+    "--on", "PLACE", "Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the "
+    "catalog; repeatable, in order of preference.", LOCAL, section=RUN, multiple=True,
+)  # fmt: skip
 @flag("--detach", "With local: submit to the plane, and do not wait.", section=RUN)
 @flag("--dry-run", "Only print the batch script.", section=RUN)
 @flag("-y --yes", "Run without confirmation.", section=RUN)
 @option(
-    "--gpus",
-    "N",
-    "GPUs of the whole job.",
-    "from the workload; at least 1 on a partition with GPUs",
-    section=RESOURCES,
-    type=int,
-)
+    "--gpus", "N", "GPUs of the whole job.", "from the workload; at least 1 on a partition with GPUs",
+    section=RESOURCES, type=int,
+)  # fmt: skip
 @option("--nodes", "N", "Nodes of the job.", "as many as its GPUs need; else 1", section=RESOURCES, type=int)
 @option("--cores", "N", "Cores per node.", "the GPUs' share of the node", section=RESOURCES, type=int)
 @option(
-    "--memory",
-    "SIZE",
-    "Memory per node, such as 16G.",
-    f"on a cluster {PREDICTED}; on this machine unlimited",
+    "--memory", "SIZE", "Memory per node, such as 16G.", f"on a cluster {PREDICTED}; on this machine unlimited",
     section=RESOURCES,
-)
+)  # fmt: skip
 @option(
-    "--time",
-    "TIME",
-    "Time limit, such as 2h or 1-12:00:00.",
-    f"on a cluster {PREDICTED}; on this machine unlimited",
-    section=RESOURCES,
-)
+    "--time", "TIME", "Time limit, such as 2h or 1-12:00:00.",
+    f"on a cluster {PREDICTED}; on this machine unlimited", section=RESOURCES,
+)  # fmt: skip
 @option(
-    "--time-min",
-    "TIME",
-    "Minimum time limit that Slurm may set to start the job sooner.",
-    f"{PREDICTED}, if below --time",
-    section=RESOURCES,
-)
+    "--time-min", "TIME", "Minimum time limit that Slurm may set to start the job sooner.",
+    f"{PREDICTED}, if below --time", section=RESOURCES,
+)  # fmt: skip
 @option("--account", "NAME", "Project to charge.", "none", section=JOB)
 @option("--name", "NAME", "Job name.", "name of the file or script", section=JOB, default="")
 @option("--workdir", "FOLDER", "Working directory.", "the current one", section=JOB)
 @option(
-    "--setup",
-    "LINE",
-    "Shell line to run before the command, such as 'module load cuda'; repeatable.",
-    "none",
-    section=JOB,
-    multiple=True,
-)
+    "--setup", "LINE", "Shell line to run before the command, such as 'module load cuda'; repeatable.", "none",
+    section=JOB, multiple=True,
+)  # fmt: skip
 @option(
-    "--array",
-    "INDICES",
-    "Array indices: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.",
-    "one job",
-    section=JOB,
-)
+    "--array", "INDICES", "Array indices: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.",
+    "one job", section=JOB,
+)  # fmt: skip
 @option("--after", "JOB", "Start after this job has completed; repeatable.", "none", section=JOB, multiple=True)
 @option("--after-any", "JOB", "Start after this job has ended; repeatable.", "none", section=JOB, multiple=True)
 @option(
-    "--copies",
-    "N",
-    "Replicas that wait at different targets; the first to start runs.",
-    section=PLANE,
-    type=int,
+    "--copies", "N", "Replicas that wait at different targets; the first to start runs.", section=PLANE, type=int,
     default=1,
-)
+)  # fmt: skip
 @option("--attempts", "N", "Maximum number of submissions.", "4", section=PLANE, type=int)
 @option(
-    "--most-cost",
-    "AMOUNT",
-    "Maximum cost of all attempts, in the unit of the first target.",
-    "unlimited",
-    section=PLANE,
-    type=float,
-)
+    "--most-cost", "AMOUNT", "Maximum cost of all attempts, in the unit of the first target.", "unlimited",
+    section=PLANE, type=float,
+)  # fmt: skip
 @option("--most-node-hours", "HOURS", "Maximum node-hours of all attempts.", "unlimited", section=PLANE, type=float)
 @flag("--resumes", "The command resumes from its own checkpoint when it is restarted.", section=PLANE)
 @option(
     "--checkpoint-signal", "NAME", "Signal to request a checkpoint before a limit, such as USR1.", "none", section=PLANE
 )
 @option(
-    "--checkpoint-folder",
-    "FOLDER",
-    "Folder of its checkpoints, within its working directory; copied when the job moves to another system.",
-    "none",
+    "--checkpoint-folder", "FOLDER",
+    "Folder of its checkpoints, within its working directory; copied when the job moves to another system.", "none",
     section=PLANE,
-)
+)  # fmt: skip
 @option("--checkpoint-before", "TIME", "Time of that signal before a limit.", "2m", section=PLANE)
 @option("--deadline", "WHEN", "Deadline: 6h from now, or 2026-11-23T08:00.", "none", section=PLANE)
 @option("--risk", "P", "Accepted probability of hitting a limit.", section=PLANE, type=float, default=DEFAULT_RISK)
@@ -283,56 +243,23 @@ PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 @flag("--no-measure", "Run the command without the measuring wrapper.", section=PLANE)
 @json_option
 def submit(
-    subject: tuple[str, ...],
-    *,
-    on: tuple[str, ...],
-    detach: bool,
-    dry_run: bool,
-    yes: bool,
-    gpus: int | None,
-    nodes: int | None,
-    cores: int | None,
-    memory: str | None,
-    time: str | None,
-    time_min: str | None,
-    account: str | None,
-    name: str,
-    workdir: str | None,
-    setup: tuple[str, ...],
-    array: str | None,
-    after: tuple[str, ...],
-    after_any: tuple[str, ...],
-    copies: int,
-    attempts: int | None,
-    most_cost: float | None,
-    most_node_hours: float | None,
-    resumes: bool,
-    checkpoint_signal: str | None,
-    checkpoint_folder: str | None,
-    checkpoint_before: str | None,
-    deadline: str | None,
-    risk: float,
-    no_resize: bool,
-    no_measure: bool,
-    json: bool,
-) -> None:
+    subject: tuple[str, ...], *, on: tuple[str, ...], detach: bool, dry_run: bool, yes: bool, gpus: int | None,
+    nodes: int | None, cores: int | None, memory: str | None, time: str | None, time_min: str | None,
+    account: str | None, name: str, workdir: str | None, setup: tuple[str, ...], array: str | None,
+    after: tuple[str, ...], after_any: tuple[str, ...], copies: int, attempts: int | None, most_cost: float | None,
+    most_node_hours: float | None, resumes: bool, checkpoint_signal: str | None, checkpoint_folder: str | None,
+    checkpoint_before: str | None, deadline: str | None, risk: float, no_resize: bool, no_measure: bool, json: bool,
+) -> None:  # fmt: skip
     """Run a job on this machine and record it, or submit it to the plane for a cluster or a detached run.
 
     The plane submits the job, watches it, corrects its request, and resubmits it if that helps. --dry-run only prints
     the batch script.
     """
     request = JobRequest(
-        account=account,
-        nodes=nodes,
-        gpus=gpus,
-        cores=cores,
-        memory_bytes=parse_bytes(memory) if memory else None,
+        account=account, nodes=nodes, gpus=gpus, cores=cores, memory_bytes=parse_bytes(memory) if memory else None,
         walltime_s=parse_duration_s(time) if time else None,
-        least_walltime_s=parse_duration_s(time_min) if time_min else None,
-        name=name,
-        workdir=workdir,
-        setup=setup,
-    )
+        least_walltime_s=parse_duration_s(time_min) if time_min else None, name=name, workdir=workdir, setup=setup,
+    )  # fmt: skip
     terms = PlaneOptions(
         copies, array, after, after_any, attempts, most_cost, most_node_hours, resumes,
         checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,

@@ -186,9 +186,7 @@ def _show(system: System) -> None:
     for partition in system.partitions:
         node = partition.node
         rows.append((
-            partition.name,
-            _known(node.count),
-            _known(node.cores),
+            partition.name, _known(node.count), _known(node.cores),
             format_bytes(node.memory_bytes) if node.memory_bytes else "unknown",
             f"{node.gpus or '?'} × {node.device or '?'}" if node.device or node.gpus else "",
             format_duration(partition.limits.max_walltime_s) if partition.limits.max_walltime_s else "unknown",

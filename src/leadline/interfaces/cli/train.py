@@ -20,76 +20,42 @@ DATA, CHOICE, FILES = "Data", "Selection", "Files"
 
 @command("train", examples=EXAMPLES)
 @argument(
-    "source",
-    "CAMPAIGN|FILE",
+    "source", "CAMPAIGN|FILE",
     "A campaign of the history, a table of runs (CSV, also .gz), a folder of tables, or a file of leadline measure.",
-    "the whole history",
-    required=False,
-)
+    "the whole history", required=False,
+)  # fmt: skip
 @option(
-    "--target",
-    "FIGURE",
-    "Target: elapsed_s, host_memory_bytes, gpu_memory_bytes, unit_s, or a column; repeatable.",
-    "elapsed time, and measured memory",
-    section=DATA,
-    multiple=True,
-)
+    "--target", "FIGURE", "Target: elapsed_s, host_memory_bytes, gpu_memory_bytes, unit_s, or a column; repeatable.",
+    "elapsed time, and measured memory", section=DATA, multiple=True,
+)  # fmt: skip
 @option("--scale", "A,B", "Features that define the scale.", "features that are larger at full scale", section=DATA)
 @option("--without", "A,B", "Features to leave out.", "none", section=DATA)
 @option("--categories", "A,B", "Features whose numbers are categories.", "features with text values", section=DATA)
 @flag("--graphs", "Trace the commands (PyTorch) and add features of their op graphs.", section=DATA)
 @option(
-    "--policy",
-    "POLICY",
-    "mape or mae (mean error), wtm (HARP's: fewest underestimates, then smallest "
-    "overestimates), pinball (the 90 % upper bound), cost (of kills and waste).",
-    section=CHOICE,
+    "--policy", "POLICY", "mape or mae (mean error), wtm (HARP's: fewest underestimates, then smallest "
+    "overestimates), pinball (the 90 % upper bound), cost (of kills and waste).", section=CHOICE,
     default=DEFAULT_POLICY,
-)
+)  # fmt: skip
 @option("--seed", "N", "Random seed of splits and fits.", section=CHOICE, type=int, default=0)
 @option("--jobs", "N", "Number of processes.", "one per core", section=CHOICE, type=click.IntRange(1))
 @option(
-    "--to",
-    "FILE",
-    "Output file; the card is written next to it.",
-    "models/CAMPAIGN.npz in your data folder",
-    section=FILES,
-    type=FILE,
-)
+    "--to", "FILE", "Output file; the card is written next to it.", "models/CAMPAIGN.npz in your data folder",
+    section=FILES, type=FILE,
+)  # fmt: skip
 @option("--plots", "DIR", "Folder for plots of the errors.", "no plots", section=FILES, type=FILE)
 @json_option
 def train(
-    source: str | None,
-    *,
-    target: tuple[str, ...],
-    scale: str | None,
-    without: str | None,
-    categories: str | None,
-    graphs: bool,
-    policy: str,
-    seed: int,
-    jobs: int | None,
-    to: Path | None,
-    plots: Path | None,
-    json: bool,
-) -> None:
+    source: str | None, *, target: tuple[str, ...], scale: str | None, without: str | None, categories: str | None,
+    graphs: bool, policy: str, seed: int, jobs: int | None, to: Path | None, plots: Path | None, json: bool,
+) -> None:  # fmt: skip
     """Fit and compare all estimators on measured runs, and keep the one that a policy chooses.
 
     Estimators are compared on runs held out from their fits. A separate test set gives the error of the chosen one.
     """
     request = TrainRequest(
-        source,
-        target,
-        policy,
-        _names(scale),
-        _names(without),
-        _names(categories),
-        to,
-        plots,
-        seed,
-        jobs,
-        graphs,
-    )
+        source, target, policy, _names(scale), _names(without), _names(categories), to, plots, seed, jobs, graphs,
+    )  # fmt: skip
     with status("reading runs", quiet=json) as update:
         done = train_verb(request, progress=lambda step, number, total: update(f"fitting {number}/{total}: {step}"))
     if json:
