@@ -9,9 +9,9 @@ from leadline.app.campaigns.runs import format_amount
 from leadline.core.campaigns import BudgetUnit, Design
 from leadline.core.documents import to_document
 from leadline.core.errors import UnknownName
-from leadline.core.estimate import Interval
 from leadline.core.runs import Scale
 from leadline.core.units import format_bytes, format_duration
+from leadline.interfaces.cells import format_range, format_time
 from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
 from leadline.interfaces.cli.output import print_json, print_table, status
 
@@ -74,7 +74,11 @@ def _print_runs(plan: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> None:
     titles += (["forecast", "90 % range"] if has_forecast else ["work"]) + ["cost"] * money + [""]
     table = []
     for row in rows:
-        forecast = [_duration(row.forecast_s), _range(row.forecast_s)] if has_forecast else [f"{row.work:.1f} ×"]
+        forecast = (
+            [format_time(row.forecast_s) if row.forecast_s else "", format_range(row.forecast_s)]
+            if has_forecast
+            else [f"{row.work:.1f} ×"]
+        )
         cost = [format_amount(row.cost or 0.0, plan.unit)] if money else []
         values = [
             f"{parameter:.4g}" if isinstance(parameter, float) else str(parameter)
@@ -96,14 +100,6 @@ def _resource(row: PlannedRunRow, name: str) -> str:
         "memory": "" if memory is None else format_bytes(memory),
         "partition": row.configuration.partition or "",
     }[name]
-
-
-def _duration(forecast: Interval | None) -> str:
-    return "" if forecast is None else format_duration(forecast.point)
-
-
-def _range(forecast: Interval | None) -> str:
-    return "" if forecast is None else f"{format_duration(forecast.low)} – {format_duration(forecast.high)}"
 
 
 def _print_totals(plan: CampaignPlan) -> None:

@@ -10,15 +10,14 @@ from leadline.app.estimate.estimate import EstimateAnswer
 from leadline.app.estimate.estimate import estimate as estimate_verb
 from leadline.app.models.question import ModelQuestion
 from leadline.core.errors import InvalidInput
-from leadline.core.estimate import Estimate, EstimatorChoice, Interval
+from leadline.core.estimate import Estimate, EstimatorChoice
 from leadline.core.runs import Value
-from leadline.core.units import format_bytes, format_count, format_duration
+from leadline.core.units import format_bytes, format_count
 from leadline.core.workload import Workload
+from leadline.interfaces.cells import format_device, format_place, format_range, format_size, format_time
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
-    format_device,
-    format_place,
     format_value,
     print_json,
     print_note,
@@ -162,11 +161,11 @@ def _print_table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[
             *[format_place(target.system, target.partition)] * systems,
             format_device(target.device, target.gpus),
             *(format_value(value) for _, value in (parameters[index] if parameters else ())),
-            *[_duration(estimate.step_s)] * steps,
-            _duration(estimate.elapsed_s),
-            _range(estimate.elapsed_s),
+            *[format_time(estimate.step_s)] * steps,
+            format_time(estimate.elapsed_s),
+            format_range(estimate.elapsed_s),
             *[_gpu_memory(estimate)] * gpus,
-            _size(estimate.host_memory_bytes),
+            format_size(estimate.host_memory_bytes),
             *[format_cost(estimate)] * systems,
         ])  # fmt: skip
     print_table(titles, rows, words=("place", "device"))
@@ -183,29 +182,17 @@ def _print_token_times(estimates: list[Estimate]) -> None:
         shown.append(key)
         ends = (times.first_decode_step_s, times.last_decode_step_s)
         rows.append((
-            format_device(estimate.target.device, estimate.target.gpus), _duration(times.time_to_first_token_s),
-            _range(times.time_to_first_token_s),
-            _duration(times.time_per_output_token_s) if times.time_per_output_token_s else "none",
-            _range(times.time_per_output_token_s), " – ".join(_duration(end) for end in ends if end),
+            format_device(estimate.target.device, estimate.target.gpus), format_time(times.time_to_first_token_s),
+            format_range(times.time_to_first_token_s),
+            format_time(times.time_per_output_token_s) if times.time_per_output_token_s else "none",
+            format_range(times.time_per_output_token_s), " – ".join(format_time(end) for end in ends if end),
             f"{times.output_tokens_per_s.point:.3g}", format_bytes(times.kv_cache_bytes),
         ))  # fmt: skip
     print_table(titles, rows, words=("device",))
 
 
-def _range(interval: Interval | None) -> str:
-    return f"{format_duration(interval.low)} – {format_duration(interval.high)}" if interval else ""
-
-
 def _gpu_memory(estimate: Estimate) -> str:
     """Return the memory, in red and marked if the device has less."""
     needed, capacity = estimate.gpu_memory_bytes, estimate.device_memory_bytes
-    text = _size(needed)
+    text = format_size(needed)
     return click.style(f"{text} !", fg="red") if needed and capacity and needed.point > capacity else text
-
-
-def _duration(interval: Interval | None) -> str:
-    return format_duration(interval.point) if interval else "unknown"
-
-
-def _size(interval: Interval | None) -> str:
-    return format_bytes(interval.point) if interval else "unknown"

@@ -94,16 +94,6 @@ def format_cost(estimate: Estimate) -> str:
     return f"{estimate.cost.point:.3g} {estimate.currency or ''}".rstrip()
 
 
-def format_place(system: str | None, partition: str | None) -> str:
-    """Return a target as it is written after ``--on``."""
-    return f"{system}:{partition}" if system and partition else system or ""
-
-
-def format_device(device: str, gpus: int) -> str:
-    """Return a device, with how many of them if there are several."""
-    return device if gpus <= 1 else f"{gpus} × {device}"
-
-
 def varying_names(parameters: Sequence[Mapping[str, Value]]) -> list[str]:
     """Return the names of parameters with different values."""
     names = dict.fromkeys(name for parameter in parameters for name in parameter)

@@ -17,11 +17,10 @@ from leadline.core.queues import IMMEDIATE_START_S
 from leadline.core.recommendation import Constraints, Option, Recommendation, RiskWeights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
 from leadline.core.workload import Workload
+from leadline.interfaces.cells import format_device, format_place, format_range, format_time
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
-    format_device,
-    format_place,
     format_value,
     print_json,
     print_note,
@@ -167,10 +166,8 @@ def _print_table(options: tuple[Option, ...]) -> None:
             format_place(candidate.system, candidate.partition),
             *(format_value(candidate.parameters.get(name)) for name in varying),
             format_device(estimate.target.device, estimate.target.gpus),
-            format_duration(estimate.elapsed_s.point) if estimate.elapsed_s else "unknown",
-            f"{format_duration(estimate.elapsed_s.low)} – {format_duration(estimate.elapsed_s.high)}"
-            if estimate.elapsed_s
-            else "",
+            format_time(estimate.elapsed_s),
+            format_range(estimate.elapsed_s),
             format_clock(request.walltime_s) if request.walltime_s else "",
             format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
             format_cost(estimate),
