@@ -229,16 +229,11 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         billing = None if row.billing is None else _entry(self.billing, row.billing, place, "billing")
         rules = None if row.rules is None else _entry(self.rules, row.rules, place, "rules")
         return _convert(
-            Partition,
-            row,
-            node=_convert(NodeType, node, name=node.name or row.node),
-            limits=_convert(Limits, row),
-            billing=None if billing is None else _billing(billing, row),
-            rules=_rules(rules, row),
-            confidence=row.confidence or self.confidence,
-            source=row.source or self.source,
+            Partition, row, node=_convert(NodeType, node, name=node.name or row.node), limits=_convert(Limits, row),
+            billing=None if billing is None else _billing(billing, row), rules=_rules(rules, row),
+            confidence=row.confidence or self.confidence, source=row.source or self.source,
             as_of=row.as_of or self.as_of,
-        )
+        )  # fmt: skip
 
 
 class SiteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leadline.app.machines.measure import MeasureRequest, measure, write_kit
+from leadline.app.machines.measure import MeasureOptions, measure, write_kit
 from leadline.core.errors import InvalidInput
 
 
@@ -12,7 +12,7 @@ def test_a_short_run_is_summarized_in_a_sentence_and_in_numbers(tmp_path):
     path = tmp_path / "rows.jsonl"
     seen = []
     found = measure(
-        MeasureRequest(path, minutes=0.3, device="cpu", quick=True, ops=False),
+        MeasureOptions(str(path), minutes=0.3, device="cpu", quick=True, ops=False),
         lambda said, in_file, elapsed_s: seen.append((said, in_file, elapsed_s)),
     )
     assert found.in_file == sum(found.outcomes.values()) == len(seen) == path.read_text().count("\n") - 1 > 0
@@ -33,7 +33,7 @@ def test_an_impossible_request_is_refused_and_writes_no_file(change, says, tmp_p
     if "python" not in change:
         pytest.importorskip("torch")
     with pytest.raises(InvalidInput, match=says):
-        measure(MeasureRequest(**{"out": tmp_path / "rows.jsonl", "device": "cpu", **change}))
+        measure(MeasureOptions(**{"out": str(tmp_path / "rows.jsonl"), "device": "cpu", **change}))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,10 +1,11 @@
 """``leadline measure``: time steps of many models on this device, or write the kit for another machine."""
 
+import sys
 from pathlib import Path
 
 import click
 
-from leadline.app.machines.measure import KIT_SCHEMA, MINUTES, SCHEMA, MeasureRequest, write_kit
+from leadline.app.machines.measure import KIT_SCHEMA, SCHEMA, MeasureOptions, write_kit
 from leadline.app.machines.measure import measure as measure_verb
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
@@ -25,7 +26,7 @@ Examples:
     "--kit", "FILE.pyz", "Write the measuring kit for a machine without Leadline, instead of measuring.",
     "measure here", type=FILE,
 )  # fmt: skip
-@option("--minutes", "N", "Time limit in minutes.", type=float, default=MINUTES)
+@option("--minutes", "N", "Time limit in minutes.", type=float, default=MeasureOptions.minutes)
 @option("--device", "KIND", "Device to measure: cuda, cpu, or auto (a GPU if there is one).", default="auto")
 @option("--python", "PATH", "Python interpreter with torch.", "this one")
 @flag("--quick", "Measure tiny models briefly.")
@@ -48,12 +49,14 @@ def measure(
         _write(kit, json=json)
         return
     assert to is not None  # noqa: S101 - one of the two is given
-    request = MeasureRequest(to, minutes, device, python, quick, seed, compiled, not no_ops, point_limit)
+    options = MeasureOptions(
+        str(to), minutes, device, python or sys.executable, quick, seed, compiled, not no_ops, point_limit
+    )
 
     def show(text: str, in_file: int, elapsed_s: float) -> None:
         print_note(f"[{in_file}, {format_duration(elapsed_s)}] {text}")
 
-    summary = measure_verb(request, show)
+    summary = measure_verb(options, show)
     for note in summary.notes:
         print_note(f"note: {note}")
     if json:
