@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leadline.interfaces.cli.main import COMMANDS, load_command
+from leadline.interfaces.cli.commands import COMMANDS, load_command
 from leadline.interfaces.cli.reference import reference
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from leadline.app.workloads.options import WorkloadOptions
-from leadline.interfaces.cli.main import COMMANDS, load_command, main
+from leadline.interfaces.cli.commands import COMMANDS, load_command
+from leadline.interfaces.cli.main import main
 from leadline.interfaces.cli.workload_options import FILE_ONLY
 
 
@@ -94,7 +95,9 @@ def test_start_up_imports_only_what_is_needed(words, heavy):
 
 def test_no_help_imports_numpy_and_jobs_imports_no_estimator():
     program = (
-        "import sys; from leadline.interfaces.cli.main import COMMANDS, main\n"
+        "import sys\n"
+        "from leadline.interfaces.cli.commands import COMMANDS\n"
+        "from leadline.interfaces.cli.main import main\n"
         "for name in ('jobs', *(name for name in COMMANDS if name not in ('bench', 'jobs'))):\n"
         "    main([name, '--help'])\n"
         "    heavy = [m for m in sys.modules if m in ('numpy', 'scipy', 'torch', 'sklearn', 'matplotlib')]\n"

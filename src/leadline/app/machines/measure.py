@@ -10,7 +10,7 @@ from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.kit import KitError
 from leadline.kit.command import summary_sentence
 from leadline.kit.pack import pack_kit
-from leadline.kit.run import MeasureOptions as MeasureOptions
+from leadline.kit.run import MeasureOptions as MeasureOptions  # noqa: PLC0414 - the interfaces know no kit
 from leadline.kit.run import describe_row, run_measurements
 
 SCHEMA = "leadline.measured/1"

@@ -23,7 +23,7 @@ FILE = click.Path(path_type=Path, readable=False)
 """A path; the verbs themselves check it, with messages that say what to do."""
 
 
-class Option(click.Option):
+class SectionOption(click.Option):
     """An option of a section of the help."""
 
     def __init__(self, *declarations: Any, section: str = GENERAL, **more: Any) -> None:  # noqa: ANN401
@@ -31,7 +31,7 @@ class Option(click.Option):
         self.section = section
 
 
-class Argument(click.Argument):
+class DescribedArgument(click.Argument):
     """An argument with a help text."""
 
     section = ARGUMENTS
@@ -46,7 +46,7 @@ class Argument(click.Argument):
         return str(self.metavar), self.description
 
 
-class Command(click.Command):
+class SectionedCommand(click.Command):
     """A command whose help has sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -56,10 +56,10 @@ class Command(click.Command):
                 formatter.write_dl(rows)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of such commands."""
 
-    command_class = Command
+    command_class = SectionedCommand
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the commands as they were declared; Click's own would sort them."""
@@ -76,15 +76,16 @@ def option_sections(command: click.Command, ctx: click.Context) -> dict[str, lis
     return {title: rows for title, rows in {**sections, GENERAL: general}.items() if rows}
 
 
-def command(name: str, *, examples: str = "", **more: Any) -> Callable[[Any], Command]:  # noqa: ANN401
+def command(name: str, *, examples: str = "", **more: Any) -> Callable[[Any], SectionedCommand]:  # noqa: ANN401
     """Declare a command; its examples stand at the end of the help, as they are."""
     context = {**CONTEXT, **more.pop("context_settings", {})}
-    return click.command(name, cls=Command, context_settings=context, epilog=f"\b\n{examples}" * bool(examples), **more)
+    epilog = f"\b\n{examples}" if examples else None
+    return click.command(name, cls=SectionedCommand, context_settings=context, epilog=epilog, **more)
 
 
-def group(name: str) -> Callable[[Any], Group]:
+def group(name: str) -> Callable[[Any], CommandGroup]:
     """Declare a group of commands."""
-    return click.group(name, cls=Group, context_settings=CONTEXT)
+    return click.group(name, cls=CommandGroup, context_settings=CONTEXT)
 
 
 def option(
@@ -96,13 +97,13 @@ def option(
 ) -> Decorator:
     """Declare an option with a value; ``names`` are separated by spaces, as in ``"-o --out"``."""
     return click.option(
-        *names.split(), cls=Option, metavar=metavar, help=description, show_default=default_text, **more
+        *names.split(), cls=SectionOption, metavar=metavar, help=description, show_default=default_text, **more
     )
 
 
 def flag(names: str, description: str, section: str = GENERAL) -> Decorator:
     """Declare an option without a value."""
-    return click.option(*names.split(), cls=Option, is_flag=True, help=description, section=section)
+    return click.option(*names.split(), cls=SectionOption, is_flag=True, help=description, section=section)
 
 
 def argument(name: str, metavar: str, description: str, default_text: str = "", **more: Any) -> Decorator:  # noqa: ANN401
@@ -110,7 +111,7 @@ def argument(name: str, metavar: str, description: str, default_text: str = "", 
     default = f" [default: ({default_text})]" if default_text else ""
     optional = more.get("required") is False or "default" in more
     shown = f"[{metavar}]" if optional and "|" not in metavar else metavar
-    return click.argument(name, cls=Argument, metavar=shown, description=description + default, **more)
+    return click.argument(name, cls=DescribedArgument, metavar=shown, description=description + default, **more)
 
 
 def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
-from leadline.interfaces.cli.main import COMMANDS, COMPLETE, load_command
+from leadline.interfaces.cli.commands import COMMANDS, COMPLETE, load_command
 
 SCRIPTS = {
     "bash": (".local/share/leadline/completion.bash", ".bashrc", ""),

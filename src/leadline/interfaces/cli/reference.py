@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import click
 
 from leadline.interfaces.cli.command import CONTEXT, option_sections
+from leadline.interfaces.cli.commands import COMMANDS, GROUPS, load_command
 from leadline.interfaces.cli.help_pages import FILE
-from leadline.interfaces.cli.main import COMMANDS, GROUPS, load_command
 
 WIDTH = 78
 """Columns of text on a terminal of 80."""
