@@ -9,7 +9,7 @@ from leadline.app.composition import toolbox
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
-from leadline.interfaces.cli.output import print_json, print_note, print_table
+from leadline.interfaces.cli.output import print_json, print_note, print_notes, print_table
 
 if TYPE_CHECKING:
     from leadline.app.estimate.adapt import AdaptAnswer
@@ -53,8 +53,7 @@ def adapt(
         print_note(f"[{number}/{count}] tracing {where}")
 
     answer = adapt_verb(subject, toolbox(), device=device, most=most, keep=not no_save, progress=show)
-    for note in answer.notes:
-        print_note(f"note: {note}")
+    print_notes(answer.notes)
     if json:
         print_json(to_document(answer, SCHEMA))
     else:

@@ -20,7 +20,8 @@ from leadline.interfaces.cli.output import (
     format_cost,
     format_value,
     print_json,
-    print_note,
+    print_notes,
+    print_reasons,
     print_table,
     status,
     varying_names,
@@ -88,10 +89,8 @@ def _show_model(answer: "ModelAnswer", *, json: bool) -> None:
         (*first.basis.reasons, *(note for estimate in answer.estimates for note in estimate.notes))
     ):
         click.secho(f"  · {reason}", dim=True)
-    for reason in dict.fromkeys(why for estimate in answer.estimates for why in estimate.unknown.values()):
-        click.secho(f"  · {reason}", dim=True)
-    for note in (*answer.notes, *(f"left out: {sentence}" for sentence in answer.left_out)):
-        print_note(f"note: {note}")
+    print_reasons(why for estimate in answer.estimates for why in estimate.unknown.values())
+    print_notes((*answer.notes, *(f"left out: {sentence}" for sentence in answer.left_out)))
 
 
 def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
@@ -107,13 +106,10 @@ def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
     if shown:
         first = shown[0]
         click.secho(f"Why, for {first.target.device} ({first.basis.tier.value} tier):", dim=True)
-        for reason in dict.fromkeys((*first.basis.reasons, *first.unknown.values())):
-            click.secho(f"  · {reason}", dim=True)
-    for note in answer.notes:
-        print_note(f"note: {note}")
+        print_reasons((*first.basis.reasons, *first.unknown.values()))
+    print_notes(answer.notes)
     if answer.left_out and everything:
-        for sentence in answer.left_out:
-            print_note(f"left out: {sentence}")
+        print_notes(answer.left_out, "left out")
 
 
 def _headline(answer: EstimateAnswer) -> str:

@@ -14,7 +14,7 @@ from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.command import FILE, command, flag, json_option, option
 from leadline.interfaces.cli.memory_plot import FORMATS, plot_in_terminal, save_plot
-from leadline.interfaces.cli.output import print_json, print_note, print_table, status
+from leadline.interfaces.cli.output import print_json, print_note, print_reasons, print_table, status
 from leadline.interfaces.cli.workload_options import takes_workload
 
 EXAMPLES = """\
@@ -110,8 +110,7 @@ def _show(answer: FitReport) -> None:
     if answer.serving is not None:
         click.echo(f"  {answer.serving.summary}")
     why = (f"no other batch was tried: {answer.why_no_batch}",) if answer.why_no_batch else ()
-    for note in dict.fromkeys((*why, *answer.notes)):
-        click.secho(f"  · {note}", dim=True)
+    print_reasons((*why, *answer.notes))
     if answer.changes:
         _print_changes(answer.changes)
 

@@ -14,7 +14,7 @@ from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, format_duration
 from leadline.interfaces.cli.command import argument, command, flag, json_option, option
-from leadline.interfaces.cli.output import print_json, print_note, table_width
+from leadline.interfaces.cli.output import print_json, print_note, print_notes, table_width
 from leadline.interfaces.tables import GAP, cell_width
 
 WIDE = 120
@@ -207,8 +207,7 @@ def print_jobs(statuses: Sequence[JobStatus], *, each: bool = False) -> None:
     """Print jobs on stdout, and a note per unreachable system on stderr."""
     for line in jobs_table(statuses if each else fold_arrays(statuses), table_width()):
         click.echo(line)
-    for sentence in describe_silent_systems(statuses):
-        print_note(f"note: {sentence}")
+    print_notes(describe_silent_systems(statuses))
 
 
 def describe_silent_systems(statuses: Sequence[JobStatus]) -> list[str]:

@@ -11,7 +11,7 @@ from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.units import format_bytes, format_duration
 from leadline.interfaces.cli.command import FILE, command, flag, json_option, option
-from leadline.interfaces.cli.output import print_json, print_note
+from leadline.interfaces.cli.output import print_json, print_note, print_notes
 
 EXAMPLES = """\
 Examples:
@@ -57,8 +57,7 @@ def measure(
         print_note(f"[{in_file}, {format_duration(elapsed_s)}] {text}")
 
     summary = measure_verb(options, show)
-    for note in summary.notes:
-        print_note(f"note: {note}")
+    print_notes(summary.notes)
     if json:
         print_json(to_document(summary, SCHEMA))
     else:

@@ -4,7 +4,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -27,6 +27,18 @@ def print_note(text: str) -> None:
     """Write one line on stderr, in place of a live line."""
     show_live("")
     click.echo(text, err=True)
+
+
+def print_notes(notes: Iterable[str], kind: str = "note") -> None:
+    """Write notes on stderr, one a line."""
+    for text in notes:
+        print_note(f"{kind}: {text}")
+
+
+def print_reasons(reasons: Iterable[str]) -> None:
+    """Print reasons below a table, each once."""
+    for reason in dict.fromkeys(reasons):
+        click.secho(f"  · {reason}", dim=True)
 
 
 def show_live(text: str) -> None:

@@ -13,7 +13,7 @@ from leadline.core.jobs import JobState
 from leadline.core.progress import LoopProgress, Probe
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
 from leadline.interfaces.cli.command import argument, command, json_option, option
-from leadline.interfaces.cli.output import print_json, print_note, print_table
+from leadline.interfaces.cli.output import print_json, print_note, print_notes, print_table
 from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
 EXAMPLES = """\
@@ -58,8 +58,7 @@ def _show(probed: Probe) -> None:
         click.echo(f"{name.removesuffix('_s')} unknown: {reason}")
     for sentence in probed.forecast.assumptions:
         click.echo(f"assumed: {sentence}")
-    for sentence in probed.remarks:
-        print_note(f"note: {sentence}")
+    print_notes(probed.remarks)
     if not probed.finished:
         print_note("note: files that the command wrote in these steps were kept")
     if (ask_s := suggested_walltime_s(probed)) is not None:

@@ -24,6 +24,8 @@ from leadline.interfaces.cli.output import (
     format_value,
     print_json,
     print_note,
+    print_notes,
+    print_reasons,
     print_table,
     status,
     varying_names,
@@ -78,8 +80,7 @@ def recommend(
     elif answer.options:
         _show(answer, everything=everything)
     if not json:
-        for note in answer.notes:
-            print_note(f"note: {note}")
+        print_notes(answer.notes)
     if not answer.options:
         _show_rejections(answer, everything=everything)
         raise NothingFits(f"nothing fits; {answer.smallest_change or 'no single change would make it fit'}")
@@ -129,8 +130,7 @@ def _show(answer: Recommendation, *, everything: bool) -> None:
     if len(shown) < len(answer.options):
         click.secho(f"{len(answer.options) - len(shown)} more with --all.", dim=True)
     if best.parameters:
-        for reason in best.estimate.basis.reasons:
-            click.secho(f"  · {reason}", dim=True)
+        print_reasons(best.estimate.basis.reasons)
     _show_rejections(answer, everything=everything)
 
 

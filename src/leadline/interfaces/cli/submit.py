@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -23,7 +24,7 @@ from leadline.core.units import format_bytes, format_duration, parse_bytes, pars
 from leadline.interfaces.cli.command import argument, command, flag, json_option, option
 from leadline.interfaces.cli.history import show_run_comparison
 from leadline.interfaces.cli.jobs import plain_text, print_jobs
-from leadline.interfaces.cli.output import print_json, print_note, status
+from leadline.interfaces.cli.output import print_json, print_note, print_notes, status
 from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
 
@@ -96,8 +97,7 @@ def submit_to_plane(
         raise InvalidInput("cannot ask for confirmation without a terminal: add -y to submit the job")
     check_reachable(places, catalog)
     prepared = _prepared(subject, on, request, terms, json=json)
-    for note in prepared.notes:
-        print_note(f"note: {note}")
+    print_notes(prepared.notes)
     if not yes:
         print_note(_describe_submission(prepared))
         click.confirm("Submit it?", default=True, abort=True, err=True)
@@ -170,7 +170,9 @@ Examples:
   leadline submit job.toml --on slurm:gpu --array 0-99 --attempts 3 --resumes
   leadline submit job.toml --on Pitzer:gpu --account PAS0000 --dry-run"""
 
-RESOURCES, JOB, RUN, PLANE = "Request", "The job", "Behaviour", "Policy of the plane"
+RUN, PLANE = "Behaviour", "Policy of the plane"
+resource, about_job = partial(option, section="Request"), partial(option, section="The job")
+policy_option = partial(option, section=PLANE)
 PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 
 
@@ -186,59 +188,46 @@ PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 @flag("--detach", "With local: submit to the plane, and do not wait.", section=RUN)
 @flag("--dry-run", "Only print the batch script.", section=RUN)
 @flag("-y --yes", "Run without confirmation.", section=RUN)
-@option(
-    "--gpus", "N", "GPUs of the whole job.", "from the workload; at least 1 on a partition with GPUs",
-    section=RESOURCES, type=int,
-)  # fmt: skip
-@option("--nodes", "N", "Nodes of the job.", "as many as its GPUs need; else 1", section=RESOURCES, type=int)
-@option("--cores", "N", "Cores per node.", "the GPUs' share of the node", section=RESOURCES, type=int)
-@option(
-    "--memory", "SIZE", "Memory per node, such as 16G.", f"on a cluster {PREDICTED}; on this machine unlimited",
-    section=RESOURCES,
-)  # fmt: skip
-@option(
-    "--time", "TIME", "Time limit, such as 2h or 1-12:00:00.",
-    f"on a cluster {PREDICTED}; on this machine unlimited", section=RESOURCES,
-)  # fmt: skip
-@option(
-    "--time-min", "TIME", "Minimum time limit that Slurm may set to start the job sooner.",
-    f"{PREDICTED}, if below --time", section=RESOURCES,
-)  # fmt: skip
-@option("--account", "NAME", "Project to charge.", "none", section=JOB)
-@option("--name", "NAME", "Job name.", "name of the file or script", section=JOB, default="")
-@option("--workdir", "FOLDER", "Working directory.", "the current one", section=JOB)
-@option(
-    "--setup", "LINE", "Shell line to run before the command, such as 'module load cuda'; repeatable.", "none",
-    section=JOB, multiple=True,
-)  # fmt: skip
-@option(
-    "--array", "INDICES", "Array indices: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.",
-    "one job", section=JOB,
-)  # fmt: skip
-@option("--after", "JOB", "Start after this job has completed; repeatable.", "none", section=JOB, multiple=True)
-@option("--after-any", "JOB", "Start after this job has ended; repeatable.", "none", section=JOB, multiple=True)
-@option(
-    "--copies", "N", "Replicas that wait at different targets; the first to start runs.", section=PLANE, type=int,
-    default=1,
-)  # fmt: skip
-@option("--attempts", "N", "Maximum number of submissions.", "4", section=PLANE, type=int)
-@option(
-    "--most-cost", "AMOUNT", "Maximum cost of all attempts, in the unit of the first target.", "unlimited",
-    section=PLANE, type=float,
-)  # fmt: skip
-@option("--most-node-hours", "HOURS", "Maximum node-hours of all attempts.", "unlimited", section=PLANE, type=float)
-@flag("--resumes", "The command resumes from its own checkpoint when it is restarted.", section=PLANE)
-@option(
-    "--checkpoint-signal", "NAME", "Signal to request a checkpoint before a limit, such as USR1.", "none", section=PLANE
+@resource("--gpus", "N", "GPUs of the whole job.", "from the workload; at least 1 on a partition with GPUs", type=int)
+@resource("--nodes", "N", "Nodes of the job.", "as many as its GPUs need; else 1", type=int)
+@resource("--cores", "N", "Cores per node.", "the GPUs' share of the node", type=int)
+@resource("--memory", "SIZE", "Memory per node, such as 16G.", f"on a cluster {PREDICTED}; on this machine unlimited")
+@resource(
+    "--time", "TIME", "Time limit, such as 2h or 1-12:00:00.", f"on a cluster {PREDICTED}; on this machine unlimited"
 )
-@option(
+@resource(
+    "--time-min", "TIME", "Minimum time limit that Slurm may set to start the job sooner.",
+    f"{PREDICTED}, if below --time",
+)  # fmt: skip
+@about_job("--account", "NAME", "Project to charge.", "none")
+@about_job("--name", "NAME", "Job name.", "name of the file or script", default="")
+@about_job("--workdir", "FOLDER", "Working directory.", "the current one")
+@about_job(
+    "--setup", "LINE", "Shell line to run before the command, such as 'module load cuda'; repeatable.", "none",
+    multiple=True,
+)  # fmt: skip
+@about_job(
+    "--array", "INDICES", "Array indices: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.", "one job"
+)
+@about_job("--after", "JOB", "Start after this job has completed; repeatable.", "none", multiple=True)
+@about_job("--after-any", "JOB", "Start after this job has ended; repeatable.", "none", multiple=True)
+@policy_option(
+    "--copies", "N", "Replicas that wait at different targets; the first to start runs.", type=int, default=1
+)
+@policy_option("--attempts", "N", "Maximum number of submissions.", "4", type=int)
+@policy_option(
+    "--most-cost", "AMOUNT", "Maximum cost of all attempts, in the unit of the first target.", "unlimited", type=float
+)
+@policy_option("--most-node-hours", "HOURS", "Maximum node-hours of all attempts.", "unlimited", type=float)
+@flag("--resumes", "The command resumes from its own checkpoint when it is restarted.", section=PLANE)
+@policy_option("--checkpoint-signal", "NAME", "Signal to request a checkpoint before a limit, such as USR1.", "none")
+@policy_option(
     "--checkpoint-folder", "FOLDER",
     "Folder of its checkpoints, within its working directory; copied when the job moves to another system.", "none",
-    section=PLANE,
 )  # fmt: skip
-@option("--checkpoint-before", "TIME", "Time of that signal before a limit.", "2m", section=PLANE)
-@option("--deadline", "WHEN", "Deadline: 6h from now, or 2026-11-23T08:00.", "none", section=PLANE)
-@option("--risk", "P", "Accepted probability of hitting a limit.", section=PLANE, type=float, default=DEFAULT_RISK)
+@policy_option("--checkpoint-before", "TIME", "Time of that signal before a limit.", "2m")
+@policy_option("--deadline", "WHEN", "Deadline: 6h from now, or 2026-11-23T08:00.", "none")
+@policy_option("--risk", "P", "Accepted probability of hitting a limit.", type=float, default=DEFAULT_RISK)
 @flag("--no-resize", "Never change the request.", section=PLANE)
 @flag("--no-measure", "Run the command without the measuring wrapper.", section=PLANE)
 @json_option
