@@ -273,17 +273,6 @@ def read_site(text: str, label: str, additions: tuple[str, str] | None = None) -
     return [row.system(site.site, label) for row in site.systems]
 
 
-def device_row(device: Device) -> dict[str, Any]:
-    """Return a device as the plain values of a ``[[devices]]`` block, without absent numbers."""
-    values = {"tflops": {dtype: rate / 1e12 for dtype, rate in device.peak_flops_per_s.items()}}
-    for name in DeviceRow.__struct_fields__:
-        noun_name, factor = unit_conversion(name)
-        value = getattr(device, noun_name, None)
-        if value is not None:
-            values[name] = value if factor is None else value / factor
-    return {name: value for name, value in msgspec.to_builtins(values).items() if value not in (None, "", [], {}, ())}
-
-
 def _entry(table: dict[str, Any], name: str, place: str, kind: str) -> Any:  # noqa: ANN401 - the type is the table's
     if name not in table:
         names = ", ".join(table) or "none"
