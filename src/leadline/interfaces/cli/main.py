@@ -40,8 +40,9 @@ def main(arguments: list[str]) -> int:
 
 def run() -> None:
     """Run this process's command line, and exit with its code."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - replaces a closed stream
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for a closed stream
     try:
         if COMPLETE in os.environ:
             from leadline.interfaces.cli.completion import complete  # noqa: PLC0415 - Click loads on use

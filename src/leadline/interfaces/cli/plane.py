@@ -39,10 +39,7 @@ def plane(action: str, *, until_idle: bool, once: bool, json: bool) -> None:
         return
     if json:
         raise InvalidInput("--json works with leadline plane status only; leadline jobs --json shows the jobs")
-    with (
-        Interrupts() as interrupts,
-        InlinePlane(print_note) as inline_plane,
-    ):
+    with Interrupts() as interrupts, InlinePlane(print_note) as inline_plane:
         wait_s = inline_plane.step()
         if not inline_plane.runs_plane:
             raise LeadlineError(f"the plane is already running ({describe_runner() or 'another process'})")
