@@ -97,14 +97,12 @@ def _heading(log: EventLog, width: int) -> list[str]:
 def _request_lines(job: Job, columns: int) -> list[str]:
     """Return the request, and the policy of the plane."""
     policy, spec, predicted = job.policy, job.spec, job.predicted
+    where = ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else "")
     rows = [
         ("command", shlex.join(spec.command)),
         ("folder", spec.workdir or ""),
         ("requests", describe_request(spec.resources)),
-        (
-            "where",
-            ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else ""),
-        ),
+        ("where", where),
         ("after", f"{', '.join(job.after)} ({job.after_kind.value})" if job.after else ""),
         ("account", spec.account or ""),
         ("policy", describe_policy(policy)),
@@ -112,15 +110,8 @@ def _request_lines(job: Job, columns: int) -> list[str]:
         ("predicted", ""),
     ]
     if predicted is not None:
-        predictions = []
-        if (elapsed := predicted.elapsed_s) is not None:
-            predictions.append(
-                f"{format_duration(elapsed.point)} ({format_duration(elapsed.low)} – {format_duration(elapsed.high)})"
-            )
-        if (memory := predicted.host_memory_bytes) is not None:
-            predictions.append(
-                f"{format_bytes(memory.point)} ({format_bytes(memory.low)} – {format_bytes(memory.high)})"
-            )
+        quantities = ((predicted.elapsed_s, format_duration), (predicted.host_memory_bytes, format_bytes))
+        predictions = [f"{show(i.point)} ({show(i.low)} – {show(i.high)})" for i, show in quantities if i is not None]
         rows[-1] = ("predicted", ", ".join(predictions))
     width = max(len(title) for title, _ in rows)
     wrapped = [wrap_text(f"  {title:<{width}}  ", plain_text(text, MOST_TEXT), columns) for title, text in rows if text]

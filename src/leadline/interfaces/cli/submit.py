@@ -39,7 +39,8 @@ def run_now(subject: Sequence[str], request: JobRequest, *, yes: bool, json: boo
             raise InvalidInput("cannot ask for confirmation without a terminal: add -y to run the job")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
         click.confirm(question, default=True, abort=True, err=True)
-    predicted = predict_job(LOCAL, subject, toolbox(), name=request.name)
+    with status("predicting", quiet=json):
+        predicted = predict_job(LOCAL, subject, toolbox(), name=request.name)
     if predicted.estimate is None:
         print_note(f"note: no prediction for this run: {predicted.reason}")
     run = run_locally(
