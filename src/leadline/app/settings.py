@@ -44,12 +44,8 @@ def catalog_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the folder of what can be made again at any time."""
-    return (
-        data_dir() / "cache"
-        if os.environ.get(DATA_DIR_VARIABLE, "").strip()
-        else platformdirs.user_cache_path("leadline", appauthor=False)
-    )
+    """Return the folder of what can be made again at any time, whichever the data folder is."""
+    return platformdirs.user_cache_path("leadline", appauthor=False)
 
 
 def adapted_dir() -> Path:

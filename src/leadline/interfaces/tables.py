@@ -14,13 +14,9 @@ STYLE = re.compile("\x1b\\[[0-9;]*m")
 
 
 def table_lines(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    width: int,
-    *,
-    words: Collection[str] = (),
+    titles: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, words: Collection[str] = (),
     style_title: Callable[[str], str] = str,
-) -> list[str]:
+) -> list[str]:  # fmt: skip
     """Return the lines of a table; a column without a title and without text is left out.
 
     Columns of words are aligned left, and wrap if the table is too wide. All others are aligned right and never break:

@@ -107,11 +107,8 @@ def _row(run: CampaignRunStatus) -> tuple[str, ...]:
         for name, value in run.parameters.items()
     )
     return (
-        run.id,
-        run.scale.value,
-        parameters,
-        f"{run.cores or ''}{f' + {run.gpus} GPU' if run.gpus else ''}",
+        run.id, run.scale.value, parameters, f"{run.cores or ''}{f' + {run.gpus} GPU' if run.gpus else ''}",
         "" if run.forecast_s is None else format_duration(run.forecast_s),
         "" if run.elapsed_s is None else format_duration(run.elapsed_s),
         f"{run.state.value} ({run.reason})" if run.reason else run.state.value,
-    )
+    )  # fmt: skip

@@ -154,15 +154,11 @@ def _print_table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[
     for index, estimate in enumerate(estimates):
         target = estimate.target
         rows.append([
-            *[format_place(target.system, target.partition)] * systems,
-            format_device(target.device, target.gpus),
+            *[format_place(target.system, target.partition)] * systems, format_device(target.device, target.gpus),
             *(format_value(value) for _, value in (parameters[index] if parameters else ())),
-            *[format_time(estimate.step_s)] * steps,
-            format_time(estimate.elapsed_s),
-            format_range(estimate.elapsed_s),
-            *[_gpu_memory(estimate)] * gpus,
-            format_size(estimate.host_memory_bytes),
-            *[format_cost(estimate)] * systems,
+            *[format_time(estimate.step_s)] * steps, format_time(estimate.elapsed_s),
+            format_range(estimate.elapsed_s), *[_gpu_memory(estimate)] * gpus,
+            format_size(estimate.host_memory_bytes), *[format_cost(estimate)] * systems,
         ])  # fmt: skip
     print_table(titles, rows, words=("place", "device"))
 

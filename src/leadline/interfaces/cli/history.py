@@ -75,17 +75,9 @@ def _list(limit: int | None, *, json: bool) -> None:
         cells = [cell for name in ("elapsed_s", "host_memory_bytes") for cell in _summary(by_name.get(name))]
         rows.append((run.id, run.started_at[:19], run.job.name, run.state.value, *cells))
     titles = (
-        "id",
-        "started",
-        "job",
-        "state",
-        "time predicted",
-        "measured",
+        "id", "started", "job", "state", "time predicted", "measured", "error", "memory predicted", "measured",
         "error",
-        "memory predicted",
-        "measured",
-        "error",
-    )
+    )  # fmt: skip
     print_table(titles, rows, words=("job", "state"))
     if any(run.state.censored for run in runs):
         print_note("≥ marks a run that was cut off: a lower bound.")

@@ -162,17 +162,12 @@ def _print_table(options: tuple[Option, ...]) -> None:
     for candidate in options:
         estimate, request = candidate.estimate, candidate.resources
         rows.append((
-            "*" if candidate.on_front else "",
-            format_place(candidate.system, candidate.partition),
+            "*" if candidate.on_front else "", format_place(candidate.system, candidate.partition),
             *(format_value(candidate.parameters.get(name)) for name in varying),
-            format_device(estimate.target.device, estimate.target.gpus),
-            format_time(estimate.elapsed_s),
-            format_range(estimate.elapsed_s),
-            format_clock(request.walltime_s) if request.walltime_s else "",
+            format_device(estimate.target.device, estimate.target.gpus), format_time(estimate.elapsed_s),
+            format_range(estimate.elapsed_s), format_clock(request.walltime_s) if request.walltime_s else "",
             format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
-            format_cost(estimate),
-            *(_waits(candidate) if waits else ()),
-            "?" if candidate.notes else "",
+            format_cost(estimate), *(_waits(candidate) if waits else ()), "?" if candidate.notes else "",
         ))  # fmt: skip
     print_table(titles, rows, words=("", "place", "device"))
     click.echo("* no other option is both faster and cheaper in the same currency")

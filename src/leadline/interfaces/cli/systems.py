@@ -96,16 +96,10 @@ def probe(name: str | None, *, dry_run: bool, json: bool) -> None:
 def _probe_document(probed: "SystemProbe", broken: Sequence["BrokenJob"], *, written: bool) -> dict[str, object]:
     change = probed.change
     return {
-        "schema": "leadline.system_probe/1",
-        "system": probed.system,
-        "file": probed.file if written else None,
-        "kept": probed.kept,
-        "first": change.before is None,
-        "changes": change.changes,
-        "broken": broken,
-        "notes": probed.notes,
-        "here": probed.here,
-    }
+        "schema": "leadline.system_probe/1", "system": probed.system, "file": probed.file if written else None,
+        "kept": probed.kept, "first": change.before is None, "changes": change.changes, "broken": broken,
+        "notes": probed.notes, "here": probed.here,
+    }  # fmt: skip
 
 
 def _print_probe_notes(probed: "SystemProbe", broken: Sequence["BrokenJob"], *, dry_run: bool, json: bool) -> None:
