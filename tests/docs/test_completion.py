@@ -70,7 +70,7 @@ def test_the_script_is_installed_once(shell, startup, tmp_path, monkeypatch, cap
     assert "_LEADLINE_COMPLETE" in script
     for _ in range(2):
         assert main(["--install-completion"]) == 0
-    installed = Path(capsys.readouterr().out.split("installed in ")[1].split(";")[0])
+    installed = Path(capsys.readouterr().out.split("installed in ")[1].split(";")[0]).expanduser()
     assert installed.read_text() == script[:-1]
     if startup:
         assert (tmp_path / startup).read_text().count(str(installed)) == 1

@@ -76,4 +76,4 @@ def _install(shell: str, script: str) -> None:
         if str(path) not in existing:
             with startup_path.open("a", encoding="utf-8") as stream:
                 stream.write(f"\n{first}source '{path}'  # completion of leadline\n")
-    click.echo(f"completion installed in {path}; open a new {shell} to use it")
+    click.echo(f"completion installed in ~/{file}; open a new {shell} to use it")
