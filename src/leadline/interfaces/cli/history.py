@@ -78,7 +78,7 @@ def _list(limit: int | None, *, json: bool) -> None:
         "id", "started", "job", "state", "time predicted", "measured", "error", "memory predicted", "measured",
         "error",
     )  # fmt: skip
-    print_table(titles, rows, words=("job", "state"))
+    print_table(titles, rows, words=("id", "job", "state"))
     if any(run.state.censored for run in runs):
         print_note("≥ marks a run that was cut off: a lower bound.")
 
