@@ -2,8 +2,8 @@
 
 import sys
 
-from benchmarks.command import app
-from leadline.interfaces.cli.output import run_command
+from benchmarks.command import bench
+from leadline.interfaces.cli.command import run_command
 
 if __name__ == "__main__":
-    sys.exit(run_command(app, "bench", sys.argv[1:]))
+    sys.exit(run_command(bench, "bench", sys.argv[1:]))

@@ -6,17 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
 
-import typer
-from rich.table import Table
+import click
 
 from benchmarks.provenance import with_provenance
 from benchmarks.results import BenchmarkResult, BenchmarkRow, missed_targets, target_sign
 from leadline.core.documents import to_document, to_json
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.interfaces.cli.command import CommandApp
-from leadline.interfaces.cli.output import err, out
+from leadline.interfaces.cli.command import FILE, argument, command, flag, option
+from leadline.interfaces.cli.output import print_note, print_table, status
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,28 +113,16 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 SCHEMA = "leadline.bench/1"
 
-app = CommandApp()
 
-
-@app.command(epilog="Benchmarks:\n" + "\n".join(f"  {name:<10} {row.summary}" for name, row in BENCHMARKS.items()))
-def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"Which benchmark: {', '.join(BENCHMARKS)}.")],
-    quick: Annotated[bool, typer.Option("--quick", help="A smaller run with fewer samples.")] = False,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Also write the rows to this file as JSON.", show_default="none"),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="A folder of public data, for benchmarks that read it.", show_default="none"
-        ),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(metavar="PART", help="One part of a benchmark with parts, such as plane.", show_default="all"),
-    ] = None,
-) -> None:
+@command(
+    "bench", examples="Benchmarks:\n" + "\n".join(f"  {name:<10} {row.summary}" for name, row in BENCHMARKS.items())
+)
+@argument("name", "NAME", f"Which benchmark: {', '.join(BENCHMARKS)}.")
+@flag("--quick", "A smaller run with fewer samples.")
+@option("json_file --json", "FILE", "Also write the rows to this file as JSON.", "none", type=FILE)
+@option("--data", "FOLDER", "A folder of public data, for benchmarks that read it.", "none", type=FILE)
+@option("--only", "PART", "One part of a benchmark with parts, such as plane.", "all")
+def bench(name: str, *, quick: bool, json_file: Path | None, data: Path | None, only: str | None) -> None:
     """Measure the promised metrics again; the exit code is 1 if a target is missed."""
     if name not in BENCHMARKS:
         raise UnknownName("bench", name, BENCHMARKS)
@@ -146,13 +132,13 @@ def bench(
     run = import_module(benchmark.module).run
     result = _run(run, _options(name, run, quick=quick, data=data, only=only), name)
     result = with_provenance(result, benchmark.measures, seed=benchmark.seed)
-    out().print(_table(result))
+    _print(result)
     if json_file is not None:
         json_file.write_text(to_json(to_document(result, SCHEMA)) + "\n", encoding="utf-8")
-        err().print(f"written to {json_file}")
+        print_note(f"written to {json_file}")
     if names := missed_targets(result.rows):
         sys.stderr.write(f"leadline bench: {len(names)} of {len(result.rows)} rows missed: {', '.join(names)}\n")
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _options(
@@ -178,26 +164,20 @@ def _run(run: Callable[..., BenchmarkResult], options: dict[str, object], name: 
     """Run a benchmark; show its progress if it reports any."""
     if "progress" not in inspect.signature(run).parameters:
         return run(**options)
-    with err().status(f"bench {name}") as status:
+    with status(f"bench {name}") as update:
         return run(
-            **options, progress=lambda done, total: status.update(f"bench {name}: {done} of {total} questions answered")
+            **options, progress=lambda done, total: update(f"bench {name}: {done} of {total} questions answered")
         )
 
 
-def _table(result: BenchmarkResult) -> Table:
-    """Return the rows as a table."""
-    table = Table(title=f"leadline bench {result.bench}", title_justify="left", box=None, pad_edge=False)
-    table.add_column("metric")
-    for heading in ("value", "target"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("met", no_wrap=True)
-    table.add_column("baseline", justify="right", no_wrap=True)
-    table.add_column("how", overflow="fold")
-    for row in result.rows:
-        table.add_row(
-            row.name, _with_unit(row.value, row.unit), _target(row), _met(row), _with_unit(row.baseline, ""), row.how
-        )
-    return table
+def _print(result: BenchmarkResult) -> None:
+    """Print the rows as a table."""
+    rows = [
+        (row.name, _with_unit(row.value, row.unit), _target(row), _met(row), _with_unit(row.baseline, ""), row.how)
+        for row in result.rows
+    ]
+    click.echo(f"leadline bench {result.bench}")
+    print_table(("metric", "value", "target", "met", "baseline", "how"), rows, words=("metric", "met", "how"))
 
 
 def _with_unit(value: float | None, unit: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import command as bench
 from benchmarks.provenance import ROOT
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
-from leadline.interfaces.cli.output import run_command
+from leadline.interfaces.cli.command import run_command
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def fake_bench(monkeypatch):
 
 def test_a_bench_that_meets_its_targets_ends_with_zero_and_prints_its_rows(fake_bench, capsys):
     fake_bench(at_most("error", 12.5, 20, "%"))
-    assert run_command(bench.app, "bench", ["sample"]) == 0
+    assert run_command(bench.bench, "bench", ["sample"]) == 0
     printed = capsys.readouterr().out
     assert "12.5 %" in printed
     assert "≤ 20" in printed
@@ -38,7 +38,7 @@ def test_a_bench_that_meets_its_targets_ends_with_zero_and_prints_its_rows(fake_
 
 def test_a_missed_target_ends_with_one_and_names_the_row(fake_bench, capsys):
     fake_bench(at_most("error", 12.5, 20, "%"), at_least("speed-up", 3, 5, "times"))
-    assert run_command(bench.app, "bench", ["sample"]) == 1
+    assert run_command(bench.bench, "bench", ["sample"]) == 1
     streams = capsys.readouterr()
     assert "1 of 3 rows missed: speed-up" in streams.err
     assert "≥ 5" in streams.out
@@ -46,7 +46,7 @@ def test_a_missed_target_ends_with_one_and_names_the_row(fake_bench, capsys):
 
 def test_a_row_that_was_not_measured_says_why_and_misses_nothing(fake_bench, capsys):
     fake_bench(BenchmarkRow("trainer", None, "", target=1, how="transformers is not installed"))
-    assert run_command(bench.app, "bench", ["sample"]) == 0
+    assert run_command(bench.bench, "bench", ["sample"]) == 0
     printed = capsys.readouterr().out
     assert "not measured" in printed
     assert "transformers" in printed
@@ -55,7 +55,7 @@ def test_a_row_that_was_not_measured_says_why_and_misses_nothing(fake_bench, cap
 def test_the_json_file_holds_the_versioned_rows(fake_bench, tmp_path):
     fake_bench(at_most("error", 12.5, 20, "%"))
     target = tmp_path / "rows.json"
-    assert run_command(bench.app, "bench", ["sample", "--quick", "--json", str(target)]) == 0
+    assert run_command(bench.bench, "bench", ["sample", "--quick", "--json", str(target)]) == 0
     document = json.loads(target.read_text())
     assert document["schema"] == "leadline.bench/1"
     assert document["bench"] == "sample"
@@ -76,7 +76,7 @@ def test_the_json_file_holds_the_versioned_rows(fake_bench, tmp_path):
 )
 def test_bad_input_is_one_sentence_and_exit_code_two(fake_bench, capsys, arguments, fragment):
     fake_bench()
-    assert run_command(bench.app, "bench", arguments) == 2
+    assert run_command(bench.bench, "bench", arguments) == 2
     message = capsys.readouterr().err
     assert fragment in message
     assert message.count("\n") == 1
@@ -85,7 +85,7 @@ def test_bad_input_is_one_sentence_and_exit_code_two(fake_bench, capsys, argumen
 def test_a_quick_run_of_a_real_bench_is_written_with_its_rows(tmp_path, monkeypatch):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
     target = tmp_path / "rows.json"
-    assert run_command(bench.app, "bench", ["catalog", "--quick", "--json", str(target)]) in (0, 1)
+    assert run_command(bench.bench, "bench", ["catalog", "--quick", "--json", str(target)]) in (0, 1)
     document = json.loads(target.read_text())
     assert document["schema"] == "leadline.bench/1"
     assert document["rows"]
@@ -109,7 +109,7 @@ def test_a_quick_run_of_a_real_bench_is_written_with_its_rows(tmp_path, monkeypa
     ],
 )
 def test_a_bench_that_cannot_run_is_refused_before_anything_is_measured(capsys, arguments, fragment):
-    assert run_command(bench.app, "bench", arguments) == 2
+    assert run_command(bench.bench, "bench", arguments) == 2
     message = capsys.readouterr().err
     assert fragment in message
     assert message.count("\n") == 1

@@ -8,6 +8,7 @@ from leadline.catalog import toml_files
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
 from leadline.core.systems import Billing, Limits, NodeType, Partition, Scheduling, SubmitRules, System
+from tests.support.device_rows import device_row
 
 WORKED_IN = {
     toml_files.DeviceRow: {"tflops", "base_mhz"},
@@ -64,7 +65,7 @@ def test_bytes_are_integers_and_rates_are_not():
 
 def test_a_shipped_device_round_trips():
     for device in TomlCatalog().devices():
-        row = toml_files.device_row(device)
+        row = device_row(device)
         assert not [name for name, value in row.items() if value in (None, "", [], {})]
         (again,) = [toml_files.msgspec.convert(row, toml_files.DeviceRow).device()]
         assert device.name == again.name

@@ -6,10 +6,11 @@ from datetime import date
 import pytest
 
 from leadline.catalog.read import TomlCatalog
-from leadline.catalog.toml_files import device_row, read_devices, read_site
+from leadline.catalog.toml_files import read_devices, read_site
 from leadline.catalog.validate import validate_catalog
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.systems import Billing, BillingRule
+from tests.support.device_rows import device_row
 
 TODAY = date(2026, 11, 21)
 

@@ -3,13 +3,11 @@
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer
 
-from leadline.interfaces.cli.main import COMMANDS
+from leadline.interfaces.cli.commands import COMMANDS, load_command
 from leadline.interfaces.cli.reference import reference
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_the_reference_lists_every_option_of_a_command(verb):
     text = reference()
-    group = typer.main.get_command(import_module(f"leadline.interfaces.cli.{COMMANDS[verb][0]}").app)
+    group = load_command(verb)
     for name, command in getattr(group, "commands", {"": group}).items():
         part = text.partition(f"# leadline {verb} {name}".rstrip() + "\n")[2].partition("\n#")[0]
         assert part, f"{verb} {name} has no section"

@@ -9,22 +9,19 @@ from leadline.app import settings
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import MissingExtra
 from leadline.core.estimate import EstimatorChoice
-from leadline.core.graph import TracedJob
-from leadline.core.hardware import Device
-from leadline.core.ports import Catalog
-from leadline.core.processes import ProcessRunner
-from leadline.core.workload import ModelKind, Workload
 from leadline.execution.processes import run_process
 
 if TYPE_CHECKING:
     from leadline.app.estimate.estimate import Toolbox
+    from leadline.core.graph import TracedJob
+    from leadline.core.hardware import Device
+    from leadline.core.ports import Catalog
+    from leadline.core.processes import ProcessRunner
+    from leadline.core.workload import Workload
     from leadline.training.model import ApplicationModel
 
 
-_catalog = cache(TomlCatalog)
-
-
-def user_catalog() -> Catalog:
+def user_catalog() -> "Catalog":
     """Return the shipped catalog with the user's own folder, parsed once."""
     return _catalog(settings.catalog_dir())
 
@@ -44,6 +41,7 @@ def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
     # Commands that only list jobs or systems must not pay for importing the estimators.
     from leadline.app.estimate.estimate import Toolbox  # noqa: PLC0415 - see above
     from leadline.app.estimate.step_estimators import predict_decoder_step, select_kernels  # noqa: PLC0415 - see above
+    from leadline.core.workload import ModelKind  # noqa: PLC0415 - see above
     from leadline.estimators.memory.host import host_memory  # noqa: PLC0415 - see above
     from leadline.estimators.white_box import WhiteBox  # noqa: PLC0415 - see above
 
@@ -65,7 +63,7 @@ def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
     )
 
 
-def process_runner() -> ProcessRunner:
+def process_runner() -> "ProcessRunner":
     """Return the function that runs processes."""
     return run_process
 
@@ -85,43 +83,48 @@ def trained_model(path: Path) -> "ApplicationModel":
     return load_model(kept if not path.exists() and path.parent == Path() and kept.exists() else path)
 
 
-def _expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+@cache
+def _catalog(folder: Path) -> "Catalog":
+    return TomlCatalog(folder, settings.cache_dir())
+
+
+def _expand(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
     from leadline.graphs.hf_config.expand import expand  # noqa: PLC0415 - loaded on use
 
     return expand(workload, device_type=device_type)
 
 
-def _read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+def _read_onnx(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
     from leadline.graphs.onnx.read import read_onnx  # noqa: PLC0415 - loaded on use
 
     return read_onnx(workload, device_type=device_type)
 
 
-def _read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+def _read_hlo(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
     from leadline.graphs.hlo.read import read_hlo  # noqa: PLC0415 - loaded on use
 
     return read_hlo(workload, device_type=device_type)
 
 
-def _lower_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+def _lower_function(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
     from leadline.graphs.hlo.jax_function import lower_function  # noqa: PLC0415 - loaded on use
 
     return lower_function(workload, runner=run_process, device_type=device_type)
 
 
-def _compile_function(workload: Workload, device: Device) -> TracedJob:
+def _compile_function(workload: "Workload", device: "Device") -> "TracedJob":
     from leadline.graphs.hlo.jax_function import compile_function  # noqa: PLC0415 - loaded on use
 
     return compile_function(workload, device, runner=run_process)
 
 
-def _trace_function(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+def _trace_function(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
     from leadline.graphs.torch.trace import trace_function  # noqa: PLC0415 - loaded on use
 
     return trace_function(workload, runner=run_process, device_type=device_type)
 
 
-def _trace_command(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
+def _trace_command(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
     from leadline.graphs.torch.trace import trace_command  # noqa: PLC0415 - loaded on use
 
     workdir = workload.model.workdir

@@ -43,6 +43,11 @@ def catalog_dir() -> Path:
     return data_dir() / "catalog"
 
 
+def cache_dir() -> Path:
+    """Return the folder of what can be made again at any time, whichever the data folder is."""
+    return platformdirs.user_cache_path("leadline", appauthor=False)
+
+
 def adapted_dir() -> Path:
     """Return the folder of adaptations to measured steps, one file per device."""
     return data_dir() / "adapted"

@@ -72,10 +72,6 @@ def _gpu_hours(billing: Billing, request: ResourceSpec, node: NodeType) -> float
     return _times(largest * request.nodes, billing.gpu_hour)
 
 
-def _instance_hours(billing: Billing, request: ResourceSpec, _: NodeType) -> float | None:
-    return _times(request.nodes, billing.node_hour)
-
-
 def _tres_sum(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
     return _sum(_largest_or_sum(billing, request, node, sum), _gpu_weight(billing, request))
 
@@ -116,7 +112,7 @@ _RULES = {
     BillingRule.NODE_HOURS: _node_hours,
     BillingRule.CORE_HOURS: _core_hours,
     BillingRule.GPU_HOURS: _gpu_hours,
-    BillingRule.INSTANCE_HOURS: _instance_hours,
+    BillingRule.INSTANCE_HOURS: _node_hours,
     BillingRule.TRES_SUM: _tres_sum,
     BillingRule.TRES_MAX: _tres_max,
     BillingRule.TRES_MAX_AND_GPUS: _tres_max_and_gpus,

@@ -7,7 +7,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TypeVar
 
-from leadline.catalog.toml_files import read_devices, read_site
+from leadline.catalog.cache import read_cached
 from leadline.core.documents import explain_read_error, from_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device
@@ -27,10 +27,13 @@ VENDOR_WORDS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce"})
 
 
 class TomlCatalog:
-    """The ``Catalog`` of the shipped TOML files and of the user's ``folder`` (which need not exist)."""
+    """The ``Catalog`` of the shipped TOML files and of the user's ``folder`` (which need not exist).
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    The parsed shipped files are kept in the folder ``cache``, if one is given.
+    """
+
+    def __init__(self, folder: Path | None = None, cache: Path | None = None) -> None:
+        self._folder, self._cache = folder, cache
 
     def devices(self) -> Sequence[Device]:
         """Return all devices, the user's own first."""
@@ -61,17 +64,18 @@ class TomlCatalog:
 
     @cached_property
     def _devices(self) -> dict[str, Device]:
-        shipped = read_devices((_shipped() / "devices.toml").read_text(encoding="utf-8"), "the shipped devices.toml")
+        sources = [("the shipped devices.toml", (_shipped() / "devices.toml").read_bytes())]
+        shipped = read_cached(sources, Device, self._cache and self._cache / "devices.msgpack", _read_devices)
         user_devices = [
-            device for path in self._user_files(DEVICES, "toml") for device in read_devices(_text(path), str(path))
+            device for path in self._user_files(DEVICES, "toml") for device in _read_devices(_text(path), str(path))
         ]
         records = [from_json(_text(path), Device, label=str(path)) for path in self._user_files(DEVICES, "json")]
         return _first_wins([*records, *user_devices, *shipped])
 
     @cached_property
     def _systems(self) -> dict[str, System]:
-        sites = sorted(_shipped_sites(), key=lambda entry: entry.name)
-        shipped = [system for entry in sites for system in read_site(entry.read_text(encoding="utf-8"), entry.name)]
+        sources = [(entry.name, entry.read_bytes()) for entry in _shipped_sites()]
+        shipped = read_cached(sources, System, self._cache and self._cache / "systems.msgpack", _read_site)
         user_systems = [system for path in self._user_files(SITES, "toml") for system in self._site(path)]
         return _first_wins([*user_systems, *shipped])
 
@@ -79,11 +83,24 @@ class TomlCatalog:
         """Return the systems of a user's file, merged with the additions of the same file name."""
         additions = path.parent.parent / ADDITIONS / path.name
         if not additions.exists():
-            return read_site(_text(path), str(path))
-        return read_site(_text(path), str(path), additions=(_text(additions), str(additions)))
+            return _read_site(_text(path), str(path))
+        return _read_site(_text(path), str(path), additions=(_text(additions), str(additions)))
 
     def _user_files(self, kind: str, form: str) -> list[Path]:
         return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))
+
+
+def _read_devices(text: str, label: str) -> list[Device]:
+    # The classes of the rows take 10 ms to define: a cached catalog does not need them.
+    from leadline.catalog.toml_files import read_devices  # noqa: PLC0415 - see above
+
+    return read_devices(text, label)
+
+
+def _read_site(text: str, label: str, additions: tuple[str, str] | None = None) -> list[System]:
+    from leadline.catalog.toml_files import read_site  # noqa: PLC0415 - see above
+
+    return read_site(text, label, additions)
 
 
 def _normalized(name: str) -> str:
@@ -96,7 +113,8 @@ def _shipped() -> Traversable:
 
 
 def _shipped_sites() -> list[Traversable]:
-    return [entry for entry in (_shipped() / SITES).iterdir() if entry.name.endswith(".toml")]
+    entries = [entry for entry in (_shipped() / SITES).iterdir() if entry.name.endswith(".toml")]
+    return sorted(entries, key=lambda entry: entry.name)
 
 
 def _text(path: Path) -> str:

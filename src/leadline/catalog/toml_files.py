@@ -229,16 +229,11 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         billing = None if row.billing is None else _entry(self.billing, row.billing, place, "billing")
         rules = None if row.rules is None else _entry(self.rules, row.rules, place, "rules")
         return _convert(
-            Partition,
-            row,
-            node=_convert(NodeType, node, name=node.name or row.node),
-            limits=_convert(Limits, row),
-            billing=None if billing is None else _billing(billing, row),
-            rules=_rules(rules, row),
-            confidence=row.confidence or self.confidence,
-            source=row.source or self.source,
+            Partition, row, node=_convert(NodeType, node, name=node.name or row.node), limits=_convert(Limits, row),
+            billing=None if billing is None else _billing(billing, row), rules=_rules(rules, row),
+            confidence=row.confidence or self.confidence, source=row.source or self.source,
             as_of=row.as_of or self.as_of,
-        )
+        )  # fmt: skip
 
 
 class SiteFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -276,17 +271,6 @@ def read_site(text: str, label: str, additions: tuple[str, str] | None = None) -
             system["partitions"] = [row for row in system.get("partitions", ()) if "node" in row]
         site = convert_toml(merged, SiteFile, text=added_text, label=label)
     return [row.system(site.site, label) for row in site.systems]
-
-
-def device_row(device: Device) -> dict[str, Any]:
-    """Return a device as the plain values of a ``[[devices]]`` block, without absent numbers."""
-    values = {"tflops": {dtype: rate / 1e12 for dtype, rate in device.peak_flops_per_s.items()}}
-    for name in DeviceRow.__struct_fields__:
-        noun_name, factor = unit_conversion(name)
-        value = getattr(device, noun_name, None)
-        if value is not None:
-            values[name] = value if factor is None else value / factor
-    return {name: value for name, value in msgspec.to_builtins(values).items() if value not in (None, "", [], {}, ())}
 
 
 def _entry(table: dict[str, Any], name: str, place: str, kind: str) -> Any:  # noqa: ANN401 - the type is the table's

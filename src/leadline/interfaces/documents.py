@@ -1,39 +1,35 @@
 """JSON documents that several interfaces share, and their JSON Schemas."""
 
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from leadline.app.estimate.estimate import EstimateAnswer
-from leadline.app.jobs.event_log import EventLog
-from leadline.app.jobs.job_status import JobStatus
-from leadline.app.models.predict import ModelAnswer
 from leadline.core.documents import to_document
-from leadline.core.estimate import Estimate
-from leadline.core.fit import FitReport
-from leadline.core.hardware import Device
-from leadline.core.recommendation import Recommendation
-from leadline.core.runs import Run
-from leadline.core.systems import System
+
+if TYPE_CHECKING:
+    from leadline.app.estimate.estimate import EstimateAnswer
+    from leadline.app.models.predict import ModelAnswer
+    from leadline.core.fit import FitReport
 
 ESTIMATE, ESTIMATES, FIT, FITS = "leadline.estimate/1", "leadline.estimates/1", "leadline.fit/1", "leadline.fits/1"
 
-DOCUMENTS: dict[str, type] = {
-    ESTIMATE: Estimate,
-    ESTIMATES: EstimateAnswer,
-    FIT: FitReport,
-    "leadline.recommendation/1": Recommendation,
-    "leadline.run/1": Run,
-    "leadline.device/1": Device,
-    "leadline.system/1": System,
-    "leadline.job/1": JobStatus,
-    "leadline.story/1": EventLog,
+DOCUMENTS: dict[str, tuple[str, str]] = {
+    ESTIMATE: ("leadline.core.estimate", "Estimate"),
+    ESTIMATES: ("leadline.app.estimate.estimate", "EstimateAnswer"),
+    FIT: ("leadline.core.fit", "FitReport"),
+    "leadline.recommendation/1": ("leadline.core.recommendation", "Recommendation"),
+    "leadline.run/1": ("leadline.core.runs", "Run"),
+    "leadline.device/1": ("leadline.core.hardware", "Device"),
+    "leadline.system/1": ("leadline.core.systems", "System"),
+    "leadline.job/1": ("leadline.app.jobs.job_status", "JobStatus"),
+    "leadline.story/1": ("leadline.app.jobs.event_log", "EventLog"),
 }
-"""The noun behind each published document; a document may have more keys than its noun has fields."""
+"""Published document → module and class of its noun; a document may have more keys than its noun has fields."""
 
 
-def estimate_document(answer: EstimateAnswer) -> dict[str, Any]:
+def estimate_document(answer: "EstimateAnswer") -> dict[str, Any]:
     """Return the estimate of a single place as a flat document, several as a list."""
     if len(answer.estimates) != 1:
         return to_document(answer, ESTIMATES)
@@ -42,7 +38,7 @@ def estimate_document(answer: EstimateAnswer) -> dict[str, Any]:
     return {**to_document(answer.estimates[0], ESTIMATE), **shared, "trace_notes": list(answer.notes)}
 
 
-def model_estimate_document(answer: ModelAnswer) -> dict[str, Any]:
+def model_estimate_document(answer: "ModelAnswer") -> dict[str, Any]:
     """Return the estimate of a single configuration as a flat document, several as a list."""
     shared = {"application": answer.application, "notes": answer.notes, "left_out": answer.left_out}
     documents = [
@@ -52,7 +48,7 @@ def model_estimate_document(answer: ModelAnswer) -> dict[str, Any]:
     return documents[0] if len(documents) == 1 else {"schema": ESTIMATES, **shared, "estimates": documents}
 
 
-def fit_document(reports: Sequence[FitReport]) -> dict[str, Any]:
+def fit_document(reports: Sequence["FitReport"]) -> dict[str, Any]:
     """Return the report of a single device as a flat document, several as a list."""
     documents = [{**to_document(report, FIT), "fits": report.fits} for report in reports]
     return documents[0] if len(documents) == 1 else {"schema": FITS, "fits": documents}
@@ -64,7 +60,9 @@ def json_schema(name: str) -> dict[str, Any]:
     Args:
         name: A key of ``DOCUMENTS``.
     """
-    (schema,), definitions = msgspec.json.schema_components([DOCUMENTS[name]], ref_template="#/$defs/{name}")
+    module, noun = DOCUMENTS[name]
+    types = [getattr(import_module(module), noun)]
+    (schema,), definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": name,

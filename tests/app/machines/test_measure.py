@@ -2,7 +2,7 @@
 
 import pytest
 
-from leadline.app.machines.measure import MeasureRequest, measure, write_kit
+from leadline.app.machines.measure import MeasureOptions, measure, write_kit
 from leadline.core.errors import InvalidInput
 from leadline.kit import run
 from leadline.kit.design import design_points
@@ -17,7 +17,7 @@ def test_a_short_run_is_summarized_in_a_sentence_and_in_numbers(tmp_path, monkey
     path = tmp_path / "rows.jsonl"
     announced = []
     summary = measure(
-        MeasureRequest(path, minutes=60, device="cpu", quick=True, ops=False),
+        MeasureOptions(path, minutes=60, device="cpu", quick=True, ops=False),
         lambda _, in_file, __: announced.append(in_file),
     )
     assert summary.in_file == sum(summary.outcomes.values()) == path.read_text().count("\n") - 1 == 3
@@ -38,7 +38,7 @@ def test_an_impossible_request_is_refused_and_writes_no_file(change, says, tmp_p
     if "python" not in change:
         pytest.importorskip("torch")
     with pytest.raises(InvalidInput, match=says):
-        measure(MeasureRequest(**{"out": tmp_path / "rows.jsonl", "device": "cpu", **change}))
+        measure(MeasureOptions(**{"out": str(tmp_path / "rows.jsonl"), "device": "cpu", **change}))
     assert list(tmp_path.iterdir()) == []
 
 

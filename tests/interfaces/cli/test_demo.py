@@ -17,7 +17,6 @@ from leadline.core.recommendation import Constraints
 from leadline.core.runs import Measurement, Run
 from leadline.interfaces.cli import demo
 from leadline.interfaces.cli.main import main
-from leadline.interfaces.cli.output import out
 
 RUN = Run(
     "0123456789ab",
@@ -51,7 +50,7 @@ def job(tmp_path):
         (["--budget", "5"], "--budget is 5, but it must be at least 10 seconds"),
         (["--budget", "soon"], "invalid value for '--budget'"),
         (["--quick"], "no such option: --quick; run leadline demo --help"),
-        (["mine.py"], "got unexpected extra argument(s) (mine.py)"),
+        (["mine.py"], "got unexpected extra argument (mine.py)"),
     ],
 )
 def test_the_demo_refuses_invalid_options_before_running(words, says, capsys, tmp_path):
@@ -63,7 +62,7 @@ def test_the_demo_refuses_invalid_options_before_running(words, says, capsys, tm
 
 
 def test_the_comparison_shows_each_quantity_that_is_known_on_both_sides(job, capsys):
-    out().print(demo._comparison([job]))
+    demo._print_comparison([job])
     header, time, memory = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert header.split() == ["job", "quantity", "predicted", "90", "%", "range", "measured", "error"]
     assert time.split() == ["digits_cnn", "elapsed", "11.0", "s", "8.00", "s", "–", "16.0", "s", "10.0", "s", "+10%"]

@@ -4,13 +4,13 @@ import json
 from datetime import datetime
 
 import pytest
-from rich.cells import cell_len
 
 from leadline.app.jobs.job_status import JobStatus, JobUsage
 from leadline.core.jobs import JobState
 from leadline.core.plane import EventKind
 from leadline.interfaces.cli.jobs import format_clock_time, format_spent, jobs_table, plain_text, shorten_keys
 from leadline.interfaces.cli.main import main
+from leadline.interfaces.tables import cell_width
 
 EVIL = 'a\n"job"\t\x1b[31m\r\x00$(true) \u202e'
 
@@ -143,8 +143,8 @@ def test_rows_fit_a_narrow_terminal(width):
         spent=JobUsage(3600.0, 12.0, "USD"),
     )
     table = jobs_table([one], width)
-    assert all(cell_len(line) <= max(width, 77) for line in table.plain.splitlines())
-    assert all(cell_len(line) <= width for line in table.plain.splitlines()[2:])
+    assert all(cell_width(line) <= max(width, 77) for line in table)
+    assert all(cell_width(line) <= width for line in table[2:])
 
 
 def test_keys_are_shortened_to_unique_prefixes():

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from leadline.interfaces.cli.main import COMMANDS, main
+from leadline.interfaces.cli.commands import COMMANDS
+from leadline.interfaces.cli.main import main
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8,

@@ -11,8 +11,8 @@ import pytest
 import leadline
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.core.jobs import JobState
-from leadline.interfaces.cli import estimate as estimate_command
-from leadline.interfaces.cli.output import run_command
+from leadline.interfaces.cli.command import run_command
+from leadline.interfaces.cli.estimate import estimate as estimate_command
 from leadline.interfaces.python.verbs import WorkloadKeywords
 
 A100, H100 = "A100 SXM4 80GB", "H100 SXM5 80GB"
@@ -39,7 +39,7 @@ def config(tmp_path):
 def test_an_estimate_is_the_document_that_the_command_prints(config, capsys):
     answer = leadline.estimate(config, batch=4, seq=128, on=A100)
     options = ["--batch", "4", "--seq", "128", "--on", A100, "--json"]
-    assert run_command(estimate_command.app, "estimate", [str(config), *options]) == 0
+    assert run_command(estimate_command, "estimate", [str(config), *options]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert json.loads(msgspec.json.encode(answer.to_dict())) == printed
     assert answer.best.step_s.point == printed["step_s"]["point"]
@@ -127,7 +127,7 @@ def test_the_keywords_are_the_workload_options():
 
 
 def test_importing_leadline_imports_nothing_else_of_it():
-    program = "import sys, leadline; print(sorted({'numpy', 'typer', 'typing'} & {*sys.modules}), end=' '); "
+    program = "import sys, leadline; print(sorted({'numpy', 'click', 'typing'} & {*sys.modules}), end=' '); "
     program += "print([name for name in sys.modules if name.startswith('leadline')])"
     listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert listed.strip() == "[] ['leadline']"

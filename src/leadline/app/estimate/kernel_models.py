@@ -200,7 +200,7 @@ _NAMES = {
 @cache
 def shipped_device(name: str) -> Device:
     """Return a device that a shipped model was trained on, with its shipped specs."""
-    return TomlCatalog(None).device(name)
+    return TomlCatalog(None, settings.cache_dir()).device(name)
 
 
 @cache

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from leadline.app.composition import user_catalog
 from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
@@ -11,11 +12,13 @@ from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job, JournalEvent, Place
-from leadline.core.ports import Catalog
 from leadline.core.systems import Partition
 from leadline.core.units import HOUR_S
 from leadline.execution.clock import SystemClock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
+
+if TYPE_CHECKING:
+    from leadline.core.ports import Catalog
 
 YEAR_3000_S = 32_503_680_000.0
 """A later expected end is reported as unknown: a calendar cannot show it."""
@@ -183,7 +186,7 @@ def current_attempt(job: Job) -> Attempt | None:
 class AttemptPrices:
     """Computes the cost of attempts; each partition is looked up once."""
 
-    catalog: Catalog
+    catalog: "Catalog"
     _partitions: dict[Place, Partition | None] = field(default_factory=dict)
 
     def spent(self, job: Job, now_s: float) -> JobUsage:

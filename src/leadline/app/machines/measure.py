@@ -10,30 +10,15 @@ from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.kit import KitError
 from leadline.kit.command import summary_sentence
 from leadline.kit.pack import pack_kit
-from leadline.kit.run import POINT_S, MeasureOptions, MeasureSummary, describe_row, run_measurements
+from leadline.kit.run import MeasureOptions as MeasureOptions  # noqa: PLC0414 - the interfaces know no kit
+from leadline.kit.run import describe_row, run_measurements
 
 SCHEMA = "leadline.measured/1"
 """Schema of the summary; the file of measurements has its own."""
 KIT_SCHEMA = "leadline.kit/1"
-MINUTES = 20.0
 
 Progress = Callable[[str, int, float], None]
 """Called with the last measurement in words, the points in the file, and the elapsed seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureRequest:
-    """Measurement options: output file, time limit, and the interpreter that has torch (default: this one)."""
-
-    out: Path
-    minutes: float = MINUTES
-    device: str = "auto"
-    python: str | None = None
-    quick: bool = False
-    seed: int = 0
-    compiled: bool = False
-    ops: bool = True
-    point_s: float = POINT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +42,7 @@ class MeasuredFile:
     sentence: str
 
 
-def measure(request: MeasureRequest, progress: Progress = lambda *_: None) -> MeasuredFile:
+def measure(options: MeasureOptions, progress: Progress = lambda *_: None) -> MeasuredFile:
     """Measure points into a file until the time is up, or resume an existing file.
 
     Raises:
@@ -65,28 +50,20 @@ def measure(request: MeasureRequest, progress: Progress = lambda *_: None) -> Me
         InvalidInput: the file cannot be written or holds rows of another machine; the device does not exist; the other
             interpreter does not start or has no torch.
     """
-    if request.python is None and find_spec("torch") is None:
+    if options.python == sys.executable and find_spec("torch") is None:
         raise MissingExtra("leadline measure", "torch")
-    if not request.point_s > 0:
-        raise InvalidInput(f"--point-limit is {request.point_s:g}, but it must be above 0, such as 90")
-    options = MeasureOptions(
-        out=str(request.out),
-        minutes=request.minutes,
-        device=request.device,
-        python=request.python or sys.executable,
-        quick=request.quick,
-        seed=request.seed,
-        compiled=request.compiled,
-        ops=request.ops,
-        point_s=request.point_s,
-    )
+    if not options.point_s > 0:
+        raise InvalidInput(f"--point-limit is {options.point_s:g}, but it must be above 0, such as 90")
     try:
         status = run_measurements(
             options, lambda status, row: progress("  ".join(describe_row(row)), status.in_file, status.elapsed_s)
         )
     except KitError as error:
         raise InvalidInput(str(error)) from error
-    return _summarize(status)
+    return MeasuredFile(
+        status.path, status.device, dict(status.outcomes), status.in_file, status.left, status.skipped,
+        status.elapsed_s, tuple(status.notes), summary_sentence(status),
+    )  # fmt: skip
 
 
 def write_kit(path: Path) -> int:
@@ -99,17 +76,3 @@ def write_kit(path: Path) -> int:
         return pack_kit(str(path))
     except KitError as error:
         raise InvalidInput(str(error)) from error
-
-
-def _summarize(status: MeasureSummary) -> MeasuredFile:
-    return MeasuredFile(
-        status.path,
-        status.device,
-        dict(status.outcomes),
-        status.in_file,
-        status.left,
-        status.skipped,
-        status.elapsed_s,
-        tuple(status.notes),
-        summary_sentence(status),
-    )

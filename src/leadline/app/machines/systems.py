@@ -36,17 +36,13 @@ from leadline.core.hardware import Machine
 from leadline.core.ports import Catalog
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.systems import System, SystemChange
+from leadline.files.atomic import write_atomically
 
 COMMAND_S = 60.0
 """Timeout of a Slurm command; with the controller down, scontrol gives up after some ten seconds by itself."""
 _SILENT = (
-    "unable to contact",
-    "connection refused",
-    "connect failure",
-    "timed out",
-    "configuration source",
-    "resolve_ctls",
-)
+    "unable to contact", "connection refused", "connect failure", "timed out", "configuration source", "resolve_ctls",
+)  # fmt: skip
 """Parts of Slurm's messages that mean an unreachable controller, and not a missing permission."""
 
 
@@ -312,13 +308,10 @@ def _previous_system(file: Path, text: str, name: str) -> tuple[System | None, l
 
 def _save(file: Path, text: str, kept: Path | None) -> None:
     """Write the file atomically, after its previous content is copied to ``kept``."""
-    draft = file.with_suffix(".part")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, encoding="utf-8")
         if kept is not None:
             kept.write_bytes(file.read_bytes())
-        draft.replace(file)
+        write_atomically(file, text)
     except OSError as error:
         raise unwritable(file.parent, error.strerror) from error
 

@@ -127,13 +127,9 @@ def _add_named(
 
 
 def _add(
-    catalog: Catalog,
-    system: System,
-    partitions: Sequence[Partition],
-    gpus: int,
-    targets: list[ResolvedTarget],
+    catalog: Catalog, system: System, partitions: Sequence[Partition], gpus: int, targets: list[ResolvedTarget],
     unknown: list[tuple[str, str, str, str]],
-) -> None:
+) -> None:  # fmt: skip
     for partition in partitions:
         node = partition.node
         device = node_device(catalog, node)

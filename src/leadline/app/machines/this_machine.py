@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from leadline.app.settings import catalog_dir, require_writable, unwritable
+from leadline.app.settings import cache_dir, catalog_dir, require_writable, unwritable
 from leadline.catalog.probes import Progress
 from leadline.catalog.read import TomlCatalog
 from leadline.core.documents import to_json
@@ -33,13 +33,9 @@ def describe_machine(run: ProcessRunner, catalog: Catalog) -> Machine:
         if device.kind is DeviceKind.CPU and device.is_calibrated and device.name.startswith(model)
     ]
     return Machine(
-        socket.gethostname().partition(".")[0],
-        model,
-        os.cpu_count() or 1,
-        psutil.virtual_memory().total,
-        _gpus(run),
-        calibrated[0] if calibrated else "",
-    )
+        socket.gethostname().partition(".")[0], model, os.cpu_count() or 1, psutil.virtual_memory().total,
+        _gpus(run), calibrated[0] if calibrated else "",
+    )  # fmt: skip
 
 
 def _gpus(run: ProcessRunner) -> tuple[str, ...]:
@@ -62,13 +58,9 @@ MEMORY_TOLERANCE = 0.15
 
 
 def calibrate(
-    *,
-    device_type: str,
-    budget_s: float | None = None,
-    progress: Progress,
-    save: bool = True,
+    *, device_type: str, budget_s: float | None = None, progress: Progress, save: bool = True,
     folder: Path | None = None,
-) -> Device:
+) -> Device:  # fmt: skip
     """Run the micro-benchmark sweep on ``cpu`` or ``cuda`` and, by default, save the device's record.
 
     Args:
@@ -112,7 +104,7 @@ def with_catalog_specs(device: Device) -> Device:
     if device.kind is not DeviceKind.GPU:
         return device
     try:
-        cataloged = TomlCatalog(None).device(device.name)
+        cataloged = TomlCatalog(None, cache_dir()).device(device.name)
     except UnknownName:
         return device
     if not device.memory_bytes or not cataloged.memory_bytes:

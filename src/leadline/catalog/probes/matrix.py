@@ -47,13 +47,10 @@ def _gemm(device: str, kind: str, dtype: str, *, sizes: tuple[int, int, int]) ->
     m, n, k = sizes
     width = 4 if dtype == "float32" else 2
     return KernelCase(
-        kind,
-        {"b": 1, "m": m, "n": n, "k": k, "elements": max(m * k, n * k, m * n)},
-        partial(_addmm if kind == "addmm" else _mm_of_backward, device, dtype, m, n, k),
-        dtype,
-        flops=2.0 * m * n * k,
-        bytes_moved=float(width * (m * k + k * n + m * n)),
-    )
+        kind, {"b": 1, "m": m, "n": n, "k": k, "elements": max(m * k, n * k, m * n)},
+        partial(_addmm if kind == "addmm" else _mm_of_backward, device, dtype, m, n, k), dtype,
+        flops=2.0 * m * n * k, bytes_moved=float(width * (m * k + k * n + m * n)),
+    )  # fmt: skip
 
 
 def _addmm(device: str, dtype: str, m: int, n: int, k: int) -> Callable[[], object]:

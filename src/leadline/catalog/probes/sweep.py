@@ -80,19 +80,13 @@ def sweep(device_type: str, *, budget_s: float, runner: ProcessRunner, progress:
         timings = _timings(cases, watch, budget_s * (1 - OVERHEAD_SHARE), progress)
     progress("done", len(cases), len(cases))
     calibration = Calibration(
-        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        software=f"torch {torch.__version__}",
-        threads=torch.get_num_threads(),
-        timings=tuple(timings),
-        figures=figures,
-    )
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"), software=f"torch {torch.__version__}",
+        threads=torch.get_num_threads(), timings=tuple(timings), figures=figures,
+    )  # fmt: skip
     return replace(
-        device,
-        memory_bytes_per_s=figures["copy_bytes_per_s"],
-        peak_flops_per_s=calibration.best_flops_per_s(),
-        calibration=calibration,
-        as_of=calibration.measured_at[:10],
-    )
+        device, memory_bytes_per_s=figures["copy_bytes_per_s"], peak_flops_per_s=calibration.best_flops_per_s(),
+        calibration=calibration, as_of=calibration.measured_at[:10],
+    )  # fmt: skip
 
 
 def _worth_timing(cases: list[KernelCase], watch: Stopwatch, bytes_per_s: float) -> list[KernelCase]:

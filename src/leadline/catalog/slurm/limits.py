@@ -111,12 +111,9 @@ def _group_limits(account: str, direct: Tres, accounts: Mapping[str, tuple[str, 
 
 
 def job_limits(
-    partition: Record,
-    partition_qos: LimitPolicy | None,
-    qos: LimitPolicy | None,
-    associations: Sequence[Association],
-    gpu_kind: str | None,
-) -> JobLimits:
+    partition: Record, partition_qos: LimitPolicy | None, qos: LimitPolicy | None,
+    associations: Sequence[Association], gpu_kind: str | None,
+) -> JobLimits:  # fmt: skip
     """Return the limits of a user's job in a partition, under one of the job's QOS.
 
     ``partition_qos`` is the partition's QOS. The widest limit of several accounts counts, because the user can choose
@@ -145,12 +142,9 @@ _UPPER_LIMITS = ("max_walltime_s", "max_nodes", "max_cores", "max_gpus")
 
 
 def _bound(
-    partition: Record,
-    partition_qos: LimitPolicy | None,
-    qos: LimitPolicy | None,
-    account: LimitPolicy | None,
+    partition: Record, partition_qos: LimitPolicy | None, qos: LimitPolicy | None, account: LimitPolicy | None,
     gpu_kind: str | None,
-) -> JobLimits:
+) -> JobLimits:  # fmt: skip
     order = [partition_qos, qos, account]
     # OverPartQOS reverses the precedence of the two QOS (sacctmgr, Flags).
     if qos is not None and "OverPartQOS" in qos.flags:
@@ -168,14 +162,10 @@ def _bound(
         gpus = _minimum(gpus, _amount(policies, f"gres/gpu:{gpu_kind.casefold()}"))
     min_nodes = max(parse_count(partition.get("MinNodes", "")) or 0, _required(policies, "node") or 0)
     limits = Limits(
-        max_walltime_s=walltime_s,
-        min_nodes=min_nodes if min_nodes > 1 else None,
-        max_nodes=_whole(nodes),
-        min_cores=_required(policies, "cpu"),
-        max_cores=_whole(_amount(policies, "cpu")),
-        max_gpus=_whole(gpus),
+        max_walltime_s=walltime_s, min_nodes=min_nodes if min_nodes > 1 else None, max_nodes=_whole(nodes),
+        min_cores=_required(policies, "cpu"), max_cores=_whole(_amount(policies, "cpu")), max_gpus=_whole(gpus),
         max_submitted_jobs=_whole(_first(policy.max_submitted_jobs for policy in policies)),
-    )
+    )  # fmt: skip
     return JobLimits(limits, _amount(policies, "mem"))
 
 

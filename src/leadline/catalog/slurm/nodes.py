@@ -188,18 +188,13 @@ def _node(record: Record, devices: Sequence[Device], local_machine: Machine | No
         local_machine.gpus[0] if local_machine is not None and is_local and len(set(local_machine.gpus)) == 1 else ""
     )
     return _Node(
-        record["NodeName"],
-        parse_count(record.get("CPUEfctv", "")) or parse_count(record.get("CPUTot", "")),
-        memory,
-        None if memory is None else memory - reserved,
-        parse_count(record.get("Sockets", "")) or 1,
+        record["NodeName"], parse_count(record.get("CPUEfctv", "")) or parse_count(record.get("CPUTot", "")), memory,
+        None if memory is None else memory - reserved, parse_count(record.get("Sockets", "")) or 1,
         parse_count(record.get("ThreadsPerCore", "")) or 1,
         tuple(node_gpus(read_gres(record.get("Gres", "")), sorted(features), devices, driver_name)),
-        parse_names(record.get("Partitions", "")) or frozenset(),
-        features,
-        parse_count(record.get("Nodes", "")) or 1,
-        is_local,
-    )
+        parse_names(record.get("Partitions", "")) or frozenset(), features,
+        parse_count(record.get("Nodes", "")) or 1, is_local,
+    )  # fmt: skip
 
 
 def _same_type(first_node: _Node, second_node: _Node) -> bool:
@@ -230,17 +225,11 @@ def _group(nodes: Sequence[_Node], devices: Sequence[Device], local_machine: Mac
         extra_gpus = ", ".join(f"{gpu.count} × {gpu.kind or 'gpu'}" for gpu in first.gpus[1:])
         notes.append(f"it also has {extra_gpus}, which are not listed")
     node = NodeType(
-        _node_type_name(first, min(memory, default=None)),
-        cpu_model=model or None,
-        processor=processor or None,
-        sockets=first.sockets,
-        cores=first.cpus,
-        memory_bytes=min(memory, default=None),
-        usable_memory_bytes=min(usable, default=None),
-        device=main.device if main else None,
-        gpus=main.count if main else 0,
-        note="; ".join(notes),
-    )
+        _node_type_name(first, min(memory, default=None)), cpu_model=model or None, processor=processor or None,
+        sockets=first.sockets, cores=first.cpus, memory_bytes=min(memory, default=None),
+        usable_memory_bytes=min(usable, default=None), device=main.device if main else None,
+        gpus=main.count if main else 0, note="; ".join(notes),
+    )  # fmt: skip
     counts = {name: sum(gpu.count for gpu in nodes if name in gpu.partitions) for name in partitions}
     return NodeGroup(node, first.gpus, counts, features, tuple(f"{node.name}: {note}" for note in notes))
 

@@ -67,14 +67,11 @@ def build_system(
     config = records.config
     enforced = bool(ENFORCED & (parse_names(config.get("AccountingStorageEnforce", "")) or frozenset()))
     context = _Site(
-        records,
-        group_nodes(records.nodes, devices, records.here),
-        read_qos(records.qos or ()),
-        read_associations(records.associations or ()),
-        enforced,
+        records, group_nodes(records.nodes, devices, records.here), read_qos(records.qos or ()),
+        read_associations(records.associations or ()), enforced,
         f"scontrol, sinfo and sacctmgr of Slurm {config.get('SLURM_VERSION', '')} on {config.get('ClusterName', name)}",
         as_of,
-    )
+    )  # fmt: skip
     context.notes.extend(note for group in context.groups for note in group.notes)
     partitions = _unique_names([row for record in records.partitions for row in _partitions(context, record)])
     context.notes.extend(_accounting_notes(context))
@@ -220,20 +217,11 @@ def _row(
     notes = _row_notes(record, site, policy, bound)
     rules, rule_notes = _rules(site.records.config, record, group, groups)
     return Partition(
-        row,
-        node,
-        queue=name if row != name else None,
-        limits=bound.limits,
-        billing=charge.billing,
-        rules=replace(rules, qos=qos),
-        preemptible=_preemptible(site, record, policy),
-        restricted=_restricted(site, record),
-        default_memory_bytes_per_core=per_core,
-        note="; ".join([*notes, *rule_notes]),
-        confidence=Confidence.FOUND,
-        source=site.source,
-        as_of=site.as_of,
-    )
+        row, node, queue=name if row != name else None, limits=bound.limits, billing=charge.billing,
+        rules=replace(rules, qos=qos), preemptible=_preemptible(site, record, policy),
+        restricted=_restricted(site, record), default_memory_bytes_per_core=per_core,
+        note="; ".join([*notes, *rule_notes]), confidence=Confidence.FOUND, source=site.source, as_of=site.as_of,
+    )  # fmt: skip
 
 
 def _node(record: Record, group: NodeGroup, bound: JobLimits) -> NodeType:

@@ -1,22 +1,19 @@
 """``leadline adapt``: adapt the estimates of a device to measured steps."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-from rich.table import Table
+import click
 
 from leadline.app.composition import toolbox
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
-from leadline.interfaces.cli.command import CommandApp
-from leadline.interfaces.cli.output import Json, err, out, print_json
+from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
+from leadline.interfaces.cli.output import print_json, print_note, print_notes, print_table
 
 if TYPE_CHECKING:
     from leadline.app.estimate.adapt import AdaptAnswer
 
-
-app = CommandApp()
 
 SCHEMA = "leadline.adapted/1"
 FORGOTTEN = "leadline.forgotten/1"
@@ -27,33 +24,18 @@ Examples:
   leadline adapt --forget "A100 SXM4 80GB\""""
 
 
-@app.command(epilog=EXAMPLES)
-def adapt_command(
-    subject: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="FILE",
-            help="CSV table with the columns workload and step_s, and any options of leadline estimate; "
-            "or a file of leadline measure.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Catalog device that the steps ran on.",
-            show_default="the device in the file",
-        ),
-    ] = None,
-    most: Annotated[int, typer.Option(metavar="N", help="Maximum number of steps to use.")] = 50,
-    no_save: Annotated[bool, typer.Option("--no-save", help="Show the result without saving it.")] = False,
-    forgotten: Annotated[
-        str | None,
-        typer.Option("--forget_device", metavar="NAME", help="Delete the adaptation of a device.", show_default="keep"),
-    ] = None,
-    json: Json = False,
+@command("adapt", examples=EXAMPLES)
+@argument(
+    "subject", "FILE", "CSV table with the columns workload and step_s, and any options of leadline estimate; "
+    "or a file of leadline measure.", required=False, type=FILE,
+)  # fmt: skip
+@option("--device", "NAME", "Catalog device that the steps ran on.", "the device in the file")
+@option("--most", "N", "Maximum number of steps to use.", type=int, default=50)
+@flag("--no-save", "Show the result without saving it.")
+@option("forgotten --forget", "NAME", "Delete the adaptation of a device.", "keep")
+@json_option
+def adapt(
+    subject: Path | None, *, device: str | None, most: int, no_save: bool, forgotten: str | None, json: bool
 ) -> None:
     """Adapt the estimates of a device to steps measured on it: 5 to 50 of each kind of job.
 
@@ -65,16 +47,13 @@ def adapt_command(
         _forget(forgotten, json=json)
         return
     assert subject is not None  # noqa: S101 - one of the two is given
-    from leadline.app.estimate.adapt import adapt  # noqa: PLC0415 - numpy loads on use
-
-    console = err()
+    from leadline.app.estimate.adapt import adapt as adapt_verb  # noqa: PLC0415 - numpy loads on use
 
     def show(where: str, number: int, count: int) -> None:
-        console.print(f"[{number}/{count}] tracing {where}", markup=False, soft_wrap=True)
+        print_note(f"[{number}/{count}] tracing {where}")
 
-    answer = adapt(subject, toolbox(), device=device, most=most, keep=not no_save, progress=show)
-    for note in answer.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    answer = adapt_verb(subject, toolbox(), device=device, most=most, keep=not no_save, progress=show)
+    print_notes(answer.notes)
     if json:
         print_json(to_document(answer, SCHEMA))
     else:
@@ -82,19 +61,17 @@ def adapt_command(
 
 
 def _show(answer: "AdaptAnswer") -> None:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("kind of job", "runs", "estimator", "factor", "error before", "error now", "90 % range"):
-        table.add_column(name, justify="left" if name in ("kind of job", "estimator") else "right")
+    rows = []
     for record in answer.records:
         layout = ", channels last" if record.channels_last else ""
         kind = f"{record.group or 'any other job'}{layout}"
         factor = "refitted" if record.by_law else f"{record.factor:.2f} ×"
-        table.add_row(kind, str(record.runs), record.estimator, factor, f"{record.before:.0%}",
-                      f"{record.error:.0%}", f"± {record.longest:.0%}")  # fmt: skip
-    console = out()
-    console.print(f"{answer.device}, errors on left-out models:", style="bold", markup=False)
-    console.print(table)
-    console.print(f"saved to {answer.path}" if answer.path else "not saved", style="dim", markup=False)
+        errors = (f"{record.before:.0%}", f"{record.error:.0%}", f"± {record.longest:.0%}")
+        rows.append((kind, str(record.runs), record.estimator, factor, *errors))
+    click.secho(f"{answer.device}, errors on left-out models:", bold=True)
+    titles = ("kind of job", "runs", "estimator", "factor", "error before", "error now", "90 % range")
+    print_table(titles, rows, words=("kind of job", "estimator"))
+    click.secho(f"saved to {answer.path}" if answer.path else "not saved", dim=True)
 
 
 def _forget(device: str, *, json: bool) -> None:
@@ -104,4 +81,4 @@ def _forget(device: str, *, json: bool) -> None:
     if json:
         print_json({"schema": FORGOTTEN, "device": device, "path": path})
     else:
-        out().print(f"deleted {path}; {device} uses the shipped estimators again", markup=False, soft_wrap=True)
+        click.echo(f"deleted {path}; {device} uses the shipped estimators again")

@@ -2,12 +2,9 @@
 
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Annotated
-
-import typer
 
 from leadline.core.errors import InvalidInput
-from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.command import argument, command
 
 
 def benchmarks_installed() -> bool:
@@ -18,18 +15,15 @@ def benchmarks_installed() -> bool:
         return False
 
 
-app = CommandApp()
+@command("bench", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@argument("name", "NAME", "The benchmark to run.")
+def bench(name: str) -> None:
+    """Measure the promised metrics again; needs a clone of the repository."""
+    raise InvalidInput(
+        f"benchmark {name} is not installed: benchmarks come with the repository, not with the package "
+        f"(clone it and run python3 dev bench {name} there)"
+    )
+
 
 if benchmarks_installed():
-    app = import_module("benchmarks.command").app
-else:
-
-    @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-    def bench(
-        name: Annotated[str, typer.Argument(metavar="NAME", help="The benchmark to run.")],
-    ) -> None:
-        """Measure the promised metrics again; needs a clone of the repository."""
-        raise InvalidInput(
-            f"benchmark {name} is not installed: benchmarks come with the repository, not with the package "
-            f"(clone it and run python3 dev bench {name} there)"
-        )
+    bench = import_module("benchmarks.command").bench

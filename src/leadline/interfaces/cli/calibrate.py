@@ -1,44 +1,31 @@
 """``leadline calibrate``: measure this machine's device."""
 
-from typing import Annotated
-
-import typer
+import click
 
 from leadline.app.machines.this_machine import calibrate as measure
 from leadline.core.documents import to_document
 from leadline.core.hardware import Device
 from leadline.core.units import GB, format_bytes, format_duration
-from leadline.interfaces.cli.command import CommandApp
-from leadline.interfaces.cli.output import Json, err, out, print_json
-
-app = CommandApp()
+from leadline.interfaces.cli.command import command, flag, json_option, option
+from leadline.interfaces.cli.output import print_json, print_note, status
 
 
-@app.command()
-def calibrate(
-    device: Annotated[str, typer.Option(metavar="KIND", help="Device to measure: cpu or cuda.")] = "cpu",
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", help="Time limit of the sweep; at least 10.", show_default="75 for cpu, 90 for cuda"
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure without saving the record.")] = False,
-    json: Json = False,
-) -> None:
+@command("calibrate")
+@option("--device", "KIND", "Device to measure: cpu or cuda.", default="cpu")
+@option("--budget", "SECONDS", "Time limit of the sweep; at least 10.", "75 for cpu, 90 for cuda", type=float)
+@flag("--dry-run", "Measure without saving the record.")
+@json_option
+def calibrate(*, device: str, budget: float | None, dry_run: bool, json: bool) -> None:
     """Measure this machine's device (kernels by size, overheads, memory) and save the record in your catalog."""
-    console = err()
-    with console.status("calibrating") as status:
+    with status("calibrating", quiet=json) as update:
         measured = measure(
-            device_type=device,
-            budget_s=budget,
-            save=not dry_run,
-            progress=lambda kind, number, total: status.update(f"calibrating {number}/{total}: {kind}"),
-        )
-    console.print(f"calibrated {measured.name}{'' if dry_run else '; saved to your catalog'}")
+            device_type=device, budget_s=budget, save=not dry_run,
+            progress=lambda kind, number, total: update(f"calibrating {number}/{total}: {kind}"),
+        )  # fmt: skip
+    print_note(f"calibrated {measured.name}{'' if dry_run else '; saved to your catalog'}")
     sweep = measured.calibration
     if sweep and sweep.is_doubtful:
-        console.print(
+        print_note(
             f"the machine was {sweep.busy_share:.0%} busy before the sweep, so the times may be "
             "several times too long: run leadline calibrate again when it is idle"
         )
@@ -50,17 +37,16 @@ def calibrate(
 
 def _print(device: Device) -> None:
     """Print the measurements, one per line."""
-    console = out()
-    console.print(device.name)
+    click.echo(device.name)
     if device.calibration is None:
         return
     for dtype, best in device.calibration.best_flops_per_s().items():
         peak = device.peak_flops_per_s.get(dtype, best)
         share = f" ({best / peak:.0%} of the vendor's spec)" if peak != best else ""
-        console.print(f"  {f'best {dtype} rate':<22} {best / 1e9:,.1f} GFLOP/s{share}")
-    console.print(f"  kernels timed          {len(device.calibration.timings)} ({device.calibration.software})")
+        click.echo(f"  {f'best {dtype} rate':<22} {best / 1e9:,.1f} GFLOP/s{share}")
+    click.echo(f"  kernels timed          {len(device.calibration.timings)} ({device.calibration.software})")
     for name, value in sorted(device.calibration.figures.items()):
-        console.print(f"  {_words(name):<22} {_figure(name, value)}")
+        click.echo(f"  {_words(name):<22} {_figure(name, value)}")
 
 
 def _words(name: str) -> str:

@@ -1,60 +1,48 @@
 """``leadline campaign plan``: the runs of a campaign with their forecast cost, before anything starts."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-from rich.table import Table
+import click
 
 from leadline.app.campaigns.plan import CampaignPlan, PlannedRunRow, plan_campaign
 from leadline.app.campaigns.runs import format_amount
 from leadline.core.campaigns import BudgetUnit, Design
 from leadline.core.documents import to_document
 from leadline.core.errors import UnknownName
-from leadline.core.estimate import Interval
 from leadline.core.runs import Scale
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli.output import Json, out, print_json
+from leadline.interfaces.cells import format_range, format_time
+from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
+from leadline.interfaces.cli.output import print_json, print_table, status
 
 SCHEMA = "leadline.campaign-plan/1"
 ROWS_SHOWN = 24
 SCALES = {Scale.SCALED_DOWN: "scaled-down", Scale.FULL_SCALE: "full scale"}
 
 
-def plan(
-    file: Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", help="Campaign file.", show_default=False)],
-    *,
-    design: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="adaptive, space-filling, random or grid.", show_default="from the file"),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(metavar="AMOUNT", help="Such as 20m, '3 core-hours' or '2.50 USD'.", show_default="from the file"),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Random seed of the design.", show_default="from the file", min=0)
-    ] = None,
-    everything: Annotated[
-        bool, typer.Option("--all", help=f"Show all runs instead of the first {ROWS_SHOWN}.")
-    ] = False,
-    json: Json = False,
-) -> None:
+@command("plan")
+@argument("file", "CAMPAIGN.toml", "Campaign file.", type=FILE)
+@option("--design", "NAME", "adaptive, space-filling, random or grid.", "from the file")
+@option("--budget", "AMOUNT", "Such as 20m, '3 core-hours' or '2.50 USD'.", "from the file")
+@option("--seed", "N", "Random seed of the design.", "from the file", type=click.IntRange(0))
+@flag("everything --all", f"Show all runs instead of the first {ROWS_SHOWN}.")
+@json_option
+def plan(file: Path, *, design: str | None, budget: str | None, seed: int | None, everything: bool, json: bool) -> None:
     """Show the runs of a campaign with their forecast time and cost, without starting any."""
-    campaign_plan = plan_campaign(file, design=_design(design), budget=budget, seed=seed)
+    with status("planning", quiet=json):
+        campaign_plan = plan_campaign(file, design=_design(design), budget=budget, seed=seed)
     if json:
         print_json(to_document(campaign_plan, SCHEMA))
         return
-    console = out()
-    console.print(_headline(campaign_plan), markup=False, soft_wrap=True)
+    click.echo(_headline(campaign_plan))
     shown = campaign_plan.runs if everything else campaign_plan.runs[:ROWS_SHOWN]
-    console.print(_table(campaign_plan, shown))
+    _print_runs(campaign_plan, shown)
     if len(shown) < len(campaign_plan.runs):
-        console.print(f"{len(campaign_plan.runs) - len(shown)} more with --all", style="dim")
-    console.print()
-    console.print(_totals(campaign_plan))
+        click.secho(f"{len(campaign_plan.runs) - len(shown)} more with --all", dim=True)
+    click.echo()
+    _print_totals(campaign_plan)
     for line in [*_remarks(campaign_plan), f"Nothing was started. Start these runs with: leadline campaign run {file}"]:
-        console.print(line, markup=False, soft_wrap=True)
+        click.echo(line)
 
 
 def _design(name: str | None) -> Design | None:
@@ -76,32 +64,30 @@ def _headline(plan: CampaignPlan) -> str:
     return ", ".join(parts)
 
 
-def _table(plan: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> Table:
-    """Return a table with a column for each parameter, and for each resource that varies or is more than a core."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("scale", no_wrap=True)
-    for name, value in rows[0].configuration.parameters.items() if rows else ():
-        table.add_column(name, justify="left" if isinstance(value, str) else "right", overflow="fold")
+def _print_runs(plan: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> None:
+    """Print a table with a column for each parameter, and for each resource that varies or is more than a core."""
+    parameters = rows[0].configuration.parameters if rows else {}
     resources = [name for name in ("cores", "GPUs", "memory", "partition") if any(_resource(row, name) for row in rows)]
-    for name in resources:
-        table.add_column(name, justify="right", no_wrap=True)
     has_forecast = any(row.forecast_s for row in rows)
     money = has_forecast and plan.unit is not BudgetUnit.SECONDS
-    for title in (["forecast", "90 % range"] if has_forecast else ["work"]) + (["cost"] if money else []):
-        table.add_column(title, justify="right", no_wrap=True)
-    made_some = any(row.made for row in rows)
-    if made_some:
-        table.add_column("")
+    titles = ["scale", *parameters, *resources]
+    titles += (["forecast", "90 % range"] if has_forecast else ["work"]) + ["cost"] * money + [""]
+    table = []
     for row in rows:
-        forecast = [_duration(row.forecast_s), _range(row.forecast_s)] if has_forecast else [f"{row.work:.1f} ×"]
+        forecast = (
+            [format_time(row.forecast_s) if row.forecast_s else "", format_range(row.forecast_s)]
+            if has_forecast
+            else [f"{row.work:.1f} ×"]
+        )
         cost = [format_amount(row.cost or 0.0, plan.unit)] if money else []
         values = [
             f"{parameter:.4g}" if isinstance(parameter, float) else str(parameter)
             for parameter in row.configuration.parameters.values()
         ]
         cells = [_resource(row, name) for name in resources]
-        table.add_row(row.scale.value, *values, *cells, *forecast, *cost, *(["made" * row.made] if made_some else []))
-    return table
+        table.append([row.scale.value, *values, *cells, *forecast, *cost, "made" * row.made])
+    words = [name for name, value in parameters.items() if isinstance(value, str)]
+    print_table(titles, table, words=("scale", "partition", "", *words))
 
 
 def _resource(row: PlannedRunRow, name: str) -> str:
@@ -116,31 +102,19 @@ def _resource(row: PlannedRunRow, name: str) -> str:
     }[name]
 
 
-def _duration(forecast: Interval | None) -> str:
-    return "" if forecast is None else format_duration(forecast.point)
-
-
-def _range(forecast: Interval | None) -> str:
-    return "" if forecast is None else f"{format_duration(forecast.low)} – {format_duration(forecast.high)}"
-
-
-def _totals(plan: CampaignPlan) -> Table:
-    """Return the totals of the plan by scale, and the budget reserved for later runs."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    money = plan.unit is not BudgetUnit.SECONDS
-    table.add_column("together", no_wrap=True)
-    for title in ("runs", "forecast", "cost") if money else ("runs", "forecast"):
-        table.add_column(title, justify="right", no_wrap=True)
+def _print_totals(plan: CampaignPlan) -> None:
+    """Print the totals of the plan by scale, and the budget reserved for later runs."""
+    money, rows = plan.unit is not BudgetUnit.SECONDS, []
     for total in plan.totals:
         time = (
             "unknown" if total.forecast_s is None else "none" if not total.runs else format_duration(total.forecast_s)
         )
         cost = "unknown" if total.cost is None else "none" if not total.runs else format_amount(total.cost, plan.unit)
-        table.add_row(SCALES[total.scale], str(total.runs), time, *([cost] if money else []))
+        rows.append([SCALES[total.scale], str(total.runs), time, *[cost] * money])
     if plan.later != 0:
         reserved = "" if plan.kept is None else f"{format_amount(plan.kept, plan.unit)} reserved"
-        table.add_row("chosen later", "" if plan.later is None else str(plan.later), *([""] if money else []), reserved)
-    return table
+        rows.append(["chosen later", "" if plan.later is None else str(plan.later), *[""] * money, reserved])
+    print_table(["together", "runs", "forecast", *["cost"] * money], rows, words=("together",))
 
 
 def _remarks(plan: CampaignPlan) -> list[str]:

@@ -3,13 +3,9 @@
 import sys
 import time
 from collections import Counter
-from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Any, Self
 
-import typer
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+import click
 
 from leadline.app.campaigns.plan import first_runs, next_runs
 from leadline.app.campaigns.runs import (
@@ -34,10 +30,13 @@ from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.units import format_duration, parse_bytes
-from leadline.interfaces.cli.output import INTERRUPTED, Json, err, out, print_json
+from leadline.interfaces.cli.command import FILE, INTERRUPTED, argument, command, flag, json_option, option
+from leadline.interfaces.cli.output import print_json, print_note, show_live, status
 
 EVERY_S = 30.0
 """Minimum interval between plain progress lines."""
+BAR = 24
+"""Columns of the progress bar."""
 SHOWN_FAILURES = 3
 """Failures with the same state that are shown one by one; the end report counts all of them."""
 
@@ -47,7 +46,7 @@ def format_money(dollars: float) -> str:
     return format_amount(dollars, BudgetUnit.USD) if dollars >= 0.01 or not dollars else "< $0.01"
 
 
-class CampaignProgress(AbstractContextManager["CampaignProgress"]):
+class CampaignProgress:
     """Shows the state of a campaign on stderr: a progress bar on a terminal, else a line now and then.
 
     ``unit`` is the unit of its costs.
@@ -55,9 +54,6 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
 
     def __init__(self, unit: BudgetUnit) -> None:
         self.unit = unit
-        self.console = err()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._written_s = time.monotonic()
         self._written_at = -1
         self._interrupts, self._answered = 0, 0
@@ -67,20 +63,6 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
         """Count a Ctrl-C; the answer is printed outside the signal handler."""
         self._interrupts += 1
 
-    def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
-            self._bar = Progress(*columns, console=self.console, transient=True)
-            self._task = self._bar.add_task("starting", total=None)
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
     def __call__(self, tally: CampaignTotals, ended: QueueEntry | None) -> None:
         """Show the state of the campaign, and the run that just ended."""
         if self._interrupts > self._answered:
@@ -88,12 +70,12 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
             self._answer(tally.running)
         if ended is not None and ended.state is not JobState.COMPLETED:
             self._report_failure(ended)
-        if self._bar is not None and self._task is not None:
-            total = max(tally.planned, 1)
-            self._bar.update(self._task, completed=tally.ended, total=total, description=self.line(tally))
+        if sys.stderr.isatty():
+            share = "━" * (BAR * tally.ended // max(tally.planned, 1))
+            show_live(f"{share:╌<{BAR}} {self.line(tally)}")
         elif self._is_time(tally):
             self._written_s, self._written_at = time.monotonic(), tally.ended
-            self.console.print(self.line(tally), markup=False, soft_wrap=True)
+            print_note(self.line(tally))
 
     def line(self, tally: CampaignTotals) -> str:
         """Return one line: ``12 of 40 runs, 1 failed · 3m 20s left · 1m 05s of 20m 00s spent · $0.02``."""
@@ -119,9 +101,9 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
         """Report the effect of a Ctrl-C."""
         runs = f"the {running} runs" if running > 1 else "the run"
         if running and self._interrupts == 1:
-            self.console.print(f"no more runs start; waiting for {runs} in progress (Ctrl-C again ends them)")
+            print_note(f"no more runs start; waiting for {runs} in progress (Ctrl-C again ends them)")
         elif running:
-            self.console.print(f"ending {runs} in progress")
+            print_note(f"ending {runs} in progress")
 
     def _report_failure(self, entry: QueueEntry) -> None:
         why = entry.outcome.reason if entry.outcome and entry.outcome.reason else ""
@@ -130,78 +112,58 @@ class CampaignProgress(AbstractContextManager["CampaignProgress"]):
         self._failures[entry.state] += 1
         if self._failures[entry.state] > SHOWN_FAILURES:
             return
-        self.console.print(
-            f"run {entry.key} ended {entry.state.value}{f' ({how})' if how else ''}", markup=False, soft_wrap=True
-        )
+        print_note(f"run {entry.key} ended {entry.state.value}{f' ({how})' if how else ''}")
 
 
 PLACE, RUNS = "Where, and with which resources", "Behaviour"
 SCHEMA = "leadline.campaign-run/1"
 
-Folder = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Folder of the campaign.", show_default="campaigns/NAME in the data folder"),
-]
+folder_option = option("--folder", "FOLDER", "Folder of the campaign.", "campaigns/NAME in the data folder", type=FILE)
 
 
-def _limit_option(form: str, description: str, default: str = "all", least: int | None = 1) -> Any:  # noqa: ANN401 - an option, for Typer
-    return typer.Option(metavar=form, help=description, show_default=default, rich_help_panel=PLACE, min=least)
-
-
-def _run_flag(name: str, description: str) -> Any:  # noqa: ANN401 - an option, for Typer
-    return typer.Option(*name.split(), help=description, rich_help_panel=RUNS)
-
-
+@command("run")
+@argument("file", "CAMPAIGN.toml", "Campaign file.", type=FILE)
+@option(
+    "--on", "PLACE",
+    "Where to run: local, slurm[:PARTITION], or SYSTEM:PARTITION of the catalog (needs sbatch on this machine).",
+    section=PLACE, default=LOCAL,
+)  # fmt: skip
+@option(
+    "--slots", "N", "Maximum number of concurrent runs.",
+    "1 on this machine, or as many as the limits below allow; unlimited on Slurm", section=PLACE,
+    type=click.IntRange(1),
+)  # fmt: skip
+@option("--cores", "N", "Cores that concurrent runs share.", "all", section=PLACE, type=click.IntRange(1))
+@option("--memory", "SIZE", "Memory that they share, such as 16G.", "all", section=PLACE)
+@option("--gpus", "N", "GPUs that they share.", "all", section=PLACE, type=click.IntRange(0))
+@option("--max-runs", "N", "Stop after this many runs.", "none", section=RUNS, type=click.IntRange(1))
+@folder_option
+@flag("--retry-failed", "Repeat failed runs.", section=RUNS)
+@flag("--no-history", "Do not add the runs to your history.", section=RUNS)
+@flag("-y --yes", "Run without confirmation.", section=RUNS)
+@json_option
 def run(
-    file: Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", help="Campaign file.", show_default=False)],
-    *,
-    on: Annotated[
-        str,
-        typer.Option(
-            metavar="PLACE",
-            help="Where to run: local, slurm[:PARTITION], or SYSTEM:PARTITION of the catalog (needs "
-            "sbatch on this machine).",
-            rich_help_panel=PLACE,
-        ),
-    ] = LOCAL,
-    slots: Annotated[
-        int | None,
-        _limit_option(
-            "N",
-            "Maximum number of concurrent runs.",
-            "1 on this machine, or as many as the limits below allow; unlimited on Slurm",
-        ),
-    ] = None,
-    cores: Annotated[int | None, _limit_option("N", "Cores that concurrent runs share.")] = None,
-    memory: Annotated[str | None, _limit_option("SIZE", "Memory that they share, such as 16G.", least=None)] = None,
-    gpus: Annotated[int | None, _limit_option("N", "GPUs that they share.", least=0)] = None,
-    max_runs: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Stop after this many runs.", show_default="none", rich_help_panel=RUNS, min=1),
-    ] = None,
-    folder: Folder = None,
-    retry_failed: Annotated[bool, _run_flag("--retry-failed", "Repeat failed runs.")] = False,
-    no_history: Annotated[bool, _run_flag("--no-history", "Do not add the runs to your history.")] = False,
-    yes: Annotated[bool, _run_flag("-y --yes", "Run without confirmation.")] = False,
-    json: Json = False,
-) -> int:
+    file: Path, *, on: str, slots: int | None, cores: int | None, memory: str | None, gpus: int | None,
+    max_runs: int | None, folder: Path | None, retry_failed: bool, no_history: bool, yes: bool, json: bool,
+) -> int:  # fmt: skip
     """Execute the runs of a campaign that are not finished; run it again to resume.
 
     The first Ctrl-C stops new runs and waits for the running ones; a second one ends those too. No finished run is
-    ever
-    lost or repeated.
+    ever lost or repeated.
     """
     campaign = read_campaign(file)
     room = CampaignLimits(slots, cores, parse_bytes(memory) if memory else None, gpus)
-    planned = first_runs(campaign)
+    with status("planning", quiet=json):
+        planned = first_runs(campaign)
     if not yes:
         _ask(campaign, remaining_work(campaign, planned, folder), on)
-    with CampaignProgress(budget_unit(campaign)) as progress:
-        report = run_campaign(
-            campaign, file, planned, on=on, limits=room, catalog=user_catalog(), folder=folder,
-            history=not no_history, propose=next_runs, max_runs=max_runs,
-            retry_failed=retry_failed, watch=progress, on_interrupt=progress.interrupted,
-        )  # fmt: skip
+    progress = CampaignProgress(budget_unit(campaign))
+    report = run_campaign(
+        campaign, file, planned, on=on, limits=room, catalog=user_catalog(), folder=folder,
+        history=not no_history, propose=next_runs, max_runs=max_runs,
+        retry_failed=retry_failed, watch=progress, on_interrupt=progress.interrupted,
+    )  # fmt: skip
+    show_live("")
     if json:
         where = {
             "campaign": campaign.name,
@@ -210,7 +172,7 @@ def run(
         }
         print_json({**where, **to_document(report, SCHEMA)})
     else:
-        out().print(f"{campaign.name}: {progress.line(report.tally)}", markup=False, soft_wrap=True)
+        click.echo(f"{campaign.name}: {progress.line(report.tally)}")
     return _conclude(campaign, report, file)
 
 
@@ -228,7 +190,7 @@ def _ask(campaign: Campaign, ahead: RemainingWork, on: str) -> None:
     place = "this machine" if on == LOCAL else on
     question = f"Start {ahead.runs} runs of {campaign.name!r} on {place} ({', '.join(forecast)})?"
     if ahead.runs:
-        typer.confirm(question, default=True, abort=True, err=True)
+        click.confirm(question, default=True, abort=True, err=True)
 
 
 def _conclude(campaign: Campaign, report: CampaignReport, file: Path) -> int:
@@ -237,21 +199,21 @@ def _conclude(campaign: Campaign, report: CampaignReport, file: Path) -> int:
     Raises:
         LeadlineError: no run succeeded.
     """
-    console, tally = err(), report.tally
+    tally = report.tally
     if tally.failed and not tally.completed:
         raise LeadlineError(_all_failed(campaign, tally.failed, report.causes, file))
     for cause in report.causes:
-        console.print(f"{_runs(cause.count)} failed: {cause}", markup=False, soft_wrap=True)
+        print_note(f"{_runs(cause.count)} failed: {cause}")
     again = f"resume with leadline campaign run {file}"
     if report.ending in (StopReason.INTERRUPTED, StopReason.STOPPED, StopReason.MAX_RUNS):
-        console.print(f"{report.ending.value}: {again}", markup=False, soft_wrap=True)
+        print_note(f"{report.ending.value}: {again}")
     elif report.ending is StopReason.BUDGET and campaign.budget is not None:
         amount_left = max(campaign.budget.amount - tally.spent, 0.0)
         unit = campaign.budget.unit
         planned = (
             f"{_runs(tally.planned - tally.ended)} planned but not started;" if tally.planned > tally.ended else ""
         )
-        console.print(f"{planned} {format_amount(amount_left, unit)} of the budget left".strip(), markup=False)
+        print_note(f"{planned} {format_amount(amount_left, unit)} of the budget left".strip())
     return INTERRUPTED if report.ending is StopReason.INTERRUPTED else 0
 
 

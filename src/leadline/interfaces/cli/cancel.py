@@ -1,21 +1,19 @@
 """``leadline cancel``: cancel jobs on any system."""
 
+import shutil
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
+import click
 
 from leadline.app.jobs.inline_plane import describe_runner, step_until
 from leadline.app.jobs.job_status import JobStatus, fold_arrays, job_statuses
 from leadline.app.jobs.journal import cancel_jobs, find_jobs, keep_journal_open
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
-from leadline.interfaces.cli.command import CommandApp
-from leadline.interfaces.cli.jobs import SCHEMA, jobs_table
-from leadline.interfaces.cli.output import Json, err, print_json
-
-app = CommandApp()
+from leadline.interfaces.cli.command import argument, command, flag, json_option
+from leadline.interfaces.cli.jobs import JOBS, SCHEMA, jobs_table
+from leadline.interfaces.cli.output import print_json, print_note
 
 EXAMPLES = """\
 Examples:
@@ -26,31 +24,21 @@ CARRIED_OUT_S = 60.0
 """How long a running job may take to end; Slurm's KillWait is 30 s."""
 
 
-@app.command(epilog=EXAMPLES)
+@command("cancel", examples=EXAMPLES)
+@argument(*JOBS, "none; --all for all active jobs", nargs=-1)
+@flag("everything --all", "Cancel all active jobs.")
+@flag("-y --yes", "Cancel without confirmation.")
+@json_option
 @keep_journal_open()
-def cancel(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="JOB…",
-            help="Job key or its prefix, job name, scheduler ID, or array.",
-            show_default="none; --all for all active jobs",
-        ),
-    ] = None,
-    *,
-    everything: Annotated[bool, typer.Option("--all", help="Cancel all active jobs.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Cancel without confirmation.")] = False,
-    json: Json = False,
-) -> None:
+def cancel(names: tuple[str, ...], *, everything: bool, yes: bool, json: bool) -> None:
     """Cancel waiting or running jobs; their output files stay."""
     if bool(names) == everything:
         raise InvalidInput("name the jobs to cancel, or use --all for all active jobs, but not both")
-    keys = [job.key for job in find_jobs(names or ()) if not job.closed]
-    console = err()
+    keys = [job.key for job in find_jobs(names) if not job.closed]
     if not keys:
         if json:
             print_json(to_document({"jobs": ()}, SCHEMA))
-        console.print("nothing to cancel: these jobs have ended" if names else "no active jobs", markup=False)
+        print_note("nothing to cancel: these jobs have ended" if names else "no active jobs")
         return
     if not yes:
         _ask(job_statuses(keys))
@@ -60,7 +48,7 @@ def cancel(
     if json:
         print_json(to_document({"jobs": statuses}, SCHEMA))
     elif any(status.closed for status in statuses):
-        console.print(_describe_ended(statuses), markup=False, soft_wrap=True)
+        print_note(_describe_ended(statuses))
     if not done:
         raise SchedulerUnreachable(_why_not(statuses))
 
@@ -69,10 +57,10 @@ def _ask(statuses: Sequence[JobStatus]) -> None:
     """Show the jobs, and ask for confirmation."""
     if not sys.stdin.isatty():
         raise InvalidInput("cannot ask for confirmation without a terminal: add -y to cancel the jobs")
-    console = err()
-    console.print(jobs_table(fold_arrays(statuses), console.width), soft_wrap=True)
+    for line in jobs_table(fold_arrays(statuses), shutil.get_terminal_size().columns):
+        print_note(line)
     noun = "this job" if len(statuses) == 1 else f"these {len(statuses)} jobs"
-    typer.confirm(f"Cancel {noun}?", default=False, abort=True, err=True)
+    click.confirm(f"Cancel {noun}?", default=False, abort=True, err=True)
 
 
 def _describe_ended(statuses: Sequence[JobStatus]) -> str:

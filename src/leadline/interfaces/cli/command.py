@@ -1,99 +1,150 @@
-"""The base of every command: a Typer application whose help is grouped into sections."""
+"""Commands, options and arguments as Click has them, with help in sections and defaults in words."""
 
+import os
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
-import typer
-from typer.core import TyperCommand
+import click
+from click.shell_completion import CompletionItem
 
-from leadline.interfaces.cli.usage_errors import placeholder
+from leadline.core.errors import LeadlineError
+from leadline.interfaces.cli.usage_errors import describe_usage_error
 
-F = TypeVar("F", bound=Callable[..., Any])
-
+Decorator = Callable[[Any], Any]
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-GENERAL = "Options"
-"""Section of options without ``rich_help_panel``; it comes last."""
+ARGUMENTS, GENERAL = "Arguments", "Options"
+"""The first section of a help page, and the last one."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as in shells."""
+
+FILE = click.Path(path_type=Path, readable=False)
+"""A path; the verbs themselves check it, with messages that say what to do."""
 
 
-class CommandApp(typer.Typer):
-    """The Typer application of one command: plain text, no completion, and a default for every option."""
+class SectionOption(click.Option):
+    """An option of a section of the help."""
 
-    def __init__(self, *, help: str | None = None, group: bool = False) -> None:  # noqa: A002 - Typer's own name
-        super().__init__(
-            add_completion=False, rich_markup_mode=None, help=help, no_args_is_help=group, context_settings=CONTEXT
-        )
-
-    def command(self, name: str | None = None, **more: Any) -> Callable[[F], F]:  # noqa: ANN401
-        """Declare a command as Typer does, with help in sections."""
-        return super().command(name, **{"cls": SectionedCommand, "context_settings": CONTEXT, **more})
+    def __init__(self, *declarations: Any, section: str = GENERAL, **more: Any) -> None:  # noqa: ANN401
+        super().__init__(*declarations, **more)
+        self.section = section
 
 
-class SectionedCommand(TyperCommand):
-    """A command whose help has sections, each in the order of the parameters."""
+class DescribedArgument(click.Argument):
+    """An argument with a help text."""
 
-    def format_usage(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - Typer's own are private
-        """Write the usage line."""
-        formatter.write_usage(ctx.command_path, format_usage(self))
+    section = ARGUMENTS
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write every section; general options come last."""
+    def __init__(self, *declarations: Any, description: str, **more: Any) -> None:  # noqa: ANN401
+        super().__init__(*declarations, **more)
+        # Not named help: from 8.5 on, Click would list the arguments a second time.
+        self.description = description
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:  # noqa: ARG002
+        """Return the row of the help."""
+        return str(self.metavar), self.description
+
+
+class SectionedCommand(click.Command):
+    """A command whose help has sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every section."""
         for title, rows in option_sections(self, ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002
-        """Write the examples without wrapping."""
-        if self.epilog:
-            formatter.write(f"\n{self.epilog}\n")
+
+class CommandGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = SectionedCommand
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the commands as they were declared; Click's own would sort them."""
+        return list(self.commands)
 
 
-def format_usage(command: Any) -> str:  # noqa: ANN401
-    """Return the usage after a command's name, such as ``[OPTIONS] NAME``; optional arguments are in brackets."""
-    words = [placeholder(argument) for argument in _arguments(command)]
-    optional = [
-        not argument.required and "|" not in word for argument, word in zip(_arguments(command), words, strict=True)
-    ]
-    return " ".join(["[OPTIONS]", *(f"[{word}]" if may else word for word, may in zip(words, optional, strict=True))])
-
-
-def option_sections(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:  # noqa: ANN401
+def option_sections(command: click.Command, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
     """Return section → (parameter, help with its default), for the help and the reference."""
-    titled: dict[str, list[tuple[str, str]]] = {}
-    if arguments := [(placeholder(argument), _describe(argument)) for argument in _arguments(command)]:
-        titled["Arguments"] = arguments
-    general: list[tuple[str, str]] = []
-    for param in command.get_params(ctx):
-        if param.param_type_name != "option" or param.hidden:
-            continue
-        title = getattr(param, "rich_help_panel", None)
-        rows = titled.setdefault(title, []) if title else general
-        rows.append((_option_names(param), _describe(param)))
-    return {**titled, GENERAL: general}
+    sections: dict[str, list[tuple[str, str]]] = {ARGUMENTS: []}
+    for parameter in command.get_params(ctx):
+        if record := parameter.get_help_record(ctx):
+            sections.setdefault(getattr(parameter, "section", GENERAL), []).append(record)
+    general = sections.pop(GENERAL)
+    return {title: rows for title, rows in {**sections, GENERAL: general}.items() if rows}
 
 
-def _arguments(command: Any) -> list[Any]:  # noqa: ANN401
-    return [param for param in command.params if param.param_type_name == "argument"]
+def command(name: str, *, examples: str = "", **more: Any) -> Callable[[Any], SectionedCommand]:  # noqa: ANN401
+    """Declare a command; its examples stand at the end of the help, as they are."""
+    context = {**CONTEXT, **more.pop("context_settings", {})}
+    epilog = f"\b\n{examples}" if examples else None
+    return click.command(name, cls=SectionedCommand, context_settings=context, epilog=epilog, **more)
 
 
-def _option_names(option: Any) -> str:  # noqa: ANN401
-    """Return an option's names, the short one first, and its metavar."""
-    names = ", ".join(sorted(option.opts, key=len))
-    return names if option.is_flag or option.count else f"{names} {placeholder(option)}"
+def group(name: str) -> Callable[[Any], CommandGroup]:
+    """Declare a group of commands."""
+    return click.group(name, cls=CommandGroup, context_settings=CONTEXT)
 
 
-def _describe(parameter: Any) -> str:  # noqa: ANN401
-    """Return a parameter's help, and its default or ``[required]``."""
-    description = (parameter.help or "").strip()
-    default_text = getattr(parameter, "show_default", False)
-    if isinstance(default_text, str):
-        return f"{description} [default: {default_text}]"
-    if parameter.required:
-        return f"{description} [required]"
-    default = parameter.default
-    if default_text and default is not None and not callable(default) and not getattr(parameter, "is_flag", False):
-        return (
-            f"{description} [default: {default:g}]"
-            if isinstance(default, float)
-            else f"{description} [default: {default}]"
-        )
-    return description
+def option(
+    names: str,
+    metavar: str | None,
+    description: str,
+    default_text: str | bool = True,
+    **more: Any,  # noqa: ANN401
+) -> Decorator:
+    """Declare an option with a value; ``names`` are separated by spaces, as in ``"-o --out"``."""
+    return click.option(
+        *names.split(), cls=SectionOption, metavar=metavar, help=description, show_default=default_text, **more
+    )
+
+
+def flag(names: str, description: str, section: str = GENERAL) -> Decorator:
+    """Declare an option without a value."""
+    return click.option(*names.split(), cls=SectionOption, is_flag=True, help=description, section=section)
+
+
+def argument(name: str, metavar: str, description: str, default_text: str = "", **more: Any) -> Decorator:  # noqa: ANN401
+    """Declare an argument."""
+    default = f" [default: ({default_text})]" if default_text else ""
+    optional = more.get("required") is False or "default" in more
+    shown = f"[{metavar}]" if optional and "|" not in metavar else metavar
+    return click.argument(name, cls=DescribedArgument, metavar=shown, description=description + default, **more)
+
+
+def complete_files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+    """Let the shell complete file names, for an argument that is more than a file."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+json_option = flag("--json", "Print one JSON document instead of text.")
+all_option = flag("everything --all", "Show all partitions, and those left out.")
+
+
+def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
+    """Run a command and return the exit code; an error is one sentence on stderr."""
+    # Click's own main() would print errors, and exit on a closed pipe: main.run does both.
+    if isinstance(command, click.Group) and not arguments:
+        arguments = ["--help"]
+    path, result = f"leadline {name}", None
+    try:
+        with command.make_context(path, [*arguments], color=False if os.environ.get("NO_COLOR") else None) as context:
+            result = command.invoke(context)
+    except LeadlineError as error:
+        sys.stderr.write(f"{path}: {error}\n")
+        return error.exit_code
+    except click.ClickException as error:
+        sys.stderr.write(f"{path}: {describe_usage_error(error, path, arguments)}\n")
+        return error.exit_code
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.Abort:
+        sys.stderr.write(f"{path}: aborted\n")
+        return 1
+    except KeyboardInterrupt:
+        result = INTERRUPTED
+    if result == INTERRUPTED:
+        sys.stderr.write(f"{path}: interrupted\n")
+    return result if isinstance(result, int) else 0

@@ -1,63 +1,57 @@
 """``leadline devices``: list and show the devices of the catalog."""
 
-from typing import Annotated
-
-import typer
-from rich.table import Table
+import click
 
 from leadline.app.composition import user_catalog
 from leadline.core.documents import to_document
 from leadline.core.units import format_bytes
-from leadline.interfaces.cli.command import CommandApp
-from leadline.interfaces.cli.output import Json, out, print_json
-
-app = CommandApp(group=True, help="List and show devices.")
+from leadline.interfaces.cli.command import argument, group, json_option
+from leadline.interfaces.cli.output import print_json, print_table
 
 
-@app.command(name="list")
-def list_devices(json: Json = False) -> None:
+@group("devices")
+def devices() -> None:
+    """List and show devices."""
+
+
+@devices.command("list")
+@json_option
+def list_devices(*, json: bool) -> None:
     """List devices with their memory and peak rates; unknown values are blank."""
-    devices = user_catalog().devices()
+    known = user_catalog().devices()
     if json:
-        print_json({"schema": "leadline.devices/1", "devices": devices})
+        print_json({"schema": "leadline.devices/1", "devices": known})
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("device", "kind", "memory", "GB/s", "float32", "tf32", "16-bit TFLOP/s", "trust"):
-        table.add_column(title, no_wrap=True, justify="left" if title in ("device", "kind", "trust") else "right")
-    for device in devices:
+    rows = []
+    for device in known:
         peaks = device.peak_flops_per_s
         half = peaks.get("bfloat16") or peaks.get("float16")
-        table.add_row(
-            device.name,
-            device.kind.value,
-            format_bytes(device.memory_bytes) if device.memory_bytes else "",
+        rows.append((
+            device.name, device.kind.value, format_bytes(device.memory_bytes) if device.memory_bytes else "",
             f"{device.memory_bytes_per_s / 1e9:,.0f}" if device.memory_bytes_per_s else "",
-            _tera(peaks.get("float32")),
-            _tera(peaks.get("tf32")),
-            _tera(half),
+            _tera(peaks.get("float32")), _tera(peaks.get("tf32")), _tera(half),
             "measured here" if device.calibration else device.confidence.value,
-        )
-    out().print(table)
+        ))  # fmt: skip
+    titles = ("device", "kind", "memory", "GB/s", "float32", "tf32", "16-bit TFLOP/s", "trust")
+    print_table(titles, rows, words=("device", "kind", "trust"))
 
 
-@app.command()
-def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name or alias of the device; quote names with spaces.")],
-    json: Json = False,
-) -> None:
+@devices.command("show")
+@argument("name", "NAME", "Name or alias of the device; quote names with spaces.")
+@json_option
+def show(name: str, *, json: bool) -> None:
     """Show every spec of a device, with its source."""
     device = user_catalog().device(name)
     document = to_document(device, "leadline.device/1")
     if json:
         print_json(document)
         return
-    console = out()
-    console.print(device.name, style="bold")
+    click.secho(device.name, bold=True)
     for field, value in document.items():
         if field not in ("schema", "name", "calibration") and value not in (None, "", [], {}):
-            console.print(f"  {field:<20} {value}", markup=False)
+            click.echo(f"  {field:<20} {value}")
     if device.calibration:
-        console.print(f"  calibrated           {device.calibration.measured_at}, {device.calibration.software}")
+        click.echo(f"  calibrated           {device.calibration.measured_at}, {device.calibration.software}")
 
 
 def _tera(rate: float | None) -> str:

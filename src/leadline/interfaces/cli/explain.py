@@ -3,10 +3,9 @@
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Any
 
-import typer
-from rich.text import Text
+import click
 
 from leadline.app.jobs.event_log import (
     SCHEMA,
@@ -24,52 +23,45 @@ from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.command import argument, command, flag, json_option
 from leadline.interfaces.cli.jobs import format_clock_time, format_progress, format_spent, plain_text, wrap_text
-from leadline.interfaces.cli.output import Json, out, print_json
-
-app = CommandApp()
+from leadline.interfaces.cli.output import print_json, table_width
 
 EXAMPLES = """\
 Examples:
   leadline explain 3f2a91           a job by the beginning of its key
   leadline explain 3f2a91_7         an element of an array
   leadline explain 4711 --all       by its id at the scheduler, every report"""
+STYLES: dict[str, dict[str, Any]] = {
+    EventKind.DECISION: {"bold": True}, EventKind.SETTLED: {"bold": True}, EventKind.FAULT: {"fg": "red"},
+}  # fmt: skip
 MOST_TEXT = 500
 """Maximum length of a sentence; a log line may be of any length."""
 
 
-@app.command(epilog=EXAMPLES)
+@command("explain", examples=EXAMPLES)
+@argument("job", "JOB", "Job key or its prefix, job name, or scheduler ID.")
+@flag("full --all", "Show all progress reports and all decisions to keep the job.")
+@json_option
 @keep_journal_open()
-def explain(
-    job: Annotated[
-        str,
-        typer.Argument(metavar="JOB", help="Job key or its prefix, job name, or scheduler ID.", show_default=False),
-    ],
-    *,
-    full: Annotated[
-        bool, typer.Option("--all", help="Show all progress reports and all decisions to keep the job.")
-    ] = False,
-    json: Json = False,
-) -> None:
+def explain(job: str, *, full: bool, json: bool) -> None:
     """Show the event log of a job: the request, every decision with its evidence, and every attempt."""
     log = read_event_log(job, full=full)
     output = _log(log)
     if json:
         print_json({**to_document(log, SCHEMA), "log": output})
         return
-    console = out()
-    width = console.width
-    lines = [*_heading(log, width), Text(), *_request_lines(log.job, width), Text(), Text("Events", "bold")]
+    width = table_width()
+    lines = [*_heading(log, width), "", *_request_lines(log.job, width), "", _bold("Events")]
     lines += _event_lines(log.told, width)
     if log.used:
-        lines += [Text(), Text("Attempts", "bold")]
+        lines += ["", _bold("Attempts")]
         for attempt, usage in zip(log.job.attempts, log.used, strict=True):
             lines += _attempt_lines(attempt, usage)
     if output:
-        lines += [Text(), Text(f"End of the output of attempt {log.job.attempts[-1].number}", "bold")]
-        lines += [Text(f"  {plain_text(line, MOST_TEXT)}") for line in output]
-    console.print(Text("\n").join(lines), soft_wrap=True)
+        lines += ["", _bold(f"End of the output of attempt {log.job.attempts[-1].number}")]
+        lines += [f"  {plain_text(line, MOST_TEXT)}" for line in output]
+    click.echo("\n".join(lines))
 
 
 def _log(log: EventLog) -> tuple[str, ...]:
@@ -79,7 +71,11 @@ def _log(log: EventLog) -> tuple[str, ...]:
     return read_log_tail(log.job.attempts[-1])
 
 
-def _heading(log: EventLog, width: int) -> list[Text]:
+def _bold(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+def _heading(log: EventLog, width: int) -> list[str]:
     standing = log.standing
     tries = f"{standing.attempts} attempt{'s' if standing.attempts != 1 else ''} of at most {standing.attempts_most}"
     share, count = format_progress(standing)
@@ -95,22 +91,20 @@ def _heading(log: EventLog, width: int) -> list[Text]:
             f"expected end {format_clock_time(end.at, now)}, {end.level:.0%} interval "
             f"{format_clock_time(end.earliest, now)} to {format_clock_time(end.latest, now)}"
         )
-    head = Text(f"{standing.key}  {plain_text(standing.name)}  {standing.state.value}", "bold")
+    head = _bold(f"{standing.key}  {plain_text(standing.name)}  {standing.state.value}")
     texts = [plain_text(standing.why, MOST_TEXT), " · ".join(part for part in parts if part)]
-    return [head, *(line for text in texts if text for line in wrap_text("", text, width, ""))]
+    return [head, *(line for text in texts if text for line in wrap_text("", text, width))]
 
 
-def _request_lines(job: Job, columns: int) -> list[Text]:
+def _request_lines(job: Job, columns: int) -> list[str]:
     """Return the request, and the policy of the plane."""
     policy, spec, predicted = job.policy, job.spec, job.predicted
+    where = ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else "")
     rows = [
         ("command", shlex.join(spec.command)),
         ("folder", spec.workdir or ""),
         ("requests", describe_request(spec.resources)),
-        (
-            "where",
-            ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else ""),
-        ),
+        ("where", where),
         ("after", f"{', '.join(job.after)} ({job.after_kind.value})" if job.after else ""),
         ("account", spec.account or ""),
         ("policy", describe_policy(policy)),
@@ -118,48 +112,34 @@ def _request_lines(job: Job, columns: int) -> list[Text]:
         ("predicted", ""),
     ]
     if predicted is not None:
-        predictions = []
-        if (elapsed := predicted.elapsed_s) is not None:
-            predictions.append(
-                f"{format_duration(elapsed.point)} ({format_duration(elapsed.low)} – {format_duration(elapsed.high)})"
-            )
-        if (memory := predicted.host_memory_bytes) is not None:
-            predictions.append(
-                f"{format_bytes(memory.point)} ({format_bytes(memory.low)} – {format_bytes(memory.high)})"
-            )
+        quantities = ((predicted.elapsed_s, format_duration), (predicted.host_memory_bytes, format_bytes))
+        predictions = [f"{show(i.point)} ({show(i.low)} – {show(i.high)})" for i, show in quantities if i is not None]
         rows[-1] = ("predicted", ", ".join(predictions))
     width = max(len(title) for title, _ in rows)
-    wrapped = [
-        wrap_text(f"  {title:<{width}}  ", plain_text(text, MOST_TEXT), columns, "") for title, text in rows if text
-    ]
-    return [Text("Request", "bold"), *(line for lines in wrapped for line in lines)]
+    wrapped = [wrap_text(f"  {title:<{width}}  ", plain_text(text, MOST_TEXT), columns) for title, text in rows if text]
+    return [_bold("Request"), *(line for lines in wrapped for line in lines)]
 
 
-def _event_lines(events: Sequence[LoggedEvent], width: int) -> list[Text]:
+def _event_lines(events: Sequence[LoggedEvent], width: int) -> list[str]:
     """Return the events by day: the time, the event, and its evidence below."""
-    lines: list[Text] = []
+    lines: list[str] = []
     day = ""
     for event in events:
         if (new := format_local_time(event.at, "%A, %d %B %Y")) != day:
-            lines.append(Text(f"  {new}"))
+            lines.append(f"  {new}")
             day = new
         who = f"attempt {event.attempt}: " if event.attempt is not None else ""
         again = f" ({event.times} times since {format_local_time(event.since, '%H:%M:%S')})" if event.times > 1 else ""
-        style = (
-            "bold"
-            if event.kind in (EventKind.DECISION, EventKind.SETTLED)
-            else "red"
-            if event.kind == EventKind.FAULT
-            else ""
-        )
         start = f"  {format_local_time(event.at, '%H:%M:%S')}  "
-        lines += wrap_text(start, plain_text(f"{who}{event.says}{again}", MOST_TEXT), width, style)
+        lines += wrap_text(
+            start, plain_text(f"{who}{event.says}{again}", MOST_TEXT), width, **STYLES.get(event.kind, {})
+        )
         if event.because:
-            lines += wrap_text(" " * (len(start) + 2), plain_text("; ".join(event.because), MOST_TEXT), width, "dim")
+            lines += wrap_text(" " * (len(start) + 2), plain_text("; ".join(event.because), MOST_TEXT), width, dim=True)
     return lines
 
 
-def _attempt_lines(attempt: Attempt, usage: AttemptUsage) -> list[Text]:
+def _attempt_lines(attempt: Attempt, usage: AttemptUsage) -> list[str]:
     """Return where an attempt ran, and how much of its request it used."""
     request = attempt.resources
     at = " ".join(part for part in (str(attempt.place), f"as {attempt.scheduler_id}" if attempt.scheduler_id else "",
@@ -182,6 +162,6 @@ def _attempt_lines(attempt: Attempt, usage: AttemptUsage) -> list[Text]:
             + (f" of {request.cores_per_task}" if request.cores_per_task else "")
         )
     return [
-        Text(f"  {attempt.number}  {at}: {attempt.state.value}{code}{withdrawn}"),
-        *([Text(f"     {', '.join(part for part in used if part)}")] if any(used) else []),
+        f"  {attempt.number}  {at}: {attempt.state.value}{code}{withdrawn}",
+        *([f"     {', '.join(part for part in used if part)}"] if any(used) else []),
     ]

@@ -1,11 +1,8 @@
 """``leadline fit``: check whether a job fits into memory, and which change would make it fit."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-from rich.table import Table
-from rich.text import Text
+import click
 
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import DEFAULT_RISK
@@ -15,12 +12,10 @@ from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.fit import ChangeCost, FitChange, FitReport, format_probability
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.command import FILE, command, flag, json_option, option
 from leadline.interfaces.cli.memory_plot import FORMATS, plot_in_terminal, save_plot
-from leadline.interfaces.cli.output import Json, err, out, print_json
+from leadline.interfaces.cli.output import print_json, print_note, print_reasons, print_table, status
 from leadline.interfaces.cli.workload_options import takes_workload
-
-app = CommandApp()
 
 EXAMPLES = """\
 Examples:
@@ -34,37 +29,26 @@ WIDTH = 40
 SHOWN = 10
 
 
-@app.command(epilog=EXAMPLES)
+@command("fit", examples=EXAMPLES)
+@option("--on", "PLACE", "Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable.", multiple=True)
+@option("--risk", "SHARE", "Accepted probability of running out of memory.", type=float, default=DEFAULT_RISK)
+@flag("--no-changes", "Only check whether it fits.")
+@flag("--timeline", "Plot device memory over one step in the terminal.")
+@option("--plot", "FILE", "Save that plot to an .svg or .png file.", "none", type=FILE)
+@json_option
 @takes_workload
 def fit(
-    work: Workload,
-    *,
-    on: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PLACE", help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable."),
-    ] = None,
-    risk: Annotated[
-        float, typer.Option(metavar="SHARE", help="Accepted probability of running out of memory.")
-    ] = DEFAULT_RISK,
-    no_changes: Annotated[bool, typer.Option("--no-changes", help="Only check whether it fits.")] = False,
-    timeline: Annotated[
-        bool, typer.Option("--timeline", help="Plot device memory over one step in the terminal.")
-    ] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save that plot to an .svg or .png file.", show_default="none"),
-    ] = None,
-    json: Json = False,
+    work: Workload, *, on: tuple[str, ...], risk: float, no_changes: bool, timeline: bool, plot: Path | None, json: bool
 ) -> None:
     """Check whether a job fits into device and host memory, and find changes that would make it fit."""
     if not on:
         raise InvalidInput("no target given: name a device or a system with --on")
     if plot is not None and plot.suffix.lower() not in FORMATS:
         raise InvalidInput(f"--plot is {plot}, but it must end in {' or '.join(FORMATS)}")
-    with err().status("estimating") as status:
+    with status(f"estimating {work.name}", quiet=json) as update:
         answers = fit_verb(
             work, toolbox(), on=on, risk=risk, changes=not no_changes, picture=timeline or plot is not None,
-            progress=lambda variant: status.update(f"trying {variant}"),
+            progress=lambda variant: update(f"trying {variant}"),
         )  # fmt: skip
     if json:
         each = [{**to_document(answer, "leadline.fit/1"), "fits": answer.fits} for answer in answers]
@@ -84,7 +68,7 @@ def _draw(answers: list[FitReport], path: Path) -> None:
     if drawn is None:
         raise InvalidInput(f"no timeline for {answers[0].place}: name a GPU with --on")
     save_plot(drawn, path)
-    err().print(f"saved to {path}", markup=False)
+    print_note(f"saved to {path}")
 
 
 def _nothing(answers: list[FitReport]) -> str:
@@ -99,21 +83,20 @@ def _nothing(answers: list[FitReport]) -> str:
 def _show_all(answers: list[FitReport], *, timeline: bool) -> None:
     for number, answer in enumerate(answers):
         if number:
-            out().print()
+            click.echo()
         _show(answer)
         if timeline and answer.moments:
             for line in plot_in_terminal(answer):
-                out().print(line, soft_wrap=True)
+                click.echo(line)
 
 
 def _show(answer: FitReport) -> None:
-    console = out()
     verdict = {True: "fits", False: "does not fit", None: "unknown"}[answer.fits]
-    console.print(f"{answer.place}: {verdict}", style="bold", markup=False)
+    click.secho(f"{answer.place}: {verdict}", bold=True)
     for check in answer.checks:
-        console.print(f"  {check.summary}", markup=False, soft_wrap=True)
+        click.echo(f"  {check.summary}")
     if answer.checks[0].kind == "GPU":
-        _show_parts(answer)
+        _print_parts(answer)
     if answer.host_parts_bytes:
         _show_host(answer)
     if answer.largest_batch is not None:
@@ -123,17 +106,16 @@ def _show(answer: FitReport) -> None:
             )
         else:
             batch_text = "not even a batch of 1 fits"
-        console.print(f"  {batch_text}", markup=False)
+        click.echo(f"  {batch_text}")
     if answer.serving is not None:
-        console.print(f"  {answer.serving.summary}", markup=False, soft_wrap=True)
+        click.echo(f"  {answer.serving.summary}")
     why = (f"no other batch was tried: {answer.why_no_batch}",) if answer.why_no_batch else ()
-    for note in dict.fromkeys((*why, *answer.notes)):
-        console.print(f"  · {note}", style="dim", markup=False, soft_wrap=True)
+    print_reasons((*why, *answer.notes))
     if answer.changes:
-        console.print(_table(answer.changes))
+        _print_changes(answer.changes)
 
 
-def _show_parts(answer: FitReport) -> None:
+def _print_parts(answer: FitReport) -> None:
     """Draw the parts of device memory at the peak, scaled to the need or the capacity, whichever is larger."""
     check, parts = answer.checks[0], answer.estimate.basis.memory_breakdown_bytes
     remainder = max(check.needed_bytes - sum(parts.values()), 0.0)
@@ -144,7 +126,7 @@ def _show_parts(answer: FitReport) -> None:
 def _show_host(answer: FitReport) -> None:
     """Draw the parts of host memory of one process at the peak, scaled to their sum."""
     several = answer.checks[0].kind == "GPU"
-    out().print(f"  on the host{', per device' if several else ''}:", markup=False)
+    click.echo(f"  on the host{', per device' if several else ''}:")
     _bars(_by_size(answer.host_parts_bytes), sum(answer.host_parts_bytes.values()))
 
 
@@ -153,36 +135,26 @@ def _by_size(parts: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _bars(rows: list[tuple[str, float]], whole: float) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
-    for name, size in rows:
-        table.add_row(
-            f"  {name.replace('-', ' ').replace('_', ' ')}", format_bytes(size), "█" * round(WIDTH * size / whole)
-        )
-    out().print(table)
+    cells = [(name.replace("-", " ").replace("_", " "), format_bytes(size)) for name, size in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for (name, text), (_, size) in zip(cells, rows, strict=True):
+        bar = "█" * round(WIDTH * size / whole)
+        click.echo(f"  {name:<{widths[0]}}  {text:>{widths[1]}}  {bar}".rstrip())
 
 
-def _table(changes: tuple[FitChange, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in (("change", "left"), ("memory", "right"), ("risk", "right"), ("step", "right"),
-                          ("time", "right"), ("cost", "right"), ("needs", "left")):  # fmt: skip
-        table.add_column(name, justify=justify, overflow="fold" if name == "change" else "ellipsis")  # type: ignore[arg-type]
+def _print_changes(changes: tuple[FitChange, ...]) -> None:
+    rows = []
     for change in changes[:SHOWN]:
-        mark = "" if change.fits else " !"
+        needed = format_bytes(change.check.needed_bytes)
         options = " ".join(change.options)
-        text = f"{change.what}: {options}" if options else change.what
-        table.add_row(
-            Text(text),
-            Text(f"{format_bytes(change.check.needed_bytes)}{mark}", style="" if change.fits else "red"),
+        rows.append((
+            f"{change.what}: {options}" if options else change.what,
+            needed if change.fits else click.style(f"{needed} !", fg="red"),
             format_probability(change.check.risk) if change.check.risk is not None else "",
-            format_duration(change.step_s.point) if change.step_s else "unknown",
-            _times(change.slower),
-            _times(change.dearer),
-            ASKS[change.asks],
-        )
-    return table
+            format_duration(change.step_s.point) if change.step_s else "unknown", _times(change.slower),
+            _times(change.dearer), ASKS[change.asks],
+        ))  # fmt: skip
+    print_table(("change", "memory", "risk", "step", "time", "cost", "needs"), rows, words=("change", "needs"))
 
 
 def _times(ratio: float | None) -> str:

@@ -5,19 +5,18 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Any
 
-import typer
-from rich.cells import cell_len, set_cell_size
-from rich.text import Text
+import click
 
 from leadline.app.jobs.job_status import ArrayStatus, JobStatus, JobUsage, fold_arrays, job_statuses, silent_systems
 from leadline.app.jobs.journal import keep_journal_open
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, format_duration
-from leadline.interfaces.cli.command import CommandApp
-from leadline.interfaces.cli.output import Json, err, out, print_json
+from leadline.interfaces.cli.command import argument, command, flag, json_option, option
+from leadline.interfaces.cli.output import print_json, print_note, print_notes, table_width
+from leadline.interfaces.tables import GAP, cell_width
 
 WIDE = 120
 """From this width on, a job's details are on its own line."""
@@ -30,21 +29,24 @@ LEAST = {"name": 8, "where": 12}
 """Columns that are cut on a narrow terminal, with their minimum width, in this order."""
 RIGHT = ("done", "time", "took")
 STATE = TITLES.index("state")
-GAP = "  "
-STYLES = {JobState.RUNNING: "bold", JobState.COMPLETED: "green", JobState.PENDING: ""}
+STYLES: dict[JobState, dict[str, Any]] = {
+    JobState.RUNNING: {"bold": True},
+    JobState.COMPLETED: {"fg": "green"},
+    JobState.PENDING: {},
+}
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """The cells of a job in the order of ``TITLES``, the style of its state, and its details."""
+    """The cells of a job in the order of ``TITLES``, its state, and its details."""
 
     cells: tuple[str, ...]
-    style: str
+    state: JobState
     more: tuple[str, ...]
 
 
-def jobs_table(statuses: Sequence[JobStatus | ArrayStatus], width: int, now: datetime | None = None) -> Text:
-    """Return the table of jobs and arrays for a terminal width, without empty columns."""
+def jobs_table(statuses: Sequence[JobStatus | ArrayStatus], width: int, now: datetime | None = None) -> list[str]:
+    """Return the lines of a table of jobs and arrays for a terminal width, without empty columns."""
     shown = shorten_keys(
         [status.group if isinstance(status, ArrayStatus) else status.group or status.key for status in statuses]
     )
@@ -57,22 +59,21 @@ def jobs_table(statuses: Sequence[JobStatus | ArrayStatus], width: int, now: dat
         column for column, title in enumerate(TITLES) if title not in RIGHT or any(row.cells[column] for row in rows)
     ]
     widths = _widths(rows, columns, width)
-    lines = [_line(TITLES, widths, "bold", of_state="bold")]
+    lines = [_line(TITLES, widths, {"bold": True}, bold=True)]
     for row in rows:
-        line, more = _line(row.cells, widths, "", of_state=row.style), " · ".join(row.more)
-        if more and width >= WIDE:
-            line.append(GAP + more, "dim")
-        lines.append(line)
-        if more and width < WIDE:
-            lines += wrap_text(" " * (widths[0] + len(GAP)), more, width, "dim")
-    return Text("\n").join(lines)
+        line, more = _line(row.cells, widths, STYLES.get(row.state, {"fg": "red"})), " · ".join(row.more)
+        wide = bool(more) and width >= WIDE
+        lines.append(line + click.style(GAP + more, dim=True) if wide else line)
+        if more and not wide:
+            lines += wrap_text(" " * (widths[0] + len(GAP)), more, width, dim=True)
+    return lines
 
 
-def wrap_text(start: str, text: str, width: int, style: str) -> list[Text]:
+def wrap_text(start: str, text: str, width: int, **style: Any) -> list[str]:  # noqa: ANN401
     """Return text wrapped to ``width`` columns, indented by the length of ``start``."""
     lines = textwrap.wrap(text, max(width - len(start), 20), break_on_hyphens=False) or [""]
-    first = Text(start).append(lines[0], style)
-    return [first, *(Text(" " * len(start)).append(line, style) for line in lines[1:])]
+    starts = [start, *[" " * len(start)] * (len(lines) - 1)]
+    return [lead + click.style(line, **style) for lead, line in zip(starts, lines, strict=True)]
 
 
 def plain_text(text: str, limit: int = MOST_NAME) -> str:
@@ -132,7 +133,7 @@ def _of_job(status: JobStatus, shown: dict[str, str], now: datetime) -> JobRow:
         key, plain_text(status.name), status.place, status.state.value, share,
         f"{ran or '–'} / {limit}" if limit else ran, format_spent(status.spent),
     )  # fmt: skip
-    return JobRow(cells, _style(status.state), tuple(more))
+    return JobRow(cells, status.state, tuple(more))
 
 
 def _of_array(array: ArrayStatus, shown: dict[str, str]) -> JobRow:
@@ -148,12 +149,12 @@ def _of_array(array: ArrayStatus, shown: dict[str, str]) -> JobRow:
     more = [", ".join(f"{count} {state.value}" for state, count in counts.items())]
     if (tried := max(element.attempts for element in array.elements)) > 1:
         more.append(f"up to {tried} attempts")
-    return JobRow(cells, _style(main), tuple(more))
+    return JobRow(cells, main, tuple(more))
 
 
 def _widths(rows: Sequence[JobRow], columns: Sequence[int], width: int) -> dict[int, int]:
     """Return the width of each column; names and targets are cut until the line fits."""
-    widths = {at: max(cell_len(TITLES[at]), *(cell_len(row.cells[at]) for row in rows)) for at in columns}
+    widths = {at: max(len(TITLES[at]), *(cell_width(row.cells[at]) for row in rows)) for at in columns}
     for title, least in LEAST.items():
         at = TITLES.index(title)
         over = sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
@@ -162,24 +163,17 @@ def _widths(rows: Sequence[JobRow], columns: Sequence[int], width: int) -> dict[
     return widths
 
 
-def _line(cells: Sequence[str], widths: dict[int, int], style: str, *, of_state: str) -> Text:
-    line = Text()
+def _line(cells: Sequence[str], widths: dict[int, int], state_style: dict[str, Any], **style: Any) -> str:  # noqa: ANN401
+    parts = []
     for at, width in widths.items():
         cell = cells[at]
-        if cell_len(cell) > width:
-            cell = set_cell_size(cell, width - 1) + "…"
-        fill = " " * (width - cell_len(cell))
-        line.append(fill + cell if TITLES[at] in RIGHT else cell + fill, of_state if at == STATE else style)
-        line.append(GAP if at != max(widths) else "")
-    line.rstrip()
-    return line
+        while cell_width(cell) > width:
+            cell = f"{cell.removesuffix('…')[:-1]}…"
+        fill = " " * (width - cell_width(cell))
+        shown = click.style(cell, **(state_style if at == STATE else style)) if cell else ""
+        parts.append(fill + shown if TITLES[at] in RIGHT else shown + fill)
+    return GAP.join(parts).rstrip()
 
-
-def _style(state: JobState) -> str:
-    return STYLES.get(state, "red")
-
-
-app = CommandApp()
 
 SCHEMA = "leadline.jobs/1"
 EXAMPLES = """\
@@ -188,46 +182,34 @@ Examples:
   leadline jobs train --all         every job that is called train
   leadline jobs 3f2a91 --each       the elements of an array, one by one"""
 
-Names = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="JOB…",
-        help="Job key or its prefix, job name, scheduler ID, or array.",
-        show_default="all active jobs",
-    ),
-]
+JOBS = ("names", "[JOB…]", "Job key or its prefix, job name, scheduler ID, or array.")
+names_argument = argument(*JOBS, "all active jobs", nargs=-1)
 
 
-@app.command(epilog=EXAMPLES)
+@command("jobs", examples=EXAMPLES)
+@names_argument
+@flag("everything --all", "Include finished jobs.")
+@option("most --limit", "N", "Show at most N jobs, the newest.", "all", type=click.IntRange(1))
+@flag("--each", "Show every element of an array in its own row.")
+@json_option
 @keep_journal_open()
-def jobs(
-    names: Names = None,
-    *,
-    everything: Annotated[bool, typer.Option("--all", help="Include finished jobs.")] = False,
-    most: Annotated[
-        int | None,
-        typer.Option("--limit", metavar="N", min=1, help="Show at most N jobs, the newest.", show_default="all"),
-    ] = None,
-    each: Annotated[bool, typer.Option("--each", help="Show every element of an array in its own row.")] = False,
-    json: Json = False,
-) -> None:
+def jobs(names: tuple[str, ...], *, everything: bool, most: int | None, each: bool, json: bool) -> None:
     """List your jobs, newest first, with their status, progress, expected end and cost."""
-    statuses = job_statuses(names or (), all_jobs=everything or most is not None, limit=most)
+    statuses = job_statuses(names, all_jobs=everything or most is not None, limit=most)
     if json:
         print_json(to_document({"jobs": statuses}, SCHEMA))
         return
     if not statuses:
-        err().print(no_jobs_message(all_=everything or bool(most)), markup=False, soft_wrap=True)
+        print_note(no_jobs_message(all_=everything or bool(most)))
         return
     print_jobs(statuses, each=each)
 
 
 def print_jobs(statuses: Sequence[JobStatus], *, each: bool = False) -> None:
     """Print jobs on stdout, and a note per unreachable system on stderr."""
-    console = out()
-    console.print(jobs_table(statuses if each else fold_arrays(statuses), console.width), soft_wrap=True)
-    for sentence in describe_silent_systems(statuses):
-        err().print(f"note: {sentence}", markup=False, soft_wrap=True)
+    for line in jobs_table(statuses if each else fold_arrays(statuses), table_width()):
+        click.echo(line)
+    print_notes(describe_silent_systems(statuses))
 
 
 def describe_silent_systems(statuses: Sequence[JobStatus]) -> list[str]:

@@ -2,47 +2,12 @@
 
 import os
 import sys
-from importlib import import_module
 
 from leadline import __version__
+from leadline.interfaces.cli.commands import COMMANDS, COMPLETE, GROUPS, load_command
 from leadline.interfaces.cli.help_pages import help_page
 
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "Before a job runs": {
-        "estimate": ("estimate", "predict time, memory and cost of a job"),
-        "fit": ("fit", "check whether a job fits into memory, and what would make it fit"),
-        "probe": ("probe", "run the first steps of a command and extrapolate to the whole job"),
-        "recommend": ("recommend", "choose a configuration under a deadline, a budget and a risk"),
-    },
-    "Measure an application": {
-        "campaign": ("campaign", "plan and run experiments to train a model of an application"),
-    },
-    "Run and remember": {
-        "submit": ("submit", "run a job here or on a cluster, or print its batch script"),
-        "jobs": ("jobs", "list jobs with their status, progress and cost"),
-        "watch": ("watch", "follow jobs until they end"),
-        "explain": ("explain", "show the event log of a job: every decision with its evidence"),
-        "cancel": ("cancel", "cancel jobs"),
-        "plane": ("plane", "run the process that manages jobs: watch, resize, move, resubmit"),
-        "history": ("history", "list past runs with their predictions"),
-        "train": ("train", "train a model on measured runs"),
-        "model": ("model", "list and show trained models"),
-    },
-    "Machines": {
-        "systems": ("systems", "list, show, probe, check and validate systems"),
-        "devices": ("devices", "list and show devices"),
-        "calibrate": ("calibrate", "measure this machine's device for better estimates"),
-        "measure": ("measure", "time steps of many models on this device"),
-        "adapt": ("adapt", "adapt estimates to a few measured steps of your device"),
-    },
-    "See for yourself": {
-        "demo": ("demo", "try everything on three real jobs, in minutes"),
-        "bench": ("bench", "measure every published metric again"),
-    },
-}
-"""Heading → command → (module of this package that defines ``app``, one line of help)."""
-
-COMMANDS = {verb: entry for verbs in GROUPS.values() for verb, entry in verbs.items()}
+COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
 
 
 def main(arguments: list[str]) -> int:
@@ -59,22 +24,30 @@ def main(arguments: list[str]) -> int:
     if arguments[0] in ("-V", "--version"):
         sys.stdout.write(f"leadline {__version__}\n")
         return 0
+    if arguments[0] in COMPLETION_OPTIONS:
+        from leadline.interfaces.cli.completion import completion_option  # noqa: PLC0415 - Click loads on use
+
+        return completion_option(*arguments)
     if arguments[0] not in COMMANDS:
         return _unknown(arguments[0])
     if page := help_page(arguments):
         sys.stdout.write(page)
         return 0
-    module = import_module(f"leadline.interfaces.cli.{COMMANDS[arguments[0]][0]}")
-    from leadline.interfaces.cli.output import run_command  # noqa: PLC0415 - Typer loads only with a command
+    from leadline.interfaces.cli.command import run_command  # noqa: PLC0415 - Click loads only with a command
 
-    return run_command(module.app, arguments[0], arguments[1:])
+    return run_command(load_command(arguments[0]), arguments[0], arguments[1:])
 
 
 def run() -> None:
     """Run this process's command line, and exit with its code."""
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - replaces a closed stream
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for a closed stream
     try:
+        if COMPLETE in os.environ:
+            from leadline.interfaces.cli.completion import complete  # noqa: PLC0415 - Click loads on use
+
+            sys.exit(complete())
         code = main(sys.argv[1:])
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -112,7 +85,7 @@ def _discard_unwritable_output() -> None:
 def _help() -> str:
     width = max(len(name) for name in COMMANDS)
     listed = [
-        "\n".join([f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, (_, summary) in verbs.items()), ""])
+        "\n".join([f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, summary in verbs.items()), ""])
         for heading, verbs in GROUPS.items()
     ]
     return "\n".join(
@@ -126,7 +99,8 @@ def _help() -> str:
             "  leadline estimate config.json --on OSC-Pitzer      a Hugging Face model, no torch needed",
             "  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
             "",
-            "Run leadline COMMAND --help for details of a command, leadline --version for the version.",
+            "Run leadline COMMAND --help for details of a command, leadline --version for the version,",
+            "leadline --install-completion to complete commands with Tab (bash, zsh, fish).",
             "Exit codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.",
             "",
         ]

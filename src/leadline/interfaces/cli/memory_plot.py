@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.text import Text
+import click
 
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
 from leadline.core.fit import FitReport, MemorySnapshot
@@ -22,39 +22,42 @@ CATEGORIES = {
 """Category → (name, letter, colour of Okabe and Ito's palette), from the bottom up."""
 
 
-def plot_in_terminal(answer: FitReport) -> list[Text]:
+def plot_in_terminal(answer: FitReport) -> list[str]:
     """Return a chart: the step on the x-axis, bytes on the y-axis, each cell with the letter of its category."""
     bins = _bin_moments(answer.moments, COLUMNS)
     capacity = answer.checks[0].there_bytes or 0.0
     top = max(
         *(part.total_bytes for part in bins), capacity if capacity < 2 * max(part.total_bytes for part in bins) else 0
     )
-    lines = [Text("memory over one step", style="bold")]
+    lines = [click.style("memory over one step", bold=True)]
     for row in range(ROWS, 0, -1):
         level = (row - 0.5) / ROWS * top
         edge = capacity and row == max(1, round(capacity / top * ROWS)) and capacity <= top
-        line = Text(f"{format_bytes(row / ROWS * top):>9} {'┤' if edge else '│'}")
-        for part in bins:
-            line.append(*_cell(part, level, edge=bool(edge)))
-        lines.append(line)
-    lines.append(Text(" " * 10 + "└" + _stages(bins)))
+        cells = "".join(_cell(part, level, edge=bool(edge)) for part in bins)
+        lines.append(f"{format_bytes(row / ROWS * top):>9} {'┤' if edge else '│'}{cells}")
+    lines.append(" " * 10 + "└" + _stages(bins))
     used = [name for name in CATEGORIES if any(part.held_bytes.get(name) for part in bins)]
-    legend = Text(" " * 11)
+    legend = " " * 11
     for name in used:
         words, letter, colour = CATEGORIES[name]
-        legend.append(letter, style=colour).append(f" {words}  ")
+        legend += f"{_coloured(letter, colour)} {words}  "
     if capacity and capacity <= top:
-        legend.append(f"─ {format_bytes(capacity)} capacity")
+        legend += f"─ {format_bytes(capacity)} capacity"
     return [*lines, legend]
 
 
-def _cell(moment: MemorySnapshot, level: float, *, edge: bool) -> tuple[str, str]:
+def _cell(moment: MemorySnapshot, level: float, *, edge: bool) -> str:
     below = 0.0
     for name, (_, letter, colour) in CATEGORIES.items():
         below += moment.held_bytes.get(name, 0)
         if level < below:
-            return letter, colour
-    return ("─" if edge else " "), ""
+            return _coloured(letter, colour)
+    return "─" if edge else " "
+
+
+def _coloured(letter: str, colour: str) -> str:
+    red, green, blue = bytes.fromhex(colour[1:])
+    return click.style(letter, fg=(red, green, blue))
 
 
 def _stages(bins: Sequence[MemorySnapshot]) -> str:

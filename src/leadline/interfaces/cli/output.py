@@ -1,58 +1,109 @@
-"""Shared parts of all commands: running Typer, reporting errors, and writing to stdout and stderr."""
+"""What commands write: text and tables on stdout; notes, and the state of long work, on stderr."""
 
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 
-import typer
-from rich.console import Console
+import click
 
 from leadline.core.documents import to_json
-from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Estimate
 from leadline.core.runs import Value
-from leadline.interfaces.cli.usage_errors import describe_usage_error
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-All = Annotated[bool, typer.Option("--all", help="Show all partitions, and those left out.")]
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as in shells."""
+from leadline.core.units import format_duration
+from leadline.interfaces.tables import table_lines
 
 PIPE_WIDTH = 160
 """Width of a table that goes to a file or a pipe."""
 
-
-class _Output(Console):
-    """The console for data; a closed pipe raises ``BrokenPipeError``, which ends the command quietly."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise, so that ``main.run`` decides on the exit code."""
-        raise BrokenPipeError
+STATUS_AFTER_S, STATUS_EVERY_S = 2.0, 30.0
+"""Silence before the first status line, and between plain ones."""
 
 
-def out() -> Console:
-    """Return the console for data (stdout); without colour if it is no terminal, or NO_COLOR is set."""
-    return _Output(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+def print_note(text: str) -> None:
+    """Write one line on stderr, in place of a live line."""
+    show_live("")
+    click.echo(text, err=True)
 
 
-def err() -> Console:
-    """Return the console for progress and notes (stderr)."""
-    return Console(stderr=True, highlight=False)
+def print_notes(notes: Iterable[str], kind: str = "note") -> None:
+    """Write notes on stderr, one a line."""
+    for text in notes:
+        print_note(f"{kind}: {text}")
 
 
-def format_cost(estimate: Estimate) -> tuple[str, str]:
-    """Return an estimate's cost and its currency as two cells; the second is empty for dollars."""
+def print_reasons(reasons: Iterable[str]) -> None:
+    """Print reasons below a table, each once."""
+    for reason in dict.fromkeys(reasons):
+        click.secho(f"  · {reason}", dim=True)
+
+
+def show_live(text: str) -> None:
+    """Replace the last line of the terminal on stderr; do nothing elsewhere."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}")
+        sys.stderr.flush()
+
+
+def print_json(document: object) -> None:
+    """Print a document on stdout."""
+    click.echo(to_json(document))
+
+
+def table_width() -> int:
+    """Return the columns of the terminal on stdout, or of a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]], *, words: Collection[str] = ()) -> None:
+    """Print a table for the width of the terminal on stdout; ``words`` are the titles of columns of text."""
+    bold = partial(click.style, bold=True)
+    for line in table_lines(titles, rows, table_width(), words=words, style_title=bold):
+        click.echo(line)
+
+
+@contextmanager
+def status(text: str, *, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show on stderr what takes longer than two seconds; what it yields replaces the text.
+
+    On a terminal the line shows the time and goes when the work is done. Elsewhere, such as in a log, it is written
+    once, and every 30 s again if the text has changed. ``quiet`` writes nothing.
+    """
+    state, done, began = [text], threading.Event(), time.monotonic()
+    live = sys.stderr.isatty()
+
+    def show() -> None:
+        written, wait_s = "", STATUS_AFTER_S
+        while not done.wait(wait_s):
+            if live:
+                wait_s = 1.0
+                show_live(f"{state[0]} … {format_duration(time.monotonic() - began)}")
+            elif state[0] != written:
+                wait_s, written = STATUS_EVERY_S, state[0]
+                print_note(f"{written} …")
+
+    thread = threading.Thread(target=show, daemon=True)
+    if not quiet:
+        thread.start()
+    try:
+        yield lambda replaced: state.__setitem__(0, replaced)
+    finally:
+        done.set()
+        if not quiet:
+            thread.join()
+            show_live("")
+
+
+def format_cost(estimate: Estimate) -> str:
+    """Return an estimate's cost with its currency."""
     if estimate.cost is None:
-        return "unknown", ""
+        return "unknown"
     if estimate.currency == "USD":
-        return f"${estimate.cost.point:.4g}", ""
-    return f"{estimate.cost.point:.3g}", estimate.currency or ""
-
-
-def format_place(system: str | None, partition: str | None) -> str:
-    """Return a target as it is written after ``--on``."""
-    return f"{system}:{partition}" if system and partition else system or ""
+        return f"${estimate.cost.point:.4g}"
+    return f"{estimate.cost.point:.3g} {estimate.currency or ''}".rstrip()
 
 
 def varying_names(parameters: Sequence[Mapping[str, Value]]) -> list[str]:
@@ -64,54 +115,3 @@ def varying_names(parameters: Sequence[Mapping[str, Value]]) -> list[str]:
 def format_value(value: Value | None) -> str:
     """Return a parameter's value as a cell."""
     return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
-
-
-def print_json(document: object) -> None:
-    """Print a document on stdout, without colour or wrapping."""
-    write_text(to_json(document) + "\n")
-
-
-def write_text(text: str) -> None:
-    """Write text on stdout.
-
-    Raises:
-        BrokenPipeError: without an error number; with one, Typer would handle it itself.
-    """
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise BrokenPipeError from None
-
-
-def run_command(app: typer.Typer, name: str, arguments: list[str]) -> int:
-    """Run a command's Typer application and return the exit code; an error is one sentence on stderr."""
-    try:
-        result = app(arguments, prog_name=f"leadline {name}", standalone_mode=False)
-    except LeadlineError as error:
-        sys.stderr.write(f"leadline {name}: {error}\n")
-        return error.exit_code
-    except typer.Abort:
-        sys.stderr.write(f"leadline {name}: aborted\n")
-        return 1
-    except KeyboardInterrupt:
-        result = INTERRUPTED
-    except OSError:
-        # A closed stream: main.run reports it.
-        raise
-    except Exception as error:
-        if not hasattr(error, "format_message"):
-            raise
-        return _usage_error(error, name, arguments)
-    if result == INTERRUPTED:
-        sys.stderr.write(f"leadline {name}: interrupted\n")
-    return result if isinstance(result, int) else 0
-
-
-def _usage_error(error: Any, name: str, arguments: list[str]) -> int:  # noqa: ANN401 - Typer's own are private
-    """Report a wrong command line; a command group without arguments prints its help."""
-    if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stdout.write(f"{error.format_message()}\n")
-        return 0
-    sys.stderr.write(f"leadline {name}: {describe_usage_error(error, f'leadline {name}', arguments)}\n")
-    return int(getattr(error, "exit_code", 2))

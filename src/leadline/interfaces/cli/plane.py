@@ -1,18 +1,14 @@
 """``leadline plane``: run the Intelligence Plane, the process that manages submitted jobs."""
 
-from typing import Annotated
-
-import typer
+import click
 
 from leadline.app.jobs.event_log import describe_event, format_local_time
 from leadline.app.jobs.inline_plane import InlinePlane, describe_runner, interrupts
 from leadline.app.jobs.journal import find_jobs, keep_journal_open, plane_dir, retraining_events
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
-from leadline.interfaces.cli.command import CommandApp
-from leadline.interfaces.cli.output import Json, err, out, print_json
-
-app = CommandApp()
+from leadline.interfaces.cli.command import argument, command, flag, json_option
+from leadline.interfaces.cli.output import print_json, print_note
 
 SCHEMA = "leadline.plane/1"
 EXAMPLES = """\
@@ -25,20 +21,17 @@ Examples:
 RUN, STATUS = "run", "status"
 
 
-@app.command(epilog=EXAMPLES)
+@command("plane", examples=EXAMPLES)
+@argument("action", "run|status", "Run the plane, or show its status.", RUN, default=RUN)
+@flag("--until-idle", "Exit when all jobs have ended.")
+@flag("--once", "Do what is due now and exit; for cron.")
+@json_option
 @keep_journal_open()
-def plane(
-    action: Annotated[str, typer.Argument(metavar="run|status", help="Run the plane, or show its status.")] = RUN,
-    *,
-    until_idle: Annotated[bool, typer.Option("--until-idle", help="Exit when all jobs have ended.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Do what is due now and exit; for cron.")] = False,
-    json: Json = False,
-) -> None:
+def plane(action: str, *, until_idle: bool, once: bool, json: bool) -> None:
     """Manage submitted jobs: submit, watch, resize, move and resubmit them, and retrain on finished ones.
 
     The plane runs in the foreground as your own process, without root and without a port, one at a time. If it is
-    killed,
-    the next one resumes from its journal. SIGTERM or Ctrl-C ends it; the jobs go on.
+    killed, the next one resumes from its journal. SIGTERM or Ctrl-C ends it; the jobs go on.
     """
     if action not in (RUN, STATUS):
         raise InvalidInput(f"unknown action {action!r}: use leadline plane or leadline plane status")
@@ -47,22 +40,18 @@ def plane(
         return
     if json:
         raise InvalidInput("--json works with leadline plane status only; leadline jobs --json shows the jobs")
-    console = err()
-    with (
-        interrupts() as interrupted,
-        InlinePlane(lambda message: console.print(message, markup=False, soft_wrap=True)) as inline_plane,
-    ):
+    with interrupts() as interrupted, InlinePlane(print_note) as inline_plane:
         wait_s = inline_plane.step()
         if not inline_plane.runs_plane:
             raise LeadlineError(f"the plane is already running ({describe_runner() or 'another process'})")
         if not once:
-            console.print(f"managing {_count_jobs()}; Ctrl-C ends the plane, not the jobs", markup=False)
+            print_note(f"managing {_count_jobs()}; Ctrl-C ends the plane, not the jobs")
         while not (once or interrupted.is_set() or (until_idle and inline_plane.idle)):
             interrupted.wait(wait_s)
             if not interrupted.is_set():
                 wait_s = inline_plane.step()
     if not once:
-        console.print(f"the plane ended; {_count_jobs()} active", markup=False)
+        print_note(f"the plane ended; {_count_jobs()} active")
 
 
 def _status(*, json: bool) -> None:
@@ -80,16 +69,13 @@ def _status(*, json: bool) -> None:
         print_json({"schema": SCHEMA, "run_by": runner, "jobs": counts, "learned": learned, "folder": str(plane_dir())})
         return
     summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no active jobs"
-    console = out()
-    console.print(f"runner   {runner or 'none'}", markup=False)
-    console.print(f"jobs     {summary}", markup=False)
-    console.print(f"journal  {plane_dir() / 'journal.sqlite'}", markup=False, soft_wrap=True)
+    click.echo(f"runner   {runner or 'none'}")
+    click.echo(f"jobs     {summary}")
+    click.echo(f"journal  {plane_dir() / 'journal.sqlite'}")
     for event in events:
-        console.print(f"{format_local_time(event.at)}  {describe_event(event)[0]}", markup=False, soft_wrap=True)
+        click.echo(f"{format_local_time(event.at)}  {describe_event(event)[0]}")
     if runner is None and any(counts.values()):
-        err().print(
-            "The plane is not running. Run leadline watch or leadline plane to manage these jobs.", markup=False
-        )
+        print_note("The plane is not running. Run leadline watch or leadline plane to manage these jobs.")
 
 
 def _count_jobs() -> str:

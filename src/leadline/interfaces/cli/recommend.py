@@ -4,15 +4,12 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated
 
-import typer
-from rich.table import Table
+import click
 
 from leadline.app.composition import toolbox, trained_model
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.estimate.recommend import recommend as recommend_verb
-from leadline.app.models.predict import recommend_with_model
 from leadline.app.models.question import ModelQuestion
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
@@ -20,21 +17,20 @@ from leadline.core.queues import IMMEDIATE_START_S
 from leadline.core.recommendation import Constraints, Option, Recommendation, RiskWeights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
 from leadline.core.workload import Workload
-from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cells import format_device, format_place, format_range, format_time
+from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
-    All,
-    Json,
-    err,
     format_cost,
-    format_place,
     format_value,
-    out,
     print_json,
+    print_note,
+    print_notes,
+    print_reasons,
+    print_table,
+    status,
     varying_names,
 )
-from leadline.interfaces.cli.workload_options import On, takes_workload
-
-app = CommandApp()
+from leadline.interfaces.cli.workload_options import on_option, takes_workload
 
 EXAMPLES = """\
 Examples:
@@ -48,69 +44,43 @@ FEW = 3
 LIMITS, REQUEST = "Limits", "The request"
 
 
-@app.command(epilog=EXAMPLES)
+@command("recommend", examples=EXAMPLES)
+@option("--deadline", "TIME", "Maximum time to the end of the job: 12h, 90m, 1-00:00:00.", "none", section=LIMITS)
+@option("--budget", "AMOUNT", "Maximum cost of the job.", "none", section=LIMITS, type=float)
+@option("--currency", "UNIT", "Unit of the budget: USD, or a site's unit.", section=LIMITS, default="USD")
+@option(
+    "--risk", "SHARE", "Accepted probability of exceeding a limit.", section=LIMITS, type=float, default=DEFAULT_RISK
+)
+@option(
+    "--kill", "WEIGHT", "Weight of an hour lost to a kill, in hours used.", section=REQUEST, type=float, default=1.0
+)
+@option(
+    "--waste", "WEIGHT", "Weight of an hour requested but not used: longer requests wait longer.", section=REQUEST,
+    type=float, default=1.0,
+)  # fmt: skip
+@on_option
+@option(
+    "--waits", "SYSTEM[=FILE]",
+    "Include queue wait time, predicted from job accounting: sacct output in FILE (- for "
+    "stdin), or this cluster's sacct; repeatable.", "waits unknown", section=LIMITS, multiple=True,
+)  # fmt: skip
+@all_option
+@json_option
 @takes_workload
 def recommend(
-    work: Workload | ModelQuestion,
-    *,
-    deadline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Maximum time to the end of the job: 12h, 90m, 1-00:00:00.",
-            show_default="none",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(metavar="AMOUNT", help="Maximum cost of the job.", show_default="none", rich_help_panel=LIMITS),
-    ] = None,
-    currency: Annotated[
-        str, typer.Option(metavar="UNIT", help="Unit of the budget: USD, or a site's unit.", rich_help_panel=LIMITS)
-    ] = "USD",
-    risk: Annotated[
-        float,
-        typer.Option(metavar="SHARE", help="Accepted probability of exceeding a limit.", rich_help_panel=LIMITS),
-    ] = DEFAULT_RISK,
-    kill: Annotated[
-        float,
-        typer.Option(
-            metavar="WEIGHT", help="Weight of an hour lost to a kill, in hours used.", rich_help_panel=REQUEST
-        ),
-    ] = 1.0,
-    waste: Annotated[
-        float,
-        typer.Option(
-            metavar="WEIGHT",
-            help="Weight of an hour requested but not used: longer requests wait longer.",
-            rich_help_panel=REQUEST,
-        ),
-    ] = 1.0,
-    on: On = None,
-    waits: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SYSTEM[=FILE]",
-            help="Include queue wait time, predicted from job accounting: sacct output in FILE (- for "
-            "stdin), or this cluster's sacct; repeatable.",
-            show_default="waits unknown",
-            rich_help_panel=LIMITS,
-        ),
-    ] = None,
-    everything: All = False,
-    json: Json = False,
-) -> None:
+    work: Workload | ModelQuestion, *, deadline: str | None, budget: float | None, currency: str, risk: float,
+    kill: float, waste: float, on: tuple[str, ...], waits: tuple[str, ...], everything: bool, json: bool,
+) -> None:  # fmt: skip
     """Recommend a system, a partition and a request for a workload or with a trained model, and explain the choice."""
     constraints = replace(_constraints(deadline, budget, currency, risk), weights=_weights(kill, waste))
-    answer = _answer(work, constraints, on or (), waits or ())
+    with status("predicting", quiet=json):
+        answer = _answer(work, constraints, on, waits)
     if json:
         print_json(to_document(answer, "leadline.recommendation/1"))
     elif answer.options:
         _show(answer, everything=everything)
     if not json:
-        for note in answer.notes:
-            err().print(f"note: {note}", markup=False, soft_wrap=True)
+        print_notes(answer.notes)
     if not answer.options:
         _show_rejections(answer, everything=everything)
         raise NothingFits(f"nothing fits; {answer.smallest_change or 'no single change would make it fit'}")
@@ -120,6 +90,8 @@ def _answer(
     question: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str], waits: Sequence[str]
 ) -> Recommendation:
     if isinstance(question, ModelQuestion):
+        from leadline.app.models.predict import recommend_with_model  # noqa: PLC0415 - the other path is the usual one
+
         return recommend_with_model(question, trained_model(question.model), toolbox(), constraints, on=on, waits=waits)
     return recommend_verb(question, toolbox(), constraints, on=on, waits=waits)
 
@@ -136,31 +108,29 @@ def _constraints(deadline: str | None, budget: float | None, currency: str, risk
 
 
 def _weights(kill: float, waste: float) -> RiskWeights:
-    for option, value in (("--kill", kill), ("--waste", waste)):
+    for name, value in (("--kill", kill), ("--waste", waste)):
         if not 0 <= value < float("inf"):
-            raise InvalidInput(f"{option} is {value:g}, but it must be 0 or more")
+            raise InvalidInput(f"{name} is {value:g}, but it must be 0 or more")
     return RiskWeights(kill, waste)
 
 
 def _show(answer: Recommendation, *, everything: bool) -> None:
     best = answer.options[0]
-    console = out()
-    console.print(f"Request {_request(best)}", style="bold")
-    console.print(f"Why: {best.reason}.")
+    click.secho(f"Request {_request(best)}", bold=True)
+    click.echo(f"Why: {best.reason}.")
     if best.request_reason:
-        console.print(f"{best.request_reason[0].upper()}{best.request_reason[1:]}.", soft_wrap=True)
+        click.echo(f"{best.request_reason[0].upper()}{best.request_reason[1:]}.")
     for note in best.notes:
-        console.print(f"Note: {note}.", soft_wrap=True)
+        click.echo(f"Note: {note}.")
     if best.command:
-        console.print(f"Run: {shlex.join(best.command)}", soft_wrap=True, markup=False)
-    console.print()
+        click.echo(f"Run: {shlex.join(best.command)}")
+    click.echo()
     shown = answer.options if everything else answer.options[:ROWS_SHOWN]
-    console.print(_table(shown))
+    _print_table(shown)
     if len(shown) < len(answer.options):
-        console.print(f"{len(answer.options) - len(shown)} more with --all.", style="dim")
+        click.secho(f"{len(answer.options) - len(shown)} more with --all.", dim=True)
     if best.parameters:
-        for reason in best.estimate.basis.reasons:
-            console.print(f"  · {reason}", style="dim", markup=False, soft_wrap=True)
+        print_reasons(best.estimate.basis.reasons)
     _show_rejections(answer, everything=everything)
 
 
@@ -183,46 +153,26 @@ def _request(option: Option) -> str:
     return ", ".join(parts)
 
 
-def _table(options: tuple[Option, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    table.add_column("place", no_wrap=True)
+def _print_table(options: tuple[Option, ...]) -> None:
     varying = varying_names([option.parameters for option in options])
-    for name in varying:
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("device", overflow="ellipsis", no_wrap=True, max_width=24)
-    for name in ("time", "90 % range", "request", "memory", "cost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("", overflow="ellipsis", no_wrap=True)
-    if waits := any(option.wait_s for option in options):
-        for name in ("wait", "90 % of waits", "result after"):
-            table.add_column(name, justify="right", no_wrap=True)
-    if unsure := any(option.notes for option in options):
-        table.add_column("")
-    for option in options:
-        estimate, request = option.estimate, option.resources
-        table.add_row(
-            "*" if option.on_front else "",
-            format_place(option.system, option.partition),
-            *(format_value(option.parameters.get(name)) for name in varying),
-            estimate.target.device
-            if estimate.target.gpus <= 1
-            else f"{estimate.target.gpus} × {estimate.target.device}",
-            format_duration(estimate.elapsed_s.point) if estimate.elapsed_s else "unknown",
-            f"{format_duration(estimate.elapsed_s.low)} – {format_duration(estimate.elapsed_s.high)}"
-            if estimate.elapsed_s
-            else "",
-            format_clock(request.walltime_s) if request.walltime_s else "",
+    waits, unsure = any(option.wait_s for option in options), any(option.notes for option in options)
+    titles = ["", "place", *varying, "device", "time", "90 % range", "request", "memory", "cost"]
+    titles += [*["wait", "90 % of waits", "result after"] * waits, ""]
+    rows = []
+    for candidate in options:
+        estimate, request = candidate.estimate, candidate.resources
+        rows.append((
+            "*" if candidate.on_front else "", format_place(candidate.system, candidate.partition),
+            *(format_value(candidate.parameters.get(name)) for name in varying),
+            format_device(estimate.target.device, estimate.target.gpus), format_time(estimate.elapsed_s),
+            format_range(estimate.elapsed_s), format_clock(request.walltime_s) if request.walltime_s else "",
             format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
-            *format_cost(estimate),
-            *(_waits(option) if waits else ()),
-            *(["?" if option.notes else ""] if unsure else []),
-        )
-    table.caption = "* no other option is both faster and cheaper in the same currency"
+            format_cost(estimate), *(_waits(candidate) if waits else ()), "?" if candidate.notes else "",
+        ))  # fmt: skip
+    print_table(titles, rows, words=("", "place", "device"))
+    click.echo("* no other option is both faster and cheaper in the same currency")
     if unsure:
-        table.caption += "\n? no run had this hardware: wider interval"
-    table.caption_justify = "left"
-    return table
+        click.echo("? no run had this hardware: wider interval")
 
 
 def _waits(option: Option) -> tuple[str, str, str]:
@@ -237,12 +187,11 @@ def _waits(option: Option) -> tuple[str, str, str]:
 def _show_rejections(answer: Recommendation, *, everything: bool) -> None:
     if not answer.rejections:
         return
-    console = err()
     if everything or len(answer.rejections) <= FEW:
         for rejection in answer.rejections:
             place = format_place(rejection.system, rejection.partition)
-            console.print(f"rejected {place} ({rejection.node}): {rejection.reason}", soft_wrap=True)
+            print_note(f"rejected {place} ({rejection.node}): {rejection.reason}")
         return
     causes = Counter(rejection.kind for rejection in answer.rejections)
     summary = "; ".join(f"{count} {cause}" for cause, count in causes.most_common(6))
-    console.print(f"{len(answer.rejections)} partitions rejected ({summary}); show them with --all")
+    print_note(f"{len(answer.rejections)} partitions rejected ({summary}); show them with --all")

@@ -5,14 +5,12 @@
 
 import json
 from collections.abc import Iterator
-from importlib import import_module
-from typing import Any
 
-from typer.main import get_command
+import click
 
-from leadline.interfaces.cli.command import format_usage, option_sections
+from leadline.interfaces.cli.command import CONTEXT, option_sections
+from leadline.interfaces.cli.commands import COMMANDS, GROUPS, load_command
 from leadline.interfaces.cli.help_pages import FILE
-from leadline.interfaces.cli.main import COMMANDS, GROUPS
 
 WIDTH = 78
 """Columns of text on a terminal of 80."""
@@ -23,29 +21,27 @@ def reference() -> str:
     parts: list[str] = []
     for heading, verbs in GROUPS.items():
         parts.append(f"## {heading}")
-        for verb, (module, summary) in verbs.items():
+        for verb, summary in verbs.items():
             parts += [f"### leadline {verb}", f"{summary[0].upper()}{summary[1:]}."]
-            app = import_module(f"leadline.interfaces.cli.{module}").app
-            parts += _command(get_command(app), f"leadline {verb}")
+            parts += _command(load_command(verb), f"leadline {verb}")
     return "\n\n".join(parts) + "\n"
 
 
-def _command(command: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - Typer's own are private
+def _command(command: click.Command, path: str) -> Iterator[str]:
     """Yield the paragraphs of a command, or of each command of a group."""
-    for name, inner in getattr(command, "commands", {}).items():
-        yield f"#### {path} {name}"
-        yield from _command(inner, f"{path} {name}")
-    if hasattr(command, "commands"):
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield f"#### {path} {name}"
+            yield from _command(inner, f"{path} {name}")
         return
-    yield f"```text\n{path} {format_usage(command)}\n```"
+    context = click.Context(command, info_name=path)
+    yield f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
     yield " ".join((command.help or "").split())
-    with command.make_context(path, ["--help"], resilient_parsing=True) as context:
-        for title, rows in option_sections(command, context).items():
-            if rows:
-                yield f"**{title}**"
-                yield "\n\n".join(f"`{name}`\n: {_escaped(description)}" for name, description in rows)
+    for title, rows in option_sections(command, context).items():
+        yield f"**{title}**"
+        yield "\n\n".join(f"`{name}`\n: {_escaped(description)}" for name, description in rows)
     if command.epilog:
-        yield f"```text\n{command.epilog}\n```"
+        yield f"```text\n{command.epilog.removeprefix(chr(8)).strip()}\n```"
 
 
 def _escaped(text: str) -> str:
@@ -56,13 +52,15 @@ def _escaped(text: str) -> str:
 def help_pages() -> dict[str, str]:
     """Return the help of every command and subcommand, by its words after ``leadline``."""
     pages = {}
-    for verb, (module, _) in COMMANDS.items():
+    for verb in COMMANDS:
         if verb == "bench":  # its help depends on whether the benchmarks are installed
             continue
-        command = get_command(import_module(f"leadline.interfaces.cli.{module}").app)
+        command = load_command(verb)
         for name, inner in (("", command), *getattr(command, "commands", {}).items()):
             words = f"{verb} {name}".rstrip()
-            context = inner.make_context(f"leadline {words}", [], resilient_parsing=True, terminal_width=WIDTH)
+            context = inner.make_context(
+                f"leadline {words}", [], resilient_parsing=True, terminal_width=WIDTH, **CONTEXT
+            )
             pages[words] = f"{inner.get_help(context)}\n"
     return pages
 

@@ -3,10 +3,9 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from functools import partial
 
-import typer
-from rich.text import Text
+import click
 
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import DEFAULT_RISK
@@ -24,10 +23,10 @@ from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Job
 from leadline.core.units import format_bytes, format_duration, parse_bytes, parse_duration_s
-from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.command import argument, command, flag, json_option, option
 from leadline.interfaces.cli.history import show_run_comparison
 from leadline.interfaces.cli.jobs import plain_text, print_jobs
-from leadline.interfaces.cli.output import Json, err, print_json, write_text
+from leadline.interfaces.cli.output import print_json, print_note, print_notes, status
 from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
 
@@ -37,22 +36,19 @@ def run_now(request: JobRequest, *, yes: bool, json: bool) -> None:
     resources = spec.resources
     limits = [f"at most {format_duration(resources.walltime_s)}"] if resources.walltime_s else []
     limits += [f"{format_bytes(resources.memory_bytes_per_node)}"] if resources.memory_bytes_per_node else []
-    console = err()
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidInput("cannot ask for confirmation without a terminal: add -y to run the job")
         question = f"Run {spec.name!r} on this machine{' (' + ', '.join(limits) + ')' if limits else ''}?"
-        typer.confirm(question, default=True, abort=True, err=True)
-    predicted = predict_job(LOCAL_PLACE, request.subject, toolbox(), name=spec.name)
+        click.confirm(question, default=True, abort=True, err=True)
+    with status("predicting", quiet=json):
+        predicted = predict_job(LOCAL_PLACE, request.subject, toolbox(), name=spec.name)
     if predicted.estimate is None:
-        console.print(f"note: no prediction for this run: {predicted.reason}", markup=False)
+        print_note(f"note: no prediction for this run: {predicted.reason}")
     run = run_locally(
-        spec,
-        predicted=predicted.estimate,
-        tags=predicted.tags,
-        on_progress=lambda text: console.print(text, markup=False),
+        spec, predicted=predicted.estimate, tags=predicted.tags, on_progress=print_note,
         output=sys.stderr.fileno() if json else None,
-    )
+    )  # fmt: skip
     if json:
         print_json({**to_document(run, "leadline.run/1"), "comparison": compare_run(run)})
     else:
@@ -67,15 +63,14 @@ ACCEPTANCE_TIMEOUT_S = 60.0
 
 def print_scripts(request: JobRequest, *, here: bool, json: bool) -> None:
     """Print the scripts on stdout; their command lines and notes go to stderr."""
-    submission, console = _resolved(request), err()
+    submission = _resolved(request, json=json)
     # A run in the foreground is no submission, so there is nothing to show but the description.
     previews = () if here else preview_submission(submission)
     first = previews[0] if previews else None
     notes = [*submission.notes]
     if request.options.needs_plane or len(request.on) > 1 or here:
         notes.append(_describe_submission(submission))
-    for note in notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    print_notes(notes)
     if json:
         scripts = [
             {"place": str(each.target.place), "job": each.spec, "script": each.text.script, "argv": each.text.argv}
@@ -89,15 +84,14 @@ def print_scripts(request: JobRequest, *, here: bool, json: bool) -> None:
         return
     for each in previews:
         if len(previews) > 1:
-            console.print(f"note: the script for {each.target.place}", markup=False)
+            print_note(f"note: the script for {each.target.place}")
         if each.text.caveat:
-            console.print(
-                f"note: it assumes the paths of this machine: {each.text.caveat}", markup=False, soft_wrap=True
-            )
+            print_note(f"note: it assumes the paths of this machine: {each.text.caveat}")
         if each.text.argv:
-            console.print(f"note: submitted with {shlex.join(each.text.argv)}", markup=False, soft_wrap=True)
+            print_note(f"note: submitted with {shlex.join(each.text.argv)}")
         # The queue entry of this machine is one line without an end.
-        write_text(each.text.script.removesuffix("\n") + "\n")
+        sys.stdout.write(each.text.script.removesuffix("\n") + "\n")
+        sys.stdout.flush()
 
 
 def submit_to_plane(request: JobRequest, *, yes: bool, json: bool) -> None:
@@ -108,27 +102,22 @@ def submit_to_plane(request: JobRequest, *, yes: bool, json: bool) -> None:
     """
     if not yes and not sys.stdin.isatty():
         raise InvalidInput("cannot ask for confirmation without a terminal: add -y to submit the job")
-    submission, console = _resolved(request, at_hand=True), err()
-    for note in submission.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    submission = _resolved(request, at_hand=True, json=json)
+    print_notes(submission.notes)
     if not yes:
-        console.print(Text(_describe_submission(submission)), soft_wrap=True)
-        typer.confirm("Submit it?", default=True, abort=True, err=True)
+        print_note(_describe_submission(submission))
+        click.confirm("Submit it?", default=True, abort=True, err=True)
     with open_journal():
         jobs = submit_jobs(submission)
         # The first and the last element stand for a whole array, which may have thousands.
         watched = [jobs[0].key, jobs[-1].key]
-        with console.status("submitting"):
-            step_until(
-                lambda: all(map(_settled, find_jobs(watched))),
-                ACCEPTANCE_TIMEOUT_S,
-                lambda message: console.print(message, markup=False),
-            )
+        with status("submitting", quiet=json):
+            step_until(lambda: all(map(_settled, find_jobs(watched))), ACCEPTANCE_TIMEOUT_S, print_note)
         _print_submitted(job_statuses([job.key for job in jobs]), json=json)
 
 
-def _resolved(request: JobRequest, *, at_hand: bool = False) -> JobSubmission:
-    with err().status("predicting resources"):
+def _resolved(request: JobRequest, *, json: bool, at_hand: bool = False) -> JobSubmission:
+    with status("predicting resources", quiet=json):
         return resolve_request(request, toolbox(), at_hand=at_hand)
 
 
@@ -169,19 +158,12 @@ def _print_submitted(statuses: Sequence[JobStatus], *, json: bool) -> None:
         first = refused[0]
         raise LeadlineError(f"job {first.key} was not accepted: {plain_text(first.why, 300)}")
     key = statuses[0].group or statuses[0].key
-    console, runner = err(), describe_runner()
+    runner = describe_runner()
     missing = [status for status in statuses if not status.scheduler_id and not status.closed]
     if missing and not statuses[0].why.startswith("after"):
-        console.print(
-            f"{len(missing)} not accepted by a scheduler yet; the plane submits them as soon as possible",
-            markup=False,
-            soft_wrap=True,
-        )
+        print_note(f"{len(missing)} not accepted by a scheduler yet; the plane submits them as soon as possible")
     then = "" if runner else "; the plane is not running: run leadline watch or leadline plane to manage this job"
-    console.print(f"next: leadline watch {key}{then}", markup=False, soft_wrap=True)
-
-
-app = CommandApp()
+    print_note(f"next: leadline watch {key}{then}")
 
 
 EXAMPLES = """\
@@ -192,153 +174,91 @@ Examples:
   leadline submit job.toml --on slurm:gpu --array 0-99 --attempts 3 --resumes
   leadline submit job.toml --on Pitzer:gpu --account PAS0000 --dry-run"""
 
-RESOURCES, JOB, RUN, PLANE = "Request", "The job", "Behaviour", "Policy of the plane"
+RUN, PLANE = "Behaviour", "Policy of the plane"
+resource, about_job = partial(option, section="Request"), partial(option, section="The job")
+policy_option = partial(option, section=PLANE)
 PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 
 
-def _option(form: str, description: str, default: str, section: str = RESOURCES) -> Any:  # noqa: ANN401 - an option, for Typer
-    """Declare an option whose default is given in words."""
-    return typer.Option(metavar=form, help=description, show_default=default, rich_help_panel=section)
-
-
-def _flag(names: str, description: str, section: str = RUN) -> Any:  # noqa: ANN401 - an option, for Typer
-    return typer.Option(*names.split(), help=description, rich_help_panel=section)
-
-
-@app.command(epilog=EXAMPLES)
+@command("submit", examples=EXAMPLES)
+@argument(
+    "subject", f"WORKLOAD.toml | -- {COMMAND_PLACEHOLDER}…",
+    "A workload file with a command, or your command after --.", nargs=-1,
+)  # fmt: skip
+@option(
+    "--on", "PLACE", "Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the "
+    "catalog; repeatable, in order of preference.", LOCAL, section=RUN, multiple=True,
+)  # fmt: skip
+@flag("--detach", "With local: submit to the plane, and do not wait.", section=RUN)
+@flag("--dry-run", "Only print what would be submitted: the batch script, and its command line on stderr.", section=RUN)
+@flag("-y --yes", "Run without confirmation.", section=RUN)
+@resource("--gpus", "N", "GPUs of the whole job.", "from the workload; at least 1 on a partition with GPUs", type=int)
+@resource("--nodes", "N", "Nodes of the job.", "as many as its GPUs need; else 1", type=int)
+@resource("--cores", "N", "Cores per node.", "the GPUs' share of the node", type=int)
+@resource("--memory", "SIZE", "Memory per node, such as 16G.", f"on a cluster {PREDICTED}; on this machine unlimited")
+@resource(
+    "--time", "TIME", "Time limit, such as 2h or 1-12:00:00.", f"on a cluster {PREDICTED}; on this machine unlimited"
+)
+@resource(
+    "--time-min", "TIME", "Minimum time limit that Slurm may set to start the job sooner.",
+    f"{PREDICTED}, if below --time",
+)  # fmt: skip
+@about_job("--account", "NAME", "Project to charge.", "none")
+@about_job("--name", "NAME", "Job name.", "name of the file or script", default="")
+@about_job("--workdir", "FOLDER", "Working directory.", "the current one")
+@about_job(
+    "--setup", "LINE", "Shell line to run before the command, such as 'module load cuda'; repeatable.", "none",
+    multiple=True,
+)  # fmt: skip
+@about_job(
+    "--array", "INDICES", "Array indices: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.", "one job"
+)
+@about_job("--after", "JOB", "Start after this job has completed; repeatable.", "none", multiple=True)
+@about_job("--after-any", "JOB", "Start after this job has ended; repeatable.", "none", multiple=True)
+@policy_option(
+    "--copies", "N", "Replicas that wait at different targets; the first to start runs.", type=int, default=1
+)
+@policy_option("--attempts", "N", "Maximum number of submissions.", "4", type=int)
+@policy_option(
+    "--most-cost", "AMOUNT", "Maximum cost of all attempts, in the unit of the first target.", "unlimited", type=float
+)
+@policy_option("--most-node-hours", "HOURS", "Maximum node-hours of all attempts.", "unlimited", type=float)
+@flag("--resumes", "The command resumes from its own checkpoint when it is restarted.", section=PLANE)
+@policy_option("--checkpoint-signal", "NAME", "Signal to request a checkpoint before a limit, such as USR1.", "none")
+@policy_option(
+    "--checkpoint-folder", "FOLDER",
+    "Folder of its checkpoints, within its working directory; copied when the job moves to another system.", "none",
+)  # fmt: skip
+@policy_option("--checkpoint-before", "TIME", "Time of that signal before a limit.", "2m")
+@policy_option("--deadline", "WHEN", "Deadline: 6h from now, or 2026-11-23T08:00.", "none")
+@policy_option("--risk", "P", "Accepted probability of hitting a limit.", type=float, default=DEFAULT_RISK)
+@flag("--no-resize", "Never change the request.", section=PLANE)
+@flag("--no-measure", "Run the command without the measuring wrapper.", section=PLANE)
+@json_option
 def submit(
-    subject: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar=f"WORKLOAD.toml | -- {COMMAND_PLACEHOLDER}…",
-            help="A workload file with a command, or your command after --.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    on: Annotated[
-        list[str] | None,
-        _option(
-            "PLACE",
-            "Where: local, SYSTEM:PARTITION, or slurm[:PARTITION] for a cluster that is not in the "
-            "catalog; repeatable, in order of preference.",
-            LOCAL,
-            RUN,
-        ),
-    ] = None,
-    detach: Annotated[bool, _flag("--detach", "With local: submit to the plane, and do not wait.")] = False,
-    dry_run: Annotated[
-        bool,
-        _flag("--dry-run", "Only print what would be submitted: the batch script, and its command line on stderr."),
-    ] = False,
-    yes: Annotated[bool, _flag("-y --yes", "Run without confirmation.")] = False,
-    gpus: Annotated[
-        int | None, _option("N", "GPUs of the whole job.", "from the workload; at least 1 on a partition with GPUs")
-    ] = None,
-    nodes: Annotated[int | None, _option("N", "Nodes of the job.", "as many as its GPUs need; else 1")] = None,
-    cores: Annotated[int | None, _option("N", "Cores per node.", "the GPUs' share of the node")] = None,
-    memory: Annotated[
-        str | None,
-        _option("SIZE", "Memory per node, such as 16G.", f"on a cluster {PREDICTED}; on this machine unlimited"),
-    ] = None,
-    time: Annotated[
-        str | None,
-        _option(
-            "TIME", "Time limit, such as 2h or 1-12:00:00.", f"on a cluster {PREDICTED}; on this machine unlimited"
-        ),
-    ] = None,
-    time_min: Annotated[
-        str | None,
-        _option(
-            "TIME", "Minimum time limit that Slurm may set to start the job sooner.", f"{PREDICTED}, if below --time"
-        ),
-    ] = None,
-    account: Annotated[str | None, _option("NAME", "Project to charge.", "none", JOB)] = None,
-    name: Annotated[str, _option("NAME", "Job name.", "name of the file or script", JOB)] = "",
-    workdir: Annotated[str | None, _option("FOLDER", "Working directory.", "the current one", JOB)] = None,
-    setup: Annotated[
-        list[str] | None,
-        _option("LINE", "Shell line to run before the command, such as 'module load cuda'; repeatable.", "none", JOB),
-    ] = None,
-    array: Annotated[
-        str | None,
-        _option(
-            "INDICES", "Array indices: 0-99, 1,5,7 or 0-100:10; the command reads SLURM_ARRAY_TASK_ID.", "one job", JOB
-        ),
-    ] = None,
-    after: Annotated[
-        list[str] | None, _option("JOB", "Start after this job has completed; repeatable.", "none", JOB)
-    ] = None,
-    after_any: Annotated[
-        list[str] | None, _option("JOB", "Start after this job has ended; repeatable.", "none", JOB)
-    ] = None,
-    copies: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Replicas that wait at different targets; the first to start runs.", rich_help_panel=PLANE
-        ),
-    ] = 1,
-    attempts: Annotated[int | None, _option("N", "Maximum number of submissions.", "4", PLANE)] = None,
-    most_cost: Annotated[
-        float | None,
-        _option("AMOUNT", "Maximum cost of all attempts, in the unit of the first target.", "unlimited", PLANE),
-    ] = None,
-    most_node_hours: Annotated[
-        float | None, _option("HOURS", "Maximum node-hours of all attempts.", "unlimited", PLANE)
-    ] = None,
-    resumes: Annotated[
-        bool, _flag("--resumes", "The command resumes from its own checkpoint when it is restarted.", PLANE)
-    ] = False,
-    checkpoint_signal: Annotated[
-        str | None, _option("NAME", "Signal to request a checkpoint before a limit, such as USR1.", "none", PLANE)
-    ] = None,
-    checkpoint_folder: Annotated[
-        str | None,
-        _option(
-            "FOLDER",
-            "Folder of its checkpoints, within its working directory; copied when the job moves to another system.",
-            "none",
-            PLANE,
-        ),
-    ] = None,
-    checkpoint_before: Annotated[
-        str | None, _option("TIME", "Time of that signal before a limit.", "2m", PLANE)
-    ] = None,
-    deadline: Annotated[
-        str | None, _option("WHEN", "Deadline: 6h from now, or 2026-11-23T08:00.", "none", PLANE)
-    ] = None,
-    risk: Annotated[
-        float, typer.Option(metavar="P", help="Accepted probability of hitting a limit.", rich_help_panel=PLANE)
-    ] = DEFAULT_RISK,
-    no_resize: Annotated[bool, _flag("--no-resize", "Never change the request.", PLANE)] = False,
-    no_measure: Annotated[bool, _flag("--no-measure", "Run the command without the measuring wrapper.", PLANE)] = False,
-    json: Json = False,
-) -> None:
+    subject: tuple[str, ...], *, on: tuple[str, ...], detach: bool, dry_run: bool, yes: bool, gpus: int | None,
+    nodes: int | None, cores: int | None, memory: str | None, time: str | None, time_min: str | None,
+    account: str | None, name: str, workdir: str | None, setup: tuple[str, ...], array: str | None,
+    after: tuple[str, ...], after_any: tuple[str, ...], copies: int, attempts: int | None, most_cost: float | None,
+    most_node_hours: float | None, resumes: bool, checkpoint_signal: str | None, checkpoint_folder: str | None,
+    checkpoint_before: str | None, deadline: str | None, risk: float, no_resize: bool, no_measure: bool, json: bool,
+) -> None:  # fmt: skip
     """Run a job on this machine and record it, or submit it to the plane for a cluster or a detached run.
 
     The plane submits the job, watches it, corrects its request, and resubmits it if that helps. --dry-run prints the
     script on stdout, and on stderr the command line that gets it, both as the next submission sends them.
     """
     options = PlaneOptions(
-        copies, array, tuple(after or ()), tuple(after_any or ()), attempts, most_cost, most_node_hours, resumes,
+        copies, array, after, after_any, attempts, most_cost, most_node_hours, resumes,
         checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
         checkpoint_folder,
     )  # fmt: skip
     request = JobRequest(
-        tuple(subject or ()),
-        tuple(on or [LOCAL]),
-        account=account,
-        nodes=nodes,
-        gpus=gpus,
-        cores=cores,
-        memory_bytes=parse_bytes(memory) if memory else None,
-        walltime_s=parse_duration_s(time) if time else None,
-        least_walltime_s=parse_duration_s(time_min) if time_min else None,
-        name=name,
-        workdir=workdir,
-        setup=tuple(setup or ()),
+        subject, on or (LOCAL,), account=account, nodes=nodes, gpus=gpus, cores=cores,
+        memory_bytes=parse_bytes(memory) if memory else None, walltime_s=parse_duration_s(time) if time else None,
+        least_walltime_s=parse_duration_s(time_min) if time_min else None, name=name, workdir=workdir, setup=setup,
         options=options,
-    )
+    )  # fmt: skip
     # The foreground run needs no plane: the job is done when the command returns.
     here = [place.casefold() for place in request.on] == [LOCAL] and not detach
     if dry_run:

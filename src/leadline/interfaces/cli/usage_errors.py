@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
+
+import click
 
 COMMAND_PLACEHOLDER = "COMMAND"
 """Part of the metavar of an argument that may be the user's own command."""
@@ -81,35 +82,24 @@ def suggest_options(typed: str, options: Iterable[str]) -> list[str]:
     return synonyms or prefixed or [f"--{name}" for name in similar]
 
 
-def describe_usage_error(error: Any, command: str, arguments: Sequence[str]) -> str:  # noqa: ANN401 - Typer's own are private
-    """Return one sentence for a usage error that Typer raised while it parsed ``arguments`` of ``command``.
-
-    Typer vendors Click's exceptions under private names that change between releases, so they are matched by name.
-    """
-    path = error.ctx.command_path if error.ctx else command
-    if type(error).__name__ == "NoSuchOption":
-        return _describe_unknown_option(error, path, arguments)
+def describe_usage_error(error: click.ClickException, path: str, arguments: Sequence[str]) -> str:
+    """Return one sentence for an error of Click while it parsed ``arguments`` of the command ``path``."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else path
+    if isinstance(error, click.NoSuchOption):
+        parameters = context.command.params if context else []
+        typed = _as_typed(error.option_name, arguments)
+        suggestions = suggest_options(typed, [option for parameter in parameters for option in parameter.opts])
+        hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"run {path} --help for usage"
+        takes_command = any(COMMAND_PLACEHOLDER in str(parameter.metavar) for parameter in parameters)
+        note = " (put options of your own command after --)" if takes_command else ""
+        return f"no such option: {typed}; {hint}{note}"
     message = " ".join(error.format_message().split()).rstrip(".?")
     return f"{message[0].lower()}{message[1:]}; run {path} --help for usage"
 
 
-def placeholder(parameter: Any) -> str:  # noqa: ANN401
-    """Return the metavar of a parameter, or its name in capitals."""
-    return str(parameter.metavar or parameter.name.upper().replace("_", "-"))
-
-
 def _is_prefix(word: str, option: str) -> bool:
     return any(name.startswith(word) for name in (option[2:], *SYNONYMS.get(option, ())))
-
-
-def _describe_unknown_option(error: Any, path: str, arguments: Sequence[str]) -> str:  # noqa: ANN401
-    parameters = error.ctx.command.params if error.ctx else []
-    typed = _as_typed(error.option_name, arguments)
-    suggestions = suggest_options(typed, [option for parameter in parameters for option in parameter.opts])
-    hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"run {path} --help for usage"
-    takes_command = any(COMMAND_PLACEHOLDER in (parameter.metavar or "") for parameter in parameters)
-    note = " (put options of your own command after --)" if takes_command else ""
-    return f"no such option: {typed}; {hint}{note}"
 
 
 def _as_typed(option: str, arguments: Sequence[str]) -> str:

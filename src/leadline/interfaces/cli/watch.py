@@ -1,16 +1,12 @@
 """``leadline watch``: follow jobs until they end, and run the plane meanwhile if no other process does."""
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from threading import Event
-from typing import Annotated
 
-import typer
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
+import click
 
 from leadline.app.jobs.inline_plane import InlinePlane, describe_runner, interrupts
 from leadline.app.jobs.job_status import JobStatus, fold_arrays, job_statuses, newest_event_number
@@ -18,20 +14,18 @@ from leadline.app.jobs.journal import keep_journal_open
 from leadline.core.documents import to_document, to_json
 from leadline.core.errors import JobFailed
 from leadline.core.jobs import JobState
-from leadline.interfaces.cli.command import CommandApp
+from leadline.interfaces.cli.command import INTERRUPTED, command, flag, json_option
 from leadline.interfaces.cli.jobs import (
     SCHEMA,
-    Names,
     describe_silent_systems,
     format_progress,
     jobs_table,
+    names_argument,
     no_jobs_message,
     plain_text,
     print_jobs,
 )
-from leadline.interfaces.cli.output import INTERRUPTED, Json, err, out, print_json, write_text
-
-app = CommandApp()
+from leadline.interfaces.cli.output import print_json, print_note, table_width
 
 EXAMPLES = """\
 Examples:
@@ -46,31 +40,26 @@ LOOK_S = 5.0
 LEAST_WAIT_S = 0.2
 
 
-@app.command(epilog=EXAMPLES)
+@command("watch", examples=EXAMPLES)
+@names_argument
+@flag("--once", "Show the status once and exit.")
+@flag("--each", "Show every element of an array in its own row.")
+@json_option
 @keep_journal_open()
-def watch(
-    names: Names = None,
-    *,
-    once: Annotated[bool, typer.Option("--once", help="Show the status once and exit.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="Show every element of an array in its own row.")] = False,
-    json: Json = False,
-) -> int:
+def watch(names: tuple[str, ...], *, once: bool, each: bool, json: bool) -> int:
     """Follow jobs until they end; if the plane is not running, this command runs it meanwhile.
 
     Ctrl-C ends the view, not the jobs. The exit code is 5 if a job failed. With --json, each change is one document on
     one line.
     """
-    statuses = job_statuses(names or ())
+    statuses = job_statuses(names)
     if not statuses:
         if json:
             print_json(to_document({"jobs": statuses}, SCHEMA))
-        err().print(no_jobs_message(all_=False), markup=False, soft_wrap=True)
+        print_note(no_jobs_message(all_=False))
         return 0
     keys = [status.key for status in statuses]
-    with (
-        InlinePlane(lambda message: err().print(message, markup=False, soft_wrap=True)) as inline_plane,
-        interrupts() as interrupted,
-    ):
+    with InlinePlane(print_note) as inline_plane, interrupts() as interrupted:
         if once:
             inline_plane.step()
             statuses = job_statuses(keys)
@@ -82,7 +71,7 @@ def watch(
             statuses = _follow(keys, inline_plane, interrupted, each=each, json=json)
         runs_plane = inline_plane.runs_plane
     if interrupted.is_set():
-        err().print(_describe_remaining(statuses, runs_plane=runs_plane), markup=False, soft_wrap=True)
+        print_note(_describe_remaining(statuses, runs_plane=runs_plane))
         return INTERRUPTED
     _check_ended_well(statuses)
     return 0
@@ -92,31 +81,35 @@ def _follow(
     keys: Sequence[str], inline_plane: InlinePlane, interrupted: Event, *, each: bool, json: bool
 ) -> tuple[JobStatus, ...]:
     """Step the plane and show the jobs until all have ended or Ctrl-C; return their last status."""
-    lines = _Lines(json=json)
-    with ExitStack() as stack:
-        live = None
-        if sys.stdout.isatty() and not json:
-            live = stack.enter_context(Live(console=out(), auto_refresh=False, transient=False))
-        last_event, looked_s, statuses = -1, 0.0, job_statuses(keys)
-        while True:
-            wait_s = inline_plane.step()
-            # Reading the status of all jobs is slow; the number of the last event is one cheap query.
-            if (newest := newest_event_number()) != last_event or time.monotonic() - looked_s >= LOOK_S:
-                last_event, looked_s, statuses = newest, time.monotonic(), job_statuses(keys)
-            if live is None:
-                lines.tell(statuses)
-            else:
-                live.update(_view(statuses, inline_plane, live.console.width, each=each), refresh=True)
-            if interrupted.is_set() or all(status.closed for status in statuses):
-                return statuses
-            interrupted.wait(max(wait_s, LEAST_WAIT_S))
+    lines, live, rows = _Lines(json=json), sys.stdout.isatty() and not json, 0
+    last_event, looked_s, statuses = -1, 0.0, job_statuses(keys)
+    while True:
+        wait_s = inline_plane.step()
+        # Reading the status of all jobs is slow; the number of the last event is one cheap query.
+        if (newest := newest_event_number()) != last_event or time.monotonic() - looked_s >= LOOK_S:
+            last_event, looked_s, statuses = newest, time.monotonic(), job_statuses(keys)
+        if live:
+            rows = _redraw(_view(statuses, inline_plane, each=each), rows)
+        else:
+            lines.tell(statuses)
+        if interrupted.is_set() or all(status.closed for status in statuses):
+            return statuses
+        interrupted.wait(max(wait_s, LEAST_WAIT_S))
 
 
-def _view(statuses: Sequence[JobStatus], inline_plane: InlinePlane, width: int, *, each: bool) -> Group:
+def _redraw(view: Sequence[str], rows: int) -> int:
+    """Replace the last ``rows`` lines of the terminal by as many as fit, and return their number."""
+    shown = view[-(shutil.get_terminal_size().lines - 1) :]
+    click.echo((f"\x1b[{rows}A\x1b[J" if rows else "") + "\n".join(shown))
+    return len(shown)
+
+
+def _view(statuses: Sequence[JobStatus], inline_plane: InlinePlane, *, each: bool) -> list[str]:
     runner = "this command" if inline_plane.runs_plane else describe_runner() or "no process"
     foot = f"{time.strftime('%H:%M:%S')} · managed by {runner} · Ctrl-C ends only this view"
-    table = jobs_table(statuses if each else fold_arrays(statuses), width)
-    return Group(table, *(Text(system, "red") for system in describe_silent_systems(statuses)), Text(foot, "dim"))
+    table = jobs_table(statuses if each else fold_arrays(statuses), table_width())
+    silent = (click.style(system, fg="red") for system in describe_silent_systems(statuses))
+    return [*table, *silent, click.style(foot, dim=True)]
 
 
 class _Lines:
@@ -134,9 +127,7 @@ class _Lines:
             if self._last_shown.get(status.key) == news:
                 continue
             self._last_shown[status.key] = news
-            write_text(
-                to_json(to_document(status, "leadline.job/1"), indent=0) + "\n" if self._json else f"{_line(status)}\n"
-            )
+            click.echo(to_json(to_document(status, "leadline.job/1"), indent=0) if self._json else _line(status))
 
 
 def _line(status: JobStatus) -> str:

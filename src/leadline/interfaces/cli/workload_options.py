@@ -1,119 +1,84 @@
 """The workload argument and its options, generated from ``WorkloadOptions`` for every command that takes a workload."""
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import msgspec
-import typer
 
 from leadline.app.models.question import ModelQuestion, is_model
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput
+from leadline.interfaces.cli.command import FILE, Decorator, argument, complete_files, option
 from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
-SUBJECT = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar=f"WORKLOAD | -- {COMMAND_PLACEHOLDER}…",
-        help="config.json, model.onnx, step.mlir, file.py:function, job.toml, or your own command after --.",
-        show_default=False,
-    ),
-]
-SUBJECT_OR_MODEL = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar=f"WORKLOAD | MODEL | -- {COMMAND_PLACEHOLDER}…",
-        help="config.json, model.onnx, step.mlir, file.py:function, job.toml, a model of leadline "
-        "train, or your own command after --.",
-        show_default=False,
-    ),
-]
+FORMS = "config.json, model.onnx, step.mlir, file.py:function, job.toml, "
+WORKLOAD = argument(
+    "workload", f"WORKLOAD | -- {COMMAND_PLACEHOLDER}…", f"{FORMS}or your own command after --.",
+    nargs=-1, shell_complete=complete_files,
+)  # fmt: skip
+WORKLOAD_OR_MODEL = argument(
+    "workload", f"WORKLOAD | MODEL | -- {COMMAND_PLACEHOLDER}…",
+    f"{FORMS}a model of leadline train, or your own command after --.", nargs=-1, shell_complete=complete_files,
+)  # fmt: skip
 TRAINED = "A trained model"
-MODEL_OPTIONS = {
-    "model": Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Model of leadline train, instead of a workload.",
-            show_default="none",
-            rich_help_panel=TRAINED,
-        ),
-    ],
-    "set": Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Parameter of the application, or cores, gpus, nodes, memory; repeatable.",
-            show_default="the value of all runs",
-            rich_help_panel=TRAINED,
-        ),
-    ],
-    "vary": Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE,…",
-            help="Values to try of a parameter or resource; repeatable.",
-            show_default="the resources of the runs",
-            rich_help_panel=TRAINED,
-        ),
-    ],
-}
-On = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PLACE",
-        help="Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable.",
-        show_default="the whole catalog",
+MODEL_OPTIONS = (
+    option("--model", "FILE", "Model of leadline train, instead of a workload.", "none", type=FILE, section=TRAINED),
+    option(
+        "--set", "NAME=VALUE", "Parameter of the application, or cores, gpus, nodes, memory; repeatable.",
+        "the value of all runs", multiple=True, section=TRAINED,
     ),
-]
+    option(
+        "--vary", "NAME=VALUE,…", "Values to try of a parameter or resource; repeatable.",
+        "the resources of the runs", multiple=True, section=TRAINED,
+    ),
+)  # fmt: skip
+on_option = option(
+    "--on", "PLACE", "Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable.", "the whole catalog",
+    multiple=True,
+)  # fmt: skip
 
 FILE_ONLY = ("name",)
 """Options of a workload file that the command line does not have."""
 
 
 def takes_workload(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's first parameter by the workload argument and options; the command gets the ``Workload``.
+    """Add the workload argument and options to a command, which gets the ``Workload`` as its first argument.
 
     A command whose first parameter may be a ``ModelQuestion`` also takes a trained model. ``read_workload`` raises
     ``InvalidInput`` for invalid values.
     """
-    first, *command_parameters = inspect.signature(command, eval_str=True).parameters.values()
-    models = ModelQuestion in get_args(first.annotation)
-    options = list(_options())
-    model_parameters = [_parameter(name, annotation) for name, annotation in MODEL_OPTIONS.items()] if models else []
-    parameters = [
-        _parameter("workload", SUBJECT_OR_MODEL if models else SUBJECT),
-        *command_parameters,
-        *model_parameters,
-        *options,
-    ]
+    names = [field.name for field in msgspec.structs.fields(WorkloadOptions) if field.name not in FILE_ONLY]
+    models = ModelQuestion in get_args(next(iter(get_type_hints(command).values())))
 
     @wraps(command)
-    def typed(**values: Any) -> None:  # noqa: ANN401 - Typer hands over what was typed
-        subject = values.pop("workload") or []
-        set_options = {option.name: values.pop(option.name) for option in options}
-        set_options = {name: value for name, value in set_options.items() if value not in (None, [])}
-        model_options = {option.name: values.pop(option.name) for option in model_parameters}
-        question = _question(subject, set_options, **model_options) if models else None
-        command(question or read_workload(subject, WorkloadOptions(**set_options)), **values)
+    def typed(workload: tuple[str, ...], **values: Any) -> None:  # noqa: ANN401 - what was typed
+        typed_options = {name: values.pop(name) for name in names}
+        # A flag that was not given is None, so that a script's own value holds.
+        options = {name: value for name, value in typed_options.items() if value is not None and value != ()}
+        question = None
+        if models:
+            question = _question(workload, options, values.pop("model"), values.pop("set"), values.pop("vary"))
+        command(question or read_workload(workload, WorkloadOptions(**options)), **values)
 
-    # Typer reads the options from the signature and from the annotations.
-    typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    typed.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return typed
+    decorated: Callable[..., None] = typed
+    # Decorators are applied from the last option to the first.
+    for decorate in reversed(
+        [WORKLOAD_OR_MODEL if models else WORKLOAD, *(MODEL_OPTIONS if models else ()), *_options()]
+    ):
+        decorated = decorate(decorated)
+    return decorated
 
 
 def _question(
-    subject: list[str],
+    subject: Sequence[str],
     workload_options: dict[str, Any],
-    model: str | None,
-    set: list[str] | None,  # noqa: A002 - the option's name
-    vary: list[str] | None,
+    model: Path | None,
+    set: tuple[str, ...],  # noqa: A002 - the option's name
+    vary: tuple[str, ...],
 ) -> ModelQuestion | None:
     """Return the question to a trained model; ``None`` if no model is named.
 
@@ -130,32 +95,24 @@ def _question(
     if workload_options:
         option = next(iter(workload_options)).replace("_", "-")
         raise InvalidInput(f"--{option} is for workloads; for a trained model use --set {option}=…")
-    return ModelQuestion(Path(named), tuple(set or ()), tuple(vary or ()))
+    return ModelQuestion(Path(named), set, vary)
 
 
-def _options() -> Iterator[inspect.Parameter]:
-    """Yield a parameter for each workload option, in their order."""
+def _options() -> Iterator[Decorator]:
+    """Yield the declaration of each workload option, in their order."""
     for field in msgspec.structs.fields(WorkloadOptions):
         if field.name in FILE_ONLY:
             continue
-        kinds, meta = get_args(field.type)
-        metadata = meta.extra
-        kind = _typed(kinds)
-        option = typer.Option(
-            f"--{field.name.replace('_', '-')}",
-            metavar=None if kind is bool else metadata["form"],
-            help=meta.description,
-            show_default=metadata["default"],
-            rich_help_panel=metadata["part"],
-        )
-        yield _parameter(field.name, Annotated[kind | None, option])
+        types, meta = get_args(field.type)
+        kind, metadata = _typed(types), meta.extra
+        kinds: dict[Any, dict[str, Any]] = {list[str]: {"multiple": True}, bool: {"is_flag": True, "default": None}}
+        yield option(
+            f"--{field.name.replace('_', '-')}", None if kind is bool else metadata["form"], meta.description,
+            metadata["default"], section=metadata["part"], **kinds.get(kind, {"type": kind}),
+        )  # fmt: skip
 
 
 def _typed(kinds: Any) -> Any:  # noqa: ANN401 - a union of types goes in, a type comes out
     """Return the type of an option on the command line: a list if repeatable, text if text is allowed."""
     several = [arg for arg in get_args(kinds) if arg is not NoneType]
     return max(several, key=lambda kind: (kind == list[str], kind is str))
-
-
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

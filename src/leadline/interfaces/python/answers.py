@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from leadline.core.documents import to_document
-from leadline.core.estimate import Estimate, Interval
+from leadline.core.estimate import Estimate
 from leadline.core.fit import FitReport
 from leadline.core.recommendation import Option, Recommendation
 from leadline.core.runs import Value
-from leadline.core.units import format_bytes, format_clock, format_duration
+from leadline.core.units import format_bytes, format_clock
+from leadline.interfaces.cells import format_device, format_place, format_range, format_size, format_time
 from leadline.interfaces.documents import fit_document
 from leadline.interfaces.python.tables import TableView
 
@@ -75,13 +76,13 @@ class Estimates(Answers[Estimate]):
         columns = ["place", "device", "step", "elapsed", "90 % interval", "GPU memory", "host memory", "cost"]
         rows = [
             [
-                _place(estimate.target.system, estimate.target.partition),
-                _devices(estimate.target.gpus, estimate.target.device),
-                _duration(estimate.step_s),
-                _duration(estimate.elapsed_s),
-                _interval(estimate.elapsed_s),
-                _size(estimate.gpu_memory_bytes),
-                _size(estimate.host_memory_bytes),
+                format_place(estimate.target.system, estimate.target.partition),
+                format_device(estimate.target.device, estimate.target.gpus),
+                format_time(estimate.step_s),
+                format_time(estimate.elapsed_s),
+                format_range(estimate.elapsed_s),
+                format_size(estimate.gpu_memory_bytes),
+                format_size(estimate.host_memory_bytes),
                 f"{estimate.cost.point:.4g} {estimate.currency}" if estimate.cost else "unknown",
             ]
             for estimate in self.estimates
@@ -164,10 +165,10 @@ class Recommendations(Answers[Option]):
             estimate, request = option.estimate, option.resources
             rows.append(
                 [
-                    _place(option.system, option.partition),
-                    _devices(estimate.target.gpus, estimate.target.device),
-                    _duration(estimate.elapsed_s),
-                    _interval(estimate.elapsed_s),
+                    format_place(option.system, option.partition),
+                    format_device(estimate.target.device, estimate.target.gpus),
+                    format_time(estimate.elapsed_s),
+                    format_range(estimate.elapsed_s),
                     format_clock(request.walltime_s) if request.walltime_s else "",
                     format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
                     f"{estimate.cost.point:.4g} {estimate.currency}" if estimate.cost else "unknown",
@@ -183,23 +184,3 @@ class Recommendations(Answers[Option]):
 def _time_s(estimate: Estimate) -> float:
     interval = estimate.elapsed_s or estimate.step_s
     return interval.point if interval else float("inf")
-
-
-def _place(system: str | None, partition: str | None) -> str:
-    return f"{system}:{partition}" if system and partition else system or ""
-
-
-def _devices(gpus: int, device: str) -> str:
-    return device if gpus <= 1 else f"{gpus} × {device}"
-
-
-def _duration(interval: Interval | None) -> str:
-    return format_duration(interval.point) if interval else "unknown"
-
-
-def _interval(interval: Interval | None) -> str:
-    return f"{format_duration(interval.low)} – {format_duration(interval.high)}" if interval else ""
-
-
-def _size(interval: Interval | None) -> str:
-    return format_bytes(interval.point) if interval else "unknown"

@@ -100,22 +100,11 @@ def submit(
     workdir: str | None = ..., setup: Sequence[str] = ..., accept_timeout_s: float = ...,
 ) -> tuple[Job, ...]: ...  # fmt: skip
 def submit(
-    subject: str | PathLike[str] | Sequence[str],
-    *,
-    on: str | Sequence[str] = "local",
-    array: str | None = None,
-    options: PlaneOptions | None = None,
-    gpus: int | None = None,
-    nodes: int | None = None,
-    cores: int | None = None,
-    memory: str | int | None = None,
-    time: str | float | None = None,
-    account: str | None = None,
-    name: str = "",
-    workdir: str | None = None,
-    setup: Sequence[str] = (),
-    accept_timeout_s: float = 60.0,
-) -> Job | tuple[Job, ...]:
+    subject: str | PathLike[str] | Sequence[str], *, on: str | Sequence[str] = "local", array: str | None = None,
+    options: PlaneOptions | None = None, gpus: int | None = None, nodes: int | None = None, cores: int | None = None,
+    memory: str | int | None = None, time: str | float | None = None, account: str | None = None, name: str = "",
+    workdir: str | None = None, setup: Sequence[str] = (), accept_timeout_s: float = 60.0,
+) -> Job | tuple[Job, ...]:  # fmt: skip
     """Submit a job to the Intelligence Plane, which runs it on this machine or a cluster and manages it.
 
     Args:
@@ -140,17 +129,12 @@ def submit(
     request = JobRequest(
         (fspath(subject),) if isinstance(subject, (str, PathLike)) else tuple(subject),
         (on,) if isinstance(on, str) else tuple(on),
-        account=account,
-        nodes=nodes,
-        gpus=gpus,
-        cores=cores,
+        account=account, nodes=nodes, gpus=gpus, cores=cores,
         memory_bytes=parse_bytes(memory) if isinstance(memory, str) else memory,
-        walltime_s=parse_duration_s(time) if isinstance(time, str) else time,
-        name=name,
-        workdir=workdir,
+        walltime_s=parse_duration_s(time) if isinstance(time, str) else time, name=name, workdir=workdir,
         setup=tuple(setup),
         options=replace(options or PlaneOptions(), array=array),
-    )
+    )  # fmt: skip
     submission = resolve_request(request, toolbox(), at_hand=True)
     with open_journal():
         handles = tuple(Job(job.key) for job in submit_jobs(submission))

@@ -3,10 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from html import escape
-from io import StringIO
 
-from rich.console import Console
-from rich.table import Table
+from leadline.interfaces.tables import table_lines
 
 TERMINAL_WIDTH = 160
 
@@ -26,14 +24,7 @@ class TableView(ABC):
     def __str__(self) -> str:
         """Return the title and the table as text."""
         title, columns, rows = self._table()
-        table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False)
-        for column in columns:
-            table.add_column(column, no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        stream = StringIO()
-        Console(file=stream, width=TERMINAL_WIDTH, highlight=False, markup=False).print(table)
-        return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+        return "\n".join([title, *table_lines(columns, rows, TERMINAL_WIDTH, words=columns)])
 
     def __repr__(self) -> str:
         """Return the table, so that a terminal shows it."""

@@ -63,14 +63,10 @@ class WorkloadKeywords(TypedDict, total=False):
 
 
 def estimate(
-    subject: Subject,
-    *,
-    on: str | Sequence[str] = (),
-    estimator: str | None = None,
-    values: Mapping[str, Value] | None = None,
-    vary: Mapping[str, Sequence[Value]] | None = None,
+    subject: Subject, *, on: str | Sequence[str] = (), estimator: str | None = None,
+    values: Mapping[str, Value] | None = None, vary: Mapping[str, Sequence[Value]] | None = None,
     **options: Unpack[WorkloadKeywords],
-) -> Estimates:
+) -> Estimates:  # fmt: skip
     """Predict time, memory and cost without running the workload.
 
     Args:
@@ -101,13 +97,9 @@ def estimate(
 
 
 def fit(
-    subject: Subject,
-    *,
-    on: str | Sequence[str],
-    risk: float = DEFAULT_RISK,
-    changes: bool = True,
+    subject: Subject, *, on: str | Sequence[str], risk: float = DEFAULT_RISK, changes: bool = True,
     **options: Unpack[WorkloadKeywords],
-) -> FitReports:
+) -> FitReports:  # fmt: skip
     """Predict whether a workload fits into memory, and what would make it fit.
 
     Args:
@@ -129,19 +121,11 @@ def fit(
 
 
 def recommend(
-    subject: Subject,
-    *,
-    on: str | Sequence[str] = (),
-    deadline: str | float | None = None,
-    budget: float | None = None,
-    currency: str = "USD",
-    risk: float = DEFAULT_RISK,
-    weights: RiskWeights | None = None,
-    waits: str | Sequence[str] = (),
-    values: Mapping[str, Value] | None = None,
-    vary: Mapping[str, Sequence[Value]] | None = None,
-    **options: Unpack[WorkloadKeywords],
-) -> Recommendations:
+    subject: Subject, *, on: str | Sequence[str] = (), deadline: str | float | None = None,
+    budget: float | None = None, currency: str = "USD", risk: float = DEFAULT_RISK,
+    weights: RiskWeights | None = None, waits: str | Sequence[str] = (), values: Mapping[str, Value] | None = None,
+    vary: Mapping[str, Sequence[Value]] | None = None, **options: Unpack[WorkloadKeywords],
+) -> Recommendations:  # fmt: skip
     """Recommend systems, partitions and requests under a deadline, a budget and a risk.
 
     Args:
@@ -179,18 +163,10 @@ def recommend(
 
 
 def train(
-    source: str | PathLike[str] | None = None,
-    *,
-    targets: Sequence[str] = (),
-    policy: str = "mape",
-    scale: Sequence[str] = (),
-    without: Sequence[str] = (),
-    categories: Sequence[str] = (),
-    to: str | PathLike[str] | None = None,
-    seed: int = 0,
-    jobs: int | None = None,
-    graphs: bool = False,
-) -> Path:
+    source: str | PathLike[str] | None = None, *, targets: Sequence[str] = (), policy: str = "mape",
+    scale: Sequence[str] = (), without: Sequence[str] = (), categories: Sequence[str] = (),
+    to: str | PathLike[str] | None = None, seed: int = 0, jobs: int | None = None, graphs: bool = False,
+) -> Path:  # fmt: skip
     """Train a model on measured runs; return its file, which ``estimate`` and ``recommend`` accept.
 
     Args:
@@ -213,17 +189,9 @@ def train(
     from leadline.app.models.train import train as train_model  # noqa: PLC0415
 
     request = TrainRequest(
-        tuple(targets),
-        policy,
-        tuple(scale),
-        tuple(without),
-        tuple(categories),
-        seed,
-        jobs,
-        None if source is None else fspath(source),
-        None if to is None else Path(to),
-        graphs=graphs,
-    )
+        tuple(targets), policy, tuple(scale), tuple(without), tuple(categories), seed, jobs,
+        None if source is None else fspath(source), None if to is None else Path(to), graphs=graphs,
+    )  # fmt: skip
     return train_model(request).model
 
 
@@ -252,11 +220,9 @@ def _workload(subject: Subject, options: WorkloadKeywords) -> Workload:
 
 
 def _model_question(
-    words: Sequence[str],
-    values: Mapping[str, Value] | None,
-    vary: Mapping[str, Sequence[Value]] | None,
+    words: Sequence[str], values: Mapping[str, Value] | None, vary: Mapping[str, Sequence[Value]] | None,
     options: WorkloadKeywords,
-) -> ModelQuestion | None:
+) -> ModelQuestion | None:  # fmt: skip
     """Return the question to a trained model; None if the subject is a workload."""
     if len(words) != 1 or not is_model(words[0]):
         if values or vary:

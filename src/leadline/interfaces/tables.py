@@ -1,0 +1,77 @@
+"""Tables as plain text, for terminals, pipes and notebooks."""
+
+import re
+import textwrap
+import unicodedata
+from collections.abc import Callable, Collection, Sequence
+
+GAP = "  "
+"""Between two columns."""
+LEAST_WORDS = 12
+"""Width that a column of words keeps when the table is too wide."""
+STYLE = re.compile("\x1b\\[[0-9;]*m")
+"""Colour and weight, as terminals read them."""
+
+
+def table_lines(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, words: Collection[str] = (),
+    style_title: Callable[[str], str] = str,
+) -> list[str]:  # fmt: skip
+    """Return the lines of a table; a column without a title and without text is left out.
+
+    Columns of words are aligned left, and wrap if the table is too wide. All others are aligned right and never break:
+    where they do not fit, each row takes several lines.
+    """
+    kept = [at for at in range(len(titles)) if titles[at] or any(row[at] for row in rows)]
+    columns = [[style_title(titles[at]), *(row[at] for row in rows)] for at in kept]
+    is_text = [titles[at] in words for at in kept]
+    full = [max(map(cell_width, column)) for column in columns]
+    widths = list(full)
+    over = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    for at in sorted((at for at, text in enumerate(is_text) if text), key=lambda at: -full[at]):
+        widths[at] -= max(0, min(over, full[at] - LEAST_WORDS))
+        over -= full[at] - widths[at]
+    if over > 0:  # narrow columns of words do not help: keep them whole
+        widths = [min(column, width) if text else column for column, text in zip(full, is_text, strict=True)]
+    return [
+        line
+        for number in range(len(rows) + 1)
+        for line in _row_lines([column[number] for column in columns], widths, is_text, width)
+    ]
+
+
+def _row_lines(cells: Sequence[str], widths: Sequence[int], is_text: Sequence[bool], width: int) -> list[str]:
+    """Return the lines of one row: columns beyond the width go to the next line, indented."""
+    bands: list[list[int]] = [[]]
+    used = 0
+    for at, column in enumerate(widths):
+        if bands[-1] and used + column > width:
+            bands.append([])
+            used = 0
+        used += column + len(GAP)
+        bands[-1].append(at)
+    lines = []
+    for band in bands:
+        wrapped = [_wrapped(cells[at], widths[at]) if is_text[at] else [cells[at]] for at in band]
+        for number in range(max(map(len, wrapped))):
+            parts = [texts[number] if number < len(texts) else "" for texts in wrapped]
+            fills = [" " * (widths[at] - cell_width(part)) for at, part in zip(band, parts, strict=True)]
+            line = GAP.join(
+                part + fill if is_text[at] else fill + part for at, part, fill in zip(band, parts, fills, strict=True)
+            )
+            lines.append((GAP * (band is not bands[0]) + line).rstrip())
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return [text] if cell_width(text) <= width else textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def cell_width(text: str) -> int:
+    """Return the columns of a terminal that a text takes, without its style."""
+    text = STYLE.sub("", text)
+    return len(text) if text.isascii() else sum(map(_letter_width, text))
+
+
+def _letter_width(letter: str) -> int:
+    return 0 if unicodedata.combining(letter) else 2 if unicodedata.east_asian_width(letter) in "WF" else 1
