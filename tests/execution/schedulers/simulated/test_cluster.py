@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from drawn_jobs import CORES, Given, job, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.plane.trace_replay import replay
 from leadline.core.errors import InvalidInput, NothingFits, UnknownName
 from leadline.execution.schedulers.simulated.cluster import (
     EasyQueue,
@@ -15,7 +15,7 @@ from leadline.execution.schedulers.simulated.cluster import (
     SimulatedNode,
     SimulatedPartition,
 )
-from tests.support.drawn_jobs import CORES, Given, job, workloads
+from leadline.execution.schedulers.simulated.replay import replay
 
 
 def pool(cores=CORES, nodes=1):

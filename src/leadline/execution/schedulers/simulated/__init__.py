@@ -1,1 +1,1 @@
-"""A simulated scheduler: nodes, FIFO with EASY backfill, and a manual clock."""
+"""A simulated scheduler: nodes, FIFO with EASY backfill, a manual clock, and the replay of traces."""

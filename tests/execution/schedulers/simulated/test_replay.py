@@ -3,13 +3,13 @@
 from dataclasses import dataclass, field
 
 import pytest
+from drawn_jobs import CORES, Given, job, workloads
 from hypothesis import given
 
-from benchmarks.plane.trace_replay import LimitRequest, replay, score_replay
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.execution.schedulers.simulated.cluster import SimulatedCluster, SimulatedNode
-from tests.support.drawn_jobs import CORES, Given, job, workloads
+from leadline.execution.schedulers.simulated.replay import LimitRequest, replay, score_replay
 
 
 def pool():

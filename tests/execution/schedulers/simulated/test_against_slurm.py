@@ -11,12 +11,12 @@ import time
 from itertools import combinations
 
 import pytest
+from drawn_jobs import Given
 
-from benchmarks.plane.trace_replay import replay
 from leadline.core.queues import AccountedJob
 from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.simulated.cluster import SimulatedCluster, SimulatedNode
-from tests.support.drawn_jobs import Given
+from leadline.execution.schedulers.simulated.replay import replay
 
 JOBS = 40
 
