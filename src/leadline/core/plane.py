@@ -48,6 +48,10 @@ class Policy:
     """Accepted probability that a limit is too low."""
     resizes: bool = True
     """True if requests may be changed."""
+    max_running: int | None = None
+    """Limit on the elements of its array that run at once."""
+    own_commands: bool = False
+    """True if the elements of its array differ in command, environment or time limit."""
     measured: bool = True
     """True if the command runs under the measuring wrapper, the source of its progress."""
 

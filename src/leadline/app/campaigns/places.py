@@ -1,27 +1,32 @@
 """Execute a campaign's runs: on this machine, or on the Slurm of this machine."""
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path, PurePosixPath
 
 from leadline.app.jobs.job_request import find_partition
 from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.campaigns.configurations import build_job
 from leadline.core.campaigns import Campaign, PlannedRun
 from leadline.core.errors import InvalidInput
-from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.jobs import JobSpec, ResourceSpec
+from leadline.core.plane import AttemptPlan, Job, Place, Policy
 from leadline.core.ports import Catalog
-from leadline.core.systems import Partition
-from leadline.execution.launch import LaunchOptions
-from leadline.execution.processes import run_process
-from leadline.execution.schedulers.job_queue import JobQueue, QueueEntry, QueueJournal
+from leadline.execution.clock import now_utc
+from leadline.execution.plane.poll_interval import PollIntervals
 from leadline.execution.schedulers.local.capacity import Slots
-from leadline.execution.schedulers.local.queue import KILL_DELAY_S, LocalJobQueue, machine_slots
-from leadline.execution.schedulers.slurm.array_queue import ArrayPollIntervals, SlurmArrayQueue
+from leadline.execution.schedulers.local.queue import machine_slots
+from leadline.execution.schedulers.local.scheduler import LocalScheduler
+from leadline.execution.schedulers.port import Scheduler
+from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.schedulers.slurm.script import directives
+from leadline.execution.transport.port import LocalTransport
 
-Limit = Callable[[QueueEntry], float | None]
+INTERVALS = PollIntervals(first=2.0, last=20.0, reports=float("inf"), decide=float("inf"), lost=600.0)
+"""Requests of runs never change, so no report is read before the end of a run, and no decision made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,69 +43,94 @@ class CampaignLimits:
     gpus: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalCampaignPlace:
-    """Runs on this machine."""
+class CampaignPlace:
+    """This machine within ``slots``, or its Slurm, as a system of the catalog or as one with unknown rules.
 
-    slots: Slots
+    Runs that were started elsewhere before are managed, too. All files are in ``folder``. This machine and the nodes of
+    Slurm must see it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        slots: Slots,
+        *,
+        system: str = LOCAL,
+        partition: str | None = None,
+        catalog: Catalog | None = None,
+        max_running: int | None = None,
+        forget_other_hosts: bool = False,
+        intervals: PollIntervals | None = None,
+    ) -> None:
+        self.folder = folder
+        self.slots = slots
+        self.system = system
+        self.partition = partition
+        self.catalog = catalog
+        self.max_running = max_running
+        self.forget_other_hosts = forget_other_hosts
+        self.intervals = intervals or INTERVALS
+        self.arrays = system != LOCAL
+        self.scheduler = cache(self._scheduler)
+        self._local: LocalScheduler | None = None
+
+    def close(self) -> None:
+        """Release what this machine's scheduler holds open; its runs go on."""
+        if self._local is not None:
+            self._local.close()
 
     def place(self, spec: JobSpec) -> JobSpec:
-        """Return the job as it runs here."""
-        return replace(spec, system=None)
+        """Return the job of a run as it is at this place; a partition of the run itself stays."""
+        if not self.arrays:
+            return replace(spec, system=None)
+        return replace(spec, system=self.system, partition=spec.partition or self.partition)
 
     def check(self, spec: JobSpec) -> None:
-        """Refuse a job that this machine can never run."""
-        if never := self.slots.rejection_reason(spec.resources):
+        """Refuse a job that this machine can never run, or that the site would refuse."""
+        if self.arrays:
+            placed = self.place(spec)
+            directives(placed, find_partition(placed, self.catalog))
+        elif never := self.slots.rejection_reason(spec.resources):
             raise InvalidInput(
                 f"this machine cannot run {spec.name!r}: {never}; change [resources] of the campaign, or "
                 "run it elsewhere with --on"
             )
 
-    def queue(self, journal: QueueJournal, folder: Path, limit_s: Limit) -> JobQueue:
-        """Return the queue of runs."""
-        return LocalJobQueue(
-            journal,
-            folder,
-            self.slots,
-            launch_options=lambda entry: LaunchOptions(walltime_s=limit_s(entry), kill_after_s=KILL_DELAY_S),
-        )
+    def job(self, key: str, spec: JobSpec, limit_s: float | None) -> Job:
+        """Return the job that starts a run. The wrapper enforces the shorter of its limit and ``limit_s``."""
+        limits = [limit for limit in (spec.resources.walltime_s, limit_s) if limit is not None]
+        limited = replace(spec, resources=replace(spec.resources, walltime_s=min(limits, default=None)))
+        place = Place(self.system, spec.partition if self.arrays else None)
+        policy = Policy((place,), resizes=False, max_running=self.max_running, own_commands=self.arrays)
+        # Slurm counts whole minutes, and runs with different limits would be no array.
+        plan = AttemptPlan(place, spec.resources if self.arrays else limited.resources)
+        return Job(key, limited, policy, created_at=now_utc(), plan=plan)
 
+    def has_room(self, resources: ResourceSpec) -> bool:
+        """True if such a run would start at once; Slurm takes any number."""
+        return self.arrays or self._local is None or self._local.has_room(resources)
 
-@dataclass(frozen=True, slots=True)
-class SlurmCampaignPlace:
-    """Runs on this machine's Slurm, as a system of the catalog or as one with unknown rules."""
+    def wait(self, timeout_s: float) -> bool:
+        """Wait; return True before ``timeout_s`` if a run on this machine has ended."""
+        return self._local is not None and self._local.wait(timeout_s)
 
-    system: str
-    partition: str | None
-    catalog: Catalog | None
-    most: int | None = None
-    poll_interval: ArrayPollIntervals = field(default_factory=ArrayPollIntervals)
-
-    def place(self, spec: JobSpec) -> JobSpec:
-        """Return the job as it is submitted; a partition of the run itself stays."""
-        return replace(spec, system=self.system, partition=spec.partition or self.partition)
-
-    def check(self, spec: JobSpec) -> None:
-        """Refuse a job that the site would refuse."""
-        placed = self.place(spec)
-        directives(placed, self._partition_of(placed))
-
-    def queue(self, journal: QueueJournal, folder: Path, limit_s: Limit) -> JobQueue:
-        """Return the queue of runs."""
-        return SlurmArrayQueue(
-            journal, folder, run_process,
-            partition_of=self._partition_of, max_running=self.most, limit_s=limit_s, intervals=self.poll_interval,
+    def _scheduler(self, system: str) -> Scheduler:
+        if system == LOCAL:
+            self._local = LocalScheduler(self.folder, self.slots, forget_other_hosts=self.forget_other_hosts)
+            return self._local
+        return SlurmScheduler(
+            system, PurePosixPath(self.folder), LocalTransport(), python=sys.executable,
+            partition_of=lambda spec: find_partition(spec, self.catalog),
         )  # fmt: skip
-
-    def _partition_of(self, spec: JobSpec) -> Partition | None:
-        return find_partition(spec, self.catalog)
-
-
-CampaignPlace = LocalCampaignPlace | SlurmCampaignPlace
 
 
 def find_campaign_place(
-    on: str, room: CampaignLimits, campaign: Campaign, planned: Sequence[PlannedRun], catalog: Catalog | None = None
+    on: str,
+    limits: CampaignLimits,
+    campaign: Campaign,
+    planned: Sequence[PlannedRun],
+    folder: Path,
+    catalog: Catalog | None = None,
 ) -> CampaignPlace:
     """Return the place that ``on`` names; refuse one that cannot run what is planned.
 
@@ -109,35 +139,20 @@ def find_campaign_place(
         InvalidInput: this machine has no Slurm, or a run requests more than the place has.
     """
     system, _, partition = on.partition(":")
-    place: CampaignPlace = (
-        LocalCampaignPlace(_slots(room))
-        if system.casefold() == LOCAL
-        else _slurm(system, partition or None, room, catalog)
-    )
+    if system.casefold() == LOCAL:
+        place = CampaignPlace(folder, _slots(limits))
+    else:
+        _check_slurm(system, partition or None, limits, catalog)
+        place = CampaignPlace(
+            folder, machine_slots(), system=ANY_SLURM if system.casefold() == ANY_SLURM else system,
+            partition=partition or None, catalog=catalog, max_running=limits.slots, intervals=INTERVALS,
+        )  # fmt: skip
     for run in planned:
         place.check(build_job(campaign, run))
     return place
 
 
-def end_running_jobs(journal: QueueJournal, folder: Path, *, poll_interval: ArrayPollIntervals | None = None) -> int:
-    """End the jobs of a journal whose runner has died; return their number."""
-    running_entries = [entry for entry in journal.entries() if entry.state is JobState.RUNNING]
-    queue: JobQueue
-    # Only entries of this machine have a host; those of Slurm have job IDs.
-    if any(entry.host is None for entry in running_entries):
-        queue = SlurmArrayQueue(journal, folder, run_process, intervals=poll_interval or ArrayPollIntervals())
-        queue.resume()
-    else:
-        queue = local_queue = LocalJobQueue(journal, folder, machine_slots())
-        local_queue.resume(forget_other_hosts=True)
-    running = len(queue.running)
-    queue.end()
-    while queue.running:
-        queue.wait(0.2)
-    return running
-
-
-def _slurm(system: str, partition: str | None, limits: CampaignLimits, catalog: Catalog | None) -> SlurmCampaignPlace:
+def _check_slurm(system: str, partition: str | None, limits: CampaignLimits, catalog: Catalog | None) -> None:
     for option, value in (("--cores", limits.cores), ("--memory", limits.memory_bytes), ("--gpus", limits.gpus)):
         if value is not None:
             raise InvalidInput(f"{option} is for this machine; on Slurm, set [resources] of the campaign")
@@ -147,9 +162,6 @@ def _slurm(system: str, partition: str | None, limits: CampaignLimits, catalog: 
             f"this machine has no sbatch, so it cannot submit to {system}: run the command on its "
             "login node, or leave --on out to run here"
         )
-    return SlurmCampaignPlace(
-        ANY_SLURM if system.casefold() == ANY_SLURM else system, partition, catalog, most=limits.slots
-    )
 
 
 def _slots(limits: CampaignLimits) -> Slots:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import Connection
+from typing import ClassVar
 
 import msgspec
 
@@ -22,7 +23,7 @@ VERSION = 1
 APPLICATION_ID = 0x4C50_4C4E
 """``LPLN`` in the file header, so that other databases are never written."""
 
-_TABLES = """
+TABLES = """
 CREATE TABLE job (
     key TEXT PRIMARY KEY,
     position INTEGER NOT NULL UNIQUE,
@@ -76,9 +77,12 @@ def attempt_event(kind: EventKind, attempt: Attempt, details: EventDetails) -> N
 class PlaneJournal(SqliteFile):
     """The journal in the file ``path``, created if missing; a context manager that closes it."""
 
+    tables: ClassVar[str] = TABLES
+    application_id: ClassVar[int] = APPLICATION_ID
+
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
+        super().__init__(path, tables=self.tables, application_id=self.application_id, version=VERSION)
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Add jobs in one transaction; existing keys stay unchanged."""

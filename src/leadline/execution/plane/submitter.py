@@ -225,12 +225,15 @@ class Submitter:
 
     def _submission(self, attempts: list[Attempt]) -> Submission:
         first = attempts[0]
-        job = self.book.jobs[first.job]
+        jobs = [self.book.jobs[attempt.job] for attempt in attempts]
+        job = jobs[0]
         spec = replace(job.spec, resources=first.resources, system=first.place.system, partition=first.place.partition)
         return Submission(
             first.batch,
             spec,
-            tuple(_index(self.book.jobs[attempt.job]) for attempt in attempts) if job.group else (),
+            tuple(_index(each) for each in jobs) if job.group else (),
+            tuple(each.spec for each in jobs) if job.policy.own_commands else (),
+            most=job.policy.max_running,
             checkpoint_signal=job.policy.checkpoint_signal,
             checkpoint_s=job.policy.checkpoint_s,
             measured=job.policy.measured,

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput
@@ -87,3 +87,20 @@ def read_end(text: str) -> JobOutcome:
     code, began_s, ended_s = map(int, words)
     state = JobState.FAILED if code else JobState.COMPLETED
     return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code)
+
+
+def last_log_line(path: Path, *, max_characters: int = 300) -> str:
+    """Return the last line of a log that is neither blank nor the wrapper's own; empty if there is none."""
+    lines = read_tail(path, 8192).splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("leadline: ")), "")
+    return last if len(last) <= max_characters else f"{last[: max_characters - 1]}…"
+
+
+def read_tail(path: Path, max_bytes: int) -> str:
+    """Return the end of a file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(path.stat().st_size - max_bytes, 0))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""

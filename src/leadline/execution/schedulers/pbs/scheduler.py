@@ -86,6 +86,8 @@ class PbsScheduler:
             RequestRefused: qsub refused the job; ``SchedulerBusy`` if its queue is full.
             SubmissionUncertain: qsub did not answer.
         """
+        if submission.specs:
+            raise InvalidInput("the elements of an array have one command at PBS: submit them one by one")
         # The file stays, so that users can see what was submitted.
         script = self.folder / "jobs" / f"{submission.key}.sh"
         # PBS's own output must not mix with the job's, which has a fixed name.

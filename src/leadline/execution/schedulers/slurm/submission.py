@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput
+from leadline.core.jobs import JobSpec
 from leadline.core.systems import Partition, SubmitRules
-from leadline.execution.launch import job_environment
+from leadline.execution.launch import job_environment, limit_arguments
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name, run_once_script
 from leadline.execution.schedulers.port import RequestRefused, Submission, element_key
 from leadline.execution.schedulers.slurm.parsing import format_ranges
@@ -83,12 +84,14 @@ def batch_script(
     spec = replace(submission.spec, environment=job_environment(submission.spec))
     if not spec.command:
         raise InvalidInput("there is no command to run: give it after --, for example -- python train.py")
-    if any("\0" in word for word in (*spec.command, *spec.setup, *spec.environment.values(), spec.workdir or "")):
+    elements = [replace(element, environment=job_environment(element)) for element in submission.specs]
+    if any("\0" in word for each in (spec, *elements) for word in _words(each)):
         raise InvalidInput("the command contains a NUL character: remove it")
     rules = partition.rules if partition else SubmitRules()
     launcher = f"{rules.launcher} " if needs_launcher(spec.resources) else ""
-    command = shlex.join(spec.command)
-    lines = ["#!/bin/bash", _key_line(submission), *_gate(submission, folder, cluster_python), *script_prologue(spec)]
+    command = '"$@"' if elements else shlex.join(spec.command)
+    prologue = _own_prologues(submission.indices, elements) if elements else script_prologue(spec)
+    lines = ["#!/bin/bash", _key_line(submission), *_gate(submission, folder, cluster_python), *prologue]
     if submission.measured and cluster_python is not None:
         python = shlex.quote(cluster_python.python)
         options = _wrapper_options(submission, folder, by_task=bool(launcher))
@@ -102,6 +105,20 @@ def batch_script(
     # Without a launcher, the signal to the batch shell must reach the command itself.
     in_place = bool(submission.checkpoint_signal and not launcher)
     return "\n".join([*lines, *run_once_script(f"{launcher}{command}", folder, in_place=in_place), ""])
+
+
+def _own_prologues(indices: tuple[int, ...], elements: list[JobSpec]) -> list[str]:
+    """Return the lines that prepare each element of an array: its set-up, its limits and its command."""
+    lines = ['case "$SLURM_ARRAY_TASK_ID" in']
+    for index, element in zip(indices, elements, strict=True):
+        limits = limit_arguments(element.resources)
+        command = f"set -- {shlex.join(element.command)}"
+        lines += [f"{index})", *script_prologue(element), f"limits={shlex.quote(' '.join(limits))}", command, ";;"]
+    return [*lines, "esac"]
+
+
+def _words(spec: JobSpec) -> tuple[str, ...]:
+    return (*spec.command, *spec.setup, *spec.environment.values(), spec.workdir or "")
 
 
 def result_names(key: str) -> tuple[str, str]:
@@ -158,6 +175,8 @@ def _wrapper_options(submission: Submission, folder: PurePosixPath, *, by_task: 
         options.append('--since-s "$SECONDS"')
     if submission.spec.watched:
         options.append("--probe-hook")
+    if submission.specs:
+        options.append("$limits")
     if submission.spec.resources.walltime_s:
         options.append(f"--site-walltime-s {whole_minutes_s(submission.spec.resources.walltime_s)}")
     return " ".join(options)
