@@ -1,4 +1,4 @@
-"""The port of a scheduler, implemented for Slurm, PBS, this machine and the simulator.
+"""The port of a scheduler, implemented for Slurm, PBS and this machine, and by a simulator of the benchmarks.
 
 An adapter has no state that matters. The caller stores keys and ids in a journal, so that a new adapter can continue
 the work of another process. A missing answer proves nothing: a job that a scheduler does not report has not ended.

@@ -4,13 +4,13 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from benchmarks.plane.simulated.cluster import NodeRequest
+from benchmarks.plane.simulated.site import SimulatedJob, SimulatedSite
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.runs import Measurement
 from leadline.execution.clock import iso_utc
 from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionUncertain
-from leadline.execution.schedulers.simulated.cluster import NodeRequest
-from leadline.execution.schedulers.simulated.site import SimulatedJob, SimulatedSite
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
 
 
