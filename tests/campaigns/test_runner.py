@@ -421,6 +421,20 @@ def test_stop_ends_runs_that_outlived_their_runner(tmp_path, driven):
     assert _marked(tmp_path) == []
 
 
+def test_a_run_of_another_machine_is_only_ended_by_a_stop(tmp_path, driven, file):
+    process = driven(1, 20.0)
+    _until(lambda: len(_marked(tmp_path)) > 1)
+    process.kill()
+    process.wait()
+    folder = find_campaign_folder("test", None)
+    with sqlite3.connect(folder / "jobs.sqlite") as queue:
+        queue.execute("UPDATE job SET host = 'elsewhere'")
+    with pytest.raises(LeadlineError, match="was started on elsewhere, and its state is only known there"):
+        run_campaign(a_campaign(tmp_path), file, planned(1, pause=20.0))
+    assert "ended 1 of its runs" in stop_campaign(folder)
+    assert [run.state for run in campaign_status(folder).runs] == [JobState.PENDING]
+
+
 def test_the_first_interrupt_lets_runs_end_and_the_second_ends_them(tmp_path, driven):
     process = driven(5, 1.5)
     _until(lambda: len(_marked(tmp_path)) >= 4)

@@ -11,7 +11,9 @@ import pytest
 
 from leadline.app.campaigns import places
 from leadline.app.campaigns.runs import campaign_status, find_campaign_folder, run_campaign, stop_campaign
+from leadline.campaigns import runner
 from leadline.campaigns.journal import CampaignJournal
+from leadline.campaigns.place import INTERVALS
 from leadline.core.campaigns import Budget, BudgetUnit, Campaign, Configuration, Parameter, ParameterKind, PlannedRun
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Interval
@@ -50,7 +52,7 @@ def go(folder, pause, **changes):
 
 
 def execute(campaign, folder, runs, **options):
-    places.INTERVALS = replace(places.INTERVALS, first=0.3, last=1.0, grace=3.0)
+    runner.INTERVALS = replace(INTERVALS, first=0.3, last=1.0, grace=3.0)
     (folder / "test.toml").touch()
     options = {"on": "slurm:short", **options}
     return run_campaign(campaign, folder / "test.toml", runs, folder=folder / "campaign", **options)

@@ -22,12 +22,7 @@ LATE_REPORT_S = 30.0
 """Longest wait for the report of a completed run. Shared file systems show a node's new file late."""
 
 
-def diagnose_run(
-    attempt: Attempt,  # noqa: ARG001 - the type of Diagnose
-    status: SchedulerStatus | None,
-    outcome: JobOutcome | None,
-    log: str,  # noqa: ARG001 - the type of Diagnose
-) -> Diagnosis:
+def diagnose_run(_: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None, _log: str) -> Diagnosis:
     """Return how a run ended: as its wrapper reports, or else its scheduler; NODE_FAIL if neither knows."""
     reported = status.state if status is not None and status.state.final else JobState.NODE_FAIL
     # Only the scheduler knows why it sent a signal.
@@ -57,14 +52,7 @@ class RunAdvisor:
         """Return the plan of a run that has none, at its place."""
         return (AttemptPlan(job.policy.places[0], job.spec.resources),)
 
-    def expect(
-        self,
-        job: Job,  # noqa: ARG002 - the type of Advisor
-        attempt: Attempt,  # noqa: ARG002 - the type of Advisor
-        outcome: JobOutcome | None,  # noqa: ARG002 - the type of Advisor
-        *,
-        now_s: float,  # noqa: ARG002 - the type of Advisor
-    ) -> Expectation:
+    def expect(self, *_: object, **__: object) -> Expectation:
         """Return no predictions: requests of runs never change."""
         return Expectation()
 

@@ -4,10 +4,9 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from leadline.campaigns.budgets import compute_cost
 from leadline.campaigns.configurations import build_job
@@ -26,17 +25,16 @@ from leadline.campaigns.journal import (
     mean_completed_s,
     run_key,
 )
+from leadline.campaigns.place import INTERVALS, RunPlace
 from leadline.campaigns.run_plane import RunAdvisor, diagnose_run
 from leadline.core.campaigns import Campaign, Design, PlannedRun
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
-from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.jobs import JobState
 from leadline.core.plane import Job
 from leadline.core.ports import HistoryStore
 from leadline.core.runs import Run
 from leadline.execution.clock import now_utc
 from leadline.execution.plane.engine import Plane
-from leadline.execution.plane.poll_interval import PollIntervals
-from leadline.execution.schedulers.port import Scheduler
 
 MIN_HOPELESS_RUNS = 3
 """Number of initial runs that must fail in the same way to end the call."""
@@ -48,36 +46,6 @@ UNREACHABLE_S = 1800.0
 
 ProposeRuns = Callable[[Campaign, tuple[Run, ...], float], tuple[PlannedRun, ...]]
 """Callback that chooses the next runs from the campaign, its ended runs, and the consumption."""
-
-
-class RunPlace(Protocol):
-    """The place at which runs are started, and the schedulers of runs that were started earlier."""
-
-    @property
-    def intervals(self) -> PollIntervals:
-        """How often its scheduler is asked."""
-
-    def scheduler(self, system: str) -> Scheduler:
-        """Return the scheduler of a system."""
-
-    def place(self, spec: JobSpec) -> JobSpec:
-        """Return the job of a run as it is at this place."""
-
-    def check(self, spec: JobSpec) -> None:
-        """Refuse a job that the place can never run."""
-
-    @property
-    def arrays(self) -> bool:
-        """True if runs are submitted together, as arrays."""
-
-    def has_room(self, resources: ResourceSpec) -> bool:
-        """True if such a run would start at once."""
-
-    def job(self, key: str, spec: JobSpec, limit_s: float | None) -> Job:
-        """Return the job that starts a run under a time limit of the campaign."""
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait; return True before ``timeout_s`` if a run on this machine has ended."""
 
 
 class StopReason(StrEnum):
@@ -113,58 +81,47 @@ def execution_order(campaign: Campaign, runs: Sequence[PlannedRun]) -> list[Plan
     return ordered
 
 
+@dataclass(kw_only=True)
 class Runner:
     """One call that runs a campaign; ``interrupt`` may be called from a signal handler.
 
-    Args:
-        campaign: the campaign.
-        journal: its journal.
-        folder: its folder.
+    Attributes:
         history: store of the runs, if any.
         propose: chooses further runs of an adaptive design.
-        place: starts the runs.
         max_runs: ends the call after so many runs.
-        retry_failed: repeats failed runs.
         watch: called with the totals, and with a run that has just ended.
+        runs: all runs in the order of execution.
+        ended: the runs that ended in this call.
     """
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        *,
-        journal: CampaignJournal,
-        folder: Path,
-        place: RunPlace,
-        history: HistoryStore | None = None,
-        propose: ProposeRuns | None = None,
-        max_runs: int | None = None,
-        retry_failed: bool = False,
-        watch: Callable[[CampaignTotals, CampaignRun | None], None] = lambda *_: None,
-    ) -> None:
-        self.campaign = campaign
-        self.journal = journal
-        self.folder = folder
-        self.history = history
-        self.propose = propose
-        self.place = place
-        self.max_runs = max_runs
-        self.retry_failed = retry_failed
-        self.watch = watch
-        self.runs: dict[str, CampaignRun] = {}
-        self.ended: list[CampaignRun] = []
-        self.ending: StopReason | None = None
-        self.advisor = RunAdvisor(journal, place.scheduler, began_at=now_utc())
+    campaign: Campaign
+    journal: CampaignJournal
+    folder: Path
+    place: RunPlace
+    history: HistoryStore | None = None
+    propose: ProposeRuns | None = None
+    max_runs: int | None = None
+    retry_failed: bool = False
+    watch: Callable[[CampaignTotals, CampaignRun | None], None] = lambda *_: None
+    runs: dict[str, CampaignRun] = field(default_factory=dict, init=False)
+    ended: list[CampaignRun] = field(default_factory=list, init=False)
+    ending: StopReason | None = field(default=None, init=False)
+    _open: dict[str, str] = field(default_factory=dict, init=False)
+    """Job that the plane works on -> its run."""
+    _interrupts: int = field(default=0, init=False)
+    _cancelled: bool = field(default=False, init=False)
+    _answered_s: dict[str, float] = field(default_factory=dict, init=False)
+    _typical_s: dict[str, float] = field(default_factory=dict, init=False)
+    _spent: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the plane, which reads the journal at its first step."""
+        self.advisor = RunAdvisor(self.journal, self.place.scheduler, began_at=now_utc())
         self.plane = Plane(
-            journal, place.scheduler, self.advisor, diagnose=diagnose_run, decide=self.advisor.decide,
-            intervals=place.intervals,
+            self.journal, self.place.scheduler, self.advisor, diagnose=diagnose_run, decide=self.advisor.decide,
+            intervals=INTERVALS,
         )  # fmt: skip
-        self._open: dict[str, str] = {}
-        self._interrupts = 0
-        self._cancelled = False
-        self._first_event = journal.last_event()
-        self._answered_s: dict[str, float] = {}
-        self._typical_s: dict[str, float] = {}
-        self._spent = 0.0
+        self._first_event = self.journal.last_event()
 
     def interrupt(self) -> None:
         """Start no more runs; the second call ends running ones."""
@@ -266,8 +223,8 @@ class Runner:
             run = self.runs[run_key(job.key)]
             self.runs[run.key] = replace(run, jobs=(*run.jobs, job))
             self._open[job.key] = run.key
-        if LOCAL_SYSTEM in self.plane.rhythms:
-            self.plane.rhythms[LOCAL_SYSTEM].wake()
+        if here := self.plane.rhythms.get(LOCAL_SYSTEM):
+            here.wake()
         return True
 
     def _wait(self, timeout_s: float) -> None:

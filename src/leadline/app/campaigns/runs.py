@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.app.campaigns.places import CampaignLimits, CampaignPlace, find_campaign_place
+from leadline.app.campaigns.places import CampaignLimits, find_campaign_place
 from leadline.app.machines.targets import LOCAL
 from leadline.campaigns.budgets import budget_unit, format_amount
 from leadline.campaigns.folder import (
@@ -20,6 +20,7 @@ from leadline.campaigns.folder import (
     store_campaign,
 )
 from leadline.campaigns.journal import CampaignRun, CampaignTotals, FailureSummary, campaign_totals, failure_summaries
+from leadline.campaigns.place import RunPlace
 from leadline.campaigns.runner import CampaignReport, ProposeRuns, Runner, StopReason
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, PlannedRun
@@ -104,8 +105,8 @@ def run_campaign(
     store_campaign(folder, campaign, file)
     with runner_lock(folder, campaign.name), open_journal(folder) as journal, closing(place):
         runner = Runner(
-            campaign, journal=journal, folder=folder, place=place, history=store, propose=propose, max_runs=max_runs,
-            retry_failed=retry_failed, watch=watch,
+            campaign=campaign, journal=journal, folder=folder, place=place, history=store, propose=propose,
+            max_runs=max_runs, retry_failed=retry_failed, watch=watch,
         )  # fmt: skip
         with _interrupts(runner.interrupt, on_interrupt):
             return runner.run(planned)
@@ -234,9 +235,9 @@ def stop_campaign(folder: Path) -> str:
         if (runner := find_runner(folder)) is not None:
             journal.request_stop()
             return f"stopping campaign {name!r}: {runner} ends its runs now; leadline campaign run resumes it"
-        place = CampaignPlace(folder, machine_slots(), forget_other_hosts=True)
+        place = RunPlace(folder, machine_slots(), forget_other_hosts=True)
         with runner_lock(folder, name), closing(place):
-            ended = Runner(campaign, journal=journal, folder=folder, place=place).end_runs()
+            ended = Runner(campaign=campaign, journal=journal, folder=folder, place=place).end_runs()
     if not ended:
         return f"campaign {name!r} is not running"
     return f"campaign {name!r} had no runner; ended {ended} of its runs"

@@ -16,7 +16,7 @@ from leadline.core.errors import UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, JournalEvent
 from leadline.execution.clock import Clock, SystemClock, iso_utc
-from leadline.files.sqlite import SqliteFile
+from leadline.files.sqlite import SqliteFile, chunks, marks
 
 VERSION = 1
 """Version of the tables, stored in the file's ``user_version``."""
@@ -53,8 +53,6 @@ CREATE TABLE event (
 CREATE INDEX event_job ON event (job);
 """
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
-_AT_ONCE = 500
-"""Values in one query; SQLite allows some thousands."""
 
 EventDetails = Mapping[str, float | int | str | bool | None]
 
@@ -135,12 +133,7 @@ class PlaneJournal(SqliteFile):
 
     def jobs_by_key(self, keys: Iterable[str]) -> tuple[Job, ...]:
         """Return the existing jobs of these keys."""
-        key_list = list(keys)
-        jobs: list[Job] = []
-        for start in range(0, len(key_list), _AT_ONCE):
-            chunk = key_list[start : start + _AT_ONCE]
-            jobs += self._jobs(f"WHERE key IN ({', '.join('?' * len(chunk))})", chunk)
-        return tuple(jobs)
+        return tuple(job for chunk in chunks(keys) for job in self._jobs(f"WHERE key IN ({marks(chunk)})", chunk))
 
     def get(self, name: str) -> Job:
         """Return the job with that key, with a key that starts so, or with that id at a scheduler.
@@ -185,12 +178,11 @@ class PlaneJournal(SqliteFile):
 
     def latest_events(self, kind: EventKind, jobs: Iterable[str]) -> dict[str, JournalEvent]:
         """Return the newest event of one kind for each of these jobs that has one."""
-        keys, newest = list(jobs), {}
-        for start in range(0, len(keys), _AT_ONCE):
-            chunk = keys[start : start + _AT_ONCE]
+        newest = {}
+        for chunk in chunks(jobs):
             query = (
                 "SELECT max(number), at, kind, job, attempt, said FROM event "  # noqa: S608 - marks
-                f"WHERE job IN ({', '.join('?' * len(chunk))}) AND kind = ? GROUP BY job"
+                f"WHERE job IN ({marks(chunk)}) AND kind = ? GROUP BY job"
             )
             newest.update({event.job: event for event in map(_event, self.read(query, *chunk, kind))})
         return newest
@@ -225,7 +217,7 @@ class PlaneJournal(SqliteFile):
         if job is not None:
             conditions.append("job = ?")
         if kinds:
-            conditions.append(f"kind IN ({', '.join('?' * len(kinds))})")
+            conditions.append(f"kind IN ({marks([*kinds])})")
         query = (
             "SELECT number, at, kind, job, attempt, said FROM event WHERE "  # noqa: S608 - constants of this file
             + " AND ".join(conditions)
@@ -255,9 +247,8 @@ class PlaneJournal(SqliteFile):
 
     def _attempts(self, keys: list[str]) -> dict[str, tuple[Attempt, ...]]:
         attempts: dict[str, tuple[Attempt, ...]] = {}
-        for start in range(0, len(keys), _AT_ONCE):
-            chunk = keys[start : start + _AT_ONCE]
-            query = f"SELECT document FROM attempt WHERE job IN ({', '.join('?' * len(chunk))}) ORDER BY number, rowid"  # noqa: S608 - marks
+        for chunk in chunks(keys):
+            query = f"SELECT document FROM attempt WHERE job IN ({marks(chunk)}) ORDER BY number, rowid"  # noqa: S608 - marks
             for (document,) in self.read(query, *chunk):
                 attempt = from_json(document, Attempt, label=f"an attempt of {self.path}")
                 attempts[attempt.job] = (*attempts.get(attempt.job, ()), attempt)

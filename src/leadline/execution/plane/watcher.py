@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind
 from leadline.execution.clock import Clock, iso_utc
@@ -180,19 +179,6 @@ class Watcher:
         """Return for how long no queue has reported an attempt."""
         now_s = self.clock.monotonic_s()
         return now_s - self.missing_s.setdefault(attempt.key, now_s)
-
-
-def poll_if_due(watcher: Watcher) -> list[ObservedEnd]:
-    """Poll if it is time; store the first of repeated errors."""
-    if not watcher.rhythm.due:
-        return []
-    try:
-        return watcher.poll()
-    except SchedulerUnreachable as error:
-        if watcher.rhythm.failed(str(error)):
-            details: EventDetails = {"system": watcher.system, "why": str(error)}
-            watcher.book.write(events=[NewEvent(EventKind.FAULT, details=details)])
-        return []
 
 
 def progress_details(outcome: JobOutcome) -> EventDetails:

@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -35,6 +35,7 @@ class _Alive:
     child: "subprocess.Popen[bytes] | None"
 
 
+@dataclass(slots=True)
 class LocalJobQueue:
     """Runs jobs in parallel as ``slots`` allow. Files go to ``folder``/runs.
 
@@ -42,23 +43,13 @@ class LocalJobQueue:
     makes of its last interim outcome.
     """
 
-    def __init__(
-        self,
-        journal: LocalSubmissions,
-        folder: Path,
-        slots: Slots,
-        *,
-        launch_options: Callable[[QueueEntry], LaunchOptions],
-        vanished: Callable[[QueueEntry, JobOutcome | None], JobOutcome],
-        forget_other_hosts: bool = False,
-    ) -> None:
-        self.journal = journal
-        self.folder = folder
-        self.slots = slots
-        self.launch_options = launch_options
-        self.vanished = vanished
-        self.forget_other_hosts = forget_other_hosts
-        self._alive: dict[str, _Alive] = {}
+    journal: LocalSubmissions
+    folder: Path
+    slots: Slots
+    launch_options: Callable[[QueueEntry], LaunchOptions]
+    vanished: Callable[[QueueEntry, JobOutcome | None], JobOutcome]
+    forget_other_hosts: bool = False
+    _alive: dict[str, _Alive] = field(default_factory=dict)
 
     def resume(self) -> None:
         """Continue the work of an earlier process, as the journal describes it.

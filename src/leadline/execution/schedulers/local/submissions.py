@@ -5,9 +5,8 @@ import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
@@ -15,7 +14,7 @@ from leadline.core.jobs import JobSpec, JobState
 from leadline.execution.clock import now_utc
 from leadline.execution.schedulers.port import RequestRefused, Submission
 from leadline.execution.wrapper.outcome import JobOutcome
-from leadline.files.sqlite import SqliteFile
+from leadline.files.sqlite import SqliteFile, chunks, marks
 
 VERSION = 1
 """Version of the tables, stored in the file's ``user_version``."""
@@ -55,10 +54,6 @@ CREATE INDEX element_of ON element (submission);
 CREATE INDEX job_in ON job (state, position);
 """
 _COLUMNS = "key, spec, note, state, attempt, host, pid, place, started_at, outcome"
-_AT_ONCE = 500
-"""Values in one query."""
-
-T = TypeVar("T")
 
 
 class JobWithdrawn(LeadlineError):
@@ -219,24 +214,24 @@ class LocalSubmissions(SqliteFile):
         """Return key -> id of the known submissions."""
         return {
             key: str(number)
-            for chunk in _chunks(keys)
-            for key, number in self.read(f"SELECT key, id FROM submission WHERE key IN ({_marks(chunk)})", *chunk)  # noqa: S608 - question marks
+            for chunk in chunks(keys)
+            for key, number in self.read(f"SELECT key, id FROM submission WHERE key IN ({marks(chunk)})", *chunk)  # noqa: S608 - question marks
         }
 
     def at(self, ids: Collection[str]) -> dict[str, QueueEntry]:
         """Return id -> job; an array's id means all its elements."""
         entries: dict[str, QueueEntry] = {}
-        for chunk in _chunks(ids):
-            marks = _marks(chunk)
-            where = f"key IN (SELECT key FROM element WHERE id IN ({marks}) OR submission IN ({marks}))"  # noqa: S608 - question marks
+        for chunk in chunks(ids):
+            listed = marks(chunk)
+            where = f"key IN (SELECT key FROM element WHERE id IN ({listed}) OR submission IN ({listed}))"  # noqa: S608 - question marks
             array_ids = [int(text) if text.isdigit() else -1 for text in chunk]
             entries.update({entry.note: entry for entry in self._where(where, *chunk, *array_ids)})
         return entries
 
     def keyed(self, keys: Collection[str]) -> Iterator[QueueEntry]:
         """Yield the jobs with these keys."""
-        for chunk in _chunks(keys):
-            yield from self._where(f"key IN ({_marks(chunk)})", *chunk)
+        for chunk in chunks(keys):
+            yield from self._where(f"key IN ({marks(chunk)})", *chunk)
 
     def states(self, scheduler_id: str) -> dict[JobState, int]:
         """Return the number of jobs in each state under an id; empty if the id is unknown."""
@@ -317,8 +312,8 @@ class LocalSubmissions(SqliteFile):
         )  # fmt: skip
 
     def _refuse_known(self, connection: sqlite3.Connection, keys: Sequence[str]) -> None:
-        for chunk in _chunks(keys):
-            query = f"SELECT key FROM element WHERE key IN ({_marks(chunk)})"  # noqa: S608 - question marks
+        for chunk in chunks(keys):
+            query = f"SELECT key FROM element WHERE key IN ({marks(chunk)})"  # noqa: S608 - question marks
             if (row := connection.execute(query, chunk).fetchone()) is not None:
                 raise RequestRefused(
                     f"job {row[0]} was already submitted under another key: use a new key for every attempt"
@@ -333,13 +328,3 @@ def submission_number(scheduler_id: str) -> int:
 def element_index(scheduler_id: str) -> str | None:
     """Return the index of an array element; None for other jobs."""
     return scheduler_id.partition("_")[2] or None
-
-
-def _chunks(values: Collection[T]) -> Iterator[list[T]]:
-    remaining = iter(values)
-    while chunk := list(islice(remaining, _AT_ONCE)):
-        yield chunk
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ",".join("?" * len(values))
