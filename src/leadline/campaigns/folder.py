@@ -128,6 +128,7 @@ def _take_over(folder: Path, journal: CampaignJournal) -> None:
             journal.repeat(CampaignRun(planned, spec, (job,)))
         elif is_stored:
             journal.mark_stored(attempt.key)
+    journal.write()
     file.rename(file.with_suffix(".earlier"))
 
 

@@ -14,7 +14,7 @@ from leadline.campaigns.budgets import compute_cost
 from leadline.core.campaigns import Budget, BudgetUnit, Campaign, PlannedRun
 from leadline.core.documents import from_json, to_json
 from leadline.core.jobs import JobSpec, JobState
-from leadline.core.plane import EventKind, Job
+from leadline.core.plane import Attempt, EventKind, Job
 from leadline.core.runs import Run
 from leadline.execution.launch import measured_run
 from leadline.execution.plane.journal import TABLES, NewEvent, PlaneJournal
@@ -127,6 +127,21 @@ class CampaignJournal(PlaneJournal):
     tables: ClassVar[str] = TABLES + _MORE
     application_id: ClassVar[int] = 0x4C43_4D50
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        # Written with the next change of a job: every write waits for the disk, which short runs would feel.
+        self._waiting: list[tuple[str, list[tuple[str, ...]]]] = []
+
+    def write(
+        self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()
+    ) -> None:
+        """Write changes of jobs, and all that waits for a write."""
+        with self.transaction() as connection:
+            self._write(connection, jobs, attempts, events)
+            for statement, rows in self._waiting:
+                connection.executemany(statement, rows)
+        self._waiting.clear()
+
     def plan(self, runs: Iterable[tuple[PlannedRun, JobSpec]]) -> None:
         """Append runs; a known one gets the new job."""
         with self.transaction() as connection:
@@ -146,17 +161,13 @@ class CampaignJournal(PlaneJournal):
             connection.execute("UPDATE planned SET discarded = ? WHERE key = ?", (len(run.jobs), run.key))
 
     def add_outcomes(self, outcomes: Mapping[tuple[str, str], JobOutcome]) -> None:
-        """Store outcomes by (job, attempt)."""
-        with self.transaction() as connection:
-            connection.executemany(
-                "INSERT OR REPLACE INTO outcome (job, attempt, document) VALUES (?, ?, ?)",
-                [(*keys, to_json(outcome, indent=0)) for keys, outcome in outcomes.items()],
-            )
+        """Store outcomes by (job, attempt), with the next write."""
+        statement = "INSERT OR REPLACE INTO outcome (job, attempt, document) VALUES (?, ?, ?)"
+        self._waiting.append((statement, [(*keys, to_json(outcome, indent=0)) for keys, outcome in outcomes.items()]))
 
     def mark_stored(self, attempt: str) -> None:
-        """Note that the history has the outcome of an attempt."""
-        with self.transaction() as connection:
-            connection.execute("UPDATE outcome SET stored = 1 WHERE attempt = ?", (attempt,))
+        """Note with the next write that the history has the outcome of an attempt."""
+        self._waiting.append(("UPDATE outcome SET stored = 1 WHERE attempt = ?", [(attempt,)]))
 
     def request_stop(self) -> None:
         """Ask the process that runs the campaign to stop it, by an event of no job."""

@@ -152,6 +152,7 @@ class Runner:
                 break
             self.watch(self._totals(), None)
             self._wait(min(wait_s, TICK_S))
+        self.journal.write()
         failed = failure_summaries([*self.runs.values()], self.folder)
         return CampaignReport(self.ending or self._final_reason(), self._totals(), failed, len(self.ended))
 

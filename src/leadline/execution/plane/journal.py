@@ -103,18 +103,23 @@ class PlaneJournal(SqliteFile):
         Of a job, only state, reason, plan and ``recorded`` are written. ``cancelled`` belongs to the user.
         """
         with self.transaction() as connection:
-            for job in jobs:
-                connection.execute(
-                    "UPDATE job SET state = ?, reason = ?, plan = ?, recorded = ? WHERE key = ?",
-                    (job.state.value, job.reason, _plan(job), int(job.recorded), job.key),
-                )
-            for attempt in attempts:
-                connection.execute(
-                    "INSERT INTO attempt (key, job, number, document) VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT (key) DO UPDATE SET document = excluded.document",
-                    (attempt.key, attempt.job, attempt.number, to_json(attempt, indent=0)),
-                )
-            self._insert_events(connection, events)
+            self._write(connection, jobs, attempts, events)
+
+    def _write(
+        self, connection: Connection, jobs: Iterable[Job], attempts: Iterable[Attempt], events: Iterable[NewEvent]
+    ) -> None:
+        for job in jobs:
+            connection.execute(
+                "UPDATE job SET state = ?, reason = ?, plan = ?, recorded = ? WHERE key = ?",
+                (job.state.value, job.reason, _plan(job), int(job.recorded), job.key),
+            )
+        for attempt in attempts:
+            connection.execute(
+                "INSERT INTO attempt (key, job, number, document) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET document = excluded.document",
+                (attempt.key, attempt.job, attempt.number, to_json(attempt, indent=0)),
+            )
+        self._insert_events(connection, events)
 
     def cancel(self, keys: Collection[str]) -> None:
         """Store that the user cancels jobs; the process that runs the plane carries it out."""

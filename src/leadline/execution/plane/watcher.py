@@ -72,17 +72,19 @@ class Watcher:
                 changed.append((attempt, updated))
         poll: EventDetails = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
                 "took_s": round(took_s, 3)}  # fmt: skip
-        self.book.write(
-            attempts=[updated for _, updated in changed],
-            events=[
-                NewEvent(EventKind.POLL, details=poll),
-                *(
-                    attempt_event(EventKind.STATE, updated, _state_details(updated))
-                    for before, updated in changed
-                    if before.state is not updated.state
-                ),
-            ],
-        )
+        # Ends have events of their own, and every write waits for the disk.
+        if changed or not gone:
+            self.book.write(
+                attempts=[updated for _, updated in changed],
+                events=[
+                    NewEvent(EventKind.POLL, details=poll),
+                    *(
+                        attempt_event(EventKind.STATE, updated, _state_details(updated))
+                        for before, updated in changed
+                        if before.state is not updated.state
+                    ),
+                ],
+            )
         ends = self._ends(gone) if gone else []
         # The end of an outage is an event of its own, for the display.
         if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
