@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.dnn.tables import read_table
+from benchmarks.plane.simulated.cluster import EasyQueue, NodeRequest, SimulatedCluster, SimulatedNode
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
-from leadline.execution.schedulers.simulated.cluster import EasyQueue, NodeRequest, SimulatedCluster, SimulatedNode
 
 
 def metacentrum_jobs(folder: Path, *, truncated: bool = True) -> tuple[AccountedJob, ...]:

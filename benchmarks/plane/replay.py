@@ -15,16 +15,10 @@ from benchmarks.plane.request_rules import (
     PartialRequests,
     UserRequests,
 )
+from benchmarks.plane.simulated.replay import ReplayedAttempt, ReplayScores, RequestPolicy, replay, score_replay
 from benchmarks.results import BenchmarkRow, at_most
 from leadline.core.queues import AccountedJob
 from leadline.core.units import DAY_S, HOUR_S
-from leadline.execution.schedulers.simulated.replay import (
-    ReplayedAttempt,
-    ReplayScores,
-    RequestPolicy,
-    replay,
-    score_replay,
-)
 
 WINDOWS = 5
 """Parts of equal size of the trace. All are replayed in order. The first is not scored: it starts on an empty cluster

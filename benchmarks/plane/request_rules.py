@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from benchmarks.plane.runtimes import RuntimeForest
+from benchmarks.plane.simulated.replay import LimitRequest, RequestPolicy
 from leadline.core.queues import AccountedJob
 from leadline.core.recommendation import Constraints
 from leadline.core.units import HOUR_S, MINUTE_S
-from leadline.execution.schedulers.simulated.replay import LimitRequest, RequestPolicy
 from leadline.recommendation.requests import RERUN_GROWTH, KillLoss, limit_from_distribution
 
 STEPS_S = (*(n * MINUTE_S for n in (1, 5, 15, 30)), *(n * HOUR_S for n in (1, 2, 5, 10, 20, 50, 100)))

@@ -3,9 +3,11 @@
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from leadline.app.campaigns.runs import (
     run_campaign,
     stop_campaign,
 )
+from leadline.campaigns.configurations import build_job
 from leadline.campaigns.runner import StopReason, execution_order
 from leadline.core.campaigns import (
     Budget,
@@ -30,11 +33,13 @@ from leadline.core.campaigns import (
     ParameterKind,
     PlannedRun,
 )
+from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.runs import Scale
+from leadline.core.runs import Measurement, Scale
 from leadline.execution.schedulers.local.queue import MARK_VARIABLE
+from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.history.sqlite import SqliteHistory
 
 APPENDS = "import sys, time; time.sleep(float(sys.argv[2])); open('ran', 'a').write(sys.argv[1] + '\\n')"
@@ -238,6 +243,65 @@ def test_another_command_under_the_same_name_is_refused(tmp_path, file):
         run_campaign(a_campaign(tmp_path, "print()"), file, planned(1))
 
 
+def test_a_runner_that_died_before_it_stored_an_outcome_runs_nothing_twice(tmp_path, file):
+    run_campaign(a_campaign(tmp_path), file, planned(2))
+    with sqlite3.connect(tmp_path / "data" / "campaigns" / "test" / "plane.sqlite") as journal:
+        journal.execute("UPDATE job SET recorded = 0")
+        journal.execute("UPDATE attempt SET document = json_set(document, '$.recorded', json('false'))")
+        journal.execute("DELETE FROM outcome")
+    (tmp_path / "data" / "history.sqlite").unlink()
+    assert run_campaign(a_campaign(tmp_path), file, planned(2)).tally.completed == 2
+    assert (tmp_path / "ran").read_text() == "0\n1\n"
+    assert [run.state for run in history(tmp_path)] == [JobState.COMPLETED] * 2
+
+
+EARLIER = """
+CREATE TABLE job (key TEXT PRIMARY KEY, position INTEGER, spec TEXT, note TEXT, state TEXT, attempt INTEGER,
+    losses INTEGER, host TEXT, pid INTEGER, pid_started REAL, place TEXT, started_at TEXT, outcome TEXT, lost_s REAL,
+    recorded INTEGER);
+CREATE TABLE batch (key TEXT PRIMARY KEY, scheduler_id TEXT, made_at TEXT);
+CREATE TABLE wish (name TEXT PRIMARY KEY, at TEXT);
+PRAGMA application_id = 0x4C515545;
+PRAGMA user_version = 1;
+"""
+
+
+def earlier_journal(folder, runs, campaign, states):
+    """Write the journal of a version that ran campaigns without the plane."""
+    folder.mkdir(parents=True)
+    (folder / "campaign.json").write_text(to_json(campaign))
+    with sqlite3.connect(folder / "journal.sqlite") as journal:
+        journal.executescript(EARLIER)
+        for position, (run, state) in enumerate(zip(runs, states, strict=True)):
+            seconds = {"elapsed_s": Measurement(3.5, "s", "wrapper")}
+            outcome = JobOutcome(state, "2026-01-01T00:00:00Z", "here", ("true",), exit_code=0, measured=seconds)
+            text = to_json(outcome, indent=0) if state.final else None
+            row = (run.id, position, to_json(build_job(campaign, run)), to_json(run), state.value, 1, 0, "gone",
+                   None, None, None, None, text, 2.0 * position, 0)  # fmt: skip
+            journal.execute("INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+
+def test_a_folder_of_an_earlier_version_keeps_its_finished_runs(tmp_path, file):
+    campaign, runs = a_campaign(tmp_path), planned(3)
+    states = (JobState.COMPLETED, JobState.FAILED, JobState.PENDING)
+    earlier_journal(tmp_path / "old", runs, campaign, states)
+    status = campaign_status(tmp_path / "old")
+    assert [run.state for run in status.runs] == list(states)
+    assert status.tally.spent == pytest.approx(3.5 + (3.5 + 2.0) + 4.0)
+    report = run_campaign(campaign, file, runs, folder=tmp_path / "old")
+    assert (report.tally.completed, report.tally.failed, report.ended_here) == (2, 1, 1)
+    assert (tmp_path / "ran").read_text() == "2\n"
+    assert {run.id for run in history(tmp_path)} == {run.id for run in runs}
+    assert run_campaign(campaign, file, runs, folder=tmp_path / "old").ended_here == 0
+
+
+def test_a_run_that_an_earlier_version_still_has_is_not_started_again(tmp_path, file):
+    earlier_journal(tmp_path / "old", planned(1), a_campaign(tmp_path), [JobState.RUNNING])
+    with pytest.raises(LeadlineError, match="was started by an earlier version of Leadline and may still run"):
+        run_campaign(a_campaign(tmp_path), file, planned(1), folder=tmp_path / "old")
+    assert not (tmp_path / "ran").exists()
+
+
 # --- with a runner in a process of its own, which is killed
 
 
@@ -273,6 +337,13 @@ def _marked(tmp_path):
     return found
 
 
+def _is_wrapper(process):
+    try:
+        return "leadline.execution.wrapper" in process.cmdline()[:5]
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _until(condition, seconds=30):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -286,12 +357,13 @@ def test_random_kills_of_runner_and_wrappers_neither_lose_nor_repeat_runs(tmp_pa
         process, before = driven(20, 0.15), _count(tmp_path)
         _until(lambda p=process, before=before: _count(tmp_path) > before or p.poll() is not None)
         time.sleep(chance.uniform(0.0, 0.5))
-        wrappers = [one for one in _marked(tmp_path) if "leadline.execution.wrapper" in one.cmdline()[:5]]
+        wrappers = [process for process in _marked(tmp_path) if _is_wrapper(process)]
         victims = [[], wrappers, wrappers[:1]][killed % 3]
         if process.poll() is None:
             killed += 1
-        for one in victims:
-            one.kill()
+        for victim in victims:
+            with suppress(psutil.NoSuchProcess):
+                victim.kill()
         process.kill()
         process.wait()
         assert process.returncode == -signal.SIGKILL, "the campaign is too short for the test"
@@ -347,6 +419,20 @@ def test_stop_ends_runs_that_outlived_their_runner(tmp_path, driven):
     process.wait()
     assert "ended 1 of its runs" in stop_campaign(find_campaign_folder("test", None))
     assert _marked(tmp_path) == []
+
+
+def test_a_run_of_another_machine_is_only_ended_by_a_stop(tmp_path, driven, file):
+    process = driven(1, 20.0)
+    _until(lambda: len(_marked(tmp_path)) > 1)
+    process.kill()
+    process.wait()
+    folder = find_campaign_folder("test", None)
+    with sqlite3.connect(folder / "jobs.sqlite") as queue:
+        queue.execute("UPDATE job SET host = 'elsewhere'")
+    with pytest.raises(LeadlineError, match="was started on elsewhere, and its state is only known there"):
+        run_campaign(a_campaign(tmp_path), file, planned(1, pause=20.0))
+    assert "ended 1 of its runs" in stop_campaign(folder)
+    assert [run.state for run in campaign_status(folder).runs] == [JobState.PENDING]
 
 
 def test_the_first_interrupt_lets_runs_end_and_the_second_ends_them(tmp_path, driven):

@@ -11,12 +11,14 @@ import pytest
 
 from leadline.app.campaigns import places
 from leadline.app.campaigns.runs import campaign_status, find_campaign_folder, run_campaign, stop_campaign
+from leadline.campaigns import runner
+from leadline.campaigns.journal import CampaignJournal
+from leadline.campaigns.place import INTERVALS
 from leadline.core.campaigns import Budget, BudgetUnit, Campaign, Configuration, Parameter, ParameterKind, PlannedRun
-from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.runs import Scale
-from leadline.execution.schedulers.slurm.array_queue import ArrayPollIntervals
 from leadline.history.sqlite import SqliteHistory
 
 APPENDS = "import sys, time; time.sleep(float(sys.argv[2])); open('ran', 'a').write(sys.argv[1] + ' ')"
@@ -35,21 +37,25 @@ def a_campaign(folder, **changes):
     return replace(Campaign("test", command, parameters, workdir=str(folder), walltime_s=60.0), **changes)
 
 
-def planned(count, pause, forecast_s=None):
-    asked = ResourceSpec(cores_per_task=1, memory_bytes_per_node=200 << 20)
+def planned(count, pause, forecast_s=None, *, cores=1, first=0):
+    asked = ResourceSpec(cores_per_task=cores, memory_bytes_per_node=200 << 20)
     return tuple(
         PlannedRun("test", Configuration({"number": number, "pause": pause}, asked), Scale.SCALED_DOWN,
                    forecast_s=forecast_s and Interval(forecast_s, forecast_s, forecast_s))
-        for number in range(count)
+        for number in range(first, first + count)
     )  # fmt: skip
 
 
 def go(folder, pause, **changes):
-    places.ArrayPollIntervals = lambda: ArrayPollIntervals(first=0.3, last=1.0, silence=3.0)
-    (folder / "test.toml").touch()
     runs = planned(6, pause, 2.0 if changes else None)
-    campaign = a_campaign(folder, **changes)
-    return run_campaign(campaign, folder / "test.toml", runs, on="slurm:short", folder=folder / "campaign")
+    return execute(a_campaign(folder, **changes), folder, runs)
+
+
+def execute(campaign, folder, runs, **options):
+    runner.INTERVALS = replace(INTERVALS, first=0.3, last=1.0, grace=3.0)
+    (folder / "test.toml").touch()
+    options = {"on": "slurm:short", **options}
+    return run_campaign(campaign, folder / "test.toml", runs, folder=folder / "campaign", **options)
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +79,16 @@ def runs(tmp_path):
     return list((tmp_path / "campaign" / "runs").glob("*.log"))
 
 
+def arrays(tmp_path):
+    """Return the attempts of each array, in the order of submission."""
+    by_key = {}
+    with CampaignJournal(tmp_path / "campaign" / "plane.sqlite") as journal:
+        for job in reversed(journal.newest_jobs()):
+            for attempt in job.attempts:
+                by_key.setdefault(attempt.batch, []).append(attempt)
+    return by_key
+
+
 def test_a_killed_campaign_resumes_with_every_run_once(tmp_path):
     with driven(tmp_path, 1.0) as process:
         until(lambda: len(runs(tmp_path)) >= 2)
@@ -92,8 +108,9 @@ def test_a_campaign_is_stopped_with_a_runner_and_without_one(tmp_path):
         assert f"process {process.pid} on" in stop_campaign(tmp_path / "campaign")
         assert process.wait(30) == 0
     assert {run.state for run in campaign_status(tmp_path / "campaign").runs} == {JobState.PENDING}
+    before = len(runs(tmp_path))
     with driven(tmp_path, 60.0) as process:
-        until(lambda: any("-2" in one.name for one in runs(tmp_path)))
+        until(lambda: len(runs(tmp_path)) > before)
         process.kill()
     assert "ended 6 of its runs" in stop_campaign(tmp_path / "campaign")
     listed = subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=True)
@@ -105,8 +122,52 @@ def test_submissions_stay_within_the_budget(tmp_path):
     first = campaign_status(tmp_path / "campaign").runs[0]
     assert JobState.COMPLETED is first.state
     assert report.tally.spent < 4.5
-    arrays = list((tmp_path / "campaign" / "arrays").glob("*.sh"))
-    assert "#SBATCH --array=0-1\n" in min(arrays, key=lambda one: one.stat().st_mtime_ns).read_text()
+    first_array = next(iter(arrays(tmp_path).values()))
+    assert [attempt.key[-2:] for attempt in first_array] == ["-0", "-1"]
+
+
+def test_each_request_is_one_array_with_its_own_commands_and_threads(tmp_path):
+    code = (
+        "import os, sys; open(f'threads{sys.argv[1]}', 'w').write(os.environ['OMP_NUM_THREADS'] + os.environ['KIND'])"
+    )
+    command = (sys.executable, "-c", code, "{number}", "{pause}")
+    campaign = a_campaign(tmp_path, command=command, environment={"KIND": "k{number}"})
+    report = execute(campaign, tmp_path, (*planned(2, 0.0), *planned(2, 0.0, cores=2, first=2)))
+    assert report.tally.completed == 4
+    assert [(tmp_path / f"threads{number}").read_text() for number in range(4)] == ["1k0", "1k1", "2k2", "2k3"]
+    assert [len(elements) for elements in arrays(tmp_path).values()] == [2, 2]
+    kept = [*SqliteHistory(tmp_path / "data" / "history.sqlite").runs()]
+    assert all(run.measured["elapsed_s"].value > 0 for run in kept)
+
+
+def test_failures_and_limits_give_the_matching_state(tmp_path):
+    code = (
+        "import os, sys, time; n = sys.argv[1]\n"
+        "if n == '0': sys.exit('no data')\n"
+        "if n == '1': time.sleep(60)\n"
+        "if n == '2': os.kill(os.getppid(), 9)\n"
+        "if n == '3': block = bytearray(b'x') * (300 << 20); time.sleep(60)"
+    )
+    campaign = a_campaign(tmp_path, command=(sys.executable, "-c", code, "{number}", "{pause}"), walltime_s=5.0)
+    report = execute(campaign, tmp_path, planned(5, 0.0))
+    runs = campaign_status(tmp_path / "campaign").runs
+    expected = [JobState.FAILED, JobState.TIMEOUT, JobState.FAILED, JobState.OUT_OF_MEMORY, JobState.COMPLETED]
+    assert [run.state for run in runs] == expected
+    assert any('exit code 1, having written "no data"' in str(cause) for cause in report.causes)
+
+
+def test_the_number_of_running_elements_is_limited(tmp_path):
+    code = "import sys, time; open('log', 'a').write('(' ); time.sleep(0.3); open('log', 'a').write(')')"
+    campaign = a_campaign(tmp_path, command=(sys.executable, "-c", code, "{number}", "{pause}"))
+    execute(campaign, tmp_path, planned(3, 0.0), limits=places.CampaignLimits(slots=1))
+    assert (tmp_path / "log").read_text() == "()()()"
+
+
+def test_a_refusal_of_slurm_is_reported_and_can_be_retried(tmp_path):
+    with pytest.raises(LeadlineError, match=r"slurm:nowhere refused it: .*[Ii]nvalid partition"):
+        execute(a_campaign(tmp_path), tmp_path, planned(2, 0.0), on="slurm:nowhere")
+    assert {run.state for run in campaign_status(tmp_path / "campaign").runs} == {JobState.PENDING}
+    assert execute(a_campaign(tmp_path), tmp_path, planned(2, 0.0)).tally.completed == 2
 
 
 def test_an_impossible_place_is_refused_before_any_write(tmp_path, monkeypatch):

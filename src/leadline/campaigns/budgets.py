@@ -68,10 +68,7 @@ def require_prices(campaign: Campaign, budget: Budget) -> None:
 
 
 def _priced(campaign: Campaign) -> tuple[tuple[str, float | None, bool], ...]:
-    return (
-        ("core_hour", campaign.core_hour, True),
-        ("gpu_hour", campaign.gpu_hour, any(campaign.gpus)),
-    )
+    return (("core_hour", campaign.core_hour, True), ("gpu_hour", campaign.gpu_hour, any(campaign.gpus)))
 
 
 def compute_cost(campaign: Campaign, resources: ResourceSpec, elapsed_s: float) -> float:

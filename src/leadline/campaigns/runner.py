@@ -1,37 +1,48 @@
-"""The campaign runner: starts affordable runs, records ended ones, and requests further runs."""
+"""The campaign runner: starts affordable runs as jobs of a plane, records ended ones, and requests further runs."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
 from leadline.campaigns.budgets import compute_cost
 from leadline.campaigns.configurations import build_job
 from leadline.campaigns.journal import (
+    LOCAL_SYSTEM,
     RETRIED_STATES,
+    CampaignJournal,
+    CampaignRun,
     CampaignTotals,
     FailureSummary,
     budget_spent,
     campaign_totals,
     expected_run_s,
     failure_summaries,
-    format_note,
+    last_attempt,
     mean_completed_s,
-    run_from_entry,
-    total_elapsed_s,
+    run_key,
 )
+from leadline.campaigns.place import INTERVALS, RunPlace
+from leadline.campaigns.run_plane import RunAdvisor, diagnose_run
 from leadline.core.campaigns import Campaign, Design, PlannedRun
-from leadline.core.jobs import JobSpec, JobState
+from leadline.core.errors import LeadlineError, SchedulerUnreachable
+from leadline.core.jobs import JobState
+from leadline.core.plane import Job
 from leadline.core.runs import Run
-from leadline.execution.schedulers.job_queue import JobQueue, QueueEntry, QueueJournal
+from leadline.execution.clock import now_utc
+from leadline.execution.plane.engine import Plane
 from leadline.history.sqlite import SqliteHistory
 
 MIN_HOPELESS_RUNS = 3
 """Number of initial runs that must fail in the same way to end the call."""
-STOP_FLAG = "stop"
-"""Journal flag by which another process stops this one."""
 TICK_S = 0.5
+MAX_ARRAY_SIZE = 1000
+"""Elements of one array. Slurm's default limit (MaxArraySize) is 1001."""
+UNREACHABLE_S = 1800.0
+"""Time without an answer of a scheduler after which the call ends."""
 
 ProposeRuns = Callable[[Campaign, tuple[Run, ...], float], tuple[PlannedRun, ...]]
 """Callback that chooses the next runs from the campaign, its ended runs, and the consumption."""
@@ -70,197 +81,269 @@ def execution_order(campaign: Campaign, runs: Sequence[PlannedRun]) -> list[Plan
     return ordered
 
 
+@dataclass(kw_only=True)
 class Runner:
     """One call that runs a campaign; ``interrupt`` may be called from a signal handler.
 
-    Args:
-        campaign: the campaign.
-        journal: its journal.
-        folder: its folder.
+    Attributes:
         history: store of the runs, if any.
         propose: chooses further runs of an adaptive design.
-        place: sets the target of a job.
         max_runs: ends the call after so many runs.
-        retry_failed: repeats failed runs.
         watch: called with the totals, and with a run that has just ended.
+        runs: all runs in the order of execution.
+        ended: the runs that ended in this call.
     """
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        *,
-        journal: QueueJournal,
-        folder: Path,
-        history: SqliteHistory | None,
-        propose: ProposeRuns | None = None,
-        place: Callable[[JobSpec], JobSpec] = lambda spec: spec,
-        max_runs: int | None = None,
-        retry_failed: bool = False,
-        watch: Callable[[CampaignTotals, QueueEntry | None], None] = lambda *_: None,
-    ) -> None:
-        self.campaign = campaign
-        self.journal = journal
-        self.folder = folder
-        self.history = history
-        self.propose = propose
-        self.place = place
-        self.max_runs = max_runs
-        self.retry_failed = retry_failed
-        self.watch = watch
-        self.entries: dict[str, QueueEntry] = {}
-        self.ended: list[QueueEntry] = []
-        self.ending: StopReason | None = None
-        self._interrupts = 0
-        self._queue_ended = False
-        self._typical_s: dict[str, float] = {}
-        self._spent = 0.0
-        self._chosen: dict[str, QueueEntry] = {}
+    campaign: Campaign
+    journal: CampaignJournal
+    folder: Path
+    place: RunPlace
+    history: SqliteHistory | None = None
+    propose: ProposeRuns | None = None
+    max_runs: int | None = None
+    retry_failed: bool = False
+    watch: Callable[[CampaignTotals, CampaignRun | None], None] = lambda *_: None
+    runs: dict[str, CampaignRun] = field(default_factory=dict, init=False)
+    ended: list[CampaignRun] = field(default_factory=list, init=False)
+    ending: StopReason | None = field(default=None, init=False)
+    _open: dict[str, str] = field(default_factory=dict, init=False)
+    """Job that the plane works on -> its run."""
+    _interrupts: int = field(default=0, init=False)
+    _cancelled: bool = field(default=False, init=False)
+    _answered_s: dict[str, float] = field(default_factory=dict, init=False)
+    _typical_s: dict[str, float] = field(default_factory=dict, init=False)
+    _spent: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the plane, which reads the journal at its first step."""
+        self.advisor = RunAdvisor(self.journal, self.place.scheduler, began_at=now_utc())
+        self.plane = Plane(
+            self.journal, self.place.scheduler, self.advisor, diagnose=diagnose_run, decide=self.advisor.decide,
+            intervals=INTERVALS,
+        )  # fmt: skip
+        self._first_event = self.journal.last_event()
 
     def interrupt(self) -> None:
         """Start no more runs; the second call ends running ones."""
         self._interrupts += 1
 
-    def limit_s(self, entry: QueueEntry) -> float | None:
-        """Return the seconds that the budget leaves for a run; ``None`` without a budget."""
-        if self.campaign.budget is None:
-            return None
-        return max(self._remaining_budget(entry), 0.0) / compute_cost(self.campaign, entry.spec.resources, 1.0)
+    def run(self, planned: Sequence[PlannedRun]) -> CampaignReport:
+        """Run the planned and unfinished runs in ``execution_order`` until none is left or the call ends early.
 
-    def run(self, planned: Sequence[PlannedRun], queue: JobQueue) -> CampaignReport:
-        """Run the planned and unfinished runs in ``execution_order`` until none is left or the call ends early."""
-        self.journal.clear_flag(STOP_FLAG)
-        queue.resume()
-        self._requeue()
+        Raises:
+            LeadlineError: a scheduler refuses a run.
+            SchedulerUnreachable: a scheduler does not answer; submitted runs continue.
+        """
+        self._load()
+        self._repeat_runs()
         self._plan(execution_order(self.campaign, planned))
-        self._record_missed()
+        self._refresh()
+        for run in [*self.runs.values()]:
+            self._store(run)
         self.watch(self._totals(), None)
         while True:
-            self._check_stop(queue)
-            self._refresh()
-            if self.ending is None:
-                queue.start(self._startable())
-                self.entries.update(queue.running)
-                self._chosen.clear()
-            if not queue.running and not self._continue():
+            wait_s = self.plane.step()
+            self._update()
+            self._check_reachable()
+            self._check_stop()
+            if self._start_runs():
+                continue
+            if not self._open and not self._continue():
                 break
-            for entry in queue.wait(TICK_S if queue.running else 0.0):
-                self._update(entry)
             self.watch(self._totals(), None)
-        failed = failure_summaries([*self.entries.values()], self.folder)
+            self._wait(min(wait_s, TICK_S))
+        self.journal.write()
+        failed = failure_summaries([*self.runs.values()], self.folder)
         return CampaignReport(self.ending or self._final_reason(), self._totals(), failed, len(self.ended))
+
+    def end_runs(self) -> int:
+        """End the runs that outlived their runner, so that they wait again; return their number."""
+        self._load()
+        running = len(self._open)
+        self._interrupts = 2
+        self.run(())
+        return running
+
+    def _load(self) -> None:
+        self.runs = {run.key: run for run in self.journal.runs()}
+        self._open = {run.job.key: key for key, run in self.runs.items() if run.job and run.open}
 
     def _plan(self, planned: Sequence[PlannedRun]) -> int:
         """Add runs to the journal and return the number of new ones."""
-        before = len(self.entries)
-        self.journal.add(
-            [
-                (planned_run.id, self.place(build_job(self.campaign, planned_run)), format_note(planned_run))
-                for planned_run in planned
-            ]
-        )
-        self.entries = {entry.key: entry for entry in self.journal.entries()}
-        return len(self.entries) - before
+        changed = [
+            (run, self.place.place(build_job(self.campaign, run)))
+            for run in planned
+            if run.id not in self.runs or self.runs[run.id].state is JobState.PENDING
+        ]
+        new = [run.id for run, _ in changed if run.id not in self.runs]
+        self.journal.plan(changed)
+        for run, spec in changed:
+            known = self.runs.get(run.id)
+            self.runs[run.id] = CampaignRun(run, spec) if known is None else replace(known, planned=run, spec=spec)
+        return len(new)
 
-    def _requeue(self) -> None:
-        """Requeue runs that were ended from outside, and failed ones on request."""
-        for entry in self.journal.entries():
-            failed = entry.state.final and entry.state is not JobState.COMPLETED
-            if entry.state in RETRIED_STATES or (self.retry_failed and failed):
-                self.journal.requeue(entry.key, lost_s=total_elapsed_s(entry) - entry.lost_s)
+    def _repeat_runs(self) -> None:
+        """Let runs that were ended from outside wait again, and failed ones on request."""
+        for key, run in [*self.runs.items()]:
+            failed = run.state.final and run.state is not JobState.COMPLETED
+            if run.state in RETRIED_STATES or (self.retry_failed and failed):
+                # First the history: a result that is only in the journal would be lost.
+                self._store(run)
+                self.journal.repeat(run)
+                self.runs[key] = replace(run, discarded=len(run.jobs))
 
-    def _record_missed(self) -> None:
-        """Record runs that ended while no process watched, or just before one died."""
-        for entry in self.entries.values():
-            if entry.state.final and not entry.recorded:
-                self._record(entry)
-
-    def _record(self, entry: QueueEntry) -> None:
-        """Store a run in the history, which replaces it if this process dies before the journal is updated."""
-        if self.history is not None:
-            # History first: an unrecorded run is added again, but a lost one would never be.
-            self.history.add(run_from_entry(entry))
-            entry = self.journal.mark_recorded(entry.key)
-        self.entries[entry.key] = entry
-
-    def _update(self, entry: QueueEntry) -> None:
-        self.entries[entry.key] = entry
-        if not entry.state.final:
+    def _store(self, run: CampaignRun) -> None:
+        """Store an ended run in the history, which replaces it if this process dies before the journal is updated."""
+        if self.history is None or run.outcome is None or run.stored:
             return
-        self._record(entry)
-        self.ended.append(self.entries[entry.key])
-        self.watch(self._totals(), entry)
+        # History first: an unrecorded run is added again, but a lost one would never be.
+        self.history.add(run.run)
+        self.journal.mark_stored(last_attempt(run.jobs[-1]))
+        self.runs[run.key] = replace(run, stored=True)
+
+    def _start_runs(self) -> bool:
+        """Add the runs that can start now to the journal, as jobs of the plane; False if there is none."""
+        chosen: dict[str, CampaignRun] = {}
+        for run in self._startable(chosen) if self.ending is None else ():
+            self.place.check(run.spec)
+            if self._open and not self.place.has_room(run.spec.resources):
+                break
+            chosen[run.key] = run
+            # On this machine, whether a second run fits is only known once the first one has started.
+            if not self.place.arrays:
+                break
+        jobs = [
+            self.place.job(f"{key}-{len(run.jobs) + 1}", run.spec, self._limit_s(run, chosen))
+            for key, run in chosen.items()
+        ]
+        jobs = [*_as_arrays(jobs)] if self.place.arrays else jobs
+        if not jobs:
+            return False
+        self.journal.add(jobs)
+        for job in jobs:
+            run = self.runs[run_key(job.key)]
+            self.runs[run.key] = replace(run, jobs=(*run.jobs, job))
+            self._open[job.key] = run.key
+        if here := self.plane.rhythms.get(LOCAL_SYSTEM):
+            here.wake()
+        return True
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait for the end of a run on this machine, which the plane then looks at at once."""
+        here = self.plane.rhythms.get(LOCAL_SYSTEM)
+        if here is None or here.failures:
+            time.sleep(timeout_s if self._open else 0.0)
+        elif self._open and self.place.wait(timeout_s):
+            here.wake()
+
+    def _update(self) -> None:
+        """Take in the ends of runs that the plane has settled."""
+        closed = [key for key in self._open if key not in self.plane.book.jobs]
+        refused = ""
+        for job in self.journal.jobs_by_key(closed):
+            key = self._open.pop(job.key)
+            if not job.cancelled and last_attempt(job) not in self.advisor.outcomes:
+                # Its scheduler never accepted it, so the run still waits.
+                if job.state is JobState.FAILED and all(attempt.withdrawn for attempt in job.attempts):
+                    refused = job.reason
+                else:
+                    self.advisor.store([(job, job.attempts[-1] if job.attempts else None, None)])
+            outcomes = {
+                attempt.key: self.advisor.outcomes.pop(attempt.key)
+                for attempt in job.attempts
+                if attempt.key in self.advisor.outcomes
+            }
+            run = self.runs[key]
+            run = replace(run, jobs=(*run.jobs[:-1], job), outcomes={**run.outcomes, **outcomes}, stored=False)
+            self.runs[key] = run
+            if run.outcome is not None:
+                self._store(run)
+                self.ended.append(run)
+                self.watch(self._totals(), run)
+        if closed:
+            self._refresh()
+        if refused:
+            raise LeadlineError(refused)
 
     def _refresh(self) -> None:
         """Update consumption and typical run times."""
-        entries = [*self.entries.values()]
-        self._typical_s, self._spent = mean_completed_s(entries), budget_spent(self.campaign, entries)
+        runs = [*self.runs.values()]
+        self._typical_s, self._spent = mean_completed_s(runs), budget_spent(self.campaign, runs)
 
-    def _check_stop(self, queue: JobQueue) -> None:
-        """Handle interrupts, the stop flag, and campaigns in which every run fails."""
+    def _check_reachable(self) -> None:
+        """Raise if a scheduler has never answered, or not for a long time."""
+        for system, rhythm in self.plane.rhythms.items():
+            if not rhythm.failures:
+                self._answered_s[system] = time.monotonic()
+            # Only an answer or a submission sets the interval.
+            elif not rhythm.interval_s or time.monotonic() - self._answered_s.get(system, 0.0) > UNREACHABLE_S:
+                raise SchedulerUnreachable(
+                    f"{rhythm.last_error}: submitted jobs continue; resume the campaign when it answers again"
+                )
+
+    def _check_stop(self) -> None:
+        """Handle interrupts, the request of another process, and campaigns in which every run fails."""
         end = self._interrupts > 1
         if self._interrupts:
             self.ending = self.ending or StopReason.INTERRUPTED
         if self.ending is None and self._is_hopeless():
             self.ending, end = StopReason.HOPELESS, True
-        if self.ending is not StopReason.STOPPED and self.journal.has_flag(STOP_FLAG):
+        if self.ending is not StopReason.STOPPED and self.journal.stop_requested(since=self._first_event):
             self.ending, end = StopReason.STOPPED, True
-        if end and not self._queue_ended:
-            self._queue_ended = True
-            queue.end()
+        if end and not self._cancelled:
+            self._cancelled = True
+            self.journal.cancel([*self._open])
 
     def _is_hopeless(self) -> bool:
-        if len(self.ended) < MIN_HOPELESS_RUNS or any(
-            entry.state is JobState.COMPLETED for entry in self.entries.values()
-        ):
+        completed = any(run.state is JobState.COMPLETED for run in self.runs.values())
+        if len(self.ended) < MIN_HOPELESS_RUNS or completed:
             return False
         return failure_summaries(self.ended, self.folder)[0].count == len(self.ended)
 
-    def _startable(self) -> Iterator[QueueEntry]:
-        """Yield waiting runs in order, within the budget and ``max_runs``."""
-        self._chosen.clear()
-        for entry in [candidate for candidate in self.entries.values() if candidate.state is JobState.PENDING]:
-            if self.max_runs is not None and len(self.ended) + len(self._started()) >= self.max_runs:
+    def _startable(self, chosen: dict[str, CampaignRun]) -> Iterator[CampaignRun]:
+        """Yield waiting runs in order, within the budget and ``max_runs``; the caller adds to ``chosen``."""
+        for run in [run for run in self.runs.values() if run.state is JobState.PENDING]:
+            if self.max_runs is not None and len(self.ended) + len(self._open) + len(chosen) >= self.max_runs:
                 return
-            if self._affordable(entry):
-                yield entry
-                self._chosen[entry.key] = entry
+            if self._affordable(run, chosen):
+                yield run
 
-    def _started(self) -> dict[str, QueueEntry]:
-        """Return the started runs, including those of this moment."""
-        return {key: entry for key, entry in self.entries.items() if entry.state is JobState.RUNNING} | self._chosen
-
-    def _affordable(self, entry: QueueEntry) -> bool:
+    def _affordable(self, run: CampaignRun, chosen: dict[str, CampaignRun]) -> bool:
         """Return True if the remaining budget covers the expected cost of the run."""
         if self.campaign.budget is None:
             return True
-        expected = self._expected(entry)
-        remaining = self._remaining_budget(entry)
+        expected, remaining = self._expected(run), self._remaining_budget(run, chosen)
         return remaining > 0 if expected is None else expected <= remaining
 
-    def _remaining_budget(self, excluded: QueueEntry) -> float:
-        """Return the budget that ended and running runs leave for this run."""
+    def _limit_s(self, run: CampaignRun, chosen: dict[str, CampaignRun]) -> float | None:
+        """Return the seconds that the budget leaves for a run; ``None`` without a budget."""
+        if self.campaign.budget is None:
+            return None
+        cost_per_s = compute_cost(self.campaign, run.spec.resources, 1.0)
+        return max(self._remaining_budget(run, chosen), 0.0) / cost_per_s
+
+    def _remaining_budget(self, excluded: CampaignRun, chosen: dict[str, CampaignRun]) -> float:
+        """Return the budget that ended and started runs leave for this run."""
         if self.campaign.budget is None:
             raise ValueError("there is no budget")
-        committed = sum(self._expected(entry) or 0.0 for key, entry in self._started().items() if key != excluded.key)
+        started = {key: self.runs[key] for key in self._open.values()} | chosen
+        committed = sum(self._expected(run) or 0.0 for key, run in started.items() if key != excluded.key)
         return self.campaign.budget.amount - self._spent - committed
 
-    def _expected(self, entry: QueueEntry) -> float | None:
-        seconds = expected_run_s(entry, self._typical_s)
-        return None if seconds is None else compute_cost(self.campaign, entry.spec.resources, seconds)
+    def _expected(self, run: CampaignRun) -> float | None:
+        seconds = expected_run_s(run, self._typical_s)
+        return None if seconds is None else compute_cost(self.campaign, run.spec.resources, seconds)
 
     def _continue(self) -> bool:
         """Return True if there are more runs to start; an adaptive design may propose some."""
         if self.ending is not None or self._reached_max_runs():
             return False
-        if next(self._affordable_runs(), None) is not None:
+        if any(run.state is JobState.PENDING and self._affordable(run, {}) for run in self.runs.values()):
             return True
         if self.propose is None or self._is_budget_spent():
             return False
-        finished = tuple(run_from_entry(entry) for entry in self.entries.values() if entry.state.final)
+        finished = tuple(run.run for run in self.runs.values() if run.state.final)
         return self._plan(self.propose(self.campaign, finished, self._spent)) > 0
-
-    def _affordable_runs(self) -> Iterator[QueueEntry]:
-        return (entry for entry in self.entries.values() if entry.state is JobState.PENDING and self._affordable(entry))
 
     def _reached_max_runs(self) -> bool:
         return self.max_runs is not None and len(self.ended) >= self.max_runs
@@ -269,10 +352,24 @@ class Runner:
         return self.campaign.budget is not None and self._spent >= self.campaign.budget.amount
 
     def _final_reason(self) -> StopReason:
-        waiting = any(entry.state is JobState.PENDING for entry in self.entries.values())
+        waiting = any(run.state is JobState.PENDING for run in self.runs.values())
         if waiting and self._reached_max_runs():
             return StopReason.MAX_RUNS
         return StopReason.BUDGET if waiting or self._is_budget_spent() else StopReason.DONE
 
     def _totals(self) -> CampaignTotals:
-        return campaign_totals(self.campaign, [*self.entries.values()])
+        return campaign_totals(self.campaign, [*self.runs.values()])
+
+
+def _as_arrays(jobs: Iterable[Job]) -> Iterator[Job]:
+    """Yield the jobs as elements of arrays, one array for equal requests."""
+    shapes: dict[str, list[Job]] = {}
+    for job in jobs:
+        resources = job.plan.resources if job.plan else job.spec.resources
+        shape = replace(job.spec, command=(), environment={}, setup=(), workdir=None, resources=resources)
+        shapes.setdefault(repr(shape), []).append(job)
+    for members in shapes.values():
+        array = uuid.uuid4().hex[:12]
+        # Slurm limits the index itself, so every array counts from 0.
+        for at, job in enumerate(members):
+            yield replace(job, group=f"{array}-{at // MAX_ARRAY_SIZE}", index=at % MAX_ARRAY_SIZE)

@@ -36,6 +36,8 @@ class Policy(Frozen):
     deadline_at: str | None = None  # when the user needs the result
     risk: float = 0.05  # accepted probability that a limit is too low
     resizes: bool = True  # True if requests may be changed
+    max_running: int | None = None  # limit on the elements of its array that run at once
+    own_commands: bool = False  # True if the elements of its array differ in command, environment or time limit
     measured: bool = True  # True if the command runs under the measuring wrapper, the source of its progress
 
 

@@ -65,7 +65,6 @@ class LaunchOptions:
     """Conditions of a start, in addition to the job's own request.
 
     Attributes:
-        walltime_s: time limit; the shorter of this and the job's own counts.
         environment: variables that the job's own override.
         warning: signal to processes with a handler, before the walltime.
         warning_s: seconds between the signal and the walltime.
@@ -74,7 +73,6 @@ class LaunchOptions:
         release_file: the command begins when this file exists.
     """
 
-    walltime_s: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     warning: str | None = None
     warning_s: float = 0.0
@@ -113,7 +111,7 @@ def wrapper_command(
         arguments += ["--stop-units", str(probe_limit.units)]
     if probe_limit.time_s is not None:
         arguments += ["--stop-time-s", repr(probe_limit.time_s)]
-    return [*arguments, *wrapper_arguments(spec, result, walltime_s=options.walltime_s)]
+    return [*arguments, *wrapper_arguments(spec, result)]
 
 
 def option_arguments(terms: LaunchOptions) -> list[str]:
@@ -130,24 +128,27 @@ def option_arguments(terms: LaunchOptions) -> list[str]:
     return arguments
 
 
-def wrapper_arguments(
-    spec: JobSpec, result: Path, *, walltime_s: float | None = None, at_a_site: bool = False
-) -> list[str]:
+def wrapper_arguments(spec: JobSpec, result: Path, *, at_a_site: bool = False) -> list[str]:
     """Return the wrapper's arguments followed by the job's command; a site limits jobs to whole minutes."""
-    resources = spec.resources
     arguments = ["--result", str(result)]
     if spec.watched:
         arguments += ["--probe-hook"]
     if spec.workdir:
         arguments += ["--workdir", spec.workdir]
-    limits = [limit for limit in (resources.walltime_s, walltime_s) if limit is not None]
-    if limits:
-        arguments += ["--walltime-s", repr(float(min(limits)))]
-    if at_a_site and resources.walltime_s is not None:
-        arguments += ["--site-walltime-s", repr(math.ceil(resources.walltime_s / MINUTE_S) * float(MINUTE_S))]
+    walltime_s = spec.resources.walltime_s
+    if at_a_site and walltime_s is not None:
+        arguments += ["--site-walltime-s", repr(math.ceil(walltime_s / MINUTE_S) * float(MINUTE_S))]
+    return [*arguments, *limit_arguments(spec.resources), "--", *command_with_setup(spec)]
+
+
+def limit_arguments(resources: ResourceSpec) -> list[str]:
+    """Return the wrapper's arguments for the limits that it enforces."""
+    arguments = []
+    if resources.walltime_s is not None:
+        arguments += ["--walltime-s", repr(float(resources.walltime_s))]
     if resources.memory_bytes_per_node is not None:
         arguments += ["--memory-bytes", str(math.ceil(resources.memory_bytes_per_node))]
-    return [*arguments, "--", *command_with_setup(spec)]
+    return arguments
 
 
 def job_environment(spec: JobSpec) -> dict[str, str]:

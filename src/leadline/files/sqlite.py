@@ -1,18 +1,23 @@
 """One SQLite file shared by several processes: atomic writes, and never into another program's file."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import psutil
 
 from leadline.core.errors import LeadlineError
 
+T = TypeVar("T")
+
 _NETWORK = ("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "panfs", "afs", "glusterfs", "fuse", "9p")
 """File systems on which SQLite's write-ahead log cannot be shared; fuse may hide one of them."""
+_AT_ONCE = 500
+"""Values in one query; SQLite allows some thousands."""
 BUSY_S = 30.0
 """Time that a writer waits for another one."""
 
@@ -119,6 +124,18 @@ class SqliteFile:
             ) from error
         except OSError as error:
             raise LeadlineError(f"the journal {self.path} cannot be created ({error.strerror})") from error
+
+
+def chunks(values: Iterable[T], size: int = _AT_ONCE) -> Iterator[list[T]]:
+    """Yield the values in lists of at most ``size``; by default as many as one query can name."""
+    remaining = iter(values)
+    while chunk := list(islice(remaining, size)):
+        yield chunk
+
+
+def marks(values: Sequence[object]) -> str:
+    """Return a question mark for each value."""
+    return ",".join("?" * len(values))
 
 
 def _over_network(path: Path) -> bool:

@@ -20,10 +20,10 @@ from benchmarks.plane.request_rules import (
     UserRequests,
 )
 from benchmarks.plane.runtimes import FEWEST, RuntimeForest, RuntimeSample
+from benchmarks.plane.simulated.replay import replay
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
 from leadline.core.recommendation import RiskWeights
-from leadline.execution.schedulers.simulated.replay import replay
 from leadline.recommendation.requests import KillLoss, expected_loss
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leadline.app.campaigns.runs import campaign_folder
 from leadline.campaigns.budgets import budget_unit, compute_cost, parse_budget, require_prices
-from leadline.campaigns.journal import JOURNAL, open_journal, run_from_entry
+from leadline.campaigns.folder import has_journal, open_journal
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, Configuration, Design, PlannedRun
 from leadline.core.errors import MissingExtra
@@ -147,10 +147,10 @@ def _designing() -> Iterator[None]:
 def _finished(campaign: Campaign, folder: Path | None) -> tuple[Run, ...]:
     """Return the campaign's finished runs, without those made with other parameters."""
     kept = campaign_folder(campaign, folder)
-    if not (kept / JOURNAL).exists():
+    if not has_journal(kept):
         return ()
     with open_journal(kept) as journal:
-        ended = [run_from_entry(entry) for entry in journal.entries() if entry.state.final and entry.outcome]
+        ended = [run.run for run in journal.runs() if run.state.final]
     names = {parameter.name for parameter in campaign.parameters}
     return tuple(run for run in ended if set(run.parameters) == names and "elapsed_s" in run.measured)
 

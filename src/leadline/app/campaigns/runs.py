@@ -2,43 +2,40 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.app.campaigns.places import CampaignLimits, end_running_jobs, find_campaign_place
+from leadline.app.campaigns.places import CampaignLimits, find_campaign_place
 from leadline.app.machines.targets import LOCAL
 from leadline.campaigns.budgets import budget_unit, format_amount
-from leadline.campaigns.journal import (
-    JOURNAL,
+from leadline.campaigns.folder import (
     PARSED,
-    CampaignTotals,
-    FailureSummary,
-    campaign_totals,
-    failure_summaries,
     find_runner,
+    has_journal,
     open_journal,
-    read_planned_run,
     read_stored_campaign,
     runner_lock,
     store_campaign,
-    total_elapsed_s,
 )
-from leadline.campaigns.runner import STOP_FLAG, CampaignReport, ProposeRuns, Runner, StopReason
+from leadline.campaigns.journal import CampaignRun, CampaignTotals, FailureSummary, campaign_totals, failure_summaries
+from leadline.campaigns.place import RunPlace
+from leadline.campaigns.runner import CampaignReport, ProposeRuns, Runner, StopReason
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, PlannedRun
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.ports import Catalog
 from leadline.core.runs import Scale, Value
-from leadline.execution.schedulers.job_queue import QueueEntry
+from leadline.execution.schedulers.local.queue import machine_slots
 from leadline.history.sqlite import SqliteHistory
 
 __all__ = [  # the commands need these of the rooms below
-    "CampaignLimits", "CampaignReport", "CampaignRunStatus", "CampaignStatus", "CampaignTotals", "FailureSummary",
-    "QueueEntry", "RemainingWork", "StopReason", "all_campaigns", "budget_unit", "campaign_folder", "campaign_status",
-    "find_campaign_folder", "format_amount", "read_campaign", "remaining_work", "run_campaign", "stop_campaign",
+    "CampaignLimits", "CampaignReport", "CampaignRun", "CampaignRunStatus", "CampaignStatus", "CampaignTotals",
+    "FailureSummary", "RemainingWork", "StopReason", "all_campaigns", "budget_unit", "campaign_folder",
+    "campaign_status", "find_campaign_folder", "format_amount", "read_campaign", "remaining_work", "run_campaign",
+    "stop_campaign",
 ]  # fmt: skip
 
 
@@ -89,7 +86,7 @@ def run_campaign(
     propose: ProposeRuns | None = None,
     max_runs: int | None = None,
     retry_failed: bool = False,
-    watch: Callable[[CampaignTotals, QueueEntry | None], None] = lambda *_: None,
+    watch: Callable[[CampaignTotals, CampaignRun | None], None] = lambda *_: None,
     on_interrupt: Callable[[], None] = lambda: None,
 ) -> CampaignReport:
     """Execute planned runs that are not finished; SIGINT stops the campaign in order.
@@ -98,29 +95,21 @@ def run_campaign(
         LeadlineError: another process runs the campaign, or its folder or the history cannot be used.
         InvalidInput: a run requests more than the place has.
     """
-    place = find_campaign_place(on, limits or CampaignLimits(), campaign, planned, catalog)
     folder = campaign_folder(campaign, folder)
+    place = find_campaign_place(on, limits or CampaignLimits(), campaign, planned, folder, catalog)
     settings.require_writable(folder)
     store = SqliteHistory(settings.history_path()) if history else None
     if store is not None:
         # An unreadable history must fail now, and not after hours of running.
         next(iter(store.runs(limit=1)), None)
     store_campaign(folder, campaign, file)
-    with runner_lock(folder, campaign.name), open_journal(folder) as journal:
+    with runner_lock(folder, campaign.name), open_journal(folder) as journal, closing(place):
         runner = Runner(
-            campaign,
-            journal=journal,
-            folder=folder,
-            history=store,
-            propose=propose,
-            place=place.place,
-            max_runs=max_runs,
-            retry_failed=retry_failed,
-            watch=watch,
-        )
-        queue = place.queue(journal, folder, runner.limit_s)
+            campaign=campaign, journal=journal, folder=folder, place=place, history=store, propose=propose,
+            max_runs=max_runs, retry_failed=retry_failed, watch=watch,
+        )  # fmt: skip
         with _interrupts(runner.interrupt, on_interrupt):
-            return runner.run(planned, queue)
+            return runner.run(planned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +126,11 @@ def remaining_work(campaign: Campaign, planned: Sequence[PlannedRun], folder: Pa
     folder = campaign_folder(campaign, folder)
     finished: set[str] = set()
     waiting = {run.id: run for run in planned}
-    if (folder / JOURNAL).exists():
+    if has_journal(folder):
         with open_journal(folder) as journal:
-            entries = journal.entries()
-        finished = {entry.key for entry in entries if entry.state.final}
-        waiting = {**{entry.key: read_planned_run(entry) for entry in entries}, **waiting}
+            runs = journal.runs()
+        finished = {run.key for run in runs if run.state.final}
+        waiting = {**{run.key: run.planned for run in runs}, **waiting}
     unfinished = [run for key, run in waiting.items() if key not in finished]
     forecasts = [run.forecast_s.point for run in unfinished if run.forecast_s is not None]
     return RemainingWork(len(unfinished), sum(forecasts), len(unfinished) - len(forecasts))
@@ -202,35 +191,35 @@ def campaign_status(folder: Path) -> CampaignStatus:
         LeadlineError: there is none, or it cannot be read.
     """
     campaign = read_stored_campaign(folder)
-    entries: tuple[QueueEntry, ...] = ()
-    if (folder / JOURNAL).exists():
+    runs: tuple[CampaignRun, ...] = ()
+    if has_journal(folder):
         with open_journal(folder) as journal:
-            entries = journal.entries()
+            runs = journal.runs()
     return CampaignStatus(
         campaign.name,
         str(folder),
-        campaign_totals(campaign, entries),
+        campaign_totals(campaign, runs),
         budget_unit(campaign),
         find_runner(folder),
-        tuple(_run_state(entry) for entry in entries),
-        tuple(failure_summaries(entries, folder)),
+        tuple(map(_run_state, runs)),
+        tuple(failure_summaries(runs, folder)),
     )
 
 
-def _run_state(entry: QueueEntry) -> CampaignRunStatus:
-    planned = read_planned_run(entry)
+def _run_state(run: CampaignRun) -> CampaignRunStatus:
+    planned = run.planned
     resources = planned.configuration.resources
     return CampaignRunStatus(
-        entry.key,
+        run.key,
         planned.scale,
         planned.configuration.parameters,
         resources.cores_per_task,
         resources.gpus_per_node,
-        entry.state,
-        entry.attempt,
+        run.state,
+        run.attempt,
         planned.forecast_s.point if planned.forecast_s else None,
-        total_elapsed_s(entry) if entry.outcome else None,
-        entry.outcome.reason if entry.outcome else "",
+        run.elapsed_s if run.outcome else None,
+        run.outcome.reason if run.outcome else "",
     )
 
 
@@ -240,13 +229,15 @@ def stop_campaign(folder: Path) -> str:
     Raises:
         LeadlineError: there is no campaign.
     """
-    name = read_stored_campaign(folder).name
+    campaign = read_stored_campaign(folder)
+    name = campaign.name
     with open_journal(folder) as journal:
         if (runner := find_runner(folder)) is not None:
-            journal.set_flag(STOP_FLAG)
+            journal.request_stop()
             return f"stopping campaign {name!r}: {runner} ends its runs now; leadline campaign run resumes it"
-        with runner_lock(folder, name):
-            ended = end_running_jobs(journal, folder)
+        place = RunPlace(folder, machine_slots(), forget_other_hosts=True)
+        with runner_lock(folder, name), closing(place):
+            ended = Runner(campaign=campaign, journal=journal, folder=folder, place=place).end_runs()
     if not ended:
         return f"campaign {name!r} is not running"
     return f"campaign {name!r} had no runner; ended {ended} of its runs"

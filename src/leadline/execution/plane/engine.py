@@ -14,7 +14,7 @@ from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollInterv
 from leadline.execution.plane.settler import Settler
 from leadline.execution.plane.stager import Stager
 from leadline.execution.plane.submitter import Submitter
-from leadline.execution.plane.watcher import ObservedEnd, Watcher, poll_if_due
+from leadline.execution.plane.watcher import ObservedEnd, Watcher
 from leadline.execution.schedulers.port import RequestRefused, Scheduler, SchedulerStatus
 
 IDLE_S = 0.5
@@ -141,19 +141,14 @@ class Plane:
 
         Decisions follow a poll or a report, because nothing new is known between them.
         """
-        if polls := watcher.rhythm.due:
-            try:
-                self.submitter.look_up(watcher.system)
-            except SchedulerUnreachable as error:
-                self._unreachable(watcher, error)
-                return
-        ends = poll_if_due(watcher)
-        if ends:
-            self.settler.settle(ends)
-        # A scheduler that just failed is not asked again in this step.
-        if watcher.rhythm.failures:
-            return
         try:
+            if polls := watcher.rhythm.due:
+                self.submitter.look_up(watcher.system)
+                if ends := watcher.poll():
+                    self.settler.settle(ends)
+            # A scheduler that fails is not asked more often than it is polled.
+            elif watcher.rhythm.failures:
+                return
             reports = watcher.read_reports()
             for attempt, outcome in reports:
                 self.actor.judge(attempt, outcome)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import Connection
+from typing import ClassVar
 
 import msgspec
 
@@ -17,14 +18,14 @@ from leadline.core.errors import UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, JournalEvent
 from leadline.execution.clock import Clock, SystemClock, iso_utc
-from leadline.files.sqlite import SqliteFile
+from leadline.files.sqlite import SqliteFile, chunks, marks
 
 VERSION = 1
 """Version of the tables, stored in the file's ``user_version``."""
 APPLICATION_ID = 0x4C50_4C4E
 """``LPLN`` in the file header, so that other databases are never written."""
 
-_TABLES = """
+TABLES = """
 CREATE TABLE job (
     key TEXT PRIMARY KEY,
     position INTEGER NOT NULL UNIQUE,
@@ -54,8 +55,6 @@ CREATE TABLE event (
 CREATE INDEX event_job ON event (job);
 """
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
-_AT_ONCE = 500
-"""Values in one query; SQLite allows some thousands."""
 
 EventDetails = Mapping[str, float | int | str | bool | None]
 
@@ -93,11 +92,14 @@ def journal_origin(path: Path) -> str:
 class PlaneJournal(SqliteFile):
     """The journal in the file ``path``, created if missing; a context manager that closes it."""
 
+    tables: ClassVar[str] = TABLES
+    application_id: ClassVar[int] = APPLICATION_ID
+
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         # Opening the file changes it and its folder.
         self._origin = journal_origin(path)
-        super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
+        super().__init__(path, tables=self.tables, application_id=self.application_id, version=VERSION)
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Add jobs in one transaction; existing keys stay unchanged."""
@@ -125,18 +127,23 @@ class PlaneJournal(SqliteFile):
         Of a job, only state, reason, plan and ``recorded`` are written. ``cancelled`` belongs to the user.
         """
         with self.transaction() as connection:
-            for job in jobs:
-                connection.execute(
-                    "UPDATE job SET state = ?, reason = ?, plan = ?, recorded = ? WHERE key = ?",
-                    (job.state.value, job.reason, _plan(job), int(job.recorded), job.key),
-                )
-            for attempt in attempts:
-                connection.execute(
-                    "INSERT INTO attempt (key, job, number, document) VALUES (?, ?, ?, ?) "
-                    "ON CONFLICT (key) DO UPDATE SET document = excluded.document",
-                    (attempt.key, attempt.job, attempt.number, to_json(attempt, indent=0)),
-                )
-            self._insert_events(connection, events)
+            self._write(connection, jobs, attempts, events)
+
+    def _write(
+        self, connection: Connection, jobs: Iterable[Job], attempts: Iterable[Attempt], events: Iterable[NewEvent]
+    ) -> None:
+        for job in jobs:
+            connection.execute(
+                "UPDATE job SET state = ?, reason = ?, plan = ?, recorded = ? WHERE key = ?",
+                (job.state.value, job.reason, _plan(job), int(job.recorded), job.key),
+            )
+        for attempt in attempts:
+            connection.execute(
+                "INSERT INTO attempt (key, job, number, document) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET document = excluded.document",
+                (attempt.key, attempt.job, attempt.number, to_json(attempt, indent=0)),
+            )
+        self._insert_events(connection, events)
 
     def cancel(self, keys: Collection[str]) -> None:
         """Store that the user cancels jobs; the process that runs the plane carries it out."""
@@ -155,12 +162,7 @@ class PlaneJournal(SqliteFile):
 
     def jobs_by_key(self, keys: Iterable[str]) -> tuple[Job, ...]:
         """Return the existing jobs of these keys."""
-        key_list = list(keys)
-        jobs: list[Job] = []
-        for start in range(0, len(key_list), _AT_ONCE):
-            chunk = key_list[start : start + _AT_ONCE]
-            jobs += self._jobs(f"WHERE key IN ({', '.join('?' * len(chunk))})", chunk)
-        return tuple(jobs)
+        return tuple(job for chunk in chunks(keys) for job in self._jobs(f"WHERE key IN ({marks(chunk)})", chunk))
 
     def get(self, name: str) -> Job:
         """Return the job with that key, with a key that starts so, or with that id at a scheduler.
@@ -205,12 +207,11 @@ class PlaneJournal(SqliteFile):
 
     def latest_events(self, kind: EventKind, jobs: Iterable[str]) -> dict[str, JournalEvent]:
         """Return the newest event of one kind for each of these jobs that has one."""
-        keys, newest = list(jobs), {}
-        for start in range(0, len(keys), _AT_ONCE):
-            chunk = keys[start : start + _AT_ONCE]
+        newest = {}
+        for chunk in chunks(jobs):
             query = (
                 "SELECT max(number), at, kind, job, attempt, said FROM event "  # noqa: S608 - marks
-                f"WHERE job IN ({', '.join('?' * len(chunk))}) AND kind = ? GROUP BY job"
+                f"WHERE job IN ({marks(chunk)}) AND kind = ? GROUP BY job"
             )
             newest.update({event.job: event for event in map(_event, self.read(query, *chunk, kind))})
         return newest
@@ -245,7 +246,7 @@ class PlaneJournal(SqliteFile):
         if job is not None:
             conditions.append("job = ?")
         if kinds:
-            conditions.append(f"kind IN ({', '.join('?' * len(kinds))})")
+            conditions.append(f"kind IN ({marks([*kinds])})")
         query = (
             "SELECT number, at, kind, job, attempt, said FROM event WHERE "  # noqa: S608 - constants of this file
             + " AND ".join(conditions)
@@ -285,9 +286,8 @@ class PlaneJournal(SqliteFile):
 
     def _attempts(self, keys: list[str]) -> dict[str, tuple[Attempt, ...]]:
         attempts: dict[str, tuple[Attempt, ...]] = {}
-        for start in range(0, len(keys), _AT_ONCE):
-            chunk = keys[start : start + _AT_ONCE]
-            query = f"SELECT document FROM attempt WHERE job IN ({', '.join('?' * len(chunk))}) ORDER BY number, rowid"  # noqa: S608 - marks
+        for chunk in chunks(keys):
+            query = f"SELECT document FROM attempt WHERE job IN ({marks(chunk)}) ORDER BY number, rowid"  # noqa: S608 - marks
             for (document,) in self.read(query, *chunk):
                 attempt = from_json(document, Attempt, label=f"an attempt of {self.path}")
                 attempts[attempt.job] = (*attempts.get(attempt.job, ()), attempt)

@@ -72,6 +72,11 @@ class PollSchedule:
         if not self.failures:
             self.due_s = min(self.due_s, self.clock.monotonic_s() + self.interval_s)
 
+    def wake(self) -> None:
+        """Poll at once, because a change is certain."""
+        if not self.failures:
+            self.due_s = 0.0
+
     def answered(self, *, changed: bool, took_s: float | None = None, cpu_s: float = 0.0) -> bool:
         """Note an answer and return True if it is the first after a failure.
 

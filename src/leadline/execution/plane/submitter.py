@@ -291,12 +291,15 @@ def new_attempts(job: Job, plans: Sequence[AttemptPlan], noted_at: str = "") -> 
 def submission_of(attempts: Sequence[Attempt], jobs: Mapping[str, Job]) -> Submission:
     """Return what a scheduler gets for a batch of attempts: one job, or elements of an array."""
     first = attempts[0]
-    job = jobs[first.job]
+    members = [jobs[attempt.job] for attempt in attempts]
+    job = members[0]
     spec = replace(job.spec, resources=first.resources, system=first.place.system, partition=first.place.partition)
     return Submission(
         first.batch,
         spec,
-        tuple(_index(jobs[attempt.job]) for attempt in attempts) if job.group else (),
+        tuple(map(_index, members)) if job.group else (),
+        tuple(member.spec for member in members) if job.policy.own_commands else (),
+        most=job.policy.max_running,
         checkpoint_signal=job.policy.checkpoint_signal,
         checkpoint_s=job.policy.checkpoint_s,
         measured=job.policy.measured,

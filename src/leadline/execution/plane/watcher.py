@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind
 from leadline.execution.clock import Clock, iso_utc
@@ -73,17 +72,19 @@ class Watcher:
                 changed.append((attempt, updated))
         poll: EventDetails = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
                 "took_s": round(took_s, 3)}  # fmt: skip
-        self.book.write(
-            attempts=[updated for _, updated in changed],
-            events=[
-                NewEvent(EventKind.POLL, details=poll),
-                *(
-                    attempt_event(EventKind.STATE, updated, _state_details(updated))
-                    for before, updated in changed
-                    if before.state is not updated.state
-                ),
-            ],
-        )
+        # Ends have events of their own, and every write waits for the disk.
+        if changed or not gone:
+            self.book.write(
+                attempts=[updated for _, updated in changed],
+                events=[
+                    NewEvent(EventKind.POLL, details=poll),
+                    *(
+                        attempt_event(EventKind.STATE, updated, _state_details(updated))
+                        for before, updated in changed
+                        if before.state is not updated.state
+                    ),
+                ],
+            )
         ends = self._ends(gone) if gone else []
         # The end of an outage is an event of its own, for the display.
         if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
@@ -180,19 +181,6 @@ class Watcher:
         """Return for how long no queue has reported an attempt."""
         now_s = self.clock.monotonic_s()
         return now_s - self.missing_s.setdefault(attempt.key, now_s)
-
-
-def poll_if_due(watcher: Watcher) -> list[ObservedEnd]:
-    """Poll if it is time; store the first of repeated errors."""
-    if not watcher.rhythm.due:
-        return []
-    try:
-        return watcher.poll()
-    except SchedulerUnreachable as error:
-        if watcher.rhythm.failed(str(error)):
-            details: EventDetails = {"system": watcher.system, "why": str(error)}
-            watcher.book.write(events=[NewEvent(EventKind.FAULT, details=details)])
-        return []
 
 
 def progress_details(outcome: JobOutcome) -> EventDetails:

@@ -2,10 +2,8 @@
 
 import shlex
 from base64 import b64decode
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import islice
-from pathlib import PurePosixPath
-from typing import TypeVar
+from collections.abc import Collection, Mapping
+from pathlib import Path, PurePosixPath
 
 from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
@@ -13,8 +11,6 @@ from leadline.core.jobs import JobState
 from leadline.execution.clock import iso_utc
 from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, STARTED_BEFORE, JobOutcome
-
-T = TypeVar("T")
 
 RUNS_FOLDER = "runs"
 """Subfolder of a scheduler's folder with outcomes and outputs."""
@@ -106,13 +102,6 @@ def read_log_tails(
     return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
 
 
-def chunks(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the values in lists of at most ``size``."""
-    remaining = iter(values)
-    while chunk := list(islice(remaining, size)):
-        yield chunk
-
-
 def read_end(text: str) -> JobOutcome:
     """Parse exit code, start and end (seconds since the epoch) of an unmeasured command.
 
@@ -125,3 +114,20 @@ def read_end(text: str) -> JobOutcome:
     code, began_s, ended_s = map(int, words)
     state = JobState.FAILED if code else JobState.COMPLETED
     return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code)
+
+
+def last_log_line(path: Path, *, max_characters: int = 300) -> str:
+    """Return the last line of a log that is neither blank nor the wrapper's own; empty if there is none."""
+    lines = read_tail(path, 8192).splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("leadline: ")), "")
+    return last if len(last) <= max_characters else f"{last[: max_characters - 1]}…"
+
+
+def read_tail(path: Path, max_bytes: int) -> str:
+    """Return the end of a file; empty if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(path.stat().st_size - max_bytes, 0))
+            return stream.read().decode(errors="replace")
+    except OSError:
+        return ""

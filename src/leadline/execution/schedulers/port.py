@@ -1,4 +1,4 @@
-"""The port of a scheduler, implemented for Slurm, PBS, this machine and the simulator.
+"""The port of a scheduler, implemented for Slurm, PBS and this machine, and by a simulator of the benchmarks.
 
 An adapter has no state that matters. The caller stores keys and ids in a journal, so that a new adapter can continue
 the work of another process. A missing answer proves nothing: a job that a scheduler does not report has not ended.
@@ -36,6 +36,8 @@ class Submission:
         key: unique name of the submission. Outcomes are reported under ``keys``.
         spec: the job; ``spec.partition`` is its partition.
         indices: indices of the array elements.
+        specs: the jobs of the elements, if they differ in command, environment or time limit. The limits are enforced
+            by the wrapper, below the one that ``spec`` requests.
         after: scheduler ids of jobs that must end first, as ``after_kind`` says.
         checkpoint_signal: signal to the command before its limit.
         checkpoint_s: seconds between this signal and the limit.
@@ -48,6 +50,7 @@ class Submission:
     key: str
     spec: JobSpec
     indices: tuple[int, ...] = ()
+    specs: tuple[JobSpec, ...] = ()
     after: tuple[str, ...] = ()
     after_kind: DependencyKind = DependencyKind.OK
     checkpoint_signal: str | None = None

@@ -11,9 +11,9 @@ from leadline.app.campaigns.plan import first_runs, next_runs
 from leadline.app.campaigns.runs import (
     CampaignLimits,
     CampaignReport,
+    CampaignRun,
     CampaignTotals,
     FailureSummary,
-    QueueEntry,
     RemainingWork,
     StopReason,
     budget_unit,
@@ -63,7 +63,7 @@ class CampaignProgress:
         """Count a Ctrl-C; the answer is printed outside the signal handler."""
         self._interrupts += 1
 
-    def __call__(self, tally: CampaignTotals, ended: QueueEntry | None) -> None:
+    def __call__(self, tally: CampaignTotals, ended: CampaignRun | None) -> None:
         """Show the state of the campaign, and the run that just ended."""
         if self._interrupts > self._answered:
             self._answered = self._interrupts
@@ -105,7 +105,7 @@ class CampaignProgress:
         elif running:
             print_note(f"ending {runs} in progress")
 
-    def _report_failure(self, entry: QueueEntry) -> None:
+    def _report_failure(self, entry: CampaignRun) -> None:
         why = entry.outcome.reason if entry.outcome and entry.outcome.reason else ""
         code = entry.outcome.exit_code if entry.outcome else None
         how = why or (f"exit code {code}" if code is not None else "")

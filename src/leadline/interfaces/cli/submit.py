@@ -100,9 +100,9 @@ def submit_to_plane(request: JobRequest, *, yes: bool, json: bool) -> None:
     Raises:
         LeadlineError: no target accepted it.
     """
+    submission = _resolved(request, at_hand=True, json=json)
     if not yes and not sys.stdin.isatty():
         raise InvalidInput("cannot ask for confirmation without a terminal: add -y to submit the job")
-    submission = _resolved(request, at_hand=True, json=json)
     print_notes(submission.notes)
     if not yes:
         print_note(_describe_submission(submission))

@@ -331,7 +331,7 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_scheduler as t
-from leadline.execution.schedulers.job_queue import QueueJournal
+from leadline.execution.schedulers.local.submissions import LocalSubmissions
 
 def dying(change):
     def died(*given, **more):
@@ -340,14 +340,14 @@ def dying(change):
         os.kill(os.getpid(), 9)
     return died
 
-setattr(QueueJournal, sys.argv[5], dying(getattr(QueueJournal, sys.argv[5])))
+setattr(LocalSubmissions, sys.argv[5], dying(getattr(LocalSubmissions, sys.argv[5])))
 local = t.LocalScheduler(Path(sys.argv[2]), t.Slots((0, 1)))
 t.until(local, [local.submit(t.shell("one", "echo ran >> made", workdir=sys.argv[3]))])
 """
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("step", ["note_begin", "attach", "settle"])
+@pytest.mark.parametrize("step", ["begin", "attach", "settle"])
 def test_a_driver_that_dies_around_any_of_its_steps_loses_and_repeats_nothing(folder, tmp_path, moment, step):
     words = [sys.executable, "-c", DIES, str(Path(__file__).parent), str(folder), str(tmp_path), moment, step]
     died = subprocess.run(words, check=False)

@@ -71,6 +71,19 @@ def test_an_array_has_its_own_indices_and_a_file_for_each_element():
     assert {b"LEADLINE_KEY=b1-5", b"LEADLINE_INDEX=5"} <= set(printed.splitlines())
 
 
+def test_an_array_of_different_jobs_runs_that_of_each_index():
+    own = JobSpec("fft", ("sh", "-c", "echo $KIND"), ResourceSpec(walltime_s=2.5), environment={"KIND": "it's"})
+    submission = replace(ARRAY, specs=(replace(SPEC, command=("false",)), own), measured=False)
+    said = subprocess.run(
+        ["bash", "-c", batch_script(submission, None, FOLDER, None)], env={"SLURM_ARRAY_TASK_ID": "5"},
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert said == "it's\n"
+    script = batch_script(replace(submission, measured=True), None, FOLDER, MEASURER)
+    assert "limits='--walltime-s 2.5'\n" in script
+    assert script.count('.json $limits --site-walltime-s 3600 -- "$@"\n') == 1
+
+
 @pytest.mark.parametrize("launches", [False, True])
 def test_an_unmeasured_command_runs_once_and_a_second_start_ends_as_the_first(tmp_path, launches):
     rules = SubmitRules(launcher="env")

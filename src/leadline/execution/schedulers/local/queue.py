@@ -1,13 +1,12 @@
-"""Run the jobs of a journal on this machine, each under a measuring wrapper that outlives this process."""
+"""Run the jobs of the local scheduler, each under a measuring wrapper that outlives this process."""
 
 import os
 import select
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -16,16 +15,8 @@ from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.execution.launch import LaunchOptions, job_environment, wrapper_command
 from leadline.execution.processes import run_process, start_process
-from leadline.execution.schedulers.job_queue import (
-    MAX_LOSSES,
-    QueueEntry,
-    QueueJournal,
-    last_log_line,
-    log_path,
-    result_path,
-    unmeasured_outcome,
-)
 from leadline.execution.schedulers.local.capacity import SlotAssignment, Slots
+from leadline.execution.schedulers.local.submissions import LocalSubmissions, QueueEntry, log_path, result_path
 from leadline.execution.wrapper.command import GATE_OPEN
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
 
@@ -44,60 +35,40 @@ class _Alive:
     child: "subprocess.Popen[bytes] | None"
 
 
+@dataclass(slots=True)
 class LocalJobQueue:
-    """Runs jobs in parallel as ``slots`` allow (implements ``JobQueue``). Files go to ``folder``/runs.
+    """Runs jobs in parallel as ``slots`` allow. Files go to ``folder``/runs.
 
-    ``terms`` returns the launch options of a job. A job whose wrapper vanished is requeued, or gets the outcome that
-    ``vanished`` makes of its last interim outcome.
+    A job whose command never began is requeued; another one whose wrapper vanished gets the outcome that ``vanished``
+    makes of its last interim outcome.
     """
 
-    def __init__(
-        self,
-        journal: QueueJournal,
-        folder: Path,
-        slots: Slots,
-        *,
-        launch_options: Callable[[QueueEntry], LaunchOptions] = lambda _: LaunchOptions(),
-        vanished: Callable[[QueueEntry, JobOutcome | None], JobOutcome] | None = None,
-    ) -> None:
-        self.journal = journal
-        self.folder = folder
-        self.slots = slots
-        self.launch_options = launch_options
-        self.vanished = vanished
-        self.ending = False
-        self._alive: dict[str, _Alive] = {}
-        self._done: list[QueueEntry] = []
+    journal: LocalSubmissions
+    folder: Path
+    slots: Slots
+    launch_options: Callable[[QueueEntry], LaunchOptions]
+    vanished: Callable[[QueueEntry, JobOutcome | None], JobOutcome]
+    forget_other_hosts: bool = False
+    _alive: dict[str, _Alive] = field(default_factory=dict)
 
-    @property
-    def running(self) -> Mapping[str, QueueEntry]:
-        """The jobs whose wrappers run, by key."""
-        return {key: alive.entry for key, alive in self._alive.items()}
-
-    def resume(self, *, forget_other_hosts: bool = False) -> None:
+    def resume(self) -> None:
         """Continue the work of an earlier process, as the journal describes it.
 
-        Args:
-            forget_other_hosts: requeue the jobs of another machine, which is gone.
-
         Raises:
-            LeadlineError: a job was started on another machine or given to a scheduler, so its state is unknown here.
+            LeadlineError: a job was started on another machine, so its state is unknown here.
         """
         (self.folder / "runs").mkdir(parents=True, exist_ok=True)
         running = {entry.key: entry for entry in self.journal.in_state(JobState.RUNNING)}
         for key in [key for key, alive in self._alive.items() if not _is_same_attempt(alive.entry, running.get(key))]:
             self._unwatch(key)
         for key in running.keys() - self._alive.keys():
-            self._adopt(running[key], forget_other_hosts=forget_other_hosts)
-        self._done.clear()
+            self._adopt(running[key])
 
-    def _adopt(self, entry: QueueEntry, *, forget_other_hosts: bool) -> None:
+    def _adopt(self, entry: QueueEntry) -> None:
         """Watch the running wrapper of a job that another process started, or settle the job."""
-        if entry.host is None:
-            raise LeadlineError(f"job {entry.key} was submitted to Slurm: resume the campaign there, or stop it first")
         elsewhere = entry.host != socket.gethostname() and not self._has_ended(entry)
         # Starting it again here could run it twice.
-        if elsewhere and not forget_other_hosts:
+        if elsewhere and not self.forget_other_hosts:
             raise LeadlineError(
                 f"job {entry.key} was started on {entry.host}, and its state is only known there: "
                 "resume there, or stop the campaign here first if that machine is gone"
@@ -105,51 +76,44 @@ class LocalJobQueue:
         if not elsewhere and wrapper_is_alive(self.folder, entry) and self._watch(entry, None):
             self.slots.hold(entry.key, _assignment(entry.place))
         else:
-            self._settle(entry, lost=False)
+            self._settle(entry)
 
-    def start(self, candidates: Iterable[QueueEntry]) -> int:
-        """Start candidates in their order until one does not fit; return how many were started.
+    def start(self, entry: QueueEntry) -> None:
+        """Start a job if it fits.
 
         Raises:
-            InvalidInput: a job requests more than the slots ever have.
+            InvalidInput: it requests more than the slots ever have.
         """
-        started = 0
-        for entry in candidates:
-            resources = entry.spec.resources
-            if rejection := self.slots.rejection_reason(resources):
-                raise InvalidInput(f"job {entry.key} cannot run on this machine: {rejection}")
-            assignment = self.slots.take(entry.key, resources)
-            if assignment is None:
-                break
-            try:
-                self._start(entry, assignment)
-            except BaseException:
-                self.slots.release(entry.key)
-                raise
-            started += 1
-        return started
+        resources = entry.spec.resources
+        if rejection := self.slots.rejection_reason(resources):
+            raise InvalidInput(f"job {entry.key} cannot run on this machine: {rejection}")
+        assignment = self.slots.take(entry.key, resources)
+        if assignment is None:
+            return
+        try:
+            self._start(entry, assignment)
+        except BaseException:
+            self.slots.release(entry.key)
+            raise
 
-    def wait(self, timeout_s: float) -> list[QueueEntry]:
-        """Return the jobs that ended, after ``timeout_s`` at the latest."""
-        if self._alive and not self._done:
-            poll = select.poll()
-            by_fd = {alive.pidfd: key for key, alive in self._alive.items()}
-            for pidfd in by_fd:
-                poll.register(pidfd, select.POLLIN)
-            for pidfd, _ in poll.poll(1000 * timeout_s):
-                self._ended(by_fd[pidfd])
-        elif not self._done:
-            time.sleep(timeout_s)
-        done, self._done = self._done, []
-        return done
+    def settle_ended(self) -> None:
+        """Settle the jobs whose wrappers ended."""
+        for key in self._ended(0.0):
+            entry = self._alive[key].entry
+            self._unwatch(key)
+            self._settle(entry)
 
-    def end(self) -> None:
-        """Terminate every running job. Each is requeued, and ``wait`` returns it so."""
-        # From now on, an end by a signal is not the job's own result.
-        self.ending = True
-        for alive in self._alive.values():
-            if alive.entry.pid is not None:
-                _signal_wrapper(alive.entry.pid)
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of a wrapper, which ``settle_ended`` settles; False after ``timeout_s``."""
+        return bool(self._ended(timeout_s))
+
+    def _ended(self, timeout_s: float) -> list[str]:
+        """Return the jobs whose wrappers ended, after ``timeout_s`` at the latest."""
+        poll = select.poll()
+        by_fd = {alive.pidfd: key for key, alive in self._alive.items()}
+        for pidfd in by_fd:
+            poll.register(pidfd, select.POLLIN)
+        return [by_fd[pidfd] for pidfd, _ in poll.poll(1000 * timeout_s)]
 
     def close(self) -> None:
         """Stop watching; running jobs continue."""
@@ -205,32 +169,22 @@ class LocalJobQueue:
             alive.child.wait()
         self.slots.release(key)
 
-    def _ended(self, key: str) -> None:
-        entry = self._alive[key].entry
-        self._unwatch(key)
-        self._settle(entry, lost=not self.ending)
-
     def _has_ended(self, entry: QueueEntry) -> bool:
         outcome = _outcome(result_path(self.folder, entry))
         return outcome is not None and outcome.state.final
 
-    def _settle(self, entry: QueueEntry, *, lost: bool) -> None:
+    def _settle(self, entry: QueueEntry) -> None:
         """Settle or requeue a job whose wrapper is gone, and kill the processes that it left."""
         result = result_path(self.folder, entry)
         outcome = _outcome(result)
         kill_leftovers(str(result))
-        spent = outcome.measured.get("elapsed_s") if outcome else None
         was_started = entry.pid is not None and (outcome is None or outcome.state is not JobState.PENDING)
-        if outcome is not None and outcome.state.final and not (self.ending and outcome.state is JobState.CANCELLED):
-            self._done.append(self.journal.settle(entry.key, outcome))
-        elif self.vanished is not None and was_started:
-            self._done.append(self.journal.settle(entry.key, self.vanished(entry, outcome)))
-        elif lost and entry.losses + 1 >= MAX_LOSSES:
-            last_words = last_log_line(log_path(self.folder, entry)) or "it wrote no result"
-            reason = f"its wrapper was lost {MAX_LOSSES} times: {last_words}"
-            self._done.append(self.journal.settle(entry.key, unmeasured_outcome(entry, JobState.FAILED, reason)))
+        if outcome is not None and outcome.state.final:
+            self.journal.settle(entry.key, outcome)
+        elif was_started:
+            self.journal.settle(entry.key, self.vanished(entry, outcome))
         else:
-            self._done.append(self.journal.requeue(entry.key, lost_s=spent.value if spent else 0.0, lost=lost))
+            self.journal.requeue(entry.key)
 
 
 def wrapper_is_alive(folder: Path, entry: QueueEntry) -> bool:
@@ -305,12 +259,6 @@ def _process(pid: int) -> psutil.Process | None:
         return None if process.status() == psutil.STATUS_ZOMBIE else process
     except psutil.NoSuchProcess:
         return None
-
-
-def _signal_wrapper(pid: int) -> None:
-    process = _process(pid)
-    if process is not None:
-        process.terminate()
 
 
 def _outcome(result: Path) -> JobOutcome | None:

@@ -16,23 +16,20 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
 from leadline.execution.clock import epoch_s, now_utc
 from leadline.execution.launch import LaunchOptions, check_command, check_walltime
-from leadline.execution.schedulers.job_queue import (
-    QueueEntry,
-    last_log_line,
-    log_path,
-    read_tail,
-    result_path,
-    unmeasured_outcome,
-)
+from leadline.execution.schedulers.attempt_files import last_log_line, read_tail
 from leadline.execution.schedulers.local.capacity import Capacity, CapacityUse, Slots, backfill_starts_s
 from leadline.execution.schedulers.local.queue import KILL_DELAY_S, LocalJobQueue, wrapper_is_alive
 from leadline.execution.schedulers.local.submissions import (
     JobWithdrawn,
     LocalSubmissions,
+    QueueEntry,
     StoredSubmission,
     element_index,
+    log_path,
     queue_document,
+    result_path,
     submission_number,
+    unmeasured_outcome,
 )
 from leadline.execution.schedulers.port import (
     RequestRefused,
@@ -57,19 +54,20 @@ class LocalScheduler:
     Any process of the user may open the folder. ``query`` also settles ended jobs and starts waiting ones, one process
     at a time. Running jobs reach their end or their limits without any such process. A job without a number of cores
     gets one per task, as in Slurm. It runs with the environment of its submission and is never started twice: if its
-    wrapper vanishes, it ends as NODE_FAIL.
+    wrapper vanishes, it ends as NODE_FAIL. With ``forget_other_hosts``, so do the jobs of a machine that is gone.
     """
 
     abreast = 1
 
-    def __init__(self, folder: Path, slots: Slots, *, name: str = "local") -> None:
+    def __init__(self, folder: Path, slots: Slots, *, name: str = "local", forget_other_hosts: bool = False) -> None:
         self.name = name
         self.folder = folder.absolute()
         with _reachable():
             self._journal = LocalSubmissions(self.folder / "jobs.sqlite")
         self._queue = LocalJobQueue(
-            self._journal, self.folder, slots, launch_options=self._launch_options, vanished=self._vanished
-        )
+            self._journal, self.folder, slots, launch_options=self._launch_options, vanished=self._vanished,
+            forget_other_hosts=forget_other_hosts,
+        )  # fmt: skip
         self._version: tuple[int, int] | None = None
         self._expected_s: dict[str, float] = {}
 
@@ -81,6 +79,19 @@ class LocalScheduler:
     def render(self, submission: Submission) -> SubmissionText:
         """Return the entry in the queue, from which ``query`` starts the wrapper."""
         return queue_text(submission)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of a job that this process watches; False after ``timeout_s``."""
+        return self._queue.wait(timeout_s)
+
+    def has_room(self, resources: ResourceSpec) -> bool:
+        """True if such a job would start at once: no other waits, and its slots are free."""
+        with _reachable():
+            if self._journal.waiting():
+                return False
+        fits = self._queue.slots.take("", resources) is not None
+        self._queue.slots.release("")
+        return fits
 
     def submit(self, submission: Submission) -> str:
         """Store the jobs, which the next query starts; a known key is not stored twice.
@@ -201,7 +212,7 @@ class LocalScheduler:
         with file_lock(self.folder / "lock", retry_after_s=()) as is_owner:
             if not is_owner:
                 return
-            self._queue.wait(0.0)
+            self._queue.settle_ended()
             # Nothing was written since the last turn, so nothing can start or end.
             if self._version == self._journal.version():
                 return
@@ -223,7 +234,7 @@ class LocalScheduler:
     def _start(self, entry: QueueEntry) -> None:
         """Start a job; one that is cancelled meanwhile is terminated as soon as it has a process."""
         try:
-            self._queue.start([entry])
+            self._queue.start(entry)
         except JobWithdrawn:
             return
         # The cancellation may have come between the listing and the start.

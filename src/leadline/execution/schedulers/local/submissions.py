@@ -6,18 +6,37 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState
-from leadline.execution.schedulers.attempt_files import chunks
-from leadline.execution.schedulers.job_queue import COLUMNS, INSERT, TABLES, QueueEntry, QueueJournal
+from leadline.execution.clock import now_utc
 from leadline.execution.schedulers.port import RequestRefused, Submission
 from leadline.execution.wrapper.outcome import JobOutcome
+from leadline.files.sqlite import SqliteFile, chunks, marks
 
+VERSION = 1
+"""Version of the tables, stored in the file's ``user_version``."""
 APPLICATION_ID = 0x4C53_4348
 """``LSCH`` in the file's header."""
-_MORE = """
+# Files of earlier versions have more columns of a job, and a table of batches: nothing may read a row as a whole.
+_TABLES = """
+CREATE TABLE job (
+    key TEXT PRIMARY KEY,
+    position INTEGER NOT NULL,
+    spec TEXT NOT NULL,
+    note TEXT NOT NULL,
+    state TEXT NOT NULL,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    host TEXT,
+    pid INTEGER,
+    pid_started REAL,
+    place TEXT,
+    started_at TEXT,
+    outcome TEXT
+) STRICT;
+CREATE TABLE wish (name TEXT PRIMARY KEY, at TEXT NOT NULL) STRICT;
 CREATE TABLE submission (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     key TEXT NOT NULL UNIQUE,
@@ -34,12 +53,52 @@ CREATE TABLE element (
 CREATE INDEX element_of ON element (submission);
 CREATE INDEX job_in ON job (state, position);
 """
-_AT_ONCE = 500
-"""Values in one query."""
+_COLUMNS = "key, spec, note, state, attempt, host, pid, place, started_at, outcome"
 
 
 class JobWithdrawn(LeadlineError):
     """A job that was about to start has been cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """One job of this machine's queue.
+
+    Attributes:
+        note: its scheduler id, ``ID``, or ``ID_INDEX`` of an array element.
+        attempt: number of its starts; above 1 only if no command began before.
+        host: machine of the wrapper.
+        pid: process id of the wrapper.
+        place: its slots.
+        outcome: outcome once it ended.
+    """
+
+    key: str
+    spec: JobSpec
+    note: str = ""
+    state: JobState = JobState.PENDING
+    attempt: int = 0
+    host: str | None = None
+    pid: int | None = None
+    place: str | None = None
+    started_at: str | None = None
+    outcome: JobOutcome | None = None
+
+
+def result_path(folder: Path, entry: QueueEntry) -> Path:
+    """Return the outcome file of an attempt; every attempt has its own."""
+    return folder / "runs" / f"{entry.key}-{entry.attempt}.json"
+
+
+def log_path(folder: Path, entry: QueueEntry) -> Path:
+    """Return the output file of an attempt."""
+    return result_path(folder, entry).with_suffix(".log")
+
+
+def unmeasured_outcome(entry: QueueEntry, state: JobState, reason: str) -> JobOutcome:
+    """Return the outcome of an attempt whose wrapper could not write one."""
+    now = now_utc()
+    return JobOutcome(state, entry.started_at or now, entry.host or "", entry.spec.command, ended_at=now, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +118,11 @@ class StoredSubmission:
     made_s: float
 
 
-class LocalSubmissions(QueueJournal):
-    """The journal of the local scheduler. A job's note is its id: ``ID``, or ``ID_INDEX`` of an array element."""
-
-    tables = TABLES + _MORE
-    application_id = APPLICATION_ID
+class LocalSubmissions(SqliteFile):
+    """The journal of the local scheduler, created if missing; a context manager that closes it."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
         # Submissions never change, and status queries read the same ones again and again.
         self.taken = lru_cache(4096)(self._load)
         # Environments may contain secrets.
@@ -78,7 +134,6 @@ class LocalSubmissions(QueueJournal):
         Raises:
             RequestRefused: a job has the key of another submission.
         """
-        spec = to_json(submission.spec, indent=0)
         with self.transaction() as connection:
             row = connection.execute("SELECT id FROM submission WHERE key = ?", (submission.key,)).fetchone()
             if row is not None:
@@ -92,50 +147,91 @@ class LocalSubmissions(QueueJournal):
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             jobs = list(zip(submission.keys, ids, strict=True))
+            # Encoded once for all elements, which usually have one spec.
+            specs = [to_json(spec, indent=0) for spec in submission.specs or (submission.spec,)]
+            if not submission.specs:
+                specs *= len(jobs)
             connection.executemany(
-                INSERT, [(key, last + offset, spec, job_id) for offset, (key, job_id) in enumerate(jobs, 1)]
+                "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING')",
+                [
+                    (key, last + offset, spec, job_id)
+                    for offset, ((key, job_id), spec) in enumerate(zip(jobs, specs, strict=True), 1)
+                ],
             )
             connection.executemany(
                 "INSERT INTO element VALUES (?, ?, ?)", [(job_id, key, number) for key, job_id in jobs]
             )
         return str(number)
 
-    def begin(self, key: str, *, host: str | None = None, place: str | None = None) -> QueueEntry:
-        """Mark a waiting job as about to start.
+    def begin(self, key: str, *, host: str, place: str) -> QueueEntry:
+        """Mark a waiting job as about to start, so that no other process starts it.
 
         Raises:
             JobWithdrawn: it no longer waits.
         """
         with self.transaction() as connection:
-            cursor = connection.execute("UPDATE job SET recorded = 0 WHERE key = ? AND state = 'PENDING'", (key,))
             # The condition in the statement makes cancel and start exclude each other.
+            cursor = connection.execute(
+                "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, "
+                "place = ?, started_at = ?, outcome = NULL WHERE key = ? AND state = 'PENDING'",
+                (host, place, now_utc(), key),
+            )
             if not cursor.rowcount:
                 raise JobWithdrawn(f"job {key} no longer waits")
-            self.note_begin(connection, key, host=host, place=place)
         return self.get(key)
+
+    def attach(self, key: str, pid: int, pid_started: float) -> QueueEntry:
+        """Store the process of a job's wrapper."""
+        return self._change(key, "pid = ?, pid_started = ?", pid, pid_started)
+
+    def settle(self, key: str, outcome: JobOutcome) -> QueueEntry:
+        """Store the outcome of a job."""
+        return self._change(key, "state = ?, outcome = ?", outcome.state.value, to_json(outcome, indent=0))
+
+    def requeue(self, key: str) -> QueueEntry:
+        """Let a job whose command never began wait again."""
+        return self._change(key, "state = 'PENDING', outcome = NULL, pid = NULL, pid_started = NULL, place = NULL")
+
+    def set_flag(self, name: str) -> None:
+        """Set a flag for the process that runs the queue."""
+        with self.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (name, now_utc()))
+
+    def has_flag(self, name: str) -> bool:
+        """True if the flag is set."""
+        return bool(self.read("SELECT 1 FROM wish WHERE name = ?", name))
+
+    def get(self, key: str) -> QueueEntry:
+        """Return one job, which must exist."""
+        (entry,) = self._where("key = ?", key)
+        return entry
+
+    def in_state(self, state: JobState) -> tuple[QueueEntry, ...]:
+        """Return the jobs in one state, in the order in which they were added."""
+        return self._where("state = ? ORDER BY position", state.value)
 
     def ids(self, keys: Collection[str]) -> dict[str, str]:
         """Return key -> id of the known submissions."""
         return {
             key: str(number)
-            for chunk in chunks(keys, _AT_ONCE)
-            for key, number in self.read(f"SELECT key, id FROM submission WHERE key IN ({_marks(chunk)})", *chunk)  # noqa: S608 - question marks
+            for chunk in chunks(keys)
+            for key, number in self.read(f"SELECT key, id FROM submission WHERE key IN ({marks(chunk)})", *chunk)  # noqa: S608 - question marks
         }
 
     def at(self, ids: Collection[str]) -> dict[str, QueueEntry]:
         """Return id -> job; an array's id means all its elements."""
         entries: dict[str, QueueEntry] = {}
-        for chunk in chunks(ids, _AT_ONCE):
-            marks = _marks(chunk)
-            where = f"key IN (SELECT key FROM element WHERE id IN ({marks}) OR submission IN ({marks}))"  # noqa: S608 - question marks
+        for chunk in chunks(ids):
+            listed = marks(chunk)
+            where = f"key IN (SELECT key FROM element WHERE id IN ({listed}) OR submission IN ({listed}))"  # noqa: S608 - question marks
             array_ids = [int(text) if text.isdigit() else -1 for text in chunk]
             entries.update({entry.note: entry for entry in self._where(where, *chunk, *array_ids)})
         return entries
 
     def keyed(self, keys: Collection[str]) -> Iterator[QueueEntry]:
         """Yield the jobs with these keys."""
-        for chunk in chunks(keys, _AT_ONCE):
-            yield from self._where(f"key IN ({_marks(chunk)})", *chunk)
+        for chunk in chunks(keys):
+            yield from self._where(f"key IN ({marks(chunk)})", *chunk)
 
     def states(self, scheduler_id: str) -> dict[JobState, int]:
         """Return the number of jobs in each state under an id; empty if the id is unknown."""
@@ -198,15 +294,26 @@ class LocalSubmissions(QueueJournal):
         submission = from_json(document, Submission, label=f"submission {number} of {self.path}")
         return StoredSubmission(number, submission, json.loads(environment), made_at)
 
+    def _change(self, key: str, assignments: str, *values: object) -> QueueEntry:
+        with self.transaction() as connection:
+            connection.execute(f"UPDATE job SET {assignments} WHERE key = ?", (*values, key))  # noqa: S608 - constants
+        return self.get(key)
+
     def _where(self, where: str, *values: object) -> tuple[QueueEntry, ...]:
-        return tuple(
-            self._entry(row)
-            for row in self.read(f"SELECT {COLUMNS} FROM job WHERE {where}", *values)  # noqa: S608 - constants and question marks
-        )
+        rows = self.read(f"SELECT {_COLUMNS} FROM job WHERE {where}", *values)  # noqa: S608 - constants and question marks
+        return tuple(map(self._entry, rows))
+
+    def _entry(self, row: tuple[Any, ...]) -> QueueEntry:
+        key, spec, note, state, attempt, host, pid, place, started_at, outcome = row
+        label = f"job {key} of {self.path}"
+        return QueueEntry(
+            key, from_json(spec, JobSpec, label=label), note, JobState(state), attempt, host, pid, place, started_at,
+            from_json(outcome, JobOutcome, label=label) if outcome else None,
+        )  # fmt: skip
 
     def _refuse_known(self, connection: sqlite3.Connection, keys: Sequence[str]) -> None:
-        for chunk in chunks(keys, _AT_ONCE):
-            query = f"SELECT key FROM element WHERE key IN ({_marks(chunk)})"  # noqa: S608 - question marks
+        for chunk in chunks(keys):
+            query = f"SELECT key FROM element WHERE key IN ({marks(chunk)})"  # noqa: S608 - question marks
             if (row := connection.execute(query, chunk).fetchone()) is not None:
                 raise RequestRefused(
                     f"job {row[0]} was already submitted under another key: use a new key for every attempt"
@@ -226,7 +333,3 @@ def submission_number(scheduler_id: str) -> int:
 def element_index(scheduler_id: str) -> str | None:
     """Return the index of an array element; None for other jobs."""
     return scheduler_id.partition("_")[2] or None
-
-
-def _marks(values: Sequence[object]) -> str:
-    return ",".join("?" * len(values))

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
 from leadline.core.processes import CompletedProcess
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, chunks, end_name, read_log_tails, read_outcomes
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, end_name, read_log_tails, read_outcomes
 from leadline.execution.schedulers.pbs.parsing import (
     JobAttributes,
     array_id,
@@ -32,6 +32,7 @@ from leadline.execution.schedulers.port import (
 )
 from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport, write_release_file
 from leadline.execution.wrapper.outcome import JobOutcome
+from leadline.files.sqlite import chunks
 
 COMMAND_S = 60.0
 """Time limit of one command."""
@@ -79,6 +80,8 @@ class PbsScheduler:
 
     def render(self, submission: Submission) -> SubmissionText:
         """Return the qsub command and the file that it reads."""
+        if submission.specs:
+            raise InvalidInput("the elements of an array have one command at PBS: submit them one by one")
         # The file stays, so that users can see what was submitted.
         script = self.folder / "jobs" / f"{submission.key}.sh"
         # PBS's own output must not mix with the job's, which has a fixed name.

@@ -13,7 +13,6 @@ from leadline.core.units import MINUTE_S
 from leadline.execution import wrapper
 from leadline.execution.schedulers.attempt_files import (
     RUNS_FOLDER,
-    chunks,
     end_name,
     log_name,
     read_log_tails,
@@ -39,6 +38,7 @@ from leadline.execution.schedulers.slurm.script import (
 )
 from leadline.execution.transport.port import NO_PROGRAM, Transport, write_release_file
 from leadline.execution.wrapper.outcome import JobOutcome
+from leadline.files.sqlite import chunks
 
 WRAPPER_FILE = wrapper.__file__
 AT_ONCE = 500

@@ -11,7 +11,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Partition, SubmitRules
 from leadline.core.units import MIB, MINUTE_S, format_bytes, format_clock, format_duration
-from leadline.execution.launch import WRAPPER, check_command, check_walltime, exports, job_environment
+from leadline.execution.launch import WRAPPER, check_command, check_walltime, exports, job_environment, limit_arguments
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name, run_once_script
 from leadline.execution.schedulers.port import RequestRefused, Submission, element_key
 from leadline.execution.schedulers.slurm.parsing import format_ranges
@@ -82,17 +82,20 @@ def batch_script(
         RequestRefused: the job is held, but Leadline is missing.
     """
     spec = replace(submission.spec, environment=job_environment(submission.spec))
-    check_command(spec)
+    elements = [replace(element, environment=job_environment(element)) for element in submission.specs]
+    for each in (spec, *elements):
+        check_command(each)
     # The key is in the command line only, so that the same script may also be submitted by hand, any number of times.
     name = _job_name(spec.name, submission.key).removesuffix(f"-{submission.key}")
     options = {**_submission_options(submission, partition), "--job-name": name}
     options.pop("--comment", None)
     rules = partition.rules if partition else SubmitRules()
     launcher = f"{rules.launcher} " if _needs_launcher(spec.resources) else ""
-    command = shlex.join(spec.command)
+    command = '"$@"' if elements else shlex.join(spec.command)
+    prologue = _element_prologues(submission.indices, elements) if elements else _prologue(spec)
     lines = ["#!/bin/bash", *(f"#SBATCH {option}={value}" for option, value in options.items())]
     lines += [f"# {' '.join(note.split())}" for note in rules.notes]
-    lines += ["", *_key_lines(submission, name), *_gate(submission, folder, cluster_python), *_prologue(spec)]
+    lines += ["", *_key_lines(submission, name), *_gate(submission, folder, cluster_python), *prologue]
     if submission.measured and cluster_python is not None:
         python = shlex.quote(cluster_python.python)
         arguments = _wrapper_arguments(submission, folder, by_task=bool(launcher))
@@ -328,6 +331,15 @@ def _prologue(spec: JobSpec) -> list[str]:
     return [*lines, *exports(spec.environment), *([f"cd -- {shlex.quote(spec.workdir)}"] if spec.workdir else [])]
 
 
+def _element_prologues(indices: tuple[int, ...], elements: list[JobSpec]) -> list[str]:
+    """Return the lines that prepare each element of an array: its set-up, its limits and its command."""
+    lines = ['case "$SLURM_ARRAY_TASK_ID" in']
+    for index, element in zip(indices, elements, strict=True):
+        limits = shlex.quote(" ".join(limit_arguments(element.resources)))
+        lines += [f"{index})", *_prologue(element), f"limits={limits}", f"set -- {shlex.join(element.command)}", ";;"]
+    return [*lines, "esac"]
+
+
 def _wrapper_arguments(submission: Submission, folder: PurePosixPath, *, by_task: bool) -> str:
     # In single quotes: the rank is only known inside each task, where the wrapper expands it.
     task = "'.${SLURM_PROCID}'" if by_task else ""
@@ -336,6 +348,8 @@ def _wrapper_arguments(submission: Submission, folder: PurePosixPath, *, by_task
         arguments.append('--since-s "$SECONDS"')
     if submission.spec.watched:
         arguments.append("--probe-hook")
+    if submission.specs:
+        arguments.append("$limits")
     if submission.spec.resources.walltime_s:
         arguments.append(f"--site-walltime-s {whole_minutes_s(submission.spec.resources.walltime_s)}")
     return " ".join(arguments)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.plane.simulated.cluster import SimulatedCluster, SimulatedNode, SimulatedPartition
+from benchmarks.plane.simulated.scheduler import InjectedFailures, SimulatedScheduler
+from benchmarks.plane.simulated.site import JobBehaviour, SimulatedSite
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.execution.clock import ManualClock
 from leadline.execution.schedulers.port import RequestRefused, Submission, SubmissionUncertain
-from leadline.execution.schedulers.simulated.cluster import SimulatedCluster, SimulatedNode, SimulatedPartition
-from leadline.execution.schedulers.simulated.scheduler import InjectedFailures, SimulatedScheduler
-from leadline.execution.schedulers.simulated.site import JobBehaviour, SimulatedSite
 from leadline.testing.scheduler_contract import SchedulerContract
 
 GIB = 2**30

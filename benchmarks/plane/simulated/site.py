@@ -5,12 +5,12 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from benchmarks.plane.simulated.cluster import EasyQueue, NodeRequest, SimulatedCluster
 from leadline.core.errors import NothingFits, UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.plane import DependencyKind
 from leadline.execution.clock import Clock
 from leadline.execution.schedulers.port import RequestRefused, Submission
-from leadline.execution.schedulers.simulated.cluster import EasyQueue, NodeRequest, SimulatedCluster
 from leadline.execution.wrapper.gate import RELEASE_TIMEOUT_S
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol
 
+from benchmarks.plane.simulated.cluster import EasyQueue, NodeRequest, RunningJob, SimulatedCluster
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
-from leadline.execution.schedulers.simulated.cluster import EasyQueue, NodeRequest, RunningJob, SimulatedCluster
 
 
 @dataclass(frozen=True, slots=True)

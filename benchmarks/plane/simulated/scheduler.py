@@ -4,6 +4,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from benchmarks.plane.simulated.cluster import NodeRequest
+from benchmarks.plane.simulated.site import SimulatedJob, SimulatedSite
 from leadline.core.documents import to_json
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState
@@ -17,8 +19,6 @@ from leadline.execution.schedulers.port import (
     SubmissionText,
     SubmissionUncertain,
 )
-from leadline.execution.schedulers.simulated.cluster import NodeRequest
-from leadline.execution.schedulers.simulated.site import SimulatedJob, SimulatedSite
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
 
 

@@ -7,15 +7,15 @@ from drawn_jobs import CORES, Given, job, workloads
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leadline.core.errors import InvalidInput, NothingFits, UnknownName
-from leadline.execution.schedulers.simulated.cluster import (
+from benchmarks.plane.simulated.cluster import (
     EasyQueue,
     NodeRequest,
     SimulatedCluster,
     SimulatedNode,
     SimulatedPartition,
 )
-from leadline.execution.schedulers.simulated.replay import replay
+from benchmarks.plane.simulated.replay import replay
+from leadline.core.errors import InvalidInput, NothingFits, UnknownName
 
 
 def pool(cores=CORES, nodes=1):

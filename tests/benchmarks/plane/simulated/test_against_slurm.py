@@ -13,10 +13,10 @@ from itertools import combinations
 import pytest
 from drawn_jobs import Given
 
+from benchmarks.plane.simulated.cluster import SimulatedCluster, SimulatedNode
+from benchmarks.plane.simulated.replay import replay
 from leadline.core.queues import AccountedJob
 from leadline.execution.clock import epoch_s
-from leadline.execution.schedulers.simulated.cluster import SimulatedCluster, SimulatedNode
-from leadline.execution.schedulers.simulated.replay import replay
 
 JOBS = 40
 

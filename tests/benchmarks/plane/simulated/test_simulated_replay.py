@@ -6,10 +6,10 @@ import pytest
 from drawn_jobs import CORES, Given, job, workloads
 from hypothesis import given
 
+from benchmarks.plane.simulated.cluster import SimulatedCluster, SimulatedNode
+from benchmarks.plane.simulated.replay import LimitRequest, replay, score_replay
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
-from leadline.execution.schedulers.simulated.cluster import SimulatedCluster, SimulatedNode
-from leadline.execution.schedulers.simulated.replay import LimitRequest, replay, score_replay
 
 
 def pool():

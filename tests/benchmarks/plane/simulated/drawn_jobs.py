@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from benchmarks.plane.simulated.replay import LimitRequest
 from leadline.core.queues import AccountedJob
-from leadline.execution.schedulers.simulated.replay import LimitRequest
 
 CORES = 8
 
