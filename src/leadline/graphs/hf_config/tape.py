@@ -8,7 +8,9 @@ in reverse. The timeline of an expanded configuration thus follows that of the e
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind, Stage, StorageCategory, StorageEvent, TensorSpec
 

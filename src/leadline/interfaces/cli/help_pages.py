@@ -1,6 +1,6 @@
 """Stored help texts of all commands; ``python -m leadline.interfaces.cli.reference`` writes them again.
 
-Importing Typer and a command to print its help takes some thirty times as long as starting Python. A test compares the
+Importing a command to print its help takes many times as long as starting Python. A test compares the
 file with the live commands.
 """
 
