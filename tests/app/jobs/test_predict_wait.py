@@ -63,9 +63,9 @@ def test_a_failing_process_is_reported_in_one_sentence(monkeypatch):
         predict_waits_in_process(WaitQuestion("slurm", ()))
 
 
-def has_started(slurm):
-    said = slurm.run(["sacct", "-n", "-X", "-P", "-S", "now-1hour", "-o", "Start"]).stdout
-    return any(line not in ("", "Unknown", "None") for line in said.splitlines())
+def count_started(slurm):
+    starts = slurm.run(["sacct", "-n", "-X", "-P", "-S", "now-1hour", "-o", "Start"]).stdout
+    return sum(line not in ("", "Unknown", "None") for line in starts.splitlines())
 
 
 @pytest.mark.slow
@@ -76,10 +76,11 @@ def test_waits_on_a_real_slurm_come_from_its_accounting_or_its_plan(slurm, tmp_p
     for at in range(ARRAYS):
         words = ["sbatch", "-p", "short", "-t", "2", "-a", f"1-{COUNT}", "-o", "/dev/null", "--wrap", "true"]
         assert slurm.run([*words, "-J", f"a{at}"]).returncode == 0
-        slurm.wait(lambda: has_started(slurm), "a job to start")
+        slurm.wait(lambda: count_started(slurm) > 0, "a job to start")
         time.sleep(2)
     slurm.wait(lambda: not slurm.run(["squeue", "-h", "-p", "short"]).stdout.strip(), "the jobs ran", most_s=120)
-    time.sleep(3)
+    # The accounting is told of a start some seconds later.
+    slurm.wait(lambda: count_started(slurm) >= ARRAYS * COUNT, "the accounting", most_s=120)
     found = predict_waits_in_process(WaitQuestion("slurm", (spec("short"), spec("long"))))
     assert found.reason == ""
     assert found.learned[0].wait_s.high < 600

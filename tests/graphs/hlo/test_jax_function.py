@@ -85,7 +85,7 @@ def test_the_same_model_in_pytorch_and_in_jax_has_the_same_arithmetic(both: tupl
 
 def test_fused_kernels_move_hardly_more_bytes_than_the_calls_of_pytorch(both: tuple[OpGraph, OpGraph]):
     traced, lowered = both
-    assert 0.3 * traced.bytes_moved < lowered.bytes_moved < 1.05 * traced.bytes_moved
+    assert 0.3 * traced.bytes_moved < lowered.bytes_moved < 1.15 * traced.bytes_moved
 
 
 def test_the_same_model_in_pytorch_and_in_jax_runs_the_same_products(both: tuple[OpGraph, OpGraph]):

@@ -34,7 +34,7 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
             yield f"#### {path} {name}"
             yield from _command(inner, f"{path} {name}")
         return
-    context = click.Context(command, info_name=path)
+    context = click.Context(command, info_name=path, **CONTEXT)
     yield f"```text\n{path} {' '.join(command.collect_usage_pieces(context))}\n```"
     yield " ".join((command.help or "").split())
     for title, rows in option_sections(command, context).items():
