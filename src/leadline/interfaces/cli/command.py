@@ -13,7 +13,7 @@ from leadline.core.errors import LeadlineError
 from leadline.interfaces.cli.usage_errors import describe_usage_error
 
 Decorator = Callable[[Any], Any]
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 ARGUMENTS, GENERAL = "Arguments", "Options"
 """The first section of a help page, and the last one."""
 INTERRUPTED = 130
