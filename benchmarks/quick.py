@@ -22,7 +22,7 @@ from benchmarks.corpus import CORPUS
 from benchmarks.dnn.pricing import layers
 from benchmarks.memory.linear import chain_graph
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_most
-from benchmarks.speed import ACCELERATE_SCRIPT, LLAMA_7B
+from benchmarks.speed import ACCELERATE_SCRIPT, ENVIRONMENT, LLAMA_7B
 from leadline.app.composition import process_runner
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import LeadlineError
@@ -73,6 +73,8 @@ def cases(folder: Path, *, quick: bool = False) -> Iterator[RatioCase]:
     config.write_text(json.dumps(LLAMA_7B), encoding="utf-8")
     estimate = _leadline("estimate", str(config), "--steps", "1", "--on", "A100 SXM4 80GB", "--json")
     yield RatioCase("help ÷ bare Python", _leadline("--help"), _python("pass"), 5)
+    yield RatioCase("jobs ÷ bare Python", _leadline("jobs"), _python("pass"), 5)
+    yield RatioCase("systems list ÷ bare Python", _leadline("systems", "list"), _python("pass"), 5)
     yield RatioCase("estimate of a config.json ÷ import of numpy", estimate, _python("import numpy"), 4)
     if not quick and all(importlib.util.find_spec(name) for name in ("accelerate", "transformers", "torch")):
         yield RatioCase("estimate of a config.json ÷ accelerate's", estimate, _python(ACCELERATE_SCRIPT, folder), 2)
@@ -115,7 +117,7 @@ def _python(source: str, *words: object) -> Callable[[], object]:
 
 
 def _ended(argv: list[str]) -> None:
-    ended = process_runner()(argv, timeout_s=120)
+    ended = process_runner()(argv, env=ENVIRONMENT, timeout_s=120)
     if ended.returncode != 0:
         raise LeadlineError(f"a measured command failed: {ended.stderr.strip()[-300:]}")
 
