@@ -5,6 +5,7 @@ room is a folder directly in ``leadline``. The first edition of the code made 75
 """
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -57,6 +58,10 @@ def main() -> int:
     counter = CrossingCounter(source / "leadline")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LEADLINE_DATA_DIR"] = folder
+        # The catalog is parsed, whether or not this user has it in the cache.
+        os.environ["XDG_CACHE_HOME"] = folder
+        # Finalizers run wherever garbage happens to be collected, and nobody calls them.
+        gc.disable()
         config = Path(folder, "config.json")
         config.write_text(json.dumps(CONFIG), encoding="utf-8")
         from leadline.interfaces.cli.main import main as leadline  # noqa: PLC0415 - of the folder that was named

@@ -5,7 +5,6 @@ practical unit (``memory_gib`` for ``memory_bytes``). Conversion matches them by
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
@@ -296,19 +295,17 @@ def _rules(rules: RulesRow | None, row: PartitionRow) -> SubmitRules:
 def _convert(noun: type[Noun], row: msgspec.Struct, **overrides: object) -> Noun:
     """Convert a row to a noun by shared fields, in base units; ``overrides`` win."""
     shared: dict[str, Any] = {}
-    kind: Any = noun  # mypy does not accept a dataclass type as hashable
-    for name, noun_name, factor in _shared_fields(type(row), kind):
+    for name, noun_name, factor in _shared_fields(type(row), noun):
         value = getattr(row, name)
         shared[noun_name] = value if factor is None or value is None else _to_base_unit(value, factor, noun_name)
     return noun(**{**shared, **overrides})
 
 
 @cache
-def _shared_fields(row: type[msgspec.Struct], noun: type[Any]) -> list[tuple[str, str, float | None]]:
+def _shared_fields(row: type[msgspec.Struct], noun: type[msgspec.Struct]) -> list[tuple[str, str, float | None]]:
     """Return (row field, noun field, factor to base units) for each field that both have."""
-    names = {field.name for field in fields(noun)}
     conversions = [(name, *unit_conversion(name)) for name in row.__struct_fields__]
-    return [(name, noun_name, factor) for name, noun_name, factor in conversions if noun_name in names]
+    return [(name, noun_name, factor) for name, noun_name, factor in conversions if noun_name in noun.__struct_fields__]
 
 
 def unit_conversion(name: str) -> tuple[str, float | None]:
