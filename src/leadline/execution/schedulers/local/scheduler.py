@@ -16,9 +16,10 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
 from leadline.execution.clock import epoch_s, now_utc
 from leadline.execution.launch import LaunchOptions, check_command, check_walltime
-from leadline.execution.schedulers.attempt_files import last_log_line, read_tail
+from leadline.execution.schedulers.attempt_files import read_tail
 from leadline.execution.schedulers.local.capacity import Capacity, CapacityUse, Slots, backfill_starts_s
 from leadline.execution.schedulers.local.queue import KILL_DELAY_S, LocalJobQueue, wrapper_is_alive
+from leadline.execution.schedulers.local.statuses import job_status, vanished_outcome
 from leadline.execution.schedulers.local.submissions import (
     JobWithdrawn,
     LocalSubmissions,
@@ -87,11 +88,7 @@ class LocalScheduler:
     def has_room(self, resources: ResourceSpec) -> bool:
         """True if such a job would start at once: no other waits, and its slots are free."""
         with _reachable():
-            if self._journal.waiting():
-                return False
-        fits = self._queue.slots.take("", resources) is not None
-        self._queue.slots.release("")
-        return fits
+            return not self._journal.waiting() and self._starts_s([_stay(_one_core_a_task(resources))]) == [0.0]
 
     def submit(self, submission: Submission) -> str:
         """Store the jobs, which the next query starts; a known key is not stored twice.
@@ -101,8 +98,10 @@ class LocalScheduler:
             RequestRefused: the job can never run on this machine, or depends on an unknown job.
             SubmissionUncertain: the journal could not be written.
         """
-        check_command(submission.spec)
-        spec = _with_defaults(submission.spec)
+        submission = _with_defaults(submission)
+        spec = submission.spec
+        for each in (spec, *submission.specs):
+            check_command(each)
         if rejection := self._queue.slots.rejection_reason(spec.resources):
             raise RequestRefused(f"job {spec.name!r} cannot run on this machine: {rejection}")
         with _reachable(SubmissionUncertain):
@@ -111,7 +110,7 @@ class LocalScheduler:
                     raise RequestRefused(
                         f"job {spec.name!r} depends on job {dependency}, which this machine does not have"
                     )
-            return self._journal.take(replace(submission, spec=spec), os.environ, now_s=time.time())
+            return self._journal.take(submission, os.environ, now_s=time.time())
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
         """Return key -> id of the stored submissions."""
@@ -170,7 +169,7 @@ class LocalScheduler:
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
         """Return the transport and the folder of a job."""
-        return LocalTransport(), PurePosixPath(_with_defaults(spec).workdir or ".")
+        return LocalTransport(), PurePosixPath(_workdir(spec))
 
     def change_walltime(self, scheduler_id: str, walltime_s: float) -> None:
         """Change a job's limit, counted from its start; the wrapper of a running job reads it within seconds.
@@ -194,7 +193,7 @@ class LocalScheduler:
 
     def forecast_start_s(self, submission: Submission) -> float | None:
         """Return the latest start time of such a job (epoch); None behind a job without a limit."""
-        spec = _with_defaults(submission.spec)
+        spec = _with_defaults(submission).spec
         with _reachable():
             if self._queue.slots.rejection_reason(spec.resources):
                 return None
@@ -323,13 +322,24 @@ class LocalScheduler:
 
 def queue_text(submission: Submission) -> SubmissionText:
     """Return the entry of a submission in this machine's queue."""
-    return SubmissionText((), queue_document(replace(submission, spec=_with_defaults(submission.spec))))
+    return SubmissionText((), queue_document(_with_defaults(submission)))
 
 
-def _with_defaults(spec: JobSpec) -> JobSpec:
-    """Return the job with defaults: one core per task, and the folder of the submitter."""
-    resources = replace(spec.resources, cores_per_task=spec.resources.cores_per_task or 1)
-    return replace(spec, resources=resources, workdir=str(Path(spec.workdir or ".").absolute()))
+def _with_defaults(submission: Submission) -> Submission:
+    """Return the submission with defaults: one core per task, and the folder of the submitter."""
+    spec, *specs = (
+        replace(spec, resources=_one_core_a_task(spec.resources), workdir=_workdir(spec))
+        for spec in (submission.spec, *submission.specs)
+    )
+    return replace(submission, spec=spec, specs=tuple(specs))
+
+
+def _one_core_a_task(resources: ResourceSpec) -> ResourceSpec:
+    return replace(resources, cores_per_task=resources.cores_per_task or 1)
+
+
+def _workdir(spec: JobSpec) -> str:
+    return str(Path(spec.workdir or ".").absolute())
 
 
 def _stay(resources: ResourceSpec) -> CapacityUse:
@@ -356,55 +366,3 @@ def _reachable(error_type: type[SchedulerUnreachable] = SchedulerUnreachable) ->
         raise
     except (LeadlineError, OSError) as error:
         raise error_type(f"this machine's queue cannot be used: {error}") from error
-
-
-def job_status(
-    folder: Path, entry: QueueEntry, stored: StoredSubmission, expected: Mapping[str, float]
-) -> SchedulerStatus:
-    """Return a job's status; ``expected`` maps waiting jobs to their start (epoch), in queue order."""
-    common = SchedulerStatus(
-        entry.state, submitted_s=stored.made_s, walltime_s=entry.spec.resources.walltime_s, nodes=1
-    )
-    if entry.state is JobState.PENDING:
-        start_s = expected.get(entry.key, math.inf)
-        reason = _why_waiting(entry, stored, expected)
-        return replace(common, reason=reason, expected_start_s=start_s if start_s < math.inf else None)
-    was_started = entry.pid is not None
-    started_s = epoch_s(entry.started_at) if was_started and entry.started_at else None
-    common = replace(common, started_s=started_s, node=entry.host)
-    return common if entry.outcome is None else _final_status(folder, entry, entry.outcome, common)
-
-
-def vanished_outcome(folder: Path, entry: QueueEntry, interim: JobOutcome | None, *, cancelled: bool) -> JobOutcome:
-    """Return the outcome of a job whose wrapper wrote none; measured amounts are lower bounds."""
-    state = JobState.CANCELLED if cancelled else JobState.NODE_FAIL
-    last_words = last_log_line(log_path(folder, entry))
-    reason = "cancelled" if cancelled else f"its wrapper was killed{f': {last_words}' if last_words else ''}"
-    ended = unmeasured_outcome(entry, state, reason)
-    if interim is None:
-        return ended
-    return replace(interim, state=state, ended_at=ended.ended_at, reason=reason)
-
-
-def _final_status(folder: Path, entry: QueueEntry, outcome: JobOutcome, common: SchedulerStatus) -> SchedulerStatus:
-    elapsed, memory = (outcome.measured.get(name) for name in ("elapsed_s", "host_memory_bytes"))
-    last_words = "" if entry.state is JobState.COMPLETED else last_log_line(log_path(folder, entry))
-    return replace(
-        common,
-        reason=outcome.reason,
-        ended_s=epoch_s(outcome.ended_at) if outcome.ended_at else None,
-        elapsed_s=elapsed.value if elapsed else None,
-        exit_code=outcome.exit_code,
-        signal=outcome.signal,
-        memory_bytes=round(memory.value) if memory else None,
-        evidence=(last_words,) if last_words else (),
-    )
-
-
-def _why_waiting(entry: QueueEntry, stored: StoredSubmission, expected: Mapping[str, float]) -> str:
-    """Return why a job waits, as Slurm's reason code."""
-    if entry.key in expected:
-        return "Resources" if entry.key == next(iter(expected)) else "Priority"
-    if stored.submission.after:
-        return "Dependency"
-    return "JobArrayTaskLimit" if stored.submission.most is not None else "Priority"
