@@ -1,5 +1,7 @@
 """The cache of the parsed catalog gives the same nouns, and is never trusted blindly."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -56,3 +58,8 @@ def test_other_bytes_or_other_code_make_the_cache_stale(tmp_path, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     assert TomlCatalog(None, tmp_path / "file" / "cache").devices() == TomlCatalog().devices()
+
+
+def test_the_files_of_code_in_the_key_exist():
+    package = Path(cache.__file__).parents[1]
+    assert [name for name in cache.CODE if not (package / name).is_file()] == []

@@ -4,17 +4,18 @@ It is used only if it was made from the same bytes by the same code; whatever el
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from leadline.core import hardware, systems
-
 Noun = TypeVar("Noun")
 
 DIGEST_BYTES = 32
+CODE = ("catalog/toml_files.py", "core/documents.py", "core/hardware.py", "core/systems.py", "core/units.py")
+"""Files of the package that decide what a source is parsed to."""
 
 
 def read_cached(
@@ -36,12 +37,10 @@ def read_cached(
         pass
     nouns = _parse(sources, parse)
     payload = msgspec.msgpack.encode(nouns)
-    try:
+    with suppress(OSError):
         from leadline.files.atomic import write_atomically  # noqa: PLC0415 - only where something is written
 
         write_atomically(file, key + _digest(payload) + payload)
-    except OSError:
-        pass
     return nouns
 
 
@@ -51,8 +50,8 @@ def _parse(sources: Sequence[tuple[str, bytes]], parse: Callable[[str, str], lis
 
 def _key(sources: Sequence[tuple[str, bytes]]) -> bytes:
     """Return a digest of the sources and of the code that converts them; a version would not change with it."""
-    code = (str(hardware.__file__), str(systems.__file__), str(Path(__file__).with_name("toml_files.py")))
-    texts = [Path(file).read_bytes() for file in code if Path(file).is_file()]
+    package = Path(__file__).parents[1]
+    texts = [file.read_bytes() for name in CODE if (file := package / name).is_file()]
     return _digest(msgspec.msgpack.encode((sources, texts)))
 
 
