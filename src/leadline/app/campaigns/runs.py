@@ -11,6 +11,7 @@ from leadline.app.campaigns.places import CampaignLimits, find_campaign_place
 from leadline.app.machines.targets import LOCAL
 from leadline.campaigns.budgets import budget_unit, format_amount
 from leadline.campaigns.folder import (
+    LOCK,
     PARSED,
     find_runner,
     has_journal,
@@ -29,6 +30,7 @@ from leadline.core.jobs import JobState
 from leadline.core.ports import Catalog
 from leadline.core.runs import Scale, Value
 from leadline.execution.schedulers.local.queue import machine_slots
+from leadline.files.lock import file_lock
 from leadline.history.sqlite import SqliteHistory
 
 __all__ = [  # the commands need these of the rooms below
@@ -231,12 +233,13 @@ def stop_campaign(folder: Path) -> str:
     """
     campaign = read_stored_campaign(folder)
     name = campaign.name
-    with open_journal(folder) as journal:
-        if (runner := find_runner(folder)) is not None:
+    # A lock that is taken is tried again: a program that a killed runner was just starting holds it for a moment.
+    with open_journal(folder) as journal, file_lock(folder / LOCK) as free:
+        if not free:
             journal.request_stop()
+            runner = find_runner(folder) or "its runner"
             return f"stopping campaign {name!r}: {runner} ends its runs now; leadline campaign run resumes it"
-        place = RunPlace(folder, machine_slots(), forget_other_hosts=True)
-        with runner_lock(folder, name), closing(place):
+        with closing(RunPlace(folder, machine_slots(), forget_other_hosts=True)) as place:
             ended = Runner(campaign=campaign, journal=journal, folder=folder, place=place).end_runs()
     if not ended:
         return f"campaign {name!r} is not running"
