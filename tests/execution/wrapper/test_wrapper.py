@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -156,9 +157,7 @@ def test_the_job_and_its_result_survive_the_death_of_the_parent(tmp_path):
     with subprocess.Popen([sys.executable, "-c", starts, *wrapper], stdout=subprocess.PIPE, env=env) as parent:
         assert parent.stdout.readline()
         parent.kill()
-    deadline = time.monotonic() + 60
-    while not result.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    _wait_until(result.exists)
     assert read_outcome(result).state is JobState.COMPLETED
 
 
@@ -187,6 +186,20 @@ def _copy(tmp_path, *options):
     return subprocess.Popen([*WRAPPER, *words, "--", "touch", str(tmp_path / "made")], env=env)
 
 
+def _wait_until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.05)
+
+
+def _handles(pid, number):
+    """True once a process ignores or catches a signal, so that it survives it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigIgn:", "SigCgt:"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
 def test_a_copy_that_is_never_released_never_begins(tmp_path):
     with _copy(tmp_path, "--word-within-s", "0.3") as process:
         assert process.wait(30) == 125
@@ -198,7 +211,7 @@ def test_a_copy_that_is_never_released_never_begins(tmp_path):
 
 def test_a_copy_begins_when_released_and_ignores_earlier_warnings(tmp_path):
     with _copy(tmp_path) as process:
-        time.sleep(2)
+        _wait_until(lambda: _handles(process.pid, signal.SIGUSR1))
         process.send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         assert process.poll() is None
