@@ -13,6 +13,7 @@ CASES = {
     "many channels": ((64, 64, 3), {}),
     "channels that are padded": ((12, 20, 3), {}),
     "colour in": ((3, 32, 3), {}),
+    "one channel in": ((1, 64, 3), {}),
     "stride": ((32, 64, 3), {"stride": 2}),
     "pointwise": ((16, 32, 1), {}),
     "depthwise": ((32, 32, 3), {"groups": 32}),
