@@ -138,7 +138,7 @@ def test_unknown_device_memory_differs_from_enough_memory(capsys, config, tmp_pa
     assert code == 0
     assert document["fits"] is None
     assert document["checks"][0]["risk"] is None
-    assert "the catalog has no memory size of Mystery" in document["notes"][0]
+    assert "the memory of Mystery is not known" in document["notes"][0]
     assert document["largest_batch"] is None
 
 

@@ -155,8 +155,8 @@ def _answer(question: _Question, estimate: Estimate, batch: int | None, *, chang
         raise InvalidInput(f"cannot estimate the memory on {place.name}: {why}")
     answer = FitReport(place.name, place.device.name, estimate, question.risk, checks, batch)
     if checks[0].there_bytes is None:
-        why = f"the catalog has no memory size of {place.device.name}: add it to find out whether the job fits"
-        return replace(answer, why_no_batch=why, notes=(why,))
+        why = f"the memory of {place.device.name} is not known"
+        return replace(answer, why_no_batch=why, notes=(f"{why}: add it to the catalog to learn whether the job fits",))
     if changes:
         answer = _with_batch(question, answer)
     if checks[0].fits is False and checks[0].kind == "GPU":
