@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -38,8 +39,9 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, int], str]] = {
 }
 """Model → shape of one sample, two batch sizes, dtype."""
 
-PROCESSES = 3
-"""Fresh processes in which each step is timed: the layout of pages in memory differs between processes."""
+PROCESSES = 5
+"""Fresh processes in which each step is timed: the layout of pages in memory differs between processes, and makes the
+steps of some models twice as fast. They run in rounds over all models, so that no slow minute hits one model alone."""
 
 STEP_TARGET = 20.0
 MEMORY_TARGET = 15.0
@@ -70,7 +72,8 @@ def run(*, quick: bool = False) -> BenchmarkResult:
         for phase in Phase
         for batch in (batches[:1] if quick else batches)
     ]
-    measured = [repeated(point, processes=2 if quick else PROCESSES) for point in predicted]
+    rounds = [[measure(point, budget_s=0.4) for point in predicted] for _ in range(2 if quick else PROCESSES)]
+    measured = [middle(point, runs) for point, *runs in zip(predicted, *rounds, strict=True)]
     return BenchmarkResult(
         "local",
         rows(measured),
@@ -113,9 +116,8 @@ def measure(point: LocalPoint, *, budget_s: float, file: Path = MODELS_FILE) -> 
     return replace(point, measured_s=truth["step_s"], measured_bytes=truth["peak_bytes"])
 
 
-def repeated(point: LocalPoint, *, processes: int, file: Path = MODELS_FILE) -> LocalPoint:
-    """Return the point with the medians of several fresh processes, and their mean distance from the median."""
-    runs = [measure(point, budget_s=0.4, file=file) for _ in range(processes)]
+def middle(point: LocalPoint, runs: Sequence[LocalPoint]) -> LocalPoint:
+    """Return the point with the medians of its runs, and their mean distance from the median."""
     step_s = median(run.measured_s for run in runs)
     noise = fmean(abs(run.measured_s / step_s - 1) for run in runs)
     return replace(point, measured_s=step_s, measured_bytes=median(run.measured_bytes for run in runs), noise=noise)
