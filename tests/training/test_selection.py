@@ -1,5 +1,9 @@
 """Candidates, their training sets and adjustment, and the choice by policy."""
 
+import math
+import time
+from functools import partial
+
 import numpy as np
 import pytest
 from made_runs import campaign
@@ -227,6 +231,18 @@ def test_several_processes_choose_as_one_does(dataset):
     assert [(score.name, score.mape) for score in alone.scores] == [
         (score.name, score.mape) for score in together.scores
     ]
+
+
+def grow(seconds):
+    """Keep 400 MB more, as a process does that loads PyTorch, after ``seconds``."""
+    time.sleep(seconds)
+    vars(math)["kept"] = b"\1" * (seconds > 0) * 400_000_000
+    return seconds
+
+
+def test_a_process_that_grows_is_replaced_without_a_word_and_the_tasks_go_on():
+    seconds = [0.0, 0.0, *[1.1] * 4]
+    assert list(task_runner(2)([partial(grow, delay) for delay in seconds])) == seconds
 
 
 def test_no_candidate_is_dropped_for_a_few_runs_of_one_fold():

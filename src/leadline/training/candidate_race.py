@@ -1,6 +1,7 @@
 """Fit all candidates on one split after another, and drop those far behind the best."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -189,7 +190,15 @@ def task_runner(jobs: int | None) -> TaskRunner:
 
     jobs = jobs or cpu_count()
     workers = Parallel(n_jobs=jobs, return_as="generator")
-    return lambda tasks: workers(delayed(task)() for task in tasks)
+
+    def run_in_processes(tasks: Sequence[Callable[[], T]]) -> Iterable[T]:
+        with warnings.catch_warnings():
+            # loky replaces a worker that has idled or grown by 300 MB, as by loading PyTorch, and warns of it.
+            # Where warnings are errors, this one would end the thread that hands out tasks: we would wait forever.
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
+            yield from workers(delayed(task)() for task in tasks)
+
+    return run_in_processes
 
 
 def judged_rows(predictions: OutOfFoldPredictions) -> Array:
