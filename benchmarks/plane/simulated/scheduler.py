@@ -51,6 +51,7 @@ class SimulatedScheduler:
     """An adapter of a simulated site (implements ``Scheduler``); several may share one site."""
 
     abreast = 1
+    submits_once = False
 
     def __init__(
         self, site: SimulatedSite, failures: InjectedFailures | None = None, *, name: str = "simulated"

@@ -76,8 +76,7 @@ def random_design(campaign: Campaign, scale: Scale, count: int) -> list[Configur
 def space_filling_design(campaign: Campaign, scale: Scale, count: int) -> list[Configuration]:
     """Return configurations far from each other, with cheaper ones preferred and some at the largest scale.
 
-    Points of a Sobol sequence are added greedily by maximin distance over forecast cost, so that every prefix is a
-    design too.
+    Points of a Sobol sequence are added greedily by maximin distance over forecast cost: every prefix is a design.
     """
     candidates = sobol_pool(campaign, scale, POOL)
     encoding = CampaignEncoding(campaign)

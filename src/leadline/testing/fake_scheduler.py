@@ -56,6 +56,7 @@ class FakeScheduler:
     fixed_limits: bool = False
     next_number: int = 100
     abreast: int = 1
+    submits_once: bool = False
     folder: PurePosixPath | None = None
     transport: Transport = field(default_factory=LocalTransport)
 

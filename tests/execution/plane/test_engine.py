@@ -122,6 +122,16 @@ def test_a_submission_that_may_still_arrive_is_not_repeated_at_once(world):
     assert world.here.submitted == []
 
 
+def test_a_submission_that_did_not_arrive_is_repeated_at_once_where_that_cannot_double_it(world):
+    world.journal.add([job("a")])
+    world.here.lose_answers, world.here.submits_once = "before", True
+    world.step(every_s=1.0)
+    world.here.lose_answers = ""
+    world.restart()
+    world.step(2, every_s=1.0)
+    assert len(world.here.submitted) == 1
+
+
 def test_an_unreported_job_has_not_ended(world):
     world.journal.add([job("a")])
     world.step()

@@ -71,8 +71,7 @@ class Tracer:
     def job_for(self, device: Device) -> TracedJob:
         """Return the job traced under the policies of ``device``.
 
-        An uncalibrated CPU reuses an existing graph: its interval is wider than the difference between the two
-        policies.
+        An uncalibrated CPU reuses an existing graph: its interval is wider than the two policies differ.
         """
         if self.workload.compiled:
             if device.name not in self._jobs:

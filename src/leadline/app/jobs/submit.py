@@ -32,8 +32,7 @@ class SubmissionPreview:
 def preview_submission(submission: JobSubmission) -> tuple[SubmissionPreview, ...]:
     """Return what each target would get from the plane if it were submitted now; nothing is written or sent.
 
-    The first targets get the replicas; every other one is shown as if it came first. An array may need several
-    submissions.
+    The first targets get the replicas; every other one is shown as if it came first. An array may be split.
 
     Raises:
         InvalidInput: a target has no folder, or the job cannot be expressed for it.

@@ -97,9 +97,8 @@ def calibrate(
 def with_catalog_specs(device: Device) -> Device:
     """Return a measured GPU with the catalog's name and specs if the catalog has it, else unchanged.
 
-    The estimators know a device by these specs. A slice of a board (MIG) has the board's name but less memory, so it
-    is
-    not matched.
+    The estimators know a device by these specs. A slice of a board (MIG), which has its name but less memory, is not
+    matched.
     """
     if device.kind is not DeviceKind.GPU:
         return device

@@ -15,8 +15,7 @@ def find_framework(path: Path, name: str) -> str:
     """Return the framework of ``path:name``, ``jax`` or ``torch``.
 
     A file that creates names at run time (``globals``, ``exec``, ``import *``) is not checked for the name. The
-    modules
-    that the function itself uses decide the framework, else the file's imports; PyTorch if both or neither are used.
+    modules that the function uses decide the framework, else the file's imports; PyTorch if both or neither are used.
 
     Raises:
         InvalidInput: the file cannot be read, or is not valid Python (with its line).

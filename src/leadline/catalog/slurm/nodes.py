@@ -61,8 +61,7 @@ def node_gpus(
 def match_devices(name: str, devices: Sequence[Device], kinds: Iterable[DeviceKind]) -> list[Device]:
     """Return the devices that a name may mean: an exact driver name, else devices that contain its words.
 
-    Case, vendor and punctuation do not matter. ``h100`` matches four boards; ``a100-sxm4-80gb`` and ``rtx3090`` match
-    one each.
+    Case, vendor and punctuation do not matter. ``h100`` matches four boards, and ``a100-sxm4-80gb`` one.
     """
     words, candidates = _words(name), [device for device in devices if device.kind in kinds]
     if not words:

@@ -17,9 +17,8 @@ NOWHERE = -1  # no piece: no name is negative
 class FreeBlocks:
     """Free blocks by name (an address, or a creation number) and size in bytes.
 
-    A removed block is only counted off. Its name leaves the heap when it comes first among those of its size. Each
-    change is logarithmic in the number of blocks. D bytes in blocks of u-byte units have at most √(2·D ÷ u) distinct
-    sizes.
+    A removed block is only counted off. Its name leaves the heap when it comes first among those of its size. A
+    change is logarithmic in the blocks. D bytes in blocks of u-byte units have at most √(2·D ÷ u) distinct sizes.
     """
 
     __slots__ = ("_by_size", "_counts", "_distinct", "sizes")

@@ -219,8 +219,7 @@ def live_memory(
     """Return the peak memory (bytes) of a running job; its low bound is the peak so far.
 
     ``samples`` holds (seconds since the start, bytes), oldest first. ``began_s`` is the start of the first unit of
-    work. The growth in the later half of the work continues until the job ends. A peak that has stopped growing is
-    final.
+    work. Growth in the later half of the work continues until the job ends. A peak that stopped growing is final.
     """
     peak = max((memory for _, memory in samples), default=0.0)
     shown = memory_evidence(samples, began_s, elapsed)

@@ -213,8 +213,7 @@ class FittedKernels:
     def _launch_offsets(self, group: int) -> Array:
         """Return each named operator's launch offset from its device's, shape (names + 1,).
 
-        It is the median over the known devices, since an operator does the same work on every host. The last entry is
-        zero.
+        It is the median over the known devices: an operator does the same work on every host. The last entry is zero.
         """
         apart: list[list[float]] = [[] for _ in self.names]
         for (device, name), value in self.launches.items():

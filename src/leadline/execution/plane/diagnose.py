@@ -299,8 +299,7 @@ def _end_before_restart(
     """Return the true end of a command that its scheduler has forgotten, and a remark about it.
 
     A killed controller forgets its last seconds. Jobs that it started in them are started again, but the wrapper
-    refuses to run the command twice. Jobs that ended in them are missing afterwards, and their node is reported as
-    failed.
+    refuses to run the command twice. Jobs that ended in them are missing later, and their node is said to have failed.
     """
     if status is None or outcome is None or not _ended_by_itself(outcome):
         return status, ()

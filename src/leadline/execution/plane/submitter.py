@@ -80,7 +80,7 @@ class Submitter:
     def look_up(self, system: str) -> None:
         """Find the submissions at a system whose answer was lost.
 
-        A batch that is still missing after the grace period is submitted again.
+        A batch that is still missing after the grace period is submitted again, or at once if that can do no harm.
 
         Raises:
             SchedulerUnreachable: the scheduler did not answer.
@@ -90,14 +90,15 @@ class Submitter:
         lost = {batch: attempts for batch, attempts in lost.items() if batch not in self.unsent}
         if not lost:
             return
-        ids = self.schedulers[system].find(sorted(lost))
+        scheduler = self.schedulers[system]
+        ids = scheduler.find(sorted(lost))
         for batch, attempts in lost.items():
             if batch in ids:
                 self._know([(attempts, ids[batch])], found_again=True)
                 continue
             now_s = self.clock.monotonic_s()
-            if now_s - self.missed.setdefault(batch, now_s) > self.intervals.grace:
-                del self.missed[batch]
+            if scheduler.submits_once or now_s - self.missed.setdefault(batch, now_s) > self.intervals.grace:
+                self.missed.pop(batch, None)
                 self.unsent.add(batch)
 
     def _submit_unsent(self) -> int:

@@ -220,8 +220,7 @@ def _matching_status(attempt: Attempt, status: SchedulerStatus | None) -> Schedu
 def _has_ended(outcome: JobOutcome | None, status: SchedulerStatus | None) -> bool:
     """True if it is known how an attempt ended.
 
-    The scheduler counts, or a measured completion. Without measurements the scheduler may know more, above all the
-    memory.
+    The scheduler counts, or a measured completion. Without that, the scheduler may know more, such as the memory.
     """
     if status is not None and status.state.final:
         return True

@@ -146,6 +146,10 @@ class Scheduler(Protocol):
     def abreast(self) -> int:
         """Submissions that may run at once, each in its own thread; with 1, in the caller's thread."""
 
+    @property
+    def submits_once(self) -> bool:
+        """True if ``submit`` may be repeated: with a known key it submits nothing and returns its id."""
+
     def render(self, submission: Submission) -> SubmissionText:
         """Return the text that ``submit`` sends, and send nothing; raises ``InvalidInput`` as that does."""
 

@@ -59,6 +59,7 @@ class LocalScheduler:
     """
 
     abreast = 1
+    submits_once = True
 
     def __init__(self, folder: Path, slots: Slots, *, name: str = "local", forget_other_hosts: bool = False) -> None:
         self.name = name

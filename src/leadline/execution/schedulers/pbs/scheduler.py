@@ -62,6 +62,7 @@ class PbsScheduler:
     """
 
     abreast = 4
+    submits_once = False
 
     def __init__(
         self,

@@ -80,8 +80,7 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
     """Return the script: the job's variables and its measured command.
 
     The command runs once, on the job's first node, and may start its own ranks (``mpirun`` reads ``PBS_NODEFILE``).
-    Outcome and output go to ``folder``/runs under the attempt's key. Unwanted elements of an array's range exit at
-    once.
+    Outcome and output go to ``folder``/runs under the attempt's key. Unwanted elements of an array exit at once.
 
     Args:
         submission: the job or array.

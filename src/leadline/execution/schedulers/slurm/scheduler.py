@@ -93,6 +93,7 @@ class SlurmScheduler:
     """
 
     abreast = 4
+    submits_once = False
 
     def __init__(
         self,
