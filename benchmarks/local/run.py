@@ -40,8 +40,9 @@ SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, int], str]] = {
 """Model → shape of one sample, two batch sizes, dtype."""
 
 PROCESSES = 5
-"""Fresh processes in which each step is timed: the layout of pages in memory differs between processes, and makes the
-steps of some models twice as fast. They run in rounds over all models, so that no slow minute hits one model alone."""
+"""Fresh processes in which each step is timed. The layout of pages in memory differs between them, and makes the steps
+of some models twice as fast. What counts is their mean, since the median jumps from the one to the other. They run in
+rounds over all models, so that no slow minute hits one model alone."""
 
 STEP_TARGET = 20.0
 MEMORY_TARGET = 15.0
@@ -73,7 +74,7 @@ def run(*, quick: bool = False) -> BenchmarkResult:
         for batch in (batches[:1] if quick else batches)
     ]
     rounds = [[measure(point, budget_s=0.4) for point in predicted] for _ in range(2 if quick else PROCESSES)]
-    measured = [middle(point, runs) for point, *runs in zip(predicted, *rounds, strict=True)]
+    measured = [mean(point, runs) for point, *runs in zip(predicted, *rounds, strict=True)]
     return BenchmarkResult(
         "local",
         rows(measured),
@@ -116,9 +117,9 @@ def measure(point: LocalPoint, *, budget_s: float, file: Path = MODELS_FILE) -> 
     return replace(point, measured_s=truth["step_s"], measured_bytes=truth["peak_bytes"])
 
 
-def middle(point: LocalPoint, runs: Sequence[LocalPoint]) -> LocalPoint:
-    """Return the point with the medians of its runs, and their mean distance from the median."""
-    step_s = median(run.measured_s for run in runs)
+def mean(point: LocalPoint, runs: Sequence[LocalPoint]) -> LocalPoint:
+    """Return the point with the mean time and median memory of its runs, and their mean distance from that time."""
+    step_s = fmean(run.measured_s for run in runs)
     noise = fmean(abs(run.measured_s / step_s - 1) for run in runs)
     return replace(point, measured_s=step_s, measured_bytes=median(run.measured_bytes for run in runs), noise=noise)
 
@@ -146,7 +147,7 @@ def rows(points: list[LocalPoint]) -> tuple[BenchmarkRow, ...]:
         BenchmarkRow("plain roofline MAPE", plain, "%", n=len(points), how="flops or bytes at the sweep's best rates"),
         BenchmarkRow("best constant MAPE", scaled, "%", n=len(points),
                  how=f"roofline × {constant:.2f}, the constant chosen on these very runs"),
-        BenchmarkRow("noise floor", noise, "%", n=len(points), how="mean distance of a process from their median"),
+        BenchmarkRow("noise floor", noise, "%", n=len(points), how="mean distance of a process from their mean"),
     )  # fmt: skip
 
 
