@@ -41,18 +41,21 @@ def test_an_object_that_refers_to_itself_counts_once():
 
 
 class Files(Dataset):
-    """Names and labels of files, which are all read; each sample tells what its worker holds for itself."""
+    """Names and labels of files, which are all read; some samples tell what their worker has come to hold for itself."""
 
     def __init__(self, count):
+        self.held_before_bytes = None  # each worker notes in its own copy what it held before its first sample
         self.items = [(f"/data/train/n01440764/n01440764_{n:06}.JPEG", n % 1000 + 1000) for n in range(count)]
 
     def __len__(self):
         return len(self.items)
 
     def __getitem__(self, place):
+        if self.held_before_bytes is None:
+            self.held_before_bytes = private_bytes()
         name, label = self.items[place]
         assert label
-        return private_bytes() if int(name[-11:-5]) % 1000 == 0 else 0
+        return private_bytes() - self.held_before_bytes if int(name[-11:-5]) % 1000 == 0 else 0
 
 
 LOADS = """
@@ -61,8 +64,8 @@ sys.path.insert(0, sys.argv[1])
 from torch.utils.data import DataLoader
 import test_loop_facts as t
 files = t.Files(200_000)
-private = [int(size) for batch in DataLoader(files, 1000, shuffle=True, num_workers=2) for size in batch if size]
-print(max(private) - min(private), t.object_bytes(files))
+held = max(int(batch.max()) for batch in DataLoader(files, 1000, shuffle=True, num_workers=2))
+print(held, t.object_bytes(files))
 """
 
 
