@@ -41,7 +41,7 @@ def test_an_object_that_refers_to_itself_counts_once():
 
 
 class Files(Dataset):
-    """Names and labels of files, which are all read; some samples tell what their worker has come to hold for itself."""
+    """Names and labels of files, which are all read; some tell what their worker has come to hold."""
 
     def __init__(self, count):
         self.held_before_bytes = None  # each worker notes in its own copy what it held before its first sample
