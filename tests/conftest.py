@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-# OpenBLAS starts a thread for each core, and on matrices as small as these its threads wait for each other: fitting
-# one model took 29 s of processor time in place of 8 s. It reads this variable when numpy is imported.
+# OpenBLAS and PyTorch start a thread for each core, and on arrays as small as these the threads wait for each other:
+# fitting one model took 29 s of processor time in place of 8 s. They read these variables when they are imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
 
