@@ -27,7 +27,8 @@ NEEDS = {"estimate-a-jax-model": ("jax", "flax", "optax"), "estimate-llm-inferen
 
 
 def quicker(command):
-    """Return the command with the shortest calibration."""
+    """Return the command with the shortest calibration or measurement."""
+    command = re.sub(r"^(leadline measure .*--minutes) \S+", r"\1 0.1", command)
     return re.sub(r"^leadline calibrate.*", "leadline calibrate --budget 10", command)
 
 

@@ -149,5 +149,22 @@ def test_an_interrupt_at_any_moment_of_the_start_is_one_sentence(delay_s, enviro
         [sys.executable, "-c", INTERRUPTED_LATER, str(delay_s), "systems", "validate"], env=environment,
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    assert done.returncode in (0, 130, -signal.SIGINT)
+    assert done.returncode in (0, 130, -signal.SIGINT), done.stderr
     assert done.returncode != 130 or done.stderr.endswith("interrupted\n")
+
+
+WRAPPED = """
+from leadline.interfaces.cli import main
+
+class Field:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+
+main.main = lambda _: type("Owner", (), {"field": Field()})
+main.run()
+"""
+
+
+def test_an_interrupt_that_python_wraps_is_an_interrupt(environment):
+    done = subprocess.run([sys.executable, "-c", WRAPPED], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "leadline: interrupted\n")

@@ -59,12 +59,13 @@ def run() -> None:
         message = "cannot write the output" if error.filename is None else f"cannot use {error.filename}"
         code = _print_error(f"{message}: {error.strerror or error}", 1)
     except Exception as error:
+        # Python 3.11 wraps what is raised while a class is made, even an interrupt.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            sys.exit(_print_error("interrupted", 130))
         if os.environ.get("LEADLINE_DEBUG"):
             raise
-        error_text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        code = _print_error(
-            f"internal error ({error_text}); set LEADLINE_DEBUG=1 for a traceback, and please report it", 1
-        )
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        code = _print_error(f"internal error ({text}); set LEADLINE_DEBUG=1 for a traceback, and please report it", 1)
     _discard_unwritable_output()
     sys.exit(code)
 
