@@ -89,11 +89,11 @@ def cases(folder: Path, *, quick: bool = False) -> Iterator[RatioCase]:
         _numpy_work, 5,
     )  # fmt: skip
     chain = chain_graph(10_000)
-    yield RatioCase("peak of 10,000 ops ÷ numpy work", lambda: peak_memory(chain), _numpy_work, 3)
+    yield RatioCase("peak of 10,000 ops ÷ numpy work", lambda: peak_memory(chain), _numpy_work, 10)
     lines = [f"{number}|PENDING|1795349354|N/A|5:00|0:00|1||leadline:k|nap-k|Priority" for number in range(50_000)]
     listing, ids = "\n".join(lines), [str(number) for number in range(50_000)]
-    yield RatioCase("queue of 50,000 jobs ÷ numpy work", lambda: read_queue(listing, ids), _numpy_work, 3)
-    yield RatioCase("journal of jobs ÷ plain SQLite", lambda: _journal(folder), lambda: _plain_sqlite(folder), 3)
+    yield RatioCase("queue of 50,000 jobs ÷ numpy work", lambda: read_queue(listing, ids), _numpy_work, 5)
+    yield RatioCase("journal of jobs ÷ plain SQLite", lambda: _journal(folder), lambda: _plain_sqlite(folder), 10)
 
 
 def _row(case: RatioCase, baseline: float | None) -> BenchmarkRow:
