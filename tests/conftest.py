@@ -10,6 +10,7 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from tests.support.forked_python import run_forked
 from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
 
 
@@ -29,6 +30,12 @@ def slurm(cluster, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
     return cluster
+
+
+@pytest.fixture
+def forked_traces(monkeypatch):
+    """Let Leadline's verbs in this process trace in forks, which need not import torch."""
+    monkeypatch.setattr("leadline.app.composition.run_process", run_forked)
 
 
 def pytest_collection_modifyitems(items):

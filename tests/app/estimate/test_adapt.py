@@ -18,6 +18,9 @@ DEVICE = "A100 SXM4 80GB"
 GPT = {"model_type": "gpt2", "n_embd": 768, "n_layer": 2, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
 
 
+pytestmark = pytest.mark.usefixtures("forked_traces")
+
+
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))

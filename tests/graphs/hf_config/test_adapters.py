@@ -154,13 +154,13 @@ LIKE_LLAMA = {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 6
 def test_the_formula_agrees_with_a_trace_of_adapters_written_by_hand(tmp_path, expanded, precision, saving):
     """Under checkpointing the trace's attention takes a mask and no causal shortcut: its peak is a little higher."""
     transformers = pytest.importorskip("transformers", reason="traces Hugging Face's implementation")
-    from leadline.execution.processes import run_process
     from leadline.graphs.torch.trace import trace_command
+    from tests.support.forked_python import run_forked
 
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     argv = (sys.executable, str(script), json.dumps(LIKE_LLAMA), precision.value, "saving" if saving else "plain")
-    traced = trace_command(Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv)), runner=run_process).step
+    traced = trace_command(Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv)), runner=run_forked).step
     config = transformers.AutoConfig.for_model("llama", **LIKE_LLAMA).to_dict()
     settings = {"precision": precision, "adapters": Adapters(16), "checkpointing": saving}
     mine = expanded(config, batch=4, sequence=256, **settings).step

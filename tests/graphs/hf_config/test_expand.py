@@ -222,13 +222,13 @@ TRACED = [
 @pytest.mark.parametrize(("family", "auto", "sizes", "precision"), TRACED)
 def test_the_formula_agrees_with_a_trace_of_the_implementation(tmp_path, expanded, family, auto, sizes, precision):
     transformers = pytest.importorskip("transformers", reason="traces Hugging Face's implementations")
-    from leadline.execution.processes import run_process
     from leadline.graphs.torch.trace import trace_command
+    from tests.support.forked_python import run_forked
 
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     argv = (sys.executable, str(script), family, auto, json.dumps(sizes), precision.value)
-    traced = trace_command(Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv)), runner=run_process).step
+    traced = trace_command(Workload(ModelSource(ModelKind.COMMAND, " ".join(argv), argv)), runner=run_forked).step
     config = transformers.AutoConfig.for_model(family, **sizes).to_dict()
     mine = expanded(config, batch=4, sequence=256, precision=precision).step
     assert traced.parameters == mine.parameters

@@ -17,9 +17,9 @@ from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Workload
 from leadline.estimators.memory.device import peak_memory
-from leadline.execution.processes import run_process
 from leadline.graphs.hlo.jax_function import compile_function, lower_function, topology_arguments
 from leadline.graphs.torch.trace import trace_function
+from tests.support.forked_python import run_forked
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.skipif(
@@ -45,7 +45,7 @@ def workload(name, phase=Phase.INFERENCE, shape=None, optimizer=None, kind=Model
 
 
 def lower(name, phase=Phase.INFERENCE, shape=None, optimizer=None):
-    return lower_function(workload(name, phase, shape, optimizer), runner=run_process)
+    return lower_function(workload(name, phase, shape, optimizer), runner=run_forked)
 
 
 def products(graph):
@@ -73,7 +73,7 @@ def both(request, model):
     optimizer = Optimizer.SGD if request.param is Phase.TRAINING else None
     torch_shape, jax_shape, _ = INPUTS[model]
     traced = trace_function(
-        workload(model, request.param, torch_shape, optimizer, ModelKind.FUNCTION), runner=run_process
+        workload(model, request.param, torch_shape, optimizer, ModelKind.FUNCTION), runner=run_forked
     )
     return traced.step, lower(model, request.param, jax_shape, optimizer).step
 
@@ -113,10 +113,10 @@ def test_the_arithmetic_is_what_xla_counts_where_there_is_no_loop(tmp_path):
     )
     import sys
 
-    counted = run_process([sys.executable, str(step)], env={"JAX_PLATFORMS": "cpu"}, timeout_s=120)
+    counted = run_forked([sys.executable, str(step)], env={"JAX_PLATFORMS": "cpu"}, timeout_s=120)
     assert counted.returncode == 0, counted.stderr
     lowered = lower_function(
-        Workload(ModelSource(ModelKind.JAX_FUNCTION, f"{step}:build"), phase=Phase.INFERENCE), runner=run_process
+        Workload(ModelSource(ModelKind.JAX_FUNCTION, f"{step}:build"), phase=Phase.INFERENCE), runner=run_forked
     )
     assert float(counted.stdout) == pytest.approx(lowered.step.flops, rel=0.002)
 
@@ -153,7 +153,7 @@ def test_a_function_that_cannot_be_lowered_is_an_error_with_the_users_line():
     with pytest.raises(InvalidInput, match="trains nothing"):
         lower("scanned", Phase.TRAINING)
     with pytest.raises(InvalidInput, match="names no JAX function"):
-        lower_function(replace(workload("x"), model=ModelSource(ModelKind.JAX_FUNCTION, "no.py:x")), runner=run_process)
+        lower_function(replace(workload("x"), model=ModelSource(ModelKind.JAX_FUNCTION, "no.py:x")), runner=run_forked)
 
 
 CUDA = importlib.util.find_spec("jax_plugins") is not None and importlib.util.find_spec("jax_cuda12_plugin") is not None
@@ -164,8 +164,8 @@ CUDA = importlib.util.find_spec("jax_plugins") is not None and importlib.util.fi
 @pytest.mark.parametrize("name", ["A100 SXM4 80GB", "V100 SXM2 16GB", "H100 SXM5 80GB"])
 def test_xla_compiles_for_a_gpu_that_is_absent(name):
     job_workload = workload("transformer", Phase.TRAINING, INPUTS["transformer"][1], Optimizer.ADAMW)
-    compiled = compile_function(job_workload, TomlCatalog(None).device(name), runner=run_process).step
-    lowered = lower_function(job_workload, runner=run_process).step
+    compiled = compile_function(job_workload, TomlCatalog(None).device(name), runner=run_forked).step
+    lowered = lower_function(job_workload, runner=run_forked).step
     assert lowered.flops == pytest.approx(compiled.flops, rel=0.02)
     assert lowered.bytes_moved == pytest.approx(compiled.bytes_moved, rel=0.3)
     assert pytest.approx(peak_memory(lowered).allocated_bytes / peak_memory(compiled).allocated_bytes, rel=0.3) == 1

@@ -10,9 +10,9 @@ import pytest
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Workload
 from leadline.estimators.memory.device import peak_memory
-from leadline.execution.processes import run_process
 from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
 from leadline.graphs.torch.trace import trace_function
+from tests.support.forked_python import run_forked
 
 pytest.importorskip("torch")
 NETS = Path(__file__).with_name("compiled_nets.py")
@@ -24,7 +24,7 @@ def traced(name):
         ModelSource(ModelKind.FUNCTION, f"{NETS}:{name}"), optimizer=Optimizer.SGD,
         inputs=(InputShape(SHAPES[name.removeprefix("compiled_")]),),
     )  # fmt: skip
-    return trace_function(workload, runner=run_process, device_type="cpu")
+    return trace_function(workload, runner=run_forked, device_type="cpu")
 
 
 def kept(graph):

@@ -9,8 +9,8 @@ from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer
 from leadline.estimators.memory.heap import live_peak_bytes
 from leadline.estimators.memory.onednn import Processor
 from leadline.estimators.memory.workspaces import attention_scratch_bytes
-from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_function
+from tests.support.forked_python import run_forked
 
 NET = """
 import torch
@@ -111,7 +111,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trace(model: Path, name: str, shape: InputShape, device_type: str = "cuda", **knobs: object) -> TracedJob:
     source = ModelSource(ModelKind.FUNCTION, f"{model}:{name}")
     workload = Workload(source, inputs=(shape,), optimizer=Optimizer.ADAM, **knobs)  # type: ignore[arg-type]
-    return trace_function(workload, runner=run_process, device_type=device_type)
+    return trace_function(workload, runner=run_forked, device_type=device_type)
 
 
 def test_a_convolution_carries_the_sizes_that_decide_its_speed(model: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_step_of_a_language_model_holds_what_a_real_one_does(
     workload = Workload(
         source, phase, inputs=(InputShape(shape, "int64"),), optimizer=Optimizer.SGD, precision=precision
     )
-    step = trace_function(workload, runner=run_process, device_type="cpu").step
+    step = trace_function(workload, runner=run_forked, device_type="cpu").step
     amp = precision is Precision.AMP_BF16
     really = really_live(model, name, shape, training=phase is Phase.TRAINING, amp=amp)
     assert really == pytest.approx(live_peak_bytes(step, Processor(threads=1)), rel=0.03)

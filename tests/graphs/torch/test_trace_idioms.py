@@ -13,8 +13,8 @@ from benchmarks.trace import wrong_facts
 from leadline.core.errors import Untraceable
 from leadline.core.graph import OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
 
 
 @pytest.mark.parametrize("name", ["skipgram", "convnext_ema", "ddp_resnet"])
@@ -224,7 +224,7 @@ def _trace(folder: Path, code: str, *, ranks: int = 0) -> TracedJob:
 
 def _run(words: tuple[str, ...], folder: Path) -> TracedJob:
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_process, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)
 
 
 PADDED = """

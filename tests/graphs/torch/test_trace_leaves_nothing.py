@@ -12,8 +12,8 @@ import pytest
 from leadline.core.errors import Untraceable
 from leadline.core.graph import TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
 
 TRAIN = """
 model = torch.nn.Linear(10, 10).cuda()
@@ -203,4 +203,4 @@ def _content(folder: Path) -> dict[str, str]:
 def _trace(folder: Path) -> TracedJob:
     words = (sys.executable, str(folder / "train.py"))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_process, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)

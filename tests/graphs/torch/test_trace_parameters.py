@@ -10,8 +10,8 @@ import pytest
 
 from leadline.core.graph import OpKind, Stage, TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
+from tests.support.forked_python import run_forked
 
 CONVERTED = """
 import torch
@@ -197,4 +197,4 @@ def _trace(folder: Path, code: str, *, ranks: int = 0) -> TracedJob:
     launcher = ("-m", "torch.distributed.run", f"--nproc_per_node={ranks}") if ranks else ()
     words = (sys.executable, *launcher, str(script))
     workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-    return trace_command(workload, runner=run_process, cwd=folder, timeout_s=60)
+    return trace_command(workload, runner=run_forked, cwd=folder, timeout_s=60)

@@ -27,6 +27,9 @@ for step in range(steps):
 """
 
 
+pytestmark = pytest.mark.usefixtures("forked_traces")
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")

@@ -1,11 +1,15 @@
 """PyTorch's compiler stays unloaded until it is used, and then is the real one."""
 
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.support.forked_python import run_forked
+
 pytest.importorskip("torch")
+
+SOURCES = str(Path(__file__).parents[4] / "src")
 
 POSTPONED = """
 import sys, types, torch
@@ -28,11 +32,17 @@ USES = {
 }
 
 
+def run_script(code, folder):
+    script = folder / "script.py"
+    script.write_text(code)
+    return run_forked([sys.executable, str(script)], env={"PYTHONPATH": SOURCES})
+
+
 @pytest.mark.parametrize("use", USES)
-def test_the_compiler_loads_on_first_use(use):
+def test_the_compiler_loads_on_first_use(use, tmp_path):
     code = f"{POSTPONED}\n{USES[use]}\nassert 'torch._dynamo.eval_frame' in sys.modules\n"
     code += "assert type(sys.modules['torch._dynamo']) is types.ModuleType"
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    completed = run_script(code, tmp_path)
     assert completed.returncode == 0, completed.stderr
 
 
@@ -51,7 +61,7 @@ import torch._dynamo.eval_frame
 
 
 @pytest.mark.parametrize("policy", ["cuda", "cpu"])
-def test_the_compiler_still_loads_on_a_simulated_device(policy):
+def test_the_compiler_still_loads_on_a_simulated_device(policy, tmp_path):
     code = PREPARED.format(policy=policy)
-    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    completed = run_script(code, tmp_path)
     assert completed.returncode == 0, completed.stderr
