@@ -88,14 +88,15 @@ class PosynomialForm(Frozen):
                 break
             sigma = fits[-1].sigma if fits else np.full(len(problem.logs), 0.1)
             starts = [_begin(problem, prior, before, chance) for _ in range(4)]
-            thetas = [_solve(problem, prior, start, sigma, rounds=25) for start in starts]
-            theta = min(thetas, key=lambda candidate: _loss(problem, prior, candidate, sigma))
+            losses = _Losses(problem, prior, sigma)
+            thetas = [losses.minimize(start, rounds=25) for start in starts]
+            theta = min(thetas, key=lambda candidate: float(np.minimum(losses.at(candidate)[0] ** 2, 25.0).sum()))
             for _ in range(2):
                 sigma = _sigma(problem, prior, theta)
-                theta = _solve(problem, prior, theta, sigma, rounds=60)
+                theta = _Losses(problem, prior, sigma).minimize(theta, rounds=60)
             prior, theta = _simplify(problem, prior, theta, sigma)
             sigma = _sigma(problem, prior, theta)
-            before = theta = _solve(problem, prior, theta, sigma, rounds=60)
+            before = theta = _Losses(problem, prior, sigma).minimize(theta, rounds=60)
             fits.append(_judge(problem, prior, theta, sigma))
             if fits[-1].evidence < max(candidate.evidence for candidate in fits) - ENOUGH:
                 break
@@ -130,7 +131,8 @@ def _simplify(
     # Beauchamp (1988). An exponent that the samples hardly determine becomes plain and no longer spoils extrapolation.
     refused: set[tuple[int, int]] = set()
     for _ in range(int(prior.free[:, 1:].sum())):
-        jacobian = _jacobian(problem, prior, theta, sigma)
+        losses = _Losses(problem, prior, sigma)
+        jacobian = losses.jacobian(losses.at(theta)[1])
         variance = np.zeros(theta.shape)
         variance[prior.free] = np.diag(np.linalg.pinv(jacobian.T @ jacobian))
         likely = sorted(_plain_candidates(problem, prior, theta, variance), reverse=True)
@@ -170,9 +172,10 @@ def _make_plain(
             mean[exponent.row, exponent.column], deviation[exponent.row, exponent.column] = exponent.value, 0.0
             odds, worth = odds + exponent.odds, worth + exponent.worth
     simpler = PosynomialPrior(mean, deviation, prior.low, odds)
-    again = _solve(problem, simpler, theta, sigma, rounds=12)
-    before, after = (_huber(_residuals(problem, *exponent, sigma)) for exponent in ((prior, theta), (simpler, again)))
-    return None if 0.5 * (after - before) > worth + ENOUGH else (simpler, again)
+    losses = _Losses(problem, simpler, sigma)
+    again = losses.minimize(theta, rounds=12)
+    loss = _huber(losses.at(again)[0]) - _huber(_Losses(problem, prior, sigma).at(theta)[0])
+    return None if 0.5 * loss > worth + ENOUGH else (simpler, again)
 
 
 def _plain_candidates(
@@ -207,62 +210,60 @@ def _begin(problem: FormProblem, prior: PosynomialPrior, before: Array | None, c
     return np.maximum(theta, prior.low + 1e-6)
 
 
-def _solve(problem: FormProblem, prior: PosynomialPrior, start: Array, sigma: Array, *, rounds: int) -> Array:
-    """Return the theta of least Huber loss near ``start``, by Levenberg and Marquardt."""
-    # Bounds are kept by projection: an entry stays on its bound while the gradient pushes it out.
-    free = prior.free
-    theta = np.where(free, np.maximum(start, prior.low), prior.mean)
-    off = _residuals(problem, prior, theta, sigma)
-    damping = FIRST_DAMPING
-    for _ in range(rounds):
-        heed = np.minimum(1.0, WILD_AT / np.maximum(np.abs(off), 1e-12))
-        jacobian = _jacobian(problem, prior, theta, sigma)
-        slope = jacobian.T @ (heed * off)
-        curve = jacobian.T @ (heed[:, None] * jacobian)
-        fixed = (theta[free] <= prior.low[free]) & (slope > 0)
-        moved, loss = theta, _huber(off)
-        while damping < LAST_DAMPING:
-            step = np.linalg.solve(
-                _fix_entries(curve + damping * np.diag(np.diag(curve)), fixed), np.where(fixed, 0.0, -slope)
-            )
-            moved = theta.copy()
-            moved[free] = np.maximum(theta[free] + step, prior.low[free])
-            off = _residuals(problem, prior, moved, sigma)
-            if _huber(off) < loss:
+class _Losses:
+    """Residuals of samples and prior by theta, and their Jacobian; it keeps all that theta does not change."""
+
+    def __init__(self, problem: FormProblem, prior: PosynomialPrior, sigma: Array) -> None:
+        self._problem, self._prior, self._sigma, self._root = problem, prior, sigma, np.sqrt(problem.weight)
+        self._free, self._deviation = prior.free, prior.deviation[prior.free]
+        self._term, column = np.nonzero(prior.free)
+        self._design = np.column_stack([np.ones(len(sigma)), problem.u])[:, column]
+        self._scale, self._believed = (self._root / sigma)[:, None], np.diag(1 / self._deviation)
+
+    def at(self, theta: Array) -> tuple[Array, Array]:
+        """Return the residuals in deviations (n + free,), and each term's share of the sum (n, terms)."""
+        total, share = _sum(theta[:, 0] + self._problem.u @ theta[:, 1:].T)
+        off = self._root * (total - self._problem.logs) / self._sigma
+        return np.concatenate([off, (theta - self._prior.mean)[self._free] / self._deviation]), share
+
+    def jacobian(self, share: Array) -> Array:
+        """Return the derivative (n + free, free) of the residuals where the terms have these shares."""
+        return np.concatenate([share[:, self._term] * self._design * self._scale, self._believed])
+
+    def minimize(self, start: Array, *, rounds: int) -> Array:
+        """Return the theta of least Huber loss near ``start``, by Levenberg and Marquardt."""
+        # Bounds are kept by projection: an entry stays on its bound while the gradient pushes it out.
+        free, low = self._free, self._prior.low[self._free]
+        theta = np.where(free, np.maximum(start, self._prior.low), self._prior.mean)
+        off, share = self.at(theta)
+        loss, damping, diagonal = _huber(off), FIRST_DAMPING, np.diag_indices(len(low))
+        for _ in range(rounds):
+            jacobian = self.jacobian(share)
+            heed = np.minimum(1.0, WILD_AT / np.maximum(np.abs(off), 1e-12))
+            slope, curve = jacobian.T @ (heed * off), jacobian.T @ (heed[:, None] * jacobian)
+            fixed = (theta[free] <= low) & (slope > 0)
+            curve[fixed], curve[:, fixed] = 0.0, 0.0
+            steep, down, moved, before = curve[diagonal], np.where(fixed, 0.0, -slope), theta.copy(), loss
+            while damping < LAST_DAMPING:
+                curve[diagonal] = np.where(fixed, 1.0, steep + damping * steep)
+                moved[free] = np.maximum(theta[free] + np.linalg.solve(curve, down), low)
+                off, share = self.at(moved)
+                loss = _huber(off)
+                if loss < before:
+                    break
+                damping *= 4
+            else:
+                return theta
+            theta, damping = moved, max(damping / 8, 1e-9)
+            if before - loss < CLOSE * before:
                 break
-            damping *= 4
-        else:
-            return theta
-        theta, damping = moved, max(damping / 8, 1e-9)
-        if loss - _huber(off) < CLOSE * loss:
-            break
-    return theta
+        return theta
 
 
 def _huber(off: Array) -> float:
     """Return Huber's loss of residuals: squares, and straight lines above ``WILD_AT``."""
     size = np.abs(off)
     return float(np.sum(np.where(size <= WILD_AT, size**2, 2 * WILD_AT * size - WILD_AT**2)))
-
-
-def _fix_entries(curve: Array, fixed: Mask) -> Array:
-    if not fixed.any():
-        return curve
-    reduced = np.where(fixed[:, None] | fixed[None, :], 0.0, curve)
-    reduced[fixed, fixed] = 1.0
-    return reduced
-
-
-def _residuals(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> Array:
-    terms = theta[:, 0] + problem.u @ theta[:, 1:].T
-    off = np.sqrt(problem.weight) * (_sum(terms)[0] - problem.logs) / sigma
-    return np.concatenate([off, ((theta - prior.mean)[prior.free]) / prior.deviation[prior.free]])
-
-
-def _jacobian(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> Array:
-    free = prior.free.ravel()
-    off = _gradient(theta, problem.u) * (np.sqrt(problem.weight) / sigma)[:, None]
-    return np.concatenate([off[:, free], np.diag(1 / prior.deviation.ravel()[free])])
 
 
 def _gradient(theta: Array, u: Array) -> Array:
@@ -278,10 +279,6 @@ def _sum(terms: Array) -> tuple[Array, Array]:
     powers = np.exp(terms - most)
     total = powers.sum(axis=1, keepdims=True)
     return (most + np.log(total))[:, 0], powers / total
-
-
-def _loss(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> float:
-    return float(np.sum(np.minimum(_residuals(problem, prior, theta, sigma) ** 2, 25.0)))
 
 
 def _sigma(problem: FormProblem, prior: PosynomialPrior, theta: Array) -> Array:
@@ -303,8 +300,9 @@ def _sigma(problem: FormProblem, prior: PosynomialPrior, theta: Array) -> Array:
 
 def _judge(problem: FormProblem, prior: PosynomialPrior, theta: Array, sigma: Array) -> FormFit:
     """Return the fit with its posterior covariance and evidence by Laplace's approximation."""
-    residuals = _residuals(problem, prior, theta, sigma)
-    jacobian = _jacobian(problem, prior, theta, sigma)
+    losses = _Losses(problem, prior, sigma)
+    residuals, share = losses.at(theta)
+    jacobian = losses.jacobian(share)
     values, vectors = np.linalg.eigh(jacobian.T @ jacobian)
     values = np.maximum(values, 1e-12)
     evidence = (
