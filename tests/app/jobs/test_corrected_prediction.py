@@ -32,9 +32,6 @@ for step in range(100000):
 """
 
 
-pytestmark = pytest.mark.usefixtures("forked_traces")
-
-
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
