@@ -9,6 +9,8 @@ import pytest
 # fitting one model took 29 s of processor time in place of 8 s. They read these variables when they are imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A model of few runs is fitted sooner than a second process has imported scikit-learn.
+os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 
 from tests.support.forked_python import run_forked
 from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
