@@ -10,6 +10,7 @@ from tests.support.slurm_cluster import PATH, why_no_slurm
 
 NEWER_SLURM = Path("/opt/leadline/slurm-24.11")
 """Folder into which ``dev test`` extracts the packages."""
+NEWER_RELEASE = "24.11"
 LAY_OVER = 'mount -t overlay overlay -o "lowerdir=$0/usr:/usr" /usr && exec "$@"'
 """Programs and libraries of both releases stay usable, because a newer C library runs older programs."""
 

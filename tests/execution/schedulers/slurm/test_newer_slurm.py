@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.newer_slurm import slurm_version, why_no_newer_slurm, with_newer_slurm
+from tests.support.newer_slurm import NEWER_RELEASE, slurm_version, why_no_newer_slurm, with_newer_slurm
 
 HERE = Path(__file__).parent
+WHY_NOT = why_no_newer_slurm() or ("this is the newer Slurm" if slurm_version() >= NEWER_RELEASE else "")
 FILES = ("test_slurm_contract.py", "test_causes.py")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_no_newer_slurm()), reason=why_no_newer_slurm()),
-    pytest.mark.skipif(why_no_newer_slurm() == "" and slurm_version() >= "24", reason="this is the newer Slurm"),
+    pytest.mark.skipif(
+        why_no_newer_slurm() == "" and slurm_version() >= NEWER_RELEASE, reason="this is the newer Slurm"
+    ),
 ]
 
 
@@ -24,7 +27,7 @@ def python(*arguments):
 
 def test_the_namespace_has_the_newer_release():
     answer = python("-c", "from tests.support.newer_slurm import slurm_version; print(slurm_version())")
-    assert answer.stdout.startswith("24.11"), answer.stderr
+    assert answer.stdout.startswith(NEWER_RELEASE), answer.stderr
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if (HERE / name).exists()])
