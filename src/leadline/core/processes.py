@@ -30,8 +30,8 @@ class ProcessRunner(Protocol):
     ) -> CompletedProcess:
         """Run ``argv`` without a shell and capture its output.
 
-        ``env`` is added to the current environment, where None removes a variable. After ``timeout_s`` the whole process group is killed and
-        ``timed_out`` is set.
+        ``env`` is added to the current environment, where None removes a variable. After ``timeout_s`` the whole
+        process group is killed and ``timed_out`` is set.
 
         Raises:
             InvalidInput: the program does not exist.

@@ -39,7 +39,12 @@ class Transport(Protocol):
         """Name of the place, for messages."""
 
     def run(
-        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] | None = None, timeout_s: float
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout_s: float,
     ) -> CompletedProcess:
         """Run a command to its end. With ``timed_out`` set, it may still run there.
 
@@ -109,7 +114,12 @@ class LocalTransport:
         return "this machine"
 
     def run(
-        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] | None = None, timeout_s: float
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout_s: float,
     ) -> CompletedProcess:
         """Run a command to its end, without a shell."""
         words = _checked(argv)

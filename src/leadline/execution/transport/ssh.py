@@ -78,7 +78,12 @@ class SshTransport:
         return self.host
 
     def run(
-        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] | None = None, timeout_s: float
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout_s: float,
     ) -> CompletedProcess:
         """Run a command there. Opening the connection may take ``OPEN_S`` more."""
         removed = [word for name, value in (env or {}).items() if value is None for word in ("-u", name)]
