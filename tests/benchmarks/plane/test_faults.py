@@ -11,7 +11,9 @@ import pytest
 from benchmarks.plane.fault_causes import Verdict, wrong_causes
 from benchmarks.plane.fault_disk import FileSizes, OwnFileSystem, journal_disk
 from benchmarks.plane.fault_jobs import (
+    CANCELLED,
     FAILED_CODE,
+    LONG,
     PLACE,
     Death,
     FaultTally,
@@ -121,7 +123,8 @@ def test_a_campaign_has_jobs_of_all_kinds_and_faults_in_their_time(tmp_path):
     rng = random.Random(7)  # noqa: S311 - not secret
     jobs = [one for wave in design_jobs(300, tmp_path, rng, memory_held=True) for one in wave]
     assert len({one.job.key for one in jobs}) == 300
-    assert {"well", "fails", "hungry", "follows", "cannot follow"} == {one.kind for one in jobs}
+    kinds = {"well", "fails", "hungry", "follows", "cannot follow", CANCELLED, LONG}
+    assert kinds == {one.kind for one in jobs}
     assert not any(one.kind == "hungry" for wave in design_jobs(300, tmp_path, rng, memory_held=False) for one in wave)
     struck = strike_times(FULL, 100.0, rng)
     assert 2 * len(struck) >= LEAST_FAULTS
