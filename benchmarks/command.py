@@ -104,6 +104,13 @@ BENCHMARKS: dict[str, Benchmark] = {
         "the whole catalog: estimated and ranked for one workload",
         (*_source("catalog", "recommendation", "app/estimate", "graphs/hf_config"), "benchmarks/catalog.py"),
     ),
+    "trust": Benchmark(
+        "benchmarks.trust.run",
+        "wrong answers of the past, harm by traced scripts, hostile input, a busy machine",
+        (*_source("app", "campaigns", "catalog", "core", "estimators", "graphs", "history", "recommendation",
+                  "training"), "benchmarks/trust"),
+        seed=1,
+    ),
     "quick": Benchmark(
         "benchmarks.quick",
         "ratios that must not grow, in less than a minute, for continuous integration",

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.newer_slurm import NEWER_SLURM
+
 SCRIPT = Path(__file__).parents[1] / "dev"
 
 
@@ -57,3 +59,7 @@ def test_an_unknown_command_is_one_sentence_and_a_usage_error():
     assert ended.returncode == 2
     assert ended.stderr.startswith("dev: unknown command 'tset': known are setup, demo, test")
     assert ended.stderr.count("\n") == 1
+
+
+def test_the_tests_look_for_the_newer_slurm_where_it_is_put(dev):
+    assert dev.NEWER_SLURM == NEWER_SLURM

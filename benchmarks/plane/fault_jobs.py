@@ -21,6 +21,10 @@ NEEDED_BYTES = 140 * MIB
 FAILED_CODE = 3
 ARRAY = 8
 """Elements of an array."""
+CANCELLED, LONG = "cancelled by staff", "long"
+"""Kinds of jobs that run long enough for the site's staff to change them."""
+LASTS = 0.5, 4.0
+LASTS_S = {CANCELLED: (25.0, 40.0), LONG: (85.0, 100.0)}
 ATTEMPTS = 15
 """More than the faults that can hit one job, so that a bad end is a mistake, not this bound."""
 
@@ -53,7 +57,7 @@ All elements of an array run the same command; ``failing`` are the indices that 
 
 @dataclass(frozen=True, slots=True)
 class DesignedJob:
-    """A job and its designed end: ``state`` and exit code; a job that must not start has no code."""
+    """A job and its designed end: ``state`` and exit code, which a cancelled job does not have."""
 
     job: Job
     state: JobState
@@ -120,6 +124,8 @@ def _array(first_number: int, ledger: Path, rng: random.Random) -> list[Designed
 def _singles(first_number: int, ledger: Path, rng: random.Random, memory_held: bool) -> list[DesignedJob]:
     """Return a few single jobs; the last may depend on the first."""
     kinds = rng.choices(["well", "fails", "hungry"], [6, 1, 2 if memory_held else 0], k=4)
+    # The last one may be for the staff of the site. No job depends on it.
+    kinds[-1] = rng.choices([kinds[-1], CANCELLED, LONG], [5, 3, 2])[0]
     wave = [_single(f"job-{first_number + at:04}", ledger, rng, kind) for at, kind in enumerate(kinds)]
     if rng.random() < 0.6:
         kind = "follows" if kinds[0] != "fails" else "cannot follow"
@@ -130,15 +136,16 @@ def _singles(first_number: int, ledger: Path, rng: random.Random, memory_held: b
 def _single(key: str, ledger: Path, rng: random.Random, kind: str, *, after: Sequence[str] = ()) -> DesignedJob:
     command = _command(
         ledger, key, rng, code=FAILED_CODE if kind == "fails" else 0,
-        need_bytes=NEEDED_BYTES if kind == "hungry" else 0,
+        need_bytes=NEEDED_BYTES if kind == "hungry" else 0, span_s=LASTS_S.get(kind, LASTS),
     )  # fmt: skip
     return _designed(key, command, kind, measured=rng.random() < 0.5, after=after)
 
 
 def _command(
-    ledger: Path, job: str, rng: random.Random, *, code: int = 0, need_bytes: int = 0, failing: Sequence[int] = ()
-) -> tuple[str, ...]:
-    lasts_s, which = f"{rng.uniform(0.5, 4.0):.2f}", " ".join(map(str, failing))
+    ledger: Path, job: str, rng: random.Random, *, code: int = 0, need_bytes: int = 0, failing: Sequence[int] = (),
+    span_s: tuple[float, float] = LASTS,
+) -> tuple[str, ...]:  # fmt: skip
+    lasts_s, which = f"{rng.uniform(*span_s):.2f}", " ".join(map(str, failing))
     return "sh", "-c", SCRIPT, "sh", str(ledger), job, lasts_s, str(code), str(need_bytes), which
 
 
@@ -170,11 +177,12 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class FaultTally:
-    """One sentence for each job that was lost, ran twice, or has the wrong final state."""
+    """One sentence for each job that was lost, ran twice, or has the wrong final state, and for each wrong cause."""
 
     lost: tuple[str, ...]
     twice: tuple[str, ...]
     wrong: tuple[str, ...]
+    causes: tuple[str, ...] = ()
 
 
 def tally_faults(
@@ -209,7 +217,7 @@ def _lost(design: DesignedJob, state: JobState | None, runs: list[LedgerRun]) ->
 def _twice(design: DesignedJob, runs: list[LedgerRun], deaths: Collection[Death]) -> str:
     """Return how a job ran twice: concurrently, after its own end, or although it must not run; empty if not."""
     key, ordered = design.job.key, sorted(runs, key=lambda run: run.began_s)
-    if design.code is None:
+    if design.kind == "cannot follow":
         return f"{key} ({design.kind}) must not run and did" if ordered else ""
     for at, run in enumerate(ordered):
         for later in ordered[at + 1 :]:

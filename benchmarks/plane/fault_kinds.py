@@ -15,9 +15,11 @@ from benchmarks.plane.fault_disk import Disk
 from benchmarks.plane.fault_jobs import Death
 from benchmarks.plane.fault_plane import PlaneProcess
 from benchmarks.plane.fault_shims import SACCT_FAULTS, SBATCH_FAULTS, SlurmShims
+from benchmarks.plane.fault_staff import SiteStaff
 from benchmarks.plane.host import OFFSET
+from leadline.core.errors import LeadlineError
 from leadline.core.units import HOUR_S
-from tests.support.slurm_cluster import ClusterNotStarted, SlurmCluster
+from tests.support.slurm_cluster import SlurmCluster
 from tests.support.ssh_server import SshServer
 
 
@@ -34,49 +36,77 @@ class Fault(StrEnum):
     DISK = "disk full"
     CLOCK = "clock jumps"
     SSH = "SSH cut"
+    HANG = "host hangs"
+    HIDDEN = "partition hidden"
+    ENVIRONMENT = "user's variables"
+    PLUGIN = "names rewritten"
+    CANCEL = "cancelled by staff"
+    REQUEUE = "requeued by staff"
+    HOLD = "held by staff"
+    LIMIT = "limit lowered"
 
 
 FULL = {
     Fault.PLANE: 26, Fault.CONTROLLER: 8, Fault.DATABASE: 8, Fault.NODE: 8, Fault.SLURMD: 8, Fault.SBATCH: 22,
-    Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 16, Fault.SSH: 10,
+    Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 16, Fault.SSH: 8, Fault.HANG: 4, Fault.HIDDEN: 6,
+    Fault.ENVIRONMENT: 6, Fault.PLUGIN: 8, Fault.CANCEL: 8, Fault.REQUEUE: 8, Fault.HOLD: 6, Fault.LIMIT: 5,
 }  # fmt: skip
-QUICK = dict.fromkeys(Fault, 1) | {Fault.PLANE: 3, Fault.SBATCH: 3, Fault.CLOCK: 2, Fault.NODE: 2, Fault.CONTROLLER: 0}
+QUICK = dict.fromkeys(Fault, 1) | {
+    Fault.PLANE: 3, Fault.SBATCH: 3, Fault.CLOCK: 2, Fault.NODE: 2, Fault.CONTROLLER: 0, Fault.LIMIT: 0,
+}  # fmt: skip
 """A killed controller forgets the jobs of its last seconds, and aborts those that started in them. To settle that takes
-longer than a quick campaign, so that has none."""
-SSH_PART = (0.35, 0.7)
+longer than a quick campaign, so that has none. Slurm ends a job at least a minute after its limit was lowered."""
+PARTS = {Fault.SSH: (0.35, 0.7), Fault.HANG: (0.35, 0.7), Fault.LIMIT: (0.05, 0.5)}
+"""Parts of the campaign to which faults are limited: those of SSH, and those that take minutes to settle."""
+SSH_PART = PARTS[Fault.SSH]
 """The part of the campaign in which the plane connects over SSH."""
+OUTAGES = (Fault.CONTROLLER, Fault.NODE, Fault.SLURMD)
+"""Faults that can end any job."""
+USERS_VARIABLES = {
+    "SQUEUE_PARTITION": "long", "SQUEUE_STATES": "PENDING", "SQUEUE_USERS": "nobody", "SQUEUE_FORMAT": "%i",
+    "SQUEUE_SORT": "-i", "SACCT_FORMAT": "jobid", "SLURM_TIME_FORMAT": "relative", "SBATCH_PARTITION": "long",
+    "SBATCH_HOLD": "1", "SBATCH_JOB_NAME": "mine", "SLURM_CLUSTERS": "elsewhere", "SACCT_FEDERATION": "1",
+}  # fmt: skip
+"""Settings that users keep in their shells, and that change what Slurm's commands do and print."""
 DOWN_S = (1.0, 20.0)
 SLURMD_S = (0.5, 3.0)
 """A slurmd is back before the controller declares its node and jobs lost (SlurmdTimeout 10 s)."""
 NODE_S = (2.0, 30.0)
 SHORT_S = (2.0, 12.0)
 CUT_S = (0.5, 4.0)
+HANG_S = (3.0, 12.0)
+LONGER_S = (5.0, 20.0)
 RETRY_S = (1.0, 2.0)
 SUPERVISED_S = 1.0
 
 
 def strike_times(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Random) -> list[tuple[float, Fault]]:
-    """Return the times of all faults in seconds from the beginning; SSH faults fall into the part over SSH."""
+    """Return the times of all faults in seconds from the beginning; some kinds have a part of the campaign."""
     struck = []
     for fault, number in numbers.items():
-        low, high = SSH_PART if fault is Fault.SSH else (0.05, 1.0)
+        low, high = PARTS.get(fault, (0.05, 1.0))
         struck += [(rng.uniform(low, high) * lasts_s, fault) for _ in range(number)]
     return sorted(struck)
 
 
 @dataclass(slots=True)
 class Injector:
-    """Inject faults and heal each when its time is over; ``struck`` counts the injected ones."""
+    """Inject faults and heal each when its time is over.
+
+    ``struck`` counts the injected ones, and ``outages_s`` are the times of those that can end any job.
+    """
 
     cluster: SlurmCluster
     plane: PlaneProcess
     shims: SlurmShims
     disk: Disk
     ssh: SshServer
+    staff: SiteStaff
     rng: random.Random
     struck: "Counter[Fault]" = field(default_factory=Counter)
     deaths: list[Death] = field(default_factory=list)
     log: list[tuple[float, str]] = field(default_factory=list)
+    outages_s: list[float] = field(default_factory=list)
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: "count[int]" = field(default_factory=count)
     _down: set[str] = field(default_factory=set)
@@ -87,6 +117,8 @@ class Injector:
         if detail := self._inject(fault):
             self.struck[fault] += 1
             self.log.append((time.time(), f"{fault}: {detail}"))
+            if fault in OUTAGES:
+                self.outages_s.append(time.time())
 
     def supervise(self) -> None:
         """Restart the plane if it has ended by itself, as a service manager does."""
@@ -117,6 +149,14 @@ class Injector:
             Fault.DISK: self._disk,
             Fault.CLOCK: self._clock,
             Fault.SSH: self._ssh,
+            Fault.HANG: self._hang,
+            Fault.HIDDEN: self._hidden,
+            Fault.ENVIRONMENT: self._environment,
+            Fault.PLUGIN: self._plugin,
+            Fault.CANCEL: self.staff.cancel,
+            Fault.REQUEUE: self.staff.requeue,
+            Fault.HOLD: self._hold,
+            Fault.LIMIT: self.staff.shorten,
         }
         return ways[fault]()
 
@@ -194,13 +234,55 @@ class Injector:
         self.ssh.stop()
         return f"for {self._later(CUT_S, self._again('ssh', self.ssh.start)):.1f} s"
 
+    def _hang(self) -> str:
+        if not self._lock("ssh"):
+            return ""
+        self.ssh.pause()
+        return f"for {self._later(HANG_S, self._again('ssh', self.ssh.resume)):.1f} s"
+
+    def _hidden(self) -> str:
+        if not self._lock("partition") or not self.cluster.runs("slurmctld"):
+            self._down.discard("partition")
+            return ""
+
+        def shown() -> None:
+            self.staff.hide(hidden=False)
+            self.shims.ask_as_ordinary_user(ordinary=False)
+
+        self.staff.hide(hidden=True)
+        self.shims.ask_as_ordinary_user(ordinary=True)
+        return f"for {self._later(LONGER_S, self._again('partition', shown)):.1f} s"
+
+    def _environment(self) -> str:
+        if not self._lock("variables"):
+            return ""
+        self._set_variables(USERS_VARIABLES)
+        return f"for {self._later(LONGER_S, self._again('variables', lambda: self._set_variables({}))):.1f} s"
+
+    def _set_variables(self, variables: Mapping[str, str]) -> None:
+        """Restart the plane with a user's variables; a killed one has them from its next start on."""
+        self.plane.variables = variables
+        if self.plane.kill():
+            self.plane.start()
+
+    def _plugin(self) -> str:
+        if not self._lock("plugin"):
+            return ""
+        self.staff.rewrite(rewrites=True)
+        self.shims.order_sbatch("dies after")
+        return f"for {self._later(LONGER_S, self._again('plugin', lambda: self.staff.rewrite(rewrites=False))):.1f} s"
+
+    def _hold(self) -> str:
+        key, release = self.staff.hold()
+        return f"{key} for {self._later(SHORT_S, release):.1f} s" if key else ""
+
     def _again(self, part: str, heal: Callable[[], None]) -> Callable[[], None]:
         """Return what heals a fault; a daemon that does not start without another one is started again later."""
 
         def healed() -> None:
             try:
                 heal()
-            except ClusterNotStarted as error:
+            except LeadlineError as error:  # a daemon or the controller that it needs is down
                 self.log.append((time.time(), str(error)))
                 self._later(RETRY_S, healed)
             else:

@@ -19,6 +19,7 @@ class PlaneProcess:
 
     Attributes:
         ends: Last words of processes that ended by themselves.
+        variables: A user's own variables, from the next start on.
         refused: Number of processes that could not begin, as the disk was full; they are started again.
     """
 
@@ -26,6 +27,7 @@ class PlaneProcess:
     environment: Mapping[str, str]
     ends: list[str] = field(default_factory=list)
     refused: int = 0
+    variables: Mapping[str, str] = field(default_factory=dict)
     _process: "Popen[bytes] | None" = None
 
     @property
@@ -44,7 +46,11 @@ class PlaneProcess:
             argv = [sys.executable, "-P", "-m", "benchmarks.plane.host", str(self.folder), str(LONG_S)]
             with (self.folder / "plane.log").open("ab") as log:
                 self._process = start_process(
-                    argv, env=self.environment, stdout=log.fileno(), stderr=log.fileno(), own_session=True
+                    argv,
+                    env={**self.environment, **self.variables},
+                    stdout=log.fileno(),
+                    stderr=log.fileno(),
+                    own_session=True,
                 )
 
     def look(self) -> None:

@@ -1,4 +1,4 @@
-"""Stand-ins for ``sbatch`` and ``sacct``, first on PATH, that hang, die or refuse on order."""
+"""Stand-ins for Slurm's commands, first on PATH, that hang, die, refuse or ask as another user on order."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from benchmarks.plane.fault_staff import AS_OPERATOR
 from leadline.core.errors import InvalidInput
 
 SBATCH_FAULTS = ("hangs before", "hangs after", "late", "dies after", "dies before")
@@ -38,6 +39,14 @@ case $(cat "{orders}/sacct" 2>/dev/null) in
 esac
 exec "{real}" "$@"
 """
+SQUEUE = """\
+#!/bin/sh
+if [ -e "{orders}/ordinary" ]; then
+  exec {as_ordinary} "{real}" "$@"
+fi
+exec "{real}" "$@"
+"""
+"""Root sees hidden partitions, so this asks as a user who does not."""
 LATE_S = 9.0
 """Delay of a submission that reaches Slurm after its sender was ended."""
 
@@ -68,9 +77,18 @@ class SlurmShims:
         else:
             (self.orders / "sacct").write_text(fault, encoding="ascii")
 
+    def ask_as_ordinary_user(self, *, ordinary: bool) -> None:
+        """Let squeue ask as an ordinary user, or as the plane's own."""
+        order = self.orders / "ordinary"
+        if ordinary:
+            order.touch()
+        else:
+            order.unlink(missing_ok=True)
+
     def withdraw(self) -> None:
         """Withdraw all pending orders."""
         self.order_sacct(None)
+        self.ask_as_ordinary_user(ordinary=False)
         for order in self.orders.glob("sbatch.*"):
             order.unlink(missing_ok=True)
 
@@ -88,12 +106,15 @@ def make_shims(folder: Path, path: str) -> SlurmShims:
     """
     shims = SlurmShims(folder, count())
     shims.orders.mkdir(parents=True)
-    for name, text in (("sbatch", SBATCH), ("sacct", SACCT)):
+    for name, text in (("sbatch", SBATCH), ("sacct", SACCT), ("squeue", SQUEUE)):
         real = shutil.which(name, path=path)
         if real is None:
             raise InvalidInput(f"there is no {name} on {path}: install Slurm's commands")
         shim = folder / name
-        shim.write_text(text.format(orders=shims.orders, real=real, late_s=LATE_S), encoding="utf-8")
+        shim.write_text(
+            text.format(orders=shims.orders, real=real, late_s=LATE_S, as_ordinary=" ".join(AS_OPERATOR)),
+            encoding="utf-8",
+        )
         shim.chmod(0o755)
     return shims
 

@@ -1,5 +1,6 @@
 """Jobs on a real Slurm while everything around the plane fails: none lost, none run twice, none with a wrong end."""
 
+import json
 import os
 import random
 import shutil
@@ -7,24 +8,29 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from benchmarks.plane.fault_causes import read_verdicts, wrong_causes
 from benchmarks.plane.fault_disk import journal_disk
 from benchmarks.plane.fault_jobs import DesignedJob, FaultTally, design_jobs, read_ledger, tally_faults
 from benchmarks.plane.fault_kinds import FULL, QUICK, SSH_PART, Fault, Injector, strike_times
 from benchmarks.plane.fault_plane import PlaneProcess
 from benchmarks.plane.fault_shims import first_on_path, make_shims
-from benchmarks.plane.host import JOURNAL, HostSettings
+from benchmarks.plane.fault_staff import PLUGIN_SETTING, SiteStaff, write_plugin
+from benchmarks.plane.host import JOURNAL, VERDICTS, HostSettings
 from benchmarks.results import BenchmarkRow, at_least, at_most
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
+from leadline.core.plane import Job
 from leadline.execution.clock import iso_utc
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS
+from leadline.execution.processes import run_process
+from tests.support.newer_slurm import NEWER_RELEASE, slurm_version, why_no_newer_slurm, with_newer_slurm
 from tests.support.slurm_cluster import slurm_cluster
 from tests.support.slurm_plan import ClusterPlan
 from tests.support.ssh_server import HOST, ssh_server
@@ -34,7 +40,10 @@ COMMAND_S = 5.0
 """Timeout of Slurm's commands; a tenth of the usual one, so that more of them are cut off."""
 PATIENCE = {"last": 4.0, "unreachable": 5.0, "delay": 5.0}
 """Only pauses are shorter than usual; a full campaign keeps the usual times until silence counts as an outage."""
-LEAST_FAULTS = 100
+NEWER_S = 2400.0
+"""Time limit of the campaigns on the newer Slurm."""
+LEAST_FAULTS = 250
+"""Over the campaigns of all seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,7 @@ class FaultCampaign:
     ends: list[str] = field(default_factory=list)
     starts: int = 0
     attempts: int = 0
+    causes: int = 0
     log: list[tuple[float, str]] = field(default_factory=list)
     refused: int = 0
     disk: str = ""
@@ -78,14 +88,45 @@ class FaultCampaign:
     settled_s: float = 0.0
 
 
-def fault_rows(folder: Path, *, quick: bool, seed: int) -> list[BenchmarkRow]:
-    """Run a campaign of faults on a Slurm of its own in an empty folder; return its rows."""
-    done = run(folder, SIZES[quick], seed)
-    return rows_of(done, quick=quick)
+def fault_rows(folder: Path, *, quick: bool, seeds: Sequence[int]) -> list[BenchmarkRow]:
+    """Run a campaign of faults for each seed, on a Slurm of its own in an empty folder; return the rows of all."""
+    campaigns = [run(folder / f"seed-{seed}", SIZES[quick], seed) for seed in seeds]
+    return rows_of(_together(campaigns), quick=quick)
+
+
+def newer_slurm_rows(folder: Path, *, quick: bool) -> list[BenchmarkRow]:
+    """Run the campaigns on the newer Slurm, whose release is part of the rows' names; return no row without one."""
+    if why_no_newer_slurm() or slurm_version() >= NEWER_RELEASE:
+        return []
+    results = folder / "newer.json"
+    command = [sys.executable, "-m", "benchmarks", "plane", "--only", "faults", "--json", str(results)]
+    ended = run_process(with_newer_slurm([*command, *(["--quick"] if quick else [])]), timeout_s=NEWER_S)
+    if not results.exists():
+        raise LeadlineError(f"the campaigns on Slurm {NEWER_RELEASE} failed: {ended.stderr[-2000:]}")
+    rows = json.loads(results.read_text(encoding="utf-8"))["rows"]
+    return [BenchmarkRow(**{**row, "name": f"{row['name']}, Slurm {NEWER_RELEASE}"}) for row in rows]
+
+
+def _together(campaigns: Sequence[FaultCampaign]) -> FaultCampaign:
+    """Return the sums of campaigns with different seeds."""
+    total = FaultCampaign(disk=campaigns[0].disk)
+    for done in campaigns:
+        total.designs += done.designs
+        total.struck += done.struck
+        total.ends += done.ends
+        total.starts += done.starts
+        total.attempts += done.attempts
+        total.causes += done.causes
+        total.refused += done.refused
+        total.elapsed_s += done.elapsed_s
+        total.settled_s = max(total.settled_s, done.settled_s)
+        parts = zip(astuple(total.tally), astuple(done.tally), strict=True)
+        total.tally = FaultTally(*(before + after for before, after in parts))
+    return total
 
 
 def rows_of(done: FaultCampaign, *, quick: bool) -> list[BenchmarkRow]:
-    """Return the outcome of a campaign as rows."""
+    """Return the outcome of campaigns as rows."""
     count, struck = len(done.designs), sum(done.struck.values())
     least = 0 if quick else LEAST_FAULTS
     kinds = ", ".join(f"{fault.value} {done.struck[fault]}" for fault in Fault)
@@ -97,6 +138,8 @@ def rows_of(done: FaultCampaign, *, quick: bool) -> list[BenchmarkRow]:
                 how=_some(done.tally.twice) or f"{done.starts} starts of {done.attempts} attempts, by the ledger"),
         at_most("wrong final states under faults", len(done.tally.wrong), 0, "jobs", n=count,
                 how=_some(done.tally.wrong)),
+        at_most("wrong causes under faults", len(done.tally.causes), 0, "attempts", n=done.causes,
+                how=_some(done.tally.causes)),
         at_most("planes that ended by themselves", len(done.ends), 0, "times",
                 how=_some(done.ends) or f"{done.refused} could not begin, as their disk was full"),
         BenchmarkRow("until all was settled, after the last fault", done.settled_s, "s", n=count),
@@ -110,16 +153,21 @@ def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
         rng = random.Random(seed + 1)  # noqa: S311 - not secret
         ledger = folder / "ledger"
         waves = list(design_jobs(size.jobs, ledger, rng, memory_held=injector.cluster.layout.cgroups))
+        injector.staff.kinds = {design.job.key: design.kind for wave in waves for design in wave}
         _strike(injector, settings, waves, size, rng)
         began_to_settle_s = time.monotonic()
         injector.heal(everything=True)
-        states = _settled(injector, Path(settings.journal or ""), size.settles_s)
-        done = FaultCampaign([job for wave in waves for job in wave], injector.struck, log=injector.log)
+        jobs = _settled(injector, Path(settings.journal or ""), size.settles_s)
+        designs = [_as_changed(job, injector.staff.cancelled) for wave in waves for job in wave]
+        done = FaultCampaign(designs, injector.struck, log=injector.log)
         done.settled_s = time.monotonic() - began_to_settle_s
         injector.plane.kill()
         _keep(folder, done)
         runs = read_ledger(ledger)
-        done.tally = tally_faults(done.designs, states, runs, injector.deaths)
+        tally = tally_faults(designs, {key: job.state for key, job in jobs.items()}, runs, injector.deaths)
+        verdicts = read_verdicts(injector.plane.folder / VERDICTS)
+        causes = wrong_causes(designs, jobs, verdicts, injector.staff.causes, injector.outages_s)
+        done.tally, done.causes = replace(tally, causes=causes), len(verdicts)
         done.starts, done.attempts = len(runs), len({run.attempt for run in runs})
         done.struck[Fault.SBATCH] = injector.shims.used()["sbatch"]  # an order that nobody took is no fault
         done.ends, done.disk, done.refused = injector.plane.ends, injector.disk.how, injector.plane.refused
@@ -133,7 +181,10 @@ def _stage(folder: Path, size: FaultCampaignSize, rng: random.Random) -> Iterato
     with ExitStack() as stack:
         for name in ("cluster", "ledger", "sshd", "jobs"):
             (folder / name).mkdir(parents=True)
-        plan = ClusterPlan(name="faults", nodes=NODES, cores=4, memory_mib=4000)
+        for parent in (folder, folder.parent):
+            parent.chmod(0o755)  # the site's staff read Slurm's configuration
+        write_plugin(folder / "cluster")
+        plan = ClusterPlan(name="faults", nodes=NODES, cores=4, memory_mib=4000, settings=(PLUGIN_SETTING,))
         cluster = stack.enter_context(slurm_cluster(folder / "cluster", plan))
         cluster.stop("slurmctld")  # only one that ended well has left all of its state to the one that is killed
         cluster.start("slurmctld")
@@ -150,7 +201,9 @@ def _stage(folder: Path, size: FaultCampaignSize, rng: random.Random) -> Iterato
             ssh_config=str(server.config), timeout_s=COMMAND_S, patience=patience, jobs=str(folder / "jobs"),
             sockets=sockets, journal=str(folder / "disk" / JOURNAL),
         )  # fmt: skip
-        yield Injector(cluster, plane, shims, disk, server, rng), settings
+        staff = SiteStaff(cluster, Path(settings.journal or ""), rng)
+        staff.set_up()
+        yield Injector(cluster, plane, shims, disk, server, staff, rng), settings
 
 
 def _strike(
@@ -202,14 +255,19 @@ def _submit(path: Path, wave: list[DesignedJob]) -> bool:
     return True
 
 
-def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, JobState]:
-    """Wait until all jobs are closed, at most ``most_s``; return the states of all jobs."""
+def _as_changed(design: DesignedJob, cancelled: Collection[str]) -> DesignedJob:
+    """Return a job's design with the end that the site's staff gave it."""
+    return replace(design, state=JobState.CANCELLED, code=None) if design.job.key in cancelled else design
+
+
+def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, Job]:
+    """Wait until all jobs are closed, at most ``most_s``; return all jobs by key."""
     until_s = time.monotonic() + most_s
     while True:
         injector.supervise()
         with PlaneJournal(path) as journal:
             if not journal.open_jobs() or time.monotonic() > until_s:
-                return {job.key: job.state for job in journal.newest_jobs()}
+                return {job.key: job for job in journal.newest_jobs()}
         time.sleep(0.5)
 
 

@@ -15,10 +15,11 @@ from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, Job, Sit
 from leadline.execution.clock import SystemClock
 from leadline.execution.plane.advisor import EndedAttempt
 from leadline.execution.plane.decide import decide
-from leadline.execution.plane.diagnose import diagnose
+from leadline.execution.plane.diagnose import Diagnosis, diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import PollIntervals
+from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport, Transport
 from leadline.execution.transport.ssh import SshTransport
@@ -27,6 +28,7 @@ from leadline.execution.wrapper.outcome import JobOutcome
 CANNOT_BEGIN = 75
 """Exit code of a plane that could not begin but may later (``EX_TEMPFAIL`` of sysexits.h)."""
 SETTINGS, JOURNAL, OFFSET, ENDS, USAGE = "host.json", "journal.sqlite", "clock-offset", "ends.jsonl", "usage.json"
+VERDICTS = "verdicts.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,24 @@ class ReportingPlane:
                 stream.write(json.dumps([end.job.key, end.attempt.key, end.attempt.state.value]) + "\n")
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedDiagnosis:
+    """Diagnose as the plane does, and append each verdict on an end to a file."""
+
+    file: Path
+
+    def __call__(
+        self, attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None, log: str
+    ) -> Diagnosis:
+        """Return the diagnosis of an attempt."""
+        verdict = diagnose(attempt, status, outcome, log)
+        if verdict.state.final:
+            line = [attempt.key, verdict.state.value, verdict.cause or "", "; ".join(verdict.evidence)]
+            with self.file.open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(line) + "\n")
+        return verdict
+
+
 def cautious_decision(situation: Situation) -> Decision:
     """Decide as the plane does, but leave healthy jobs alone, as there is no estimate of their time."""
     if situation.attempt.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN):
@@ -119,7 +139,7 @@ def plane_of(folder: Path) -> Plane:
     clock = OffsetClock(folder / OFFSET)
     return Plane(
         PlaneJournal(Path(settings.journal or folder / JOURNAL), clock), lambda _: scheduler,
-        ReportingPlane(folder / ENDS), diagnose=diagnose, decide=cautious_decision,
+        ReportingPlane(folder / ENDS), diagnose=RecordedDiagnosis(folder / VERDICTS), decide=cautious_decision,
         clock=clock, intervals=replace(PollIntervals(), **settings.patience),
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.plane.faults import fault_rows
+from benchmarks.plane.faults import fault_rows, newer_slurm_rows
 from benchmarks.plane.live import live_rows
 from benchmarks.plane.loop import loop_rows
 from benchmarks.plane.rates import rate_rows
@@ -17,6 +17,7 @@ from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
 from tests.support.slurm_plan import ClusterPlan
 
 SEED = 1
+FAULT_SEEDS = (1, 2)
 ON_SLURM, ON_TRACE = ("rates", "faults", "loop"), ("replay", "waits")
 PARTS = (*ON_SLURM, "live", *ON_TRACE)
 PLAN = ClusterPlan(name="bench", nodes=2, cores=64, memory_mib=64_000, remembered_s=60)
@@ -48,13 +49,18 @@ def run(*, quick: bool = False, data: Path | None = None, only: str | None = Non
 def _part(part: str, folder: Path, *, quick: bool, data: Path | None) -> Sequence[BenchmarkRow]:
     measure: dict[str, Callable[[], Sequence[BenchmarkRow]]] = {
         "rates": lambda: _rates(folder, quick=quick),
-        "faults": lambda: fault_rows(_made(folder / "faults"), quick=quick, seed=SEED),
+        "faults": lambda: _faults(_made(folder / "faults"), quick=quick),
         "loop": lambda: loop_rows(_made(folder / "loop"), quick=quick, seed=SEED),
         "live": live_rows,
     }
     if data is not None:
         measure |= {"replay": lambda: replay_rows(data, quick=quick), "waits": lambda: wait_rows(data, quick=quick)}
     return measure[part]()
+
+
+def _faults(folder: Path, *, quick: bool) -> list[BenchmarkRow]:
+    seeds = FAULT_SEEDS[:1] if quick else FAULT_SEEDS
+    return fault_rows(folder, quick=quick, seeds=seeds) + newer_slurm_rows(folder, quick=quick)
 
 
 def _rates(folder: Path, *, quick: bool) -> list[BenchmarkRow]:

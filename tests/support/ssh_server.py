@@ -7,7 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,18 +122,32 @@ class SshServer:
                 raise ServerNotStarted(f"sshd did not start: {(self.folder / 'sshd.log').read_text(encoding='utf-8')}")
             time.sleep(0.02)
 
+    def pause(self) -> None:
+        """Let it accept connections and answer none, as a host that hangs does; commands on it continue."""
+        for daemon in self._daemons():
+            with suppress(psutil.NoSuchProcess):
+                daemon.suspend()
+
+    def resume(self) -> None:
+        """Let it answer again."""
+        for daemon in self._daemons():
+            with suppress(psutil.NoSuchProcess):
+                daemon.resume()
+
+    def _daemons(self) -> list[psutil.Process]:
+        """Return the server and those of its connections."""
+        try:
+            server = psutil.Process(self._process.pid if self._process else 0)
+            return [server, *(child for child in server.children(recursive=True) if child.name() == "sshd")]
+        except psutil.NoSuchProcess:
+            return []
+
     def stop(self) -> None:
         """Stop it with all connections, as a cut cable would; commands on it continue."""
         if self._process is None:
             return
-        try:
-            daemons = [
-                daemon
-                for daemon in psutil.Process(self._process.pid).children(recursive=True)
-                if daemon.name() == "sshd"
-            ]
-        except psutil.NoSuchProcess:
-            daemons = []
+        self.resume()  # a suspended process does not end
+        daemons = self._daemons()[1:]
         self._process.terminate()
         self._process.wait()
         self._process = None

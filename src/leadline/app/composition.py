@@ -10,6 +10,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import MissingExtra
 from leadline.core.estimate import EstimatorChoice
 from leadline.execution.processes import run_process
+from leadline.execution.transport.environment import run_without_settings
 
 if TYPE_CHECKING:
     from leadline.app.estimate.estimate import Toolbox
@@ -64,8 +65,8 @@ def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
 
 
 def process_runner() -> "ProcessRunner":
-    """Return the function that runs processes."""
-    return run_process
+    """Return the function that runs processes without the user's settings of schedulers."""
+    return run_without_settings
 
 
 def trained_model(path: Path) -> "ApplicationModel":

@@ -50,11 +50,11 @@ _SLURM_STATES = {
     "STOPPED": JobState.RUNNING, "SIGNALING": JobState.RUNNING,
     "STAGE_OUT": JobState.RUNNING, "RESIZING": JobState.RUNNING, "COMPLETED": JobState.COMPLETED,
     "FAILED": JobState.FAILED, "BOOT_FAIL": JobState.NODE_FAIL, "NODE_FAIL": JobState.NODE_FAIL,
-    "CANCELLED": JobState.CANCELLED, "REVOKED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT,
+    "CANCELLED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT,
     "DEADLINE": JobState.TIMEOUT, "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY, "PREEMPTED": JobState.PREEMPTED,
 }  # fmt: skip
 """Slurm state codes (https://slurm.schedmd.com/job_state_codes.html). Flags such as LAUNCH_FAILED or UPDATE_DB are
-unknown."""
+unknown, and so is REVOKED, because the job lives at another cluster of its federation."""
 
 
 class ResourceSpec(Frozen):

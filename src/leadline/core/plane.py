@@ -173,7 +173,8 @@ class FailureCause(StrEnum):
     PROGRAM = "program"  # an error in the program; a retry would fail the same way
     DEPENDENCY = "dependency"  # a job that it depends on did not end as required
     USER = "user"  # cancelled by its user
-    ADMINISTRATOR = "administrator"  # cancelled by the site's staff
+    ADMINISTRATOR = "administrator"  # ended by the site's staff
+    REQUEUE = "requeue"  # put back into the queue by its scheduler or the site's staff
     PLANE = "plane"  # cancelled by the plane
     UNKNOWN = "unknown"  # no evidence; it is not retried blindly
 

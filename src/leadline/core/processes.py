@@ -23,15 +23,15 @@ class ProcessRunner(Protocol):
         self,
         argv: Sequence[str],
         *,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | None] | None = None,
         cwd: Path | None = None,
         stdin: str | None = None,
         timeout_s: float | None = None,
     ) -> CompletedProcess:
         """Run ``argv`` without a shell and capture its output.
 
-        ``env`` is added to the current environment. After ``timeout_s`` the whole process group is killed and
-        ``timed_out`` is set.
+        ``env`` is added to the current environment, where None removes a variable. After ``timeout_s`` the whole
+        process group is killed and ``timed_out`` is set.
 
         Raises:
             InvalidInput: the program does not exist.

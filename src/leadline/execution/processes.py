@@ -19,7 +19,7 @@ GRACE_S = 2.0
 def run_process(
     argv: Sequence[str],
     *,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | None] | None = None,
     cwd: Path | None = None,
     stdin: str | None = None,
     timeout_s: float | None = None,
@@ -28,7 +28,7 @@ def run_process(
 
     Args:
         argv: program and arguments.
-        env: variables added to the current environment.
+        env: variables added to the current environment; None removes one.
         cwd: working folder.
         stdin: input; empty without it.
         timeout_s: time after which the whole process group is killed.
@@ -39,7 +39,7 @@ def run_process(
     try:
         process = subprocess.Popen(  # noqa: S603 - the command is the user's own, and there is no shell
             list(argv),
-            env={**os.environ, **(env or {})},
+            env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
             cwd=cwd,
             stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,

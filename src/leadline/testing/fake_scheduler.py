@@ -93,7 +93,7 @@ class FakeScheduler:
             if fake_job.submission.key in keys
         }
 
-    def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
+    def never_began(self, keys: Mapping[str, str], ids: Mapping[str, str]) -> Collection[str]:  # noqa: ARG002
         """Return the keys that neither wait nor ever ran here."""
         self._answer()
         known_keys = {fake_job.key for fake_job in (*self.jobs.values(), *self.ended_jobs.values())}

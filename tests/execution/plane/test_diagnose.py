@@ -10,6 +10,7 @@ from leadline.core.runs import Measurement
 from leadline.core.units import GIB
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.failure_patterns import FINAL_LINES, read_signs
+from leadline.execution.plane.watcher import FORGOTTEN
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
 
@@ -38,6 +39,7 @@ def wrote(state, code=None, memory=None, started=STARTED, **more):
 
 S = JobState
 C = FailureCause
+REQUEUED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-24T11:20:53 DUE TO JOB REQUEUE ***"
 TABLE = {
     # what the scheduler says, what the wrapper wrote, the log → state and cause
     "a clean end": (said("COMPLETED", exit_code=0), wrote("COMPLETED", 0), "", S.COMPLETED, None),
@@ -102,10 +104,18 @@ TABLE = {
     "preempted, CANCELLED in the row": (said("CANCELLED"), None, "*** JOB 7 CANCELLED AT 2026 DUE TO PREEMPTION ***", S.PREEMPTED, C.PREEMPTION),
     "a dependency": (said("CANCELLED", reason="DependencyNeverSatisfied"), None, "", S.CANCELLED, C.DEPENDENCY),
     # who cancelled
-    "root": (said("CANCELLED", reason="CANCELLED by 0"), wrote("CANCELLED", signal=15), "", S.CANCELLED, C.ADMINISTRATOR),
-    "somebody else": (said("CANCELLED", reason="CANCELLED by 501"), None, "", S.CANCELLED, C.ADMINISTRATOR),
-    "the user at the site": (said("CANCELLED", reason="CANCELLED by 1000"), None, "", S.CANCELLED, C.USER),
-    "nobody is named": (said("CANCELLED"), None, "", S.CANCELLED, C.USER),
+    "root": (said("CANCELLED", reason="by 0", by_owner=False), wrote("CANCELLED", signal=15), "", S.CANCELLED, C.ADMINISTRATOR),
+    "the user at the site": (said("CANCELLED", reason="by 1000", by_owner=True), None, "", S.CANCELLED, C.USER),
+    "nobody is named": (said("CANCELLED"), None, "", S.CANCELLED, C.UNKNOWN),
+    # put back into the queue; the second start ran nothing
+    "requeued": (said("FAILED", exit_code=143), wrote("CANCELLED", signal=15, started="2026-01-05T08:00:00+00:00"), REQUEUED, S.CANCELLED, C.REQUEUE),
+    "requeued, by its earlier row": (said("FAILED", exit_code=125, evidence=("its run on n1 was REQUEUED",)), wrote("RUNNING"), "", S.CANCELLED, C.REQUEUE),
+    "requeued, with exit code 0 on the signal": (said("COMPLETED", exit_code=0), wrote("CANCELLED", 0), REQUEUED, S.CANCELLED, C.REQUEUE),
+    "requeued after its end": (said("COMPLETED", exit_code=0, evidence=("its run on n1 was REQUEUED",)), wrote("COMPLETED", 0), "", S.COMPLETED, None),
+    "requeued and held, then cancelled": (said("CANCELLED", reason="by 1000", by_owner=True), wrote("CANCELLED", signal=15), REQUEUED, S.CANCELLED, C.USER),
+    "preempted with a requeue": (said("PREEMPTED"), wrote("CANCELLED", signal=15), REQUEUED, S.PREEMPTED, C.PREEMPTION),
+    "forgotten before its start": (FORGOTTEN, None, "", S.CANCELLED, C.TRANSIENT),
+    "a removed partition": (said("NODE_FAIL", evidence=("the site removed partition p",)), None, "", S.CANCELLED, C.ADMINISTRATOR),
     # the program
     "an exception": (said("FAILED", exit_code=1), wrote("FAILED", 1), TRACE + "ValueError: no such split", S.FAILED, C.PROGRAM),
     "a module": (said("FAILED", exit_code=1), None, TRACE + "ModuleNotFoundError: No module named 'torch'", S.FAILED, C.PROGRAM),
@@ -135,14 +145,14 @@ TABLE = {
 @pytest.mark.parametrize("name", TABLE)
 def test_the_cause_is_found(name):
     status, outcome, log, state, cause = TABLE[name]
-    found = diagnose(attempt(), status, outcome, log, user_id=1000)
+    found = diagnose(attempt(), status, outcome, log)
     assert (state, cause) == (found.state, found.cause), found.evidence
     assert found.evidence
     assert all(sentence.strip() for sentence in found.evidence)
 
 
 def test_withdrawals_by_plane_and_user_are_distinguished():
-    row = said("CANCELLED", reason="CANCELLED by 1000")
+    row = said("CANCELLED", reason="by 1000", by_owner=True)
     assert FailureCause.PLANE is diagnose(attempt(withdrawn=True), row, None).cause
     assert FailureCause.USER is diagnose(attempt(), row, None, cancelled=True).cause
 
@@ -159,6 +169,15 @@ def test_without_gpus_an_allocator_that_names_no_device_means_the_host():
 def test_the_figures_stand_in_the_evidence():
     found = diagnose(attempt(), said("FAILED", signal=9), wrote("RUNNING", memory=7.5 * GIB))
     assert "7.50 GiB were used of the requested 8.00 GiB" in found.evidence
+
+
+def test_the_limit_that_counted_is_named_although_it_was_lowered_after_the_submission():
+    killed = said("TIMEOUT", elapsed_s=65, walltime_s=60.0)
+    found = diagnose(attempt(), killed, wrote("TIMEOUT", signal=15))
+    assert (found.cause, found.evidence[-1]) == (
+        C.WALLTIME,
+        "its limit was 1m 00s, lowered from 1h 00m after the submission",
+    )
 
 
 @given(st.text(max_size=400), st.sampled_from(JobState), st.integers(0, 255), st.integers(0, 64))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leadline.app.jobs.event_log import describe_event
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, Decision, DependencyKind, EventKind, Job, Place, Policy
@@ -177,6 +178,41 @@ def test_a_forgotten_job_runs_again_and_its_reused_id_is_not_confused(world):
     world.step()
     assert JobState.COMPLETED is world.job("a").state
     assert [one.state for one in world.job("a").attempts] == [JobState.NODE_FAIL, JobState.COMPLETED]
+
+
+def test_a_scheduler_that_shows_nothing_although_a_job_runs_is_blind_and_nothing_runs_twice(world):
+    world.journal.add([job("a"), job("b")])
+    world.step()
+    first, second = list(world.here.jobs)
+    world.here.run(first)
+    world.step(every_s=5.0)
+    hidden = {number: world.here.jobs.pop(number) for number in (first, second)}
+    world.here.never_began = lambda keys, _: list(keys)
+    world.step(20)
+    faults = [event.details for event in world.journal.events(kinds=[EventKind.FAULT])]
+    assert faults == [
+        {"system": "here", "why": f"it shows none of 2 jobs, although job {first} runs: check PrivateData"}
+    ]
+    assert len(world.here.submitted) == 2
+    world.here.jobs.update(hidden)
+    world.step(2)
+    assert (world.job("a").current_state, world.job("b").current_state) == (JobState.RUNNING, JobState.PENDING)
+
+
+def test_a_limit_that_someone_else_changes_is_told(world):
+    world.journal.add([job("a")])
+    world.step()
+    number = world.here.only()
+    world.here.change_walltime(number, 601.0)
+    world.step(2)
+    limits = [details for details in world.said(EventKind.STATE) if "walltime_s" in details]
+    assert limits == []
+    world.here.change_walltime(number, 120.0)
+    world.step(2)
+    (lowered,) = [details for details in world.said(EventKind.STATE) if "walltime_s" in details]
+    assert lowered == {"state": "PENDING", "walltime_s": 120.0, "walltime_before_s": 601.0}
+    (event,) = [event for event in world.journal.events(job="a") if event.details.get("walltime_s") == 120.0]
+    assert describe_event(event)[0] == "limit changed by the scheduler from 10m 01s to 2m 00s"
 
 
 def test_a_clock_that_jumps_makes_no_submission_one_that_never_arrived(world):

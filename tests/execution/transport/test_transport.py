@@ -42,12 +42,20 @@ ODD = [
     "=",
 ]
 
+SETTINGS = {
+    "SQUEUE_PARTITION": "short", "SQUEUE_FORMAT": "%i", "SACCT_FORMAT": "jobid", "SBATCH_TIMELIMIT": "1",
+    "SBATCH_GET_USER_ENV": "1", "SLURM_JOB_ID": "7", "SLURM_MEM_PER_CPU": "1", "SLURM_TIME_FORMAT": "%H",
+    "SCONTROL_FUTURE": "1", "SCANCEL_VERBOSE": "1", "SRUN_CPUS_PER_TASK": "3", "SLURMD_NODENAME": "n1",
+    "SALLOC_WAIT": "1", "SINFO_ALL": "1", "SACCTMGR_X": "1", "PBS_DPREFIX": "#X", "PBS_JOBID": "7", "QSTAT_X": "1",
+}  # fmt: skip
+KEPT = {"SLURM_CONF": "/etc/it's", "SBATCH_ACCOUNT": "a b", "PBS_SERVER": "pbs01", "MY_SLURM_X": "1", "slurm_x": "1"}
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     if reason := why_no_sshd():
         pytest.skip(reason)
-    with ssh_server(tmp_path_factory.mktemp("ssh"), {"PLACE": "over there"}) as running:
+    with ssh_server(tmp_path_factory.mktemp("ssh"), {"PLACE": "over there", **SETTINGS, **KEPT}) as running:
         yield running
 
 
@@ -112,6 +120,17 @@ def test_a_command_has_its_input_its_variables_its_output_and_its_exit_code(tran
     done = transport.run(["sh", "-c", "cat; echo $A >&2; exit 3"], stdin="in\n", env={"A": "x y"}, timeout_s=10)
     assert (done.returncode, done.stdout, done.stderr, done.timed_out) == (3, "in\n", "x y\n", False)
     assert CompletedProcess(0, "", "") == transport.run(["cat"], timeout_s=10)
+
+
+def test_the_users_settings_of_schedulers_reach_no_command(transport, monkeypatch):
+    for name, value in {**SETTINGS, **KEPT}.items():
+        monkeypatch.setenv(name, value)
+    given = {"SLURM_TIME_FORMAT": "%s", "SBATCH_ACCOUNT": None, "no_such": None}
+    listing = transport.run(["env", "-0"], env=given, timeout_s=10).stdout
+    environment = dict(line.split("=", 1) for line in listing.split("\0") if line)
+    seen = {name: environment[name] for name in {**SETTINGS, **KEPT} if name in environment}
+    kept = {name: value for name, value in KEPT.items() if name != "SBATCH_ACCOUNT"}
+    assert seen == {**kept, "SLURM_TIME_FORMAT": "%s"}
 
 
 def test_timeouts_and_missing_programs_are_reported(transport):

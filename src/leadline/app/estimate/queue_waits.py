@@ -14,7 +14,7 @@ from leadline.core.jobs import ResourceSpec
 from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
 from leadline.core.queues import AccountedJob, QueueWait
-from leadline.execution.processes import run_process
+from leadline.execution.transport.environment import run_without_settings
 from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from leadline.recommendation.feasibility import PlacementCandidate
 
@@ -36,7 +36,7 @@ class SystemQueue(Protocol):
 
 
 def read_queues(
-    arguments: Sequence[str], catalog: Catalog, runner: ProcessRunner = run_process
+    arguments: Sequence[str], catalog: Catalog, runner: ProcessRunner = run_without_settings
 ) -> dict[str, SystemQueue]:
     """Read the accounting of systems, ``SYSTEM=FILE`` each (``-``: standard input), and fit a wait model to each.
 

@@ -123,7 +123,9 @@ def _describe_submitted(details: EventDetails) -> str:
 def _describe_state(details: EventDetails) -> str:
     state, reason, node = details.get("state"), details.get("reason"), details.get("node")
     if limit := details.get("walltime_s"):
-        return f"limit changed to {format_detail('walltime_s', limit)}"
+        before = details.get("walltime_before_s")
+        since = f" by the scheduler from {format_detail('walltime_s', before)}" if before else ""
+        return f"limit changed{since} to {format_detail('walltime_s', limit)}"
     if state == "PENDING":
         return f"waiting ({reason})" if reason else "waiting"
     if state == "RUNNING":

@@ -1,6 +1,5 @@
 """Find out why an attempt ended, from the scheduler's record, the wrapper's outcome and the log."""
 
-import re
 import signal
 from dataclasses import dataclass, replace
 
@@ -30,7 +29,6 @@ _STATE_OF = {
 _OWN_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS)
 _NO_OUTPUT = 53
 """Slurm's exit 0:53: the output file of the batch script could not be opened."""
-_BY = re.compile(r"CANCELLED by (\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,6 @@ def diagnose(
     log: str = "",
     *,
     cancelled: bool = False,
-    user_id: int | None = None,
 ) -> Diagnosis:
     """Return why ``attempt`` ended.
 
@@ -62,7 +59,6 @@ def diagnose(
         outcome: the wrapper's outcome.
         log: the end of the job's output.
         cancelled: the user cancelled the job.
-        user_id: the user's numeric id at the site.
     """
     # Its command never ran, so no scheduler state and no log can add anything.
     if outcome is not None and outcome.never_released:
@@ -70,7 +66,7 @@ def diagnose(
         return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
     status, forgotten = _end_before_restart(attempt, status, outcome)
     outcome, remarks = (outcome, forgotten) if forgotten else _believable(attempt, status, outcome)
-    diagnosis = _diagnose_believed(attempt, status, outcome, log, cancelled=cancelled, user_id=user_id)
+    diagnosis = _diagnose_believed(attempt, status, outcome, log, cancelled=cancelled)
     return Diagnosis(diagnosis.state, diagnosis.cause, (*diagnosis.evidence, *remarks))
 
 
@@ -81,7 +77,6 @@ def _diagnose_believed(
     log: str,
     *,
     cancelled: bool,
-    user_id: int | None,
 ) -> Diagnosis:
     has_ended = outcome is not None and outcome.state.final
     if status is None or status.state is JobState.UNKNOWN:
@@ -93,12 +88,12 @@ def _diagnose_believed(
             return Diagnosis(status.state, None, (f"the scheduler still says {status.state.value}",))
         status = replace(status, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
     remains = _Remains(attempt, status, outcome, _signs(attempt, status, outcome), read_signs(log, gpus=_gpus(attempt)))
-    if remains.is_done:
-        return remains.done()
+    if (settled := remains.requeue() or (remains.done() if remains.is_done else None)) is not None:
+        return settled
     if status.state is JobState.FAILED:
         return remains.failed()
     if status.state is JobState.CANCELLED:
-        return remains.cancelled(by_user=cancelled, user_id=user_id)
+        return remains.cancelled(by_user=cancelled)
     return remains.named()
 
 
@@ -128,6 +123,19 @@ class _Remains:
         outcome = self.outcome
         done = outcome is not None and outcome.state is JobState.COMPLETED and outcome.exit_code in (0, None)
         return done and self.status.state not in (JobState.FAILED, JobState.OUT_OF_MEMORY)
+
+    def requeue(self) -> Diagnosis | None:
+        """Return the cause of a run that its site ended and put back into the queue; None for another end.
+
+        The scheduler only reports how the second start ended, which ran nothing. A job that was cancelled while it
+        waited for that start stays cancelled.
+        """
+        sign = next((sign for sign in (*self.reported, *self.logged) if sign.cause is FailureCause.REQUEUE), None)
+        has_own_end = self.outcome is not None and _ended_by_itself(self.outcome)
+        restarted = self.status.state in (JobState.FAILED, JobState.COMPLETED)
+        if sign is None or has_own_end or self.attempt.withdrawn or not restarted:
+            return None
+        return Diagnosis(JobState.CANCELLED, FailureCause.REQUEUE, (f"its site requeued it: {sign.line}",))
 
     def done(self) -> Diagnosis:
         """Return COMPLETED, unless exit code 0 hides that memory ran out."""
@@ -161,6 +169,9 @@ class _Remains:
             if ran_out is not None:
                 return self._of(ran_out.cause, f"{sentence}, but it hung after: {ran_out.line}")
             return self._of(FailureCause.WALLTIME, sentence, *self._figures(FailureCause.WALLTIME))
+        other = next((sign for sign in self.reported if sign.cause in _NO_NODE), None)
+        if state is JobState.NODE_FAIL and other is not None:
+            return Diagnosis(JobState.CANCELLED, other.cause, (other.line,))
         return self._of(FailureCause.NODE if state is JobState.NODE_FAIL else FailureCause.PREEMPTION, sentence)
 
     def failed(self) -> Diagnosis:
@@ -185,7 +196,7 @@ class _Remains:
             return self._of(sign.cause, f"the {'job' if sign is reported else 'log'} says: {sign.line}")
         return self._by_code()
 
-    def cancelled(self, *, by_user: bool, user_id: int | None) -> Diagnosis:
+    def cancelled(self, *, by_user: bool) -> Diagnosis:
         """Return who cancelled the attempt, or the cause that a cancellation hides."""
         sign = decisive_sign(sign for sign in (*self.reported, *final_signs(self.logged)) if sign.cause in _SCHEDULERS)
         if self.attempt.withdrawn:
@@ -194,15 +205,16 @@ class _Remains:
             return self._of(FailureCause.USER, "its user cancelled it")
         if sign is not None:
             return self._of(sign.cause, f"the scheduler says CANCELLED, but: {sign.line}")
-        match = _BY.search(self.status.reason)
-        if match is None:
-            return self._of(FailureCause.USER, f"it was cancelled outside the plane{_because(self.status.reason)}")
-        canceller = int(match[1])
-        by_staff = canceller == 0 or (user_id is not None and canceller != user_id)
-        who = "an administrator" if by_staff else "its user"
-        return self._of(
-            FailureCause.ADMINISTRATOR if by_staff else FailureCause.USER, f"{who} cancelled it (user {canceller})"
+        if self.status.by_owner is None:
+            return self._of(
+                FailureCause.UNKNOWN, f"someone cancelled it outside the plane{_because(self.status.reason)}"
+            )
+        cause, who = (
+            (FailureCause.USER, "its user")
+            if self.status.by_owner
+            else (FailureCause.ADMINISTRATOR, "an administrator")
         )
+        return self._of(cause, f"{who} cancelled it{_because(self.status.reason)}")
 
     def _by_code(self) -> Diagnosis:
         """Return the cause that exit code and signal show."""
@@ -246,7 +258,10 @@ class _Remains:
     def _figures(self, cause: FailureCause) -> tuple[str, ...]:
         """Return a sentence that compares the used amount with the request."""
         if cause is FailureCause.WALLTIME:
-            limit_s = self.attempt.walltime_s or self.attempt.resources.walltime_s
+            limit_s, requested_s = _limit_s(self.attempt, self.status), self.attempt.resources.walltime_s
+            if limit_s and requested_s and limit_s < requested_s:
+                lowered = f"{format_duration(limit_s)}, lowered from {format_duration(requested_s)}"
+                return (f"its limit was {lowered} after the submission",)
             return (f"its limit was {format_duration(limit_s)}",) if limit_s else ()
         peak_bytes, limit = (
             peak_memory_bytes(self.attempt, self.status, self.outcome),
@@ -272,6 +287,8 @@ def peak_memory_bytes(attempt: Attempt, status: SchedulerStatus | None, outcome:
 
 _CUT = {JobState.OUT_OF_MEMORY: FailureCause.HOST_MEMORY, JobState.TIMEOUT: FailureCause.WALLTIME}
 _MEMORY = (FailureCause.GPU_MEMORY, FailureCause.HOST_MEMORY)
+_NO_NODE = (FailureCause.ADMINISTRATOR, FailureCause.TRANSIENT)
+"""Reported causes of a NODE_FAIL that is not the node's."""
 _SCHEDULERS = (
     FailureCause.WALLTIME,
     FailureCause.PREEMPTION,
@@ -332,11 +349,16 @@ def _believable(
     began_s = epoch_s(outcome.started_at) if outcome.started_at else None
     if began_s is not None and status.started_s is not None and began_s < status.started_s - SKEW_S:
         return None, ("the wrapper's outcome belongs to an earlier start and is ignored",)
-    limit_s = attempt.walltime_s or attempt.resources.walltime_s
+    limit_s = _limit_s(attempt, status)
     ran_s = status.elapsed_s if outcome.state is JobState.TIMEOUT else None
     if ran_s is not None and limit_s and ran_s < EARLY * limit_s:
         return None, (f"the wrapper reported the limit after only {format_duration(ran_s)} and is ignored",)
     return outcome, ()
+
+
+def _limit_s(attempt: Attempt, status: SchedulerStatus) -> float | None:
+    """Return the limit that counted: the last one that the scheduler reports."""
+    return status.walltime_s or attempt.walltime_s or attempt.resources.walltime_s
 
 
 def _gpus(attempt: Attempt) -> bool:

@@ -28,6 +28,8 @@ _SIGNS = {
     ),
     FailureCause.WALLTIME: (r"DUE TO TIME LIMIT", r"job killed: walltime \S+ exceeded limit"),
     FailureCause.PREEMPTION: (r"DUE TO PREEMPTION",),
+    FailureCause.REQUEUE: (r"DUE TO JOB REQUEUE", r"\bREQUEUED$"),
+    FailureCause.ADMINISTRATOR: (r"^the site removed partition \S+$",),
     FailureCause.NODE: (
         r"DUE TO NODE FAILURE", r"\bBOOT_FAIL", r"\bNODE_FAIL", r"\bNodeDown\b", r"\bJobLaunchFailure\b",
         r"\bProlog error", r"\bECC error", r"fallen off the bus", r"devices? (is|are) busy or unavailable",
@@ -46,6 +48,7 @@ _SIGNS = {
         r"Connection (reset|refused|timed out|closed by|aborted)", r"ConnectionResetError", r"ConnectionRefusedError",
         r"Temporary failure in name resolution", r"Network is unreachable", r"No route to host", r"Socket timed out",
         r"Read timed out", r"Address already in use", r"\bEADDRINUSE\b", r"nccl(System|Remote|Internal)Error",
+        r"^its scheduler forgot it",
         r"\bNCCL (communicator|error)", r"collective operation timeout", r"Bus error", r"Max retries exceeded",
     ),
 }  # fmt: skip
@@ -54,6 +57,8 @@ _ORDER = (
     (FailureCause.GPU_MEMORY, FailureCause.HOST_MEMORY),
     (FailureCause.WALLTIME,),
     (FailureCause.PREEMPTION,),
+    (FailureCause.REQUEUE,),
+    (FailureCause.ADMINISTRATOR,),
     (FailureCause.NODE,),
     (FailureCause.DEPENDENCY,),
     (FailureCause.STORAGE,),

@@ -136,6 +136,10 @@ def _after_preemption(view: SituationView) -> Decision:
     return _retry(view, "it was preempted by a job of higher priority: resubmitting")
 
 
+def _after_requeue(view: SituationView) -> Decision:
+    return _retry(view, "its site put it back into the queue, and no attempt runs twice: resubmitting")
+
+
 def _after_transient(view: SituationView) -> Decision:
     failures = sum(attempt.state is JobState.FAILED for attempt in view.job.attempts)
     if failures > TRANSIENT_TRIES:
@@ -160,6 +164,7 @@ _AFTER: dict[FailureCause, Callable[[SituationView], Decision]] = {
     FailureCause.GPU_MEMORY: _after_gpu_memory,
     FailureCause.NODE: _after_node,
     FailureCause.PREEMPTION: _after_preemption,
+    FailureCause.REQUEUE: _after_requeue,
     FailureCause.TRANSIENT: _after_transient,
     FailureCause.PLANE: _after_withdrawal,
 }

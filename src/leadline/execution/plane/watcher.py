@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind
+from leadline.core.units import MINUTE_S
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
@@ -46,6 +47,8 @@ class Watcher:
     """Attempt -> monotonic time since which nothing reports it."""
     starts: dict[str, float] = field(default_factory=dict)
     """Attempt -> expected start (epoch). It is not stored, because it varies with every poll."""
+    blind: bool = False
+    """True if the scheduler shows no job although one has started and has no end."""
 
     def poll(self) -> list[ObservedEnd]:
         """Ask for the states of all live attempts and return those that ended.
@@ -82,6 +85,11 @@ class Watcher:
                         attempt_event(EventKind.STATE, updated, _state_details(updated))
                         for before, updated in changed
                         if before.state is not updated.state
+                    ),
+                    *(
+                        attempt_event(EventKind.STATE, updated, _limit_details(before, updated))
+                        for before, updated in changed
+                        if _is_other_limit(before.walltime_s, updated.walltime_s)
                     ),
                 ],
             )
@@ -167,8 +175,24 @@ class Watcher:
             for attempt in gone
             if attempt.started_at is None and self._missing_s(attempt) > self.intervals.grace
         ]
-        keys = {attempt.key: attempt.batch for attempt in unstarted}
-        return self.scheduler.never_began(keys) if keys and isinstance(self.scheduler, ForgetfulScheduler) else ()
+        if not unstarted or not isinstance(self.scheduler, ForgetfulScheduler) or self._sees_nothing(gone):
+            return ()
+        ids = {attempt.key: attempt.scheduler_id for attempt in unstarted if attempt.scheduler_id}
+        return self.scheduler.never_began({attempt.key: attempt.batch for attempt in unstarted}, ids)
+
+    def _sees_nothing(self, gone: list[Attempt]) -> bool:
+        """True if the queue shows no job at all although one has started and nothing reports its end.
+
+        Then the missing jobs are hidden rather than forgotten, for example from this user.
+        """
+        missing = {attempt.key for attempt in gone}
+        live = [attempt for _, attempt in self.book.live(self.system) if attempt.scheduler_id]
+        started = [attempt for attempt in gone if attempt.began and self._missing_s(attempt) > self.intervals.grace]
+        was_blind, self.blind = self.blind, bool(started) and all(attempt.key in missing for attempt in live)
+        if self.blind and not was_blind:
+            why = f"it shows none of {len(live)} jobs, although job {started[0].scheduler_id} runs: check PrivateData"
+            self.book.write(events=[NewEvent(EventKind.FAULT, details={"system": self.system, "why": why})])
+        return self.blind
 
     def _note_start(self, attempt: Attempt, status: SchedulerStatus) -> None:
         """Store the start time that the scheduler expects."""
@@ -246,6 +270,17 @@ def _updated(attempt: Attempt, status: SchedulerStatus) -> Attempt:
     return replace(
         attempt, state=status.state, reason=status.reason, node=node, started_at=started_at, walltime_s=walltime_s
     )
+
+
+def _is_other_limit(before_s: float | None, walltime_s: float | None) -> bool:
+    """True if someone changed a limit. Schedulers round the requested one up to whole minutes."""
+    if before_s is None or walltime_s is None:
+        return False
+    return walltime_s < before_s or walltime_s >= before_s + MINUTE_S
+
+
+def _limit_details(before: Attempt, attempt: Attempt) -> EventDetails:
+    return {"state": attempt.state.value, "walltime_s": attempt.walltime_s, "walltime_before_s": before.walltime_s}
 
 
 def _state_details(attempt: Attempt) -> EventDetails:

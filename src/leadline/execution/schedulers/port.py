@@ -109,6 +109,7 @@ class SchedulerStatus:
         memory_bytes: largest resident memory of one task in the accounting.
         evidence: remarks from the job's steps.
         name: name of the job, or its key alone. A killed controller may reuse an id for another job.
+        by_owner: True if its own user cancelled it, False if someone else did.
     """
 
     state: JobState
@@ -126,6 +127,8 @@ class SchedulerStatus:
     memory_bytes: int | None = None
     evidence: tuple[str, ...] = ()
     name: str | None = None
+    partition: str | None = None
+    by_owner: bool | None = None
 
     def bears(self, key: str) -> bool:
         """True if the status may belong to ``key``: the name is the key, ends with it, or is unknown."""
@@ -211,13 +214,15 @@ class Scheduler(Protocol):
 class ForgetfulScheduler(Protocol):
     """A scheduler whose controller may forget accepted jobs when it is killed."""
 
-    def never_began(self, keys: Mapping[str, str]) -> Collection[str]:
+    def never_began(self, keys: Mapping[str, str], ids: Mapping[str, str]) -> Collection[str]:
         """Return the attempts that certainly never began and never will.
 
-        The queue names none of them, not even as ended, and no file shows that one began.
+        No answer of the scheduler names them, not even as ended, and no file shows that one began. An unclear answer
+        proves nothing.
 
         Args:
             keys: attempt key -> submission key.
+            ids: attempt key -> the scheduler's id.
 
         Raises:
             SchedulerUnreachable: there was no answer.

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.processes import CompletedProcess, ProcessRunner
-from leadline.execution.processes import run_process
+from leadline.execution.transport.environment import run_without_settings
 from leadline.execution.wrapper.outcome import RELEASE_TEXT, release_file_name
 from leadline.files.atomic import write_atomically
 
@@ -39,11 +39,17 @@ class Transport(Protocol):
         """Name of the place, for messages."""
 
     def run(
-        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout_s: float
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout_s: float,
     ) -> CompletedProcess:
         """Run a command to its end. With ``timed_out`` set, it may still run there.
 
-        A missing program has exit code 127.
+        The user's settings of schedulers are removed, then ``env`` is added, where None removes a variable. A missing
+        program has exit code 127.
 
         Raises:
             InvalidInput: no program can get such an argument.
@@ -100,7 +106,7 @@ def write_release_file(transport: Transport, folder: PurePosixPath, key: str) ->
 class LocalTransport:
     """This machine (implements ``Transport``)."""
 
-    processes: ProcessRunner = run_process
+    processes: ProcessRunner = run_without_settings
 
     @property
     def where(self) -> str:
@@ -108,7 +114,12 @@ class LocalTransport:
         return "this machine"
 
     def run(
-        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout_s: float
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout_s: float,
     ) -> CompletedProcess:
         """Run a command to its end, without a shell."""
         words = _checked(argv)

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.processes import run_pipe, run_process
+from leadline.execution.transport.environment import UNSET
 from leadline.execution.transport.port import ConnectionLost, CopyReport, shell_line
 
 FAILED = 255
@@ -77,13 +78,20 @@ class SshTransport:
         return self.host
 
     def run(
-        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None, timeout_s: float
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        timeout_s: float,
     ) -> CompletedProcess:
         """Run a command there. Opening the connection may take ``OPEN_S`` more."""
-        words = [*(["env", *(f"{name}={value}" for name, value in env.items())] if env else []), *argv]
+        removed = [word for name, value in (env or {}).items() if value is None for word in ("-u", name)]
+        added = [f"{name}={value}" for name, value in (env or {}).items() if value is not None]
+        words = [*(["env", *removed, *added] if env else []), *argv]
         # The shared connection may have been closed since the last command.
         for may_retry in (True, False):
-            answer = self.processes(self._command(words), stdin=stdin or "", timeout_s=timeout_s)
+            answer = self.processes(self._command(words, UNSET), stdin=stdin or "", timeout_s=timeout_s)
             if answer.returncode != FAILED or answer.timed_out or self._is_open():
                 return answer
             self._shared = None
@@ -171,8 +179,8 @@ class SshTransport:
         return [*self._ssh(), *self._shared, "-o", "ControlMaster=no", "-o", "ProxyJump=none", "-o",
                 "ProxyCommand=false"]  # fmt: skip
 
-    def _command(self, argv: Sequence[str]) -> list[str]:
-        return [*self._client(), "--", self.host, shell_line(argv)]
+    def _command(self, argv: Sequence[str], first: str = "") -> list[str]:
+        return [*self._client(), "--", self.host, f"{first}{shell_line(argv)}"]
 
     def _open(self) -> list[str]:
         """Return an open connection, Leadline's or the user's own, or open one."""

@@ -13,6 +13,7 @@ from leadline.core.jobs import JobState
 from leadline.core.units import MIB
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.schedulers.slurm.parsing import (
+    by_cluster,
     duration_s,
     format_ranges,
     moment_s,
@@ -20,9 +21,12 @@ from leadline.execution.schedulers.slurm.parsing import (
     read_accounting,
     read_controller,
     read_forecast,
+    read_job_id,
     read_names,
+    read_outputs,
     read_queue,
     size_bytes,
+    with_cluster,
 )
 
 REASON = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
@@ -34,38 +38,38 @@ QUEUE = f"""\
 5|EXPEDITING|2026-11-22T12:00:00|N/A|Partition_Limit|0:00|1||||(null)
 """
 SACCT_22 = """\
-1|FAILED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|nap-k
-1.batch|FAILED|1:0||9|1795349354|1795349354|1795349363||1|216K||n1|nap-k
-1.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|101.50M||n1|nap-k
-2|COMPLETED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|nap-k
-2.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|1G||n1|nap-k
-3|FAILED|0:9|0:0|9|1795349353|1795349354|1795349363|5|2||100M|n[1-2]|nap-k
-3.batch|FAILED|0:9||9|1795349354|1795349354|1795349363||1|99M||n1|nap-k
-12|REQUEUED|0:0|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
-12.batch|NODE_FAIL|0:125||4|1795349380|1795349380|1795349384||1|||n1|nap-k
-12|CANCELLED by 1000|0:0|0:0|0|1795349385|None|1795349386|5|1||100M|None assigned|nap-k
-13|NODE_FAIL|1:0|0:0|3|1795349380|1795349380|1795349383|Partition_Limit|1||100M|n1|nap-k
-14|PREEMPTED|0:0|0:0|3|1795349380|1795349380|1795349383|UNLIMITED|1||100M|n1|nap-k
-15|OUT_OF_MEMORY|0:125|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
-15.batch|OUT_OF_MEMORY|0:125||4|1795349380|1795349380|1795349384||1|0||n1|nap-k
-16|PENDING|0:0|0:0|1|1795349386|1795349387|Unknown||0||16?|n1|nap-k
-7_0|COMPLETED|0:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
-7_1|FAILED|3:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
-7_[4-8%2]|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|nap-k
-8|FAILED|1:0|0:0|1|1795349380|1795349380|1795349383|5|1||100M|n1|nap-k
-9|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|nap-k
+1|FAILED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|
+1.batch|FAILED|1:0||9|1795349354|1795349354|1795349363||1|216K||n1|1000|short|nap-k|
+1.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|101.50M||n1|1000|short|nap-k|
+2|COMPLETED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|
+2.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|1G||n1|1000|short|nap-k|
+3|FAILED|0:9|0:0|9|1795349353|1795349354|1795349363|5|2||100M|n[1-2]|1000|short|nap-k|
+3.batch|FAILED|0:9||9|1795349354|1795349354|1795349363||1|99M||n1|1000|short|nap-k|
+12|REQUEUED|0:0|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
+12.batch|NODE_FAIL|0:125||4|1795349380|1795349380|1795349384||1|||n1|1000|short|nap-k|
+12|CANCELLED by 1000|0:0|0:0|0|1795349385|None|1795349386|5|1||100M|None assigned|1000|short|nap-k|
+13|NODE_FAIL|1:0|0:0|3|1795349380|1795349380|1795349383|Partition_Limit|1||100M|n1|1000|short|nap-k|
+14|PREEMPTED|0:0|0:0|3|1795349380|1795349380|1795349383|UNLIMITED|1||100M|n1|1000|short|nap-k|
+15|OUT_OF_MEMORY|0:125|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
+15.batch|OUT_OF_MEMORY|0:125||4|1795349380|1795349380|1795349384||1|0||n1|1000|short|nap-k|
+16|PENDING|0:0|0:0|1|1795349386|1795349387|Unknown||0||16?|n1|1000|short|nap-k|
+7_0|COMPLETED|0:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
+7_1|FAILED|3:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
+7_[4-8%2]|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|1000|short|nap-k|
+8|FAILED|1:0|0:0|1|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
+9|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|1000|short|nap-k|
 """
 SACCT_20 = """\
-1|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mn|n1|nap-k
-1.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|103424K||n1|nap-k
-2|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mc|n1|nap-k
-2.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|203424K||n1|nap-k
+1|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mn|n1|1000|short|nap-k|
+1.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|103424K||n1|1000|short|nap-k|
+2|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mc|n1|1000|short|nap-k|
+2.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|203424K||n1|1000|short|nap-k|
 """
 SACCT_24 = """\
-1+0|RUNNING|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|nap-k
-2|LAUNCH_FAILED|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|nap-k
-3|DEADLINE|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|nap-k
-4|BOOT_FAIL|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|nap-k
+1+0|RUNNING|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|1000|short|nap-k|
+2|LAUNCH_FAILED|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|1000|short|nap-k|
+3|DEADLINE|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|
+4|BOOT_FAIL|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|
 """
 CONTROLLER = (
     "JobId=11 ArrayJobId=10 ArrayTaskId=2 JobName=nap-key UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=1 "
@@ -160,7 +164,10 @@ def test_the_last_incarnation_of_a_requeued_job_holds_without_the_steps_of_the_e
             walltime_s=300.0,
             elapsed_s=0.0,
             nodes=1,
+            evidence=("its run on n1 was REQUEUED",),
             name="nap-k",
+            partition="short",
+            by_owner=True,
         )
         == status
     )
@@ -227,23 +234,74 @@ def test_the_controller_reports_array_elements():
     ]
     waiting = "JobId=9 ArrayJobId=9 ArrayTaskId=3-7%2 JobName=a JobState=PENDING"
     found = read_controller("\n".join([*lines, waiting]), ["9_0", "9_1", "9_3"])
-    assert {one: it.state for one, it in found.items()} == {"9_0": JobState.COMPLETED, "9_1": JobState.RUNNING}
+    states = {"9_0": JobState.COMPLETED, "9_1": JobState.RUNNING, "9_3": JobState.PENDING}
+    assert {one: it.state for one, it in found.items()} == states
 
 
 def test_names_that_hold_anything_are_not_taken_for_others():
     mark = "<7f3a>"
     rows = [
-        ("12_[0-3]", "PENDING", "", "leadline:a", "x\n9|y"),
-        ("13", "RUNNING", "n1", "(null)", "nap-b"),
-        ("14", "RUNNING", "n1", "leadline:other", "nap-c"),
-        ("11", "COMPLETED", "n1", "", "again-b"),
-        ("15", "FAILED", "None assigned", "", "nap-d"),
-        ("16", "FAILED", "", "leadline:e", "nap-e"),
-        ("17", "FAILED", "n1", "\n", "nap-f-g\n"),
+        ("12_[0-3]", "PENDING", "", "leadline:a", "x\n9|y", ""),
+        ("13", "RUNNING", "n1", "(null)", "nap-b", "/x/runs/b.log"),
+        ("14", "RUNNING", "n1", "leadline:other", "nap-c", ""),
+        ("11", "COMPLETED", "n1", "", "again-b", ""),
+        ("15", "FAILED", "None assigned", "", "nap-d", ""),
+        ("16", "FAILED", "", "leadline:e", "nap-e", "/x/runs/e.log"),
+        ("17", "FAILED", "n1", "\n", "nap-f-g\n", "/home/z/runs.log"),
+        ("18", "RUNNING", "n1", "by the site", "user_17", "/x y/50%/runs/h.log"),
+        ("19_[1-4]", "PENDING", "", "", "user_18", "sbatch --parsable --output=/x y/50%%/runs/i-%a.log --chdir=/x y"),
+        ("20_3", "RUNNING", "n1", "", "user_19", "/x/runs/j-k-3.log\n"),
     ]
     listing = "\n".join("".join(f"{mark}{one}" for one in row) for row in rows)
-    keys = ["a", "b", "c", "d", "e", "g", "f-g", "9"]
-    assert read_names(listing, mark, keys) == {"a": "12", "b": "11", "f-g": "17"}
+    keys = ["a", "b", "c", "d", "e", "g", "f-g", "9", "h", "i", "j-k", "j"]
+    found = {"a": "12", "b": "11", "f-g": "17", "h": "18", "i": "19", "j-k": "20"}
+    assert read_names(listing, mark, keys) == found
+
+
+def test_a_job_whose_comment_and_name_the_site_rewrites_bears_its_key_by_its_files():
+    line = (
+        CONTROLLER.replace("leadline:key", "(null)").replace("JobName=nap-key", "JobName=x")
+        + " StdOut=/a b/runs/key-2.log"
+    )
+    assert read_controller(line, ["10_2"])["10_2"].bears("key")
+    row = "1|FAILED|1:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|x|sbatch --job-name=nap-k -o /x"
+    assert read_accounting(row, ["1"])["1"].bears("k")
+    assert not read_accounting(row, ["1"])["1"].bears("x")
+    outputs = "<m>12_3<m>/x/runs/a-3.log<m>\n13<m>/x/runs/a-3.log<m>\n14<m>slurm-14.out<m>\n"
+    assert read_outputs(outputs, "<m>") == {"12_3": "a", "13": "a-3"}
+
+
+def test_who_cancelled_a_job_is_read_from_its_own_row():
+    row = "1|CANCELLED by {}|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|"
+    owners = [read_accounting(row.format(uid), ["1"])["1"].by_owner for uid in (1000, 0, 10000)]
+    assert owners == [True, False, False]
+    assert read_accounting(row.replace(" by {}", ""), ["1"])["1"].by_owner is None
+
+
+FEDERATION = """\
+67108869|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|1000|short|nap-k|
+67108869|RUNNING|0:0|0:0|7|1795349353|1795349354|Unknown|10|1||100M|n7|1000|short|nap-k|
+67108870|COMPLETED|0:0|0:0|7|1795349353|1795349354|1795349361|10|1||100M|n7|1000|short|nap-k|
+67108870.batch|COMPLETED|0:0||7|1795349354|1795349354|1795349361||1|2M||n7|||batch|
+67108870|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|1000|short|nap-k|
+67108871|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|1000|short|nap-k|
+"""
+
+
+def test_a_revoked_sibling_is_no_end_of_a_federated_job():
+    found = read_accounting(FEDERATION, ["67108869", "67108870", "67108871"])
+    assert [status.state for status in found.values()] == [JobState.RUNNING, JobState.COMPLETED, JobState.UNKNOWN]
+    assert [status.node for status in found.values()] == ["n7", "n7", None]
+    queue = "67108871|REVOKED|1795349354|1795349355|5:00|0:00|1||leadline:k|nap-k|None\n"
+    assert not read_queue(queue, ["67108871"])["67108871"].state.final
+
+
+@pytest.mark.parametrize(("text", "job_id"), [("12\n", "12"), ("12;east\n", "east:12"), ("note 12\n", None)])
+def test_the_cluster_of_a_job_is_part_of_its_id(text, job_id):
+    assert read_job_id(text) == job_id
+    ids = ["12", "east:7_1", "my_west:8", "east:7_2"]
+    assert by_cluster(ids) == {"": ["12"], "east": ["7_1", "7_2"], "my_west": ["8"]}
+    assert {with_cluster(name, number) for name, numbers in by_cluster(ids).items() for number in numbers} == set(ids)
 
 
 @pytest.mark.parametrize(

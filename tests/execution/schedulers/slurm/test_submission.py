@@ -243,5 +243,6 @@ def test_a_connection_that_breaks_while_sbatch_runs_leaves_it_unsure():
 
 def test_warnings_of_sbatch_are_not_taken_for_an_id():
     assert (
-        SlurmCommands(Answers(CompletedProcess(0, "77;cluster\n", "sbatch: note 12\n"))).submit(["sbatch"], "") == "77"
+        SlurmCommands(Answers(CompletedProcess(0, "77;cluster\n", "sbatch: note 12\n"))).submit(["sbatch"], "")
+        == "cluster:77"
     )

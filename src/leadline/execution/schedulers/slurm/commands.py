@@ -1,13 +1,13 @@
 """Run Slurm's commands at a place, and tell a refusal from an unreachable controller."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.processes import CompletedProcess
 from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy, SubmissionUncertain
-from leadline.execution.schedulers.slurm.parsing import EPOCH_TIMES, read_job_id
+from leadline.execution.schedulers.slurm.parsing import OUTPUT, read_job_id
 from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport
 
 COMMAND_S = 60.0
@@ -24,6 +24,8 @@ NOTHING_SENT = re.compile(
 )
 BUSY = re.compile(r"MaxSubmitJob|temporarily un(able|available)|too many (jobs|pending)", re.IGNORECASE)
 """Error texts of a site or association that accepts no more jobs for now."""
+GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
+"""Error texts about a job that is not there, or not any more."""
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE)
 ENDED_BY_SIGNAL = 128
 """Larger exit codes come from a shell whose command was killed, or from ssh (255), and are no answer of Slurm."""
@@ -36,14 +38,20 @@ class SlurmCommands:
 
     transport: Transport
     timeout_s: float = COMMAND_S
+    cluster: str = ""
+    """The cluster that all commands but sbatch ask; empty for the one of the place."""
 
-    def ask(self, argv: Sequence[str], *, stdin: str | None = None) -> CompletedProcess:
+    def ask(
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] = OUTPUT
+    ) -> CompletedProcess:
         """Run a repeatable command and return its answer, even a refusal.
 
         Raises:
             SchedulerUnreachable: no answer came.
         """
-        answer = self.transport.run(argv, stdin=stdin, env=EPOCH_TIMES, timeout_s=self.timeout_s)
+        at = ["-M", self.cluster] if self.cluster and argv[0] in ("squeue", "sacct", "scontrol", "scancel") else []
+        words = [argv[0], *at, *argv[1:]]
+        answer = self.transport.run(words, stdin=stdin, env=env, timeout_s=self.timeout_s)
         if _cut_off(answer) or (answer.returncode != 0 and AWAY.search(answer.stderr)):
             raise self._unreachable(argv[0], answer)
         return answer

@@ -6,15 +6,16 @@ names and comments, the delimiter is random.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from leadline.core.jobs import JobState
 from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
 from leadline.execution.schedulers.port import SchedulerStatus
 
-EPOCH_TIMES = {"SLURM_TIME_FORMAT": "%s"}
-"""Makes the commands print times as seconds since the epoch, free of time zones and daylight saving."""
+OUTPUT: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "SLURM_CLUSTERS": None}
+"""Makes the commands print times as seconds since the epoch, array indices in full, and this cluster alone."""
 
 _DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?")
 _SIZE_PATTERN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGTP]?)")
@@ -72,8 +73,22 @@ def format_ranges(indices: Iterable[int]) -> str:
 
 def read_job_id(output: str) -> str | None:
     """Return the id that ``sbatch --parsable`` printed, ``ID`` or ``ID;CLUSTER``; None if there is none."""
-    match = re.search(r"^(\d+)(?:;\S+)?$", output.strip(), re.MULTILINE)
-    return match[1] if match else None
+    match = re.search(r"^(\d+)(?:;(\S+))?$", output.strip(), re.MULTILINE)
+    return with_cluster(match[2] or "", match[1]) if match else None
+
+
+def with_cluster(cluster: str, job_id: str) -> str:
+    """Return the id of a job of a named cluster, ``CLUSTER:ID``; of this cluster, ``ID``."""
+    return f"{cluster}:{job_id}" if cluster else job_id
+
+
+def by_cluster(job_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return Slurm's own ids by the name of their cluster, empty for this one."""
+    clusters: dict[str, list[str]] = {}
+    for job_id in job_ids:
+        cluster, _, number = job_id.rpartition(":")
+        clusters.setdefault(cluster, []).append(number)
+    return clusters
 
 
 SQUEUE_FORMAT = "%i|%T|%V|%S|%l|%M|%D|%N|%k|%j|%r"
@@ -83,13 +98,21 @@ Reasons may contain spaces and commas. Leadline's own comments and names never c
 to be recognized as foreign.
 """
 _TIMES = "ElapsedRaw,Submit,Start,End,TimelimitRaw"
-SACCT_FIELDS = f"JobID,State,ExitCode,DerivedExitCode,{_TIMES},NNodes,MaxRSS,ReqMem,NodeList,JobName"
+TRACE = "SubmitLine"
+"""Field with the options of sbatch, which no plug-in of the site changes; Slurm has it since 21.08."""
+SACCT_FIELDS = (
+    f"JobID,State,ExitCode,DerivedExitCode,{_TIMES},NNodes,MaxRSS,ReqMem,NodeList,UID,Partition,JobName,{TRACE}"
+)
+NAME_FIELDS = f"JobID,State,NodeList,Comment,JobName,{TRACE}"
 OUT_OF_MEMORY = "0:125"
 """Slurm's exit code for a process that the kernel killed for memory."""
 NEARLY = 0.95
 """A killed task that used this share of its requested memory gets a remark about it."""
 
 _ID = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\+\d+)?(?:\.(?P<step>\S+))?")
+_OUTPUT = re.compile(rf"/{RUNS_FOLDER}/([\w.%-]+){re.escape(log_name(''))}\b")
+_INDEX = re.compile(r"-(\d+|%a)$")
+_SUBMITTED = re.compile(r"\s--(?:comment=leadline:(\S+)|job-name=(\S+))")
 _ENDED = (JobState.COMPLETED, JobState.FAILED, JobState.OUT_OF_MEMORY)
 
 
@@ -106,6 +129,13 @@ def read_queue(listing: str, wanted_ids: Collection[str]) -> dict[str, Scheduler
     return statuses
 
 
+def read_outputs(listing: str, mark: str) -> dict[str, str]:
+    """Return id -> key from records of the mark, an id and an output file each, for jobs with Leadline's files."""
+    pieces = listing.split(mark)[1:]
+    pairs = ((job_id.strip(), _output_key(path, job_id)) for job_id, path in zip(*[iter(pieces)] * 2, strict=False))
+    return {job_id: key for job_id, key in pairs if key}
+
+
 def read_accounting(listing: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
     """Parse ``SACCT_FIELDS`` lines (``-P -n --duplicates``): the last run of each wanted id, with its steps.
 
@@ -114,10 +144,9 @@ def read_accounting(listing: str, wanted_ids: Collection[str]) -> dict[str, Sche
     """
     jobs: dict[str, _Accounted] = {}
     for line in listing.splitlines():
-        # Job names may contain the delimiter, so the name is the last field.
-        fields = line.strip().split("|", 13)
-        match = _ID.fullmatch(fields[0])
-        if match is None or len(fields) != 14:
+        row = _row(line.strip())
+        match = _ID.fullmatch(row.get("JobID", ""))
+        if match is None:
             continue
         ids = (
             [f"{match['array']}_{index}" for index in parse_indices(match["indices"])]
@@ -125,10 +154,11 @@ def read_accounting(listing: str, wanted_ids: Collection[str]) -> dict[str, Sche
             else [match["array"]]
         )
         for job_id in ids:
-            if match["step"] is None:
-                jobs[job_id] = _Accounted(fields, [])
-            elif job_id in jobs:
-                jobs[job_id].steps.append(fields)
+            if match["step"] is not None:
+                if job_id in jobs:
+                    jobs[job_id].steps.append(row)
+            elif not (is_revoked(row["State"]) and job_id in jobs):
+                jobs[job_id] = _Accounted(row, [], jobs.get(job_id))
     statuses = {}
     for job_id in wanted_ids:
         row, array_row = jobs.get(job_id), jobs.get(job_id.partition("_")[0])
@@ -147,46 +177,50 @@ def read_controller(listing: str, wanted_ids: Collection[str]) -> dict[str, Sche
         for name, value in re.findall(r"(?:^|\s)([A-Za-z:/]+)=(\S*)", line):
             fields.setdefault(name, value)
         array, index = fields.get("ArrayJobId"), fields.get("ArrayTaskId")
-        job_id = f"{array}_{index}" if array and index else fields.get("JobId", "")
-        if job_id in ids and "JobState" in fields:
-            statuses[job_id] = _controlled(fields)
+        job_ids = [f"{array}_{at}" for at in parse_indices(index)] if array and index else [fields.get("JobId", "")]
+        if "JobState" in fields:
+            statuses |= {job_id: _controlled(fields, line) for job_id in job_ids if job_id in ids}
     return statuses
 
 
-def _controlled(fields: Mapping[str, str]) -> SchedulerStatus:
-    row = [fields.get("JobId", ""), fields["JobState"], fields.get("ExitCode", ""), fields.get("DerivedExitCode", ""),
-           "", *(fields.get(name, "") for name in ("SubmitTime", "StartTime", "EndTime")), "",
-           fields.get("NumNodes", "").partition("-")[0], "", "", fields.get("NodeList", ""),
-           _key(fields.get("Comment", "")) or fields.get("JobName", "")]  # fmt: skip
-    status = _Accounted(row, []).status()
-    elapsed_s, limit_s = duration_s(fields.get("RunTime", "")), duration_s(fields.get("TimeLimit", ""))
-    reason = status.reason or fields.get("Reason", "").replace("None", "")
-    return SchedulerStatus(
-        status.state, reason, status.submitted_s, status.started_s, status.ended_s if status.state.final else None,
-        walltime_s=limit_s, elapsed_s=elapsed_s, nodes=status.nodes, node=status.node, exit_code=status.exit_code,
-        signal=status.signal, evidence=status.evidence, name=status.name,
-    )  # fmt: skip
+def _controlled(fields: Mapping[str, str], line: str) -> SchedulerStatus:
+    name = _key(fields.get("Comment", "")) or _output_key(line, "_") or fields.get("JobName", "")
+    row = {"State": fields["JobState"], "ExitCode": fields.get("ExitCode", ""), "JobName": name,
+           "DerivedExitCode": fields.get("DerivedExitCode", ""), "Submit": fields.get("SubmitTime", ""),
+           "Start": fields.get("StartTime", ""), "End": fields.get("EndTime", ""),
+           "NNodes": fields.get("NumNodes", "").partition("-")[0], "NodeList": fields.get("NodeList", ""),
+           "Partition": fields.get("Partition", "")}  # fmt: skip
+    status = _Accounted(_NO_ROW | row).status()
+    return replace(
+        status,
+        reason=status.reason or fields.get("Reason", "").replace("None", ""),
+        ended_s=status.ended_s if status.state.final else None,
+        walltime_s=duration_s(fields.get("TimeLimit", "")),
+        elapsed_s=duration_s(fields.get("RunTime", "")),
+    )
 
 
 def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]:
-    """Return key -> id from records of the mark and one field each: id, state, node, comment, name.
+    """Return key -> id from records of the mark and one field each: id, state, node, comment, name, trace.
 
-    Names and comments may contain anything but the mark. A comment ``leadline:KEY`` is certain. If the site drops
-    comments, the name ends with ``-KEY``. Of several jobs with one key, the first counts. A job that FAILED without a
-    node is Slurm's trace of a refused submission and is skipped.
+    Fields may contain anything but the mark. A comment ``leadline:KEY`` is certain. If the site drops comments, the
+    name ends with ``-KEY``. If it rewrites names too, the trace has the key: the output file or the submit line. Of
+    several jobs with one key, the first counts. A job that FAILED without a node is Slurm's trace of a refused
+    submission and is skipped.
     """
     key_set, ids = frozenset(keys), dict[str, str]()
     pieces = iter(listing.split(mark)[1:])
-    for scheduler_id, state, node, comment, name in zip(*[pieces] * 5, strict=False):
+    for scheduler_id, state, node, comment, name, trace in zip(*[pieces] * 6, strict=False):
         match = re.match(r"\s*(\d+)", scheduler_id)
         if match is None or (JobState.from_slurm(state) is JobState.FAILED and _named(node.strip()) is None):
             continue
-        if key := _key(comment):
-            matched_key = key
-        else:
-            matched_key = max((key for key in key_set if name.strip().endswith(f"-{key}")), key=len, default="")
-        if matched_key in key_set:
-            ids[matched_key] = min(match[1], ids.get(matched_key, match[1]), key=int)
+        matched_key = _key(comment) or max(
+            (key for key in key_set if name.strip().endswith(f"-{key}")), key=len, default=""
+        )
+        for key in (matched_key, _output_key(trace, ""), _output_key(trace, "_")):
+            if key in key_set:
+                ids[key] = min(match[1], ids.get(key, match[1]), key=int)
+                break
     return ids
 
 
@@ -196,63 +230,88 @@ def read_forecast(output: str) -> float | None:
     return moment_s(match[1]) if match else None
 
 
+_COLUMNS = tuple(SACCT_FIELDS.split(","))
+_NO_ROW = dict.fromkeys(_COLUMNS, "")
+
+
+def _row(line: str) -> dict[str, str]:
+    """Return the fields of a line of ``SACCT_FIELDS`` by name; empty for another line."""
+    # The submit line may contain the delimiter, so it is the last field.
+    fields = line.split("|", len(_COLUMNS) - 1)
+    return dict(zip(_COLUMNS, fields, strict=True)) if len(fields) == len(_COLUMNS) else {}
+
+
 @dataclass(slots=True)
 class _Accounted:
-    """The accounting row of a job and those of its steps, as in ``SACCT_FIELDS``."""
+    """The accounting row of a job and those of its steps, by field, after that of an earlier run."""
 
-    row: list[str]
-    steps: list[list[str]] = field(default_factory=list)
+    row: dict[str, str]
+    steps: list[dict[str, str]] = field(default_factory=list)
+    earlier: "_Accounted | None" = None
 
     @property
     def never_ran(self) -> bool:
         """True if it was cancelled before it had a node."""
-        return JobState.from_slurm(self.row[1]) is JobState.CANCELLED and _named(self.row[12]) is None
+        return JobState.from_slurm(self.row["State"]) is JobState.CANCELLED and _named(self.row["NodeList"]) is None
 
     def status(self) -> SchedulerStatus:
         """Return the status from the job's row and its steps."""
-        _, state_text, _, _, elapsed, submitted, started, ended, limit, nodes, _, _, names, name = self.row
-        state, evidence = JobState.from_slurm(state_text), tuple(self._evidence())
+        row = self.row
+        state, evidence = JobState.from_slurm(row["State"]), tuple(self._evidence())
         if state is JobState.FAILED and self._out_of_memory():
             state = JobState.OUT_OF_MEMORY
-        code, sign = _codes(self.row[2])
-        words = state_text.split(maxsplit=1)
+        code, sign = _codes(row["ExitCode"])
+        _, _, reason = row["State"].partition(" ")
+        canceller = reason.removeprefix("by ")
         return SchedulerStatus(
             state,
-            state_text if state is JobState.UNKNOWN else words[1] if len(words) > 1 else "",
-            moment_s(submitted), moment_s(started), moment_s(ended),
-            walltime_s=float(limit) * MINUTE_S if limit.isdecimal() else None,
-            elapsed_s=float(elapsed) if elapsed.isdecimal() else None,
-            nodes=int(nodes) or None if nodes.isdecimal() else None,
-            node=_named(names),
+            row["State"] if state is JobState.UNKNOWN else reason,
+            moment_s(row["Submit"]), moment_s(row["Start"]), moment_s(row["End"]),
+            walltime_s=float(row["TimelimitRaw"]) * MINUTE_S if row["TimelimitRaw"].isdecimal() else None,
+            elapsed_s=float(row["ElapsedRaw"]) if row["ElapsedRaw"].isdecimal() else None,
+            nodes=int(row["NNodes"]) or None if row["NNodes"].isdecimal() else None,
+            node=_named(row["NodeList"]),
             exit_code=code if state in _ENDED and not sign else None,
             # 125 marks a memory kill and is not a signal.
             signal=sign if 0 < sign < 65 else None,
             memory_bytes=self._memory_bytes(),
             evidence=evidence,
-            name=name or None,
+            name=_submitted_key(row[TRACE]) or row["JobName"] or None,
+            partition=row["Partition"] or None,
+            by_owner=canceller == row["UID"] if canceller.isdecimal() and row["UID"] else None,
         )  # fmt: skip
 
     def _memory_bytes(self) -> int | None:
         """Return the largest sampled memory of a task. Slurm reports 0 if a task ended before the first sample."""
-        return max((size_bytes(step[10]) or 0 for step in self.steps), default=0) or None
+        return max((size_bytes(step["MaxRSS"]) or 0 for step in self.steps), default=0) or None
 
     def _out_of_memory(self) -> bool:
-        return any(JobState.OUT_OF_MEMORY is JobState.from_slurm(row[1]) or OUT_OF_MEMORY in row[2:4]
+        return any(JobState.OUT_OF_MEMORY is JobState.from_slurm(row["State"]) or
+                   OUT_OF_MEMORY in (row["ExitCode"], row["DerivedExitCode"])
                    for row in (self.row, *self.steps))  # fmt: skip
 
     def _evidence(self) -> Iterator[str]:
-        """Yield remarks of the steps that the job's own row lacks."""
+        """Yield remarks of the steps and of an earlier run that the job's own row lacks."""
+        if self.earlier is not None and self.earlier.row["State"].startswith("REQUEUE"):
+            yield f"its run on {self.earlier.row['NodeList']} was REQUEUED"
         for step in self.steps:
-            state = JobState.from_slurm(step[1])
-            if state is JobState.OUT_OF_MEMORY or step[2] == OUT_OF_MEMORY:
-                yield f"step {step[0]} ran out of memory"
+            state = JobState.from_slurm(step["State"])
+            if state is JobState.OUT_OF_MEMORY or step["ExitCode"] == OUT_OF_MEMORY:
+                yield f"step {step['JobID']} ran out of memory"
             elif state.final and state is not JobState.COMPLETED:
-                yield f"step {step[0]} ended {step[1]} with exit code {step[2]}"
-        if OUT_OF_MEMORY in self.row[2:4] and not any(step[2] == OUT_OF_MEMORY for step in self.steps):
+                yield f"step {step['JobID']} ended {step['State']} with exit code {step['ExitCode']}"
+        codes = (self.row["ExitCode"], self.row["DerivedExitCode"])
+        if OUT_OF_MEMORY in codes and not any(step["ExitCode"] == OUT_OF_MEMORY for step in self.steps):
             yield f"exit code {OUT_OF_MEMORY} means that a process was killed for memory"
-        requested, peak = size_bytes(self.row[11].removesuffix("n")), self._memory_bytes()
-        if JobState.from_slurm(self.row[1]) is JobState.FAILED and requested and peak and peak > NEARLY * requested:
+        requested, peak = size_bytes(self.row["ReqMem"].removesuffix("n")), self._memory_bytes()
+        is_failed = JobState.from_slurm(self.row["State"]) is JobState.FAILED
+        if is_failed and requested and peak and peak > NEARLY * requested:
             yield f"one of its tasks used {format_bytes(peak)} of the requested {format_bytes(requested)}"
+
+
+def is_revoked(state_text: str) -> bool:
+    """True if another cluster of the federation has the job; this one only keeps a record of it."""
+    return state_text.startswith("REVOKED")
 
 
 def _queued(fields: list[str]) -> SchedulerStatus:
@@ -276,6 +335,20 @@ def _queued(fields: list[str]) -> SchedulerStatus:
 def _key(comment: str) -> str:
     """Return the key in a comment of Leadline; empty for other comments."""
     return comment.removeprefix("leadline:").strip() if comment.startswith("leadline:") else ""
+
+
+def _output_key(text: str, job_id: str) -> str:
+    """Return the key in the path of an output file, without the index of an array element; empty without one."""
+    match = _OUTPUT.search(text)
+    if match is None:
+        return ""
+    return _INDEX.sub("", match[1]) if "_" in job_id else match[1]
+
+
+def _submitted_key(line: str) -> str:
+    """Return the key, or the name that ends with it, from a submit line of Leadline; empty for other lines."""
+    match = _SUBMITTED.search(line)
+    return match[1] or match[2] if match else ""
 
 
 def _codes(text: str) -> tuple[int, int]:

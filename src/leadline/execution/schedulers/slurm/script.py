@@ -3,9 +3,10 @@
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from types import MappingProxyType
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
@@ -17,6 +18,7 @@ from leadline.execution.schedulers.port import RequestRefused, Submission, eleme
 from leadline.execution.schedulers.slurm.parsing import format_ranges
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN
 
+NO_WISHES: Mapping[str, str] = MappingProxyType({})
 GATE = "leadline.execution.wrapper.gate"
 LONGEST_WARNING_S = 65535
 """Slurm's limit for the time of a signal before the end."""
@@ -50,15 +52,18 @@ class ClusterPython:
     file: str
 
 
-def sbatch_arguments(submission: Submission, partition: Partition | None, folder: PurePosixPath) -> list[str]:
+def sbatch_arguments(
+    submission: Submission, partition: Partition | None, folder: PurePosixPath, *, wishes: Mapping[str, str] = NO_WISHES
+) -> list[str]:
     """Return ``sbatch`` with its options.
 
-    They are on the command line, because a user's SBATCH_ variables override those in a script.
+    They are on the command line, because a user's SBATCH_ variables override those in a script. ``wishes`` are options
+    that count where the job has none.
 
     Raises:
         InvalidInput: a value is not possible, exceeds the partition's limits, or is required but missing.
     """
-    options = _submission_options(submission, partition)
+    options = _submission_options(submission, partition, wishes)
     log = log_name(element_key(submission.key, "%a") if submission.is_array else submission.key)
     options["--output"] = f"{str(folder).replace('%', '%%')}/{RUNS_FOLDER}/{log}"
     # sbatch would otherwise use the folder from which the plane happens to run.
@@ -70,8 +75,9 @@ def sbatch_arguments(submission: Submission, partition: Partition | None, folder
 
 
 def batch_script(
-    submission: Submission, partition: Partition | None, folder: PurePosixPath, cluster_python: ClusterPython | None
-) -> str:
+    submission: Submission, partition: Partition | None, folder: PurePosixPath, cluster_python: ClusterPython | None,
+    *, wishes: Mapping[str, str] = NO_WISHES,
+) -> str:  # fmt: skip
     """Return the script, which runs the command only once even if a restarted controller starts the job again.
 
     The command is measured if the node has Leadline, which takes no extra process to check. With a launcher, each task
@@ -87,7 +93,7 @@ def batch_script(
         check_command(each)
     # The key is in the command line only, so that the same script may also be submitted by hand, any number of times.
     name = _job_name(spec.name, submission.key).removesuffix(f"-{submission.key}")
-    options = {**_submission_options(submission, partition), "--job-name": name}
+    options = {**_submission_options(submission, partition, wishes), "--job-name": name}
     options.pop("--comment", None)
     rules = partition.rules if partition else SubmitRules()
     launcher = f"{rules.launcher} " if _needs_launcher(spec.resources) else ""
@@ -139,13 +145,19 @@ def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = 
     return options
 
 
-def _submission_options(submission: Submission, partition: Partition | None) -> dict[str, str]:
+def _submission_options(
+    submission: Submission, partition: Partition | None, wishes: Mapping[str, str]
+) -> dict[str, str]:
     """Return the options of a submission that the command line and the script share."""
     if not _KEY.fullmatch(submission.key):
         raise InvalidInput(
             f"{submission.key!r} cannot be a key: use up to 48 letters, digits, dots, dashes and underscores"
         )
     options = directives(submission.spec, partition, key=submission.key)
+    rejected = _long_names(partition.rules.rejects if partition else ())
+    options |= {
+        name: _token(name, value) for name, value in wishes.items() if name not in options and name not in rejected
+    }
     if submission.checkpoint_signal:
         options["--signal"] = _signal(submission)
     # Only the wrapper of a single job handles the default warning.
@@ -219,10 +231,18 @@ def _options(spec: JobSpec, partition: Partition | None, rules: SubmitRules, key
     }
     rejected = _long_names(rules.rejects)
     options = {name: value for name, value in candidates.items() if value and name not in rejected}
-    for name, value in options.items():
-        if not _TOKEN.fullmatch(value):
-            raise InvalidInput(f"{value!r} cannot be the value of {name}: it contains a space, a quote or a line end")
-    return options
+    return {name: _token(name, value) for name, value in options.items()}
+
+
+def _token(name: str, value: str) -> str:
+    """Return the value of an option if it needs no quoting.
+
+    Raises:
+        InvalidInput: it does.
+    """
+    if not _TOKEN.fullmatch(value):
+        raise InvalidInput(f"{value!r} cannot be the value of {name}: it contains a space, a quote or a line end")
+    return value
 
 
 def _job_name(name: str, key: str) -> str:
@@ -291,10 +311,18 @@ def _warning(resources: ResourceSpec) -> str | None:
 
 
 def _key_lines(submission: Submission, name: str) -> list[str]:
-    """Return the lines that export the attempt's key, the end of the job's name, and an array element's index."""
+    """Return the lines that export the attempt's key and an array element's index.
+
+    The key is the end of the job's name. A plug-in of the site may rewrite the name, but not the output file.
+    """
+    index = '%"-$SLURM_ARRAY_TASK_ID"' if submission.is_array else ""
     lines = [
         f"export LEADLINE_KEY=${{SLURM_JOB_NAME#{name}-}}",
         '[ "$LEADLINE_KEY" != "$SLURM_JOB_NAME" ] || LEADLINE_KEY=$SLURM_JOB_ID',
+        "output=$(readlink /proc/$$/fd/1 || true)",
+        f"case $output in */{RUNS_FOLDER}/*{log_name('')})",
+        f"  output=${{output##*/}} output=${{output%{log_name('')}}} LEADLINE_KEY=${{output{index}}} ;;",
+        "esac",
     ]
     if submission.is_array:
         key = element_key("$LEADLINE_KEY", "$SLURM_ARRAY_TASK_ID")

@@ -10,6 +10,10 @@
 
 export LEADLINE_KEY=${SLURM_JOB_NAME#digits-cnn-}
 [ "$LEADLINE_KEY" != "$SLURM_JOB_NAME" ] || LEADLINE_KEY=$SLURM_JOB_ID
+output=$(readlink /proc/$$/fd/1 || true)
+case $output in */runs/*.log)
+  output=${output##*/} output=${output%.log} LEADLINE_KEY=${output} ;;
+esac
 set -eo pipefail
 module load cuda
 set -u

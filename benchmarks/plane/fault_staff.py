@@ -1,0 +1,139 @@
+"""Faults that a site causes: its staff change jobs, hide a partition, or rewrite what is submitted."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leadline.core.errors import LeadlineError
+from leadline.core.jobs import JobState
+from leadline.core.plane import Attempt, FailureCause
+from leadline.execution.plane.journal import PlaneJournal
+from tests.support.slurm_cluster import SlurmCluster
+
+OPERATOR = "nobody"
+"""A user with the rights of staff, who owns no jobs."""
+AS_OPERATOR = ("setpriv", f"--reuid={OPERATOR}", "--regid=nogroup", "--clear-groups")
+"""Prefix of a command that another user than the jobs' owner runs."""
+REWRITE = """\
+function slurm_job_submit(job, partitions, user)
+  local order = io.open("{order}", "r")
+  if order then
+    order:close()
+    job.comment = "rewritten by the site"
+    job.name = "site"
+  end
+  return slurm.SUCCESS
+end
+
+function slurm_job_modify(job, record, partitions, user)
+  return slurm.SUCCESS
+end
+"""
+PLUGIN_SETTING = "JobSubmitPlugins=lua"
+
+
+@dataclass(slots=True)
+class SiteStaff:
+    """Staff of the cluster, who act on jobs whose design expects it.
+
+    Attributes:
+        journal: The plane's journal, from which the staff choose jobs.
+        kinds: Kind of each job by its key.
+        causes: Attempts that the staff ended, with the cause that the plane must find.
+    """
+
+    cluster: SlurmCluster
+    journal: Path
+    rng: random.Random
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    causes: dict[str, FailureCause] = field(default_factory=dict)
+    cancelled: set[str] = field(default_factory=set)
+
+    @property
+    def order(self) -> Path:
+        """File that makes the plugin rewrite names and comments."""
+        return self.cluster.folder / "rewrite"
+
+    def set_up(self) -> None:
+        """Give the operator the rights of staff."""
+        self._must(["sacctmgr", "-i", "-Q", "add", "user", OPERATOR, "Account=research", "AdminLevel=Operator"])
+
+    def cancel(self) -> str:
+        """Cancel a job that is designed for it."""
+        attempt = self._choose(JobState.RUNNING, "cancelled by staff")
+        if attempt is None or not self._does([*AS_OPERATOR, "scancel", attempt.scheduler_id or ""]):
+            return ""
+        self.causes[attempt.key] = FailureCause.ADMINISTRATOR
+        self.cancelled.add(attempt.job)
+        return attempt.job
+
+    def requeue(self) -> str:
+        """Put a running job back into the queue."""
+        attempt = self._choose(JobState.RUNNING, "well", "follows")
+        if attempt is None or not self._does([*AS_OPERATOR, "scontrol", "requeue", attempt.scheduler_id or ""]):
+            return ""
+        self.causes[attempt.key] = FailureCause.REQUEUE
+        return attempt.job
+
+    def hold(self) -> tuple[str, Callable[[], None]]:
+        """Hold a waiting job; return its key and what releases it."""
+        attempt = self._choose(JobState.PENDING, "well", "fails", "follows", "hungry", "long")
+        if attempt is None or not self._does([*AS_OPERATOR, "scontrol", "hold", attempt.scheduler_id or ""]):
+            return "", lambda: None
+        return attempt.job, lambda: self._release(attempt.scheduler_id or "")
+
+    def shorten(self) -> str:
+        """Lower the limit of a running job below its need."""
+        attempt = self._choose(JobState.RUNNING, "long")
+        update = ["scontrol", "update", f"JobId={attempt.scheduler_id}" if attempt else "", "TimeLimit=1"]
+        if attempt is None or not self._does([*AS_OPERATOR, *update]):
+            return ""
+        self.causes[attempt.key] = FailureCause.WALLTIME
+        return attempt.job
+
+    def hide(self, *, hidden: bool) -> None:
+        """Hide the default partition from ordinary users, or show it again."""
+        self._must(["scontrol", "update", "PartitionName=short", f"Hidden={'YES' if hidden else 'NO'}"])
+
+    def rewrite(self, *, rewrites: bool) -> None:
+        """Let the plugin rewrite names and comments of new jobs, or leave them."""
+        if rewrites:
+            self.order.touch()
+        else:
+            self.order.unlink(missing_ok=True)
+
+    def _choose(self, state: JobState, *kinds: str) -> Attempt | None:
+        """Return a random single attempt in a state that is no one's victim yet; None without one."""
+        try:
+            with PlaneJournal(self.journal) as journal:
+                attempts = [
+                    attempt
+                    for job in journal.newest_jobs()
+                    if job.index is None and self.kinds.get(job.key) in kinds
+                    for attempt in job.live_attempts
+                    if attempt.state is state and attempt.scheduler_id and attempt.key not in self.causes
+                ]
+        except LeadlineError:  # its disk is full
+            return None
+        return self.rng.choice(attempts) if attempts else None
+
+    def _release(self, scheduler_id: str) -> None:
+        # A controller that is down releases nothing. A job that was cancelled meanwhile needs no release.
+        self.cluster.wait(
+            lambda: "Unable to contact" not in self.cluster.run(["scontrol", "release", scheduler_id]).stderr,
+            f"the release of job {scheduler_id}",
+        )
+
+    def _does(self, command: list[str]) -> bool:
+        return self.cluster.run(command, timeout_s=10.0).returncode == 0
+
+    def _must(self, command: list[str]) -> None:
+        answer = self.cluster.run(command)
+        if answer.returncode:
+            raise LeadlineError(f"{' '.join(command)} failed: {answer.stdout}{answer.stderr}")
+
+
+def write_plugin(folder: Path) -> None:
+    """Write the plugin's script beside slurm.conf."""
+    (folder / "job_submit.lua").write_text(REWRITE.format(order=folder / "rewrite"), encoding="utf-8")
