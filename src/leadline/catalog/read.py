@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from leadline.catalog.cache import read_cached
+from leadline.catalog.names import find_device
 from leadline.core.documents import explain_read_error, from_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device
@@ -21,9 +22,6 @@ SITES = "sites"
 calibrate``."""
 ADDITIONS = "additions"
 """Subfolder of TOML files that override keys of the site file of the same name."""
-
-VENDOR_WORDS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce"})
-"""Words before the device name in driver names, as in ``NVIDIA A100-SXM4-40GB`` or ``Tesla T4``."""
 
 
 class TomlCatalog:
@@ -44,14 +42,13 @@ class TomlCatalog:
         return list(self._systems.values())
 
     def device(self, name: str) -> Device:
-        """Return the device of that name, alias or driver name; ``UnknownName`` if there is none."""
-        if name in self._devices:
-            return self._devices[name]
-        for form in (str.casefold, _normalized):
-            for device in self._devices.values():
-                if form(name) in map(form, (device.name, *device.aliases)):
-                    return device
-        raise UnknownName("device", name, [*self._devices, *(a for d in self._devices.values() for a in d.aliases)])
+        """Return the device of that name or alias, or that a name as people write it means.
+
+        Raises:
+            AmbiguousName: it fits several devices.
+            UnknownName: it fits none.
+        """
+        return self._devices[name] if name in self._devices else find_device(name, self.devices())
 
     def system(self, name: str) -> System:
         """Return the system of that name, alias or ``SITE-NAME``, ignoring case; ``UnknownName`` if none."""
@@ -101,11 +98,6 @@ def _read_site(text: str, label: str, additions: tuple[str, str] | None = None) 
     from leadline.catalog.toml_files import read_site  # noqa: PLC0415 - see above
 
     return read_site(text, label, additions)
-
-
-def _normalized(name: str) -> str:
-    """Return a device name without vendor, hyphens and case."""
-    return " ".join(word for word in name.casefold().replace("-", " ").split() if word not in VENDOR_WORDS)
 
 
 def _shipped() -> Traversable:

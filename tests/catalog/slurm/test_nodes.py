@@ -2,8 +2,9 @@
 
 import pytest
 
+from leadline.catalog.names import match_devices
 from leadline.catalog.read import TomlCatalog
-from leadline.catalog.slurm.nodes import match_devices, match_processor, node_gpus
+from leadline.catalog.slurm.nodes import match_processor, node_gpus
 from leadline.catalog.slurm.text import Gres, read_gres
 from leadline.core.hardware import DeviceKind
 
