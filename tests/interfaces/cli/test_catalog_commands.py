@@ -108,7 +108,25 @@ def test_findings_are_one_json_document(own_site, capsys):
     printed = run(capsys, "systems", "validate", str(own_site), "--json", code=2)
     document = json.loads(printed.out)
     assert document["schema"] == "leadline.findings/1"
-    assert {"entry", "problem", "fix", "error"} == set(document["findings"][0])
+    assert {"entry", "problem", "fix", "error", "line"} == set(document["findings"][0])
+
+
+def test_validate_lists_all_faults_of_a_file_and_of_its_good_entries(own_site, capsys):
+    second = SITE[SITE.index("[[systems]]") :].replace('"Bench"', '"Second"').replace("gpu_hour = 1.5", "gpu_hour = 0")
+    second = second.replace("memory_gib = 128", "memory_gib = 64")
+    text = SITE.replace("cores = 16", "cors = 16").replace("memory_gib = 128", 'memory_gib = "128"')
+    own_site.write_text(text.replace('source = "the machine itself"\n', "") + second)
+    printed = run(capsys, "systems", "validate", str(own_site), "--json", code=2)
+    findings = json.loads(printed.out)["findings"]
+    assert [(one["entry"], one["line"], one["problem"], one["fix"]) for one in findings] == [
+        (str(own_site), None, "the key 'source' is missing in 'Bench'", "add it"),
+        (str(own_site), 18, "there is no key 'cors' in 'box'", "did you mean 'cores'?"),
+        (str(own_site), 19, "memory_gib is '128' in 'box', but it must be a number", "correct it"),
+        ("Second:gpu", None, "has a price of zero", "leave the price out, or set free = true"),
+    ]
+    assert "4 errors" in printed.err
+    shown = run(capsys, "systems", "validate", str(own_site), code=2).out
+    assert f"error: {own_site}: line 18: there is no key 'cors' in 'box': did you mean 'cores'?\n" in shown
 
 
 def test_the_shipped_catalog_has_no_errors(capsys):

@@ -150,9 +150,9 @@ def check(work: Workload, *, on: tuple[str, ...], json: bool) -> None:
 @argument("file", "FILE", "TOML file of devices or of a site.", "the whole catalog", required=False, type=FILE)
 @json_option
 def validate(file: Path | None, *, json: bool) -> None:
-    """Check the catalog for impossible entries and outdated prices.
+    """Check the catalog for impossible entries and outdated prices, or a file also for every fault in its writing.
 
-    Errors include zero prices, sparse peaks instead of dense ones, and unknown devices.
+    Errors include unknown keys, zero prices, sparse peaks instead of dense ones, and unknown devices.
     """
     from leadline.app.machines.systems import check_catalog  # noqa: PLC0415 - see above
 
@@ -163,7 +163,9 @@ def validate(file: Path | None, *, json: bool) -> None:
     else:
         for finding in findings:
             word = "error" if finding.error else "warning"
-            click.echo(f"{word}: {finding.entry} {finding.problem}: {finding.fix}")
+            place = f"{file}:" if finding.entry == str(file) else finding.entry
+            line = f" line {finding.line}:" if finding.line else ""
+            click.echo(f"{word}: {place}{line} {finding.problem}: {finding.fix}")
         print_note(f"{_counted(len(errors), 'error')}, {_counted(len(findings) - len(errors), 'warning')}")
     if errors:
         first = f"{errors[0].entry} {errors[0].problem}"
