@@ -37,14 +37,14 @@ def find_device(name: str, devices: Sequence[Device]) -> Device:
     folded = name.casefold().strip()
     cleaned = _TPU_COUNT.sub(r"\1", _COUNT.sub("", _LABEL.sub("", folded)))
     for device in devices:
-        if {folded, cleaned} & {known.casefold() for known in (device.name, *device.aliases)}:
+        if {folded, cleaned} & {spelling.casefold() for spelling in (device.name, *device.aliases)}:
             return device
     words = _words(cleaned)
     if SLICE.search(cleaned):
         raise UnknownName("device", name, (), hint="it is a slice of a GPU (MIG), and the catalog has whole GPUs: name "
                           "the whole GPU, or describe the slice in a file of devices")  # fmt: skip
     for device in devices:
-        if words and any(set(words) == set(_words(known)) for known in (device.name, *device.aliases)):
+        if words and any(set(words) == set(_words(spelling)) for spelling in (device.name, *device.aliases)):
             return device
     matches = match_devices(cleaned, devices, DeviceKind) if any(map(str.isdigit, cleaned)) else []
     if len(matches) == 1:
@@ -54,7 +54,7 @@ def find_device(name: str, devices: Sequence[Device]) -> Device:
     if _MOBILE_WORDS & set(words):
         raise UnknownName("device", name, (), hint="it is a laptop or Max-Q card, which is slower than the desktop "
                           "card of its name: describe it in a file of devices")  # fmt: skip
-    raise UnknownName("device", name, [known for device in devices for known in (device.name, *device.aliases)])
+    raise UnknownName("device", name, [spelling for device in devices for spelling in (device.name, *device.aliases)])
 
 
 def match_devices(name: str, devices: Sequence[Device], kinds: Iterable[DeviceKind]) -> list[Device]:

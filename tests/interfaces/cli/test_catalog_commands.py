@@ -137,13 +137,13 @@ def test_a_system_is_shown_with_its_partitions_prices_and_source(capsys):
     shown = run(capsys, "systems", "show", "osc-pitzer").out
     assert shown.startswith("Pitzer, OSC")
     assert "gpu-quad" in shown
-    assert "network of a quad GPU node: 100 Gb/s (InfiniBand EDR, 1 NIC)" in shown
+    assert "network of quad GPU nodes: 100 Gb/s (InfiniBand EDR, 1 NIC)" in shown
     assert "source: " in shown
     document = json.loads(run(capsys, "systems", "show", "Pitzer", "--json").out)
     assert (document["schema"], document["name"]) == ("leadline.system/1", "Pitzer")
     aws = run(capsys, "systems", "show", "AWS").out
-    assert "network of a p5.48xlarge node: 3200 Gb/s (EFA, 32 NICs)" in aws
-    assert "p6e-gb200.36xlarge node: 3200 Gb/s (EFA, 17 NICs, 72 GPUs in a scale-up domain)" in aws
+    assert "network of p5.48xlarge nodes: 3200 Gb/s (EFA, 32 NICs)" in aws
+    assert "p6e-gb200.36xlarge nodes: 3200 Gb/s (EFA, 17 NICs, 72 GPUs in a scale-up domain)" in aws
 
 
 def test_a_device_is_shown_with_every_known_figure_and_its_source(capsys):

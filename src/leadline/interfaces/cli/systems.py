@@ -214,7 +214,7 @@ def _network(node: NodeType) -> list[str]:
         return []
     rate = f"{node.network_bytes_per_s / GBIT_BYTES:g} Gb/s" if node.network_bytes_per_s else "unknown rate"
     details = f" ({', '.join(parts)})" if parts else ""
-    return [f"network of a {node.name} node: {rate}{details}"]
+    return [f"network of {node.name} nodes: {rate}{details}"]
 
 
 def _known(value: int | None) -> str:
