@@ -108,3 +108,8 @@ def test_the_numbers_of_a_file_win_over_its_words():
 def test_a_text_that_says_no_rate_leaves_the_network_unknown():
     node = _node('interconnect = "HPE Slingshot"\ngpus = 4')
     assert (node.network_technology, node.network_bytes_per_s, node.nics) == ("Slingshot", None, None)
+
+
+@pytest.mark.parametrize("words", ['interconnect = "IB NDR"', 'network_technology = "InfiniBand NDR"'])
+def test_a_technology_and_a_number_of_nics_give_the_rate(words):
+    assert _node(f"{words}\nnics = 8\ngpus = 8").network_bytes_per_s == 400e9

@@ -1,6 +1,8 @@
 """Read the catalog: the shipped files and the user's folder, whose entries win."""
 
+import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -9,7 +11,7 @@ from typing import TypeVar
 
 from leadline.catalog.cache import read_cached
 from leadline.catalog.names import find_device
-from leadline.core.documents import explain_read_error, from_json
+from leadline.core.documents import convert_toml, explain_read_error, from_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.systems import System
@@ -66,7 +68,7 @@ class TomlCatalog:
         user_devices = [
             device for path in self._user_files(DEVICES, "toml") for device in _read_devices(_text(path), str(path))
         ]
-        records = [from_json(_text(path), Device, label=str(path)) for path in self._user_files(DEVICES, "json")]
+        records = [read_record(_text(path), str(path)) for path in self._user_files(DEVICES, "json")]
         return _first_wins([*records, *user_devices, *shipped])
 
     @cached_property
@@ -85,6 +87,21 @@ class TomlCatalog:
 
     def _user_files(self, kind: str, form: str) -> list[Path]:
         return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))
+
+
+def read_record(text: str, label: str) -> Device:
+    """Parse a device's record of ``leadline calibrate``.
+
+    Raises:
+        InvalidFile: values of a wrong type, all of which it lists.
+        InvalidInput: the text is not JSON.
+    """
+    try:
+        return from_json(text, Device, label=label)
+    except InvalidInput:
+        with suppress(ValueError, RecursionError):
+            convert_toml(json.loads(text), Device, text=text, label=label)
+        raise
 
 
 def _read_devices(text: str, label: str) -> list[Device]:

@@ -154,8 +154,9 @@ class NodeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
 
     def node_type(self, key: str) -> NodeType:
-        """Convert the table ``key``; the text ``interconnect`` gives the network's numbers that it does not state."""
-        text = parse_network(self.interconnect, self.gpus)
+        """Convert the table ``key``; its texts and ``nics`` give the numbers of the network that it does not state."""
+        words = [self.interconnect or self.network_technology, self.nics and f"{self.nics} NICs"]
+        text = parse_network(", ".join(word for word in words if word), self.gpus)
         node = _convert(NodeType, self, name=self.name or key)
         return replace(
             node,

@@ -129,6 +129,20 @@ def test_validate_lists_all_faults_of_a_file_and_of_its_good_entries(own_site, c
     assert f"error: {own_site}: line 18: there is no key 'cors' in 'box': did you mean 'cores'?\n" in shown
 
 
+def test_the_record_of_a_device_is_validated_as_a_file_is(tmp_path, capsys):
+    record = json.loads(run(capsys, "devices", "show", "T4", "--json").out)
+    record.pop("schema")
+    file = tmp_path / "t4.json"
+    file.write_text(json.dumps(record))
+    assert "0 errors" in run(capsys, "systems", "validate", str(file)).err
+    file.write_text(json.dumps(record | {"memory_bytes": "16", "kind": "gpuu", "tdp_w": []}))
+    printed = run(capsys, "systems", "validate", str(file), code=2)
+    assert printed.out.count(f"error: {file}:") == 3
+    assert "kind is 'gpuu' in 'T4': did you mean 'gpu'?" in printed.out
+    file.write_text("{")
+    assert "t4.json cannot be read" in run(capsys, "systems", "validate", str(file), code=2).err
+
+
 def test_the_shipped_catalog_has_no_errors(capsys):
     assert "0 errors" in run(capsys, "systems", "validate").err
 

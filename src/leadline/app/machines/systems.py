@@ -13,7 +13,7 @@ from pathlib import Path
 from leadline.app.machines.this_machine import describe_machine
 from leadline.app.settings import require_writable, unwritable
 from leadline.catalog.compare import compare_systems
-from leadline.catalog.read import ADDITIONS, SITES
+from leadline.catalog.read import ADDITIONS, SITES, read_record
 from leadline.catalog.slurm.site import ClusterRecords
 from leadline.catalog.slurm.site import build_system as read_slurm
 from leadline.catalog.slurm.text import (
@@ -347,7 +347,7 @@ def _read(path: Path) -> str:
 
 
 def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | None = None) -> list[Finding]:
-    """Return the problems of the whole catalog, or of one file of devices or of a site.
+    """Return the problems of the whole catalog, or of one file of devices or of a site, or a device's JSON record.
 
     A site's file may name any device of the catalog. Entries with faults in their writing are not checked further.
 
@@ -362,11 +362,13 @@ def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | N
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file} cannot be read: {explain_read_error(error)}") from error
     try:
+        if file.suffix == ".json":
+            return validate_catalog([read_record(text, str(file))], [], day)
         is_devices = "devices" in parse_toml(text, label=str(file))
         entries = (read_devices(text, str(file)), []) if is_devices else ([], read_site(text, str(file)))
         faults = []
     except InvalidFile as error:
-        entries = read_valid_entries(text, str(file))
+        entries = ([], []) if file.suffix == ".json" else read_valid_entries(text, str(file))
         faults = [Finding(str(file), each.problem, each.fix or "correct it", line=each.line) for each in error.faults]
     devices, systems = entries
     if systems:

@@ -148,7 +148,14 @@ def check(work: Workload, *, on: tuple[str, ...], json: bool) -> None:
 
 
 @systems.command("validate")
-@argument("file", "FILE", "TOML file of devices or of a site.", "the whole catalog", required=False, type=FILE)
+@argument(
+    "file",
+    "FILE",
+    "TOML file of devices or of a site, or JSON record of a device.",
+    "the whole catalog",
+    required=False,
+    type=FILE,
+)
 @json_option
 def validate(file: Path | None, *, json: bool) -> None:
     """Check the catalog for impossible entries and outdated prices, or a file also for every fault in its writing.
