@@ -130,7 +130,7 @@ def test_a_budget_is_time_core_hours_or_dollars(tmp_path, said, amount, unit):
         ('kind = "integer"', 'kind = "intger"', "line 9: kind is 'intger'"),
         ("full_scale = [10, 60]", "full_scale = [1, 3]", "no parameter carries scale: give the one"),
         ("full_scale = [10, 60]\n", "", "the parameter epochs has no values for full_scale: add full_scale"),
-        ("full_scale", "fullscale", "line 11: there is no key 'fullscale' in 'epochs': did you mean 'full_scale' or"),
+        ("full_scale", "fullscale", "line 11: there is no key 'fullscale' in 'epochs': did you mean 'full_scale'?"),
         ('"20m"', '"2.50 USD"', "the budget is in US dollars, but [prices] has no core_hour: add what one costs"),
         ('"20m"', '"20 minutes hours"', "the budget is '20 minutes hours', which is no amount of one unit: write"),
         ('"20m"', '"3 GPU-hours"', "the budget is '3 GPU-hours', but GPU-hours are no budget"),

@@ -1,6 +1,8 @@
 """Read the catalog: the shipped files and the user's folder, whose entries win."""
 
+import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -8,7 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from leadline.catalog.cache import read_cached
-from leadline.core.documents import explain_read_error, from_json
+from leadline.catalog.names import find_device
+from leadline.core.documents import convert_toml, explain_read_error, from_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.systems import System
@@ -21,9 +24,6 @@ SITES = "sites"
 calibrate``."""
 ADDITIONS = "additions"
 """Subfolder of TOML files that override keys of the site file of the same name."""
-
-VENDOR_WORDS = frozenset({"nvidia", "amd", "instinct", "tesla", "geforce"})
-"""Words before the device name in driver names, as in ``NVIDIA A100-SXM4-40GB`` or ``Tesla T4``."""
 
 
 class TomlCatalog:
@@ -44,14 +44,13 @@ class TomlCatalog:
         return list(self._systems.values())
 
     def device(self, name: str) -> Device:
-        """Return the device of that name, alias or driver name; ``UnknownName`` if there is none."""
-        if name in self._devices:
-            return self._devices[name]
-        for form in (str.casefold, _normalized):
-            for device in self._devices.values():
-                if form(name) in map(form, (device.name, *device.aliases)):
-                    return device
-        raise UnknownName("device", name, [*self._devices, *(a for d in self._devices.values() for a in d.aliases)])
+        """Return the device of that name or alias, or that a name as people write it means.
+
+        Raises:
+            AmbiguousName: it fits several devices.
+            UnknownName: it fits none.
+        """
+        return self._devices[name] if name in self._devices else find_device(name, self.devices())
 
     def system(self, name: str) -> System:
         """Return the system of that name, alias or ``SITE-NAME``, ignoring case; ``UnknownName`` if none."""
@@ -69,7 +68,7 @@ class TomlCatalog:
         user_devices = [
             device for path in self._user_files(DEVICES, "toml") for device in _read_devices(_text(path), str(path))
         ]
-        records = [from_json(_text(path), Device, label=str(path)) for path in self._user_files(DEVICES, "json")]
+        records = [read_record(_text(path), str(path)) for path in self._user_files(DEVICES, "json")]
         return _first_wins([*records, *user_devices, *shipped])
 
     @cached_property
@@ -90,6 +89,21 @@ class TomlCatalog:
         return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))
 
 
+def read_record(text: str, label: str) -> Device:
+    """Parse a device's record of ``leadline calibrate``.
+
+    Raises:
+        InvalidFile: values of a wrong type, all of which it lists.
+        InvalidInput: the text is not JSON.
+    """
+    try:
+        return from_json(text, Device, label=label)
+    except InvalidInput:
+        with suppress(ValueError, RecursionError):
+            convert_toml(json.loads(text), Device, text=text, label=label)
+        raise
+
+
 def _read_devices(text: str, label: str) -> list[Device]:
     # The classes of the rows take 10 ms to define: a cached catalog does not need them.
     from leadline.catalog.toml_files import read_devices  # noqa: PLC0415 - see above
@@ -101,11 +115,6 @@ def _read_site(text: str, label: str, additions: tuple[str, str] | None = None) 
     from leadline.catalog.toml_files import read_site  # noqa: PLC0415 - see above
 
     return read_site(text, label, additions)
-
-
-def _normalized(name: str) -> str:
-    """Return a device name without vendor, hyphens and case."""
-    return " ".join(word for word in name.casefold().replace("-", " ").split() if word not in VENDOR_WORDS)
 
 
 def _shipped() -> Traversable:

@@ -4,15 +4,18 @@ A row class describes a table of a file. Its fields have the names of the noun's
 practical unit (``memory_gib`` for ``memory_bytes``). Conversion matches them by name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 
+from leadline.core.document_errors import Fault, InvalidFile, suggest
 from leadline.core.documents import convert_toml, from_toml, parse_toml
-from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind
+from leadline.core.networks import GBIT_BYTES, parse_network
 from leadline.core.systems import (
     Billing,
     BillingRule,
@@ -49,13 +52,17 @@ def _merge_values(old: Any, new: Any) -> Any:  # noqa: ANN401 - plain values of 
 
 
 def _are_named_tables(value: Any) -> bool:  # noqa: ANN401 - plain values of TOML
-    return isinstance(value, list) and all(isinstance(row, Mapping) and "name" in row for row in value)
+    return isinstance(value, list) and all(
+        isinstance(row, Mapping) and isinstance(row.get("name"), str) for row in value
+    )
 
 
+Row = TypeVar("Row", bound=msgspec.Struct)
 Noun = TypeVar("Noun", Device, System, Partition, NodeType, Limits, Billing, SubmitRules, Scheduling)
 
 UNITS: dict[str, tuple[str, float]] = {
     "_gb_per_s": ("_bytes_per_s", GB),
+    "_gbit_per_s": ("_bytes_per_s", GBIT_BYTES),
     "_gib": ("_bytes", GIB),
     "_mib": ("_bytes", MIB),
     "_mhz": ("_hz", 1e6),
@@ -87,6 +94,7 @@ class DeviceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     l2_mib: float | None = None
     tdp_w: float | None = None
     link_gb_per_s: float | None = None
+    scale_up_gpus: int | None = None
     pcie_generation: int | None = None
     as_of: str = ""
     note: str = ""
@@ -139,7 +147,23 @@ class NodeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str | None = None
     gpus: int = 0
     interconnect: str | None = None
+    network_technology: str | None = None
+    network_gbit_per_s: float | None = None
+    nics: int | None = None
+    scale_up_gpus: int | None = None
     note: str = ""
+
+    def node_type(self, key: str) -> NodeType:
+        """Convert the table ``key``; its texts and ``nics`` give the numbers of the network that it does not state."""
+        words = [self.interconnect or self.network_technology, self.nics and f"{self.nics} NICs"]
+        text = parse_network(", ".join(word for word in words if word), self.gpus)
+        node = _convert(NodeType, self, name=self.name or key)
+        return replace(
+            node,
+            network_technology=node.network_technology or text.technology,
+            network_bytes_per_s=text.node_bytes_per_s if node.network_bytes_per_s is None else node.network_bytes_per_s,
+            nics=text.nics if node.nics is None else node.nics,
+        )
 
 
 class RulesRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -215,20 +239,32 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     as_of: str = ""
     note: str = ""
 
-    def system(self, site: str, label: str) -> System:
-        """Convert the block to a system; ``label`` names the file in errors."""
-        partitions = tuple(self._partition(row, label) for row in self.partitions)
+    def missing_tables(self) -> Iterator[Fault]:
+        """Yield a fault for each table that a partition names and the system does not have."""
+        for row in self.partitions:
+            named: dict[str, tuple[str | None, Mapping[str, object]]] = {
+                "nodes": (row.node, self.nodes),
+                "billing": (row.billing, self.billing),
+                "rules": (row.rules, self.rules),
+            }
+            for kind, (name, tables) in named.items():
+                if name is not None and name not in tables:
+                    problem = f"{self.name}:{row.name} names the {kind} table {name!r}, which the system does not have"
+                    yield Fault(problem, suggest(name, list(tables)) if tables else "add it")
+
+    def system(self, site: str) -> System:
+        """Convert the block to a system."""
+        partitions = tuple(self._partition(row) for row in self.partitions)
         scheduling = None if self.scheduling is None else _convert(Scheduling, self.scheduling)
         return _convert(System, self, site=site, partitions=partitions, scheduling=scheduling)
 
-    def _partition(self, row: PartitionRow, label: str) -> Partition:
+    def _partition(self, row: PartitionRow) -> Partition:
         """Convert a row of ``partitions`` with its tables; the system supplies missing provenance."""
-        place = f"{label}: {self.name}:{row.name}"
-        node = _entry(self.nodes, row.node, place, "nodes")
-        billing = None if row.billing is None else _entry(self.billing, row.billing, place, "billing")
-        rules = None if row.rules is None else _entry(self.rules, row.rules, place, "rules")
+        node = self.nodes[row.node]
+        billing = None if row.billing is None else self.billing[row.billing]
+        rules = None if row.rules is None else self.rules[row.rules]
         return _convert(
-            Partition, row, node=_convert(NodeType, node, name=node.name or row.node), limits=_convert(Limits, row),
+            Partition, row, node=node.node_type(row.node), limits=_convert(Limits, row),
             billing=None if billing is None else _billing(billing, row), rules=_rules(rules, row),
             confidence=row.confidence or self.confidence, source=row.source or self.source,
             as_of=row.as_of or self.as_of,
@@ -247,9 +283,10 @@ def read_devices(text: str, label: str) -> list[Device]:
     """Parse the devices of a file; ``label`` names it in errors.
 
     Raises:
-        InvalidInput: broken TOML (with its line), an unknown field, or a value of the wrong type.
+        InvalidInput: broken TOML, with its line.
+        InvalidFile: unknown or missing keys, or values of a wrong type; it lists all of them.
     """
-    return [row.device() for row in from_toml(text, DevicesFile, label=label).devices]
+    return [row.device() for row in from_toml(text, DevicesFile, label=label, finite=True).devices]
 
 
 def read_site(text: str, label: str, additions: tuple[str, str] | None = None) -> list[System]:
@@ -261,22 +298,38 @@ def read_site(text: str, label: str, additions: tuple[str, str] | None = None) -
     Raises:
         InvalidInput: as in ``read_devices``, or a partition names a missing table.
     """
-    site = from_toml(text, SiteFile, label=label)
+    site = from_toml(text, SiteFile, label=label, finite=True)
     if additions is not None:
         added_text, label = additions
         merged = merge_tables(parse_toml(text, label=label), parse_toml(added_text, label=label))
-        # The probe of a later day may drop a partition that the user has annotated.
-        for system in merged["systems"]:
-            system["partitions"] = [row for row in system.get("partitions", ()) if "node" in row]
-        site = convert_toml(merged, SiteFile, text=added_text, label=label)
-    return [row.system(site.site, label) for row in site.systems]
+        _drop_incomplete_partitions(merged)
+        site = convert_toml(merged, SiteFile, text=added_text, label=label, finite=True)
+    if faults := [fault for row in site.systems for fault in row.missing_tables()]:
+        raise InvalidFile(label, faults)
+    return [row.system(site.site) for row in site.systems]
 
 
-def _entry(table: dict[str, Any], name: str, place: str, kind: str) -> Any:  # noqa: ANN401 - the type is the table's
-    if name not in table:
-        names = ", ".join(table) or "none"
-        raise InvalidInput(f"{place} names the {kind} table {name!r}, which the system does not have (it has {names})")
-    return table[name]
+def read_valid_entries(text: str, label: str) -> tuple[list[Device], list[System]]:
+    """Parse those devices and systems of a file that have no fault; ``InvalidInput`` if it is not TOML."""
+    document = parse_toml(text, label=label)
+    devices = [row.device() for row in _valid_rows(document.get("devices"), DeviceRow, label)]
+    systems = [row for row in _valid_rows(document.get("systems"), SystemRow, label) if not any(row.missing_tables())]
+    return devices, [row.system(str(document.get("site", ""))) for row in systems]
+
+
+def _valid_rows(entries: object, kind: type[Row], label: str) -> Iterator[Row]:
+    for entry in entries if isinstance(entries, list) else ():
+        with suppress(InvalidFile):
+            yield convert_toml(entry, kind, text="", label=label, finite=True)
+
+
+def _drop_incomplete_partitions(document: dict[str, Any]) -> None:
+    """Drop partitions without a node type: a later probe may have dropped one that the user annotated."""
+    systems = document.get("systems", [])
+    for system in systems if _are_named_tables(systems) else ():
+        rows = system.get("partitions", [])
+        if _are_named_tables(rows):
+            system["partitions"] = [row for row in rows if "node" in row]
 
 
 def _billing(row: BillingRow, partition: PartitionRow) -> Billing:

@@ -20,12 +20,16 @@ _YEAR = re.compile(r"\b(19|20)\d{2}\b")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of one entry; an error makes the catalog unusable, a warning is for its maintainer."""
+    """A problem of one entry; an error makes the catalog unusable, a warning is for its maintainer.
+
+    The entry of a fault in the writing is the file, with the ``line`` if a single one matches.
+    """
 
     entry: str
     problem: str
     fix: str
     error: bool = True
+    line: int | None = None
 
 
 def validate_catalog(devices: Sequence[Device], systems: Sequence[System], today: date) -> list[Finding]:

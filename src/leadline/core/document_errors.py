@@ -1,17 +1,24 @@
-"""Messages for invalid documents: the place, the value, the reason and the fix."""
+"""Faults of documents: the place, the value, the reason and the fix of each."""
 
 import re
-from collections.abc import Callable, Iterator
+import reprlib
+import types
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, get_args
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
+from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 
-_MESSAGE = re.compile(r"(?P<reason>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
-_STEP = re.compile(r"\.(?P<key>[^.\[\]]+)|\[(?P<index>\d+)\]|\[\.\.\.\]")
+MAX_FAULTS = 20
+"""Faults that a message lists."""
+MAX_NUMBER = 1e30
+"""Numbers of a document are below this, so that a conversion of units stays finite."""
+
+_PATH = re.compile(r" - at `\$(?P<path>.*)`$", re.DOTALL)
 _QUOTED = re.compile(r"`([^`]*)`")
 _FORMS = {
     "int": "a whole number",
@@ -23,105 +30,139 @@ _FORMS = {
     "datetime": "a date",
 }
 """msgspec's name of a type → the name in messages."""
-_KINDS = {str: "str", int: "int", float: "float", bool: "bool", list: "array", dict: "object"}
-"""Python type → msgspec's name of it."""
 
 
-class _Place(Frozen):
-    """A value that a path may lead to, and the name of the innermost entry on the way."""
+class Fault(Frozen):
+    """One fault of a document; ``line`` is known if a single line of the text matches."""
 
-    value: Any
-    entry: str = ""
+    problem: str
+    fix: str = ""
+    line: int | None = None
 
     @property
-    def inside(self) -> str:
-        return f" in {self.entry!r}" if self.entry else ""
+    def sentence(self) -> str:
+        """The fault for people."""
+        line = f"line {self.line}: " if self.line else ""
+        return f"{line}{self.problem}{f': {self.fix}' if self.fix else ''}"
 
 
-def explain_validation_error(message: str, document: object, kind: type[Any], text: str = "") -> str:
-    """Turn msgspec's ``message`` about ``document``, which is no valid ``kind``, into a sentence for the user.
+class InvalidFile(InvalidInput):
+    """A file with ``faults``; the message lists them, and ``label`` names the file."""
 
-    The sentence starts with the line of the mistake if exactly one line of ``text`` matches.
-    """
-    match = _MESSAGE.fullmatch(message)
-    reason, path = (match["reason"], match["path"] or "") if match else (message, "")
-    steps = [(step["key"], step["index"]) for step in _STEP.finditer(path)]
-    places, quoted = list(_walk(_Place(document), steps)), _QUOTED.findall(reason)
-    key = next((name for name, _ in reversed(steps) if name), "")
-    if reason.startswith("Object contains unknown field"):
-        place = _first_wrong(places, lambda value: isinstance(value, dict) and quoted[0] in value)
-        hint = _suggest(quoted[0], _field_names(kind))
-        return f"{_line_prefix(text, quoted[0])}there is no key {quoted[0]!r}{place.inside}: {hint}"
-    if reason.startswith("Object missing required field"):
-        place = _first_wrong(places, lambda value: isinstance(value, dict) and quoted[0] not in value)
-        return f"the key {quoted[0]!r} is missing{place.inside}: add it"
-    if reason.startswith("Invalid enum value") and key:
-        allowed = [member.value for member in _enum_members(kind, key)]
-        place = _first_wrong(places, lambda value: value not in allowed)
-        hint = _suggest(str(place.value), allowed)
-        return f"{_line_prefix(text, key, place.value)}{key} is {place.value!r}{place.inside}: {hint}"
-    if reason.startswith("Expected") and key and len(quoted) > 1:
-        expected = " or ".join(_FORMS.get(name, name) for name in quoted[0].split(" | ") if name != "null")
-        place = _first_wrong(places, lambda value: _KINDS.get(type(value)) == quoted[1])
-        if steps[-1] == (None, None):  # the error is in the table's key
-            key, place = place.entry, _Place(place.value)
-        return (
-            f"{_line_prefix(text, key, place.value)}{key} is {place.value!r}{place.inside}, but it must be {expected}"
-        )
-    return f"{reason} at {path.lstrip('.')}" if path else reason
+    def __init__(self, label: str, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(faults)
+        sentences = [fault.sentence for fault in self.faults[:MAX_FAULTS]]
+        more = [f"and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+        several = f"{label} has {len(faults)} faults:" + "".join(f"\n  {each}" for each in [*sentences, *more])
+        super().__init__(f"{label}: {sentences[0]}" if len(sentences) == 1 else several)
 
 
-def _suggest(name: str, candidates: list[str]) -> str:
+def list_faults(document: object, kind: Any, text: str = "") -> list[Fault]:  # noqa: ANN401 - a type, or a union of them
+    """Return every fault of ``document``, which should be a ``kind``; ``text`` gives the lines."""
+    return list(_faults(document, kind, "", "", text))
+
+
+def suggest(name: str, candidates: Sequence[str]) -> str:
+    """Return the likely meaning of a wrong name, else the possible ones."""
     close = get_close_matches(name, candidates, n=2, cutoff=0.6)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else f"known are {', '.join(candidates)}"
 
 
-def _line_prefix(text: str, key: str, value: object = None) -> str:
-    """Return ``line 3: `` if exactly one line assigns ``key`` (that value), else an empty string."""
+def has_odd_number(value: object) -> bool:
+    """True if a number in a document of built-in types is infinite, not a number, or beyond ``MAX_NUMBER``."""
+    if isinstance(value, dict):
+        return any(map(has_odd_number, value.values()))
+    if isinstance(value, list):
+        return any(map(has_odd_number, value))
+    return isinstance(value, int | float) and not abs(value) < MAX_NUMBER
+
+
+def _faults(value: object, kind: Any, key: str, entry: str, text: str) -> Iterator[Fault]:  # noqa: ANN401 - a type
+    """Yield the faults of ``value`` under ``key`` in the table ``entry``."""
+    reason = _reason(value, kind)
+    if reason is None and not has_odd_number(value):
+        return
+    inside = list(_faults_inside(value, kind, key, entry, text))
+    yield from inside or [_explain(reason or "", value, kind, key, entry, text)]
+
+
+def _reason(value: object, kind: Any) -> str | None:  # noqa: ANN401 - a type
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return None
+
+
+def _faults_inside(value: object, kind: Any, key: str, entry: str, text: str) -> Iterator[Fault]:  # noqa: ANN401 - a type
+    """Yield the faults of the parts of a table or a list."""
+    if isinstance(value, dict):
+        struct = next((each for each in _choices(kind) if _is_struct(each)), None)
+        item = next((get_args(each)[1] for each in _choices(kind) if get_origin(each) is dict), None)
+        entry = value["name"] if isinstance(value.get("name"), str) else entry
+        if struct is not None:
+            yield from _faults_of_table(value, struct, entry, text)
+        elif item is not None:
+            for name, part in value.items():
+                yield from _faults(part, item, name, name if isinstance(part, dict) else "", text)
+    elif isinstance(value, list):
+        item = next((get_args(each)[0] for each in _choices(kind) if get_origin(each) in (tuple, list)), None)
+        for part in value if item is not None else ():
+            yield from _faults(part, item, key, entry, text)
+
+
+def _faults_of_table(table: dict[str, Any], struct: type[msgspec.Struct], entry: str, text: str) -> Iterator[Fault]:
+    """Yield the faults of a table with fixed keys."""
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    inside = f" in {entry!r}" if entry else ""
+    misspelt: set[str] = set()
+    for name in table:
+        if name not in fields:
+            misspelt.update(get_close_matches(name, fields, n=1, cutoff=0.6))
+            yield Fault(f"there is no key {name!r}{inside}", suggest(name, list(fields)), _line(text, name))
+    for name, field in fields.items():
+        if name in table:
+            yield from _faults(table[name], field.type, name, entry, text)
+        elif field.required and name not in misspelt:
+            yield Fault(f"the key {name!r} is missing{inside}", "add it")
+
+
+def _explain(reason: str, value: object, kind: Any, key: str, entry: str, text: str) -> Fault:  # noqa: ANN401 - a type
+    """Return the fault of a single value, for which msgspec gives ``reason``."""
+    inside = f" in {entry!r}" if entry else ""
+    line, written, quoted = _line(text, key, value), reprlib.repr(value), _QUOTED.findall(reason)
+    if not reason or reason.startswith("Number out of range"):
+        return Fault(f"{key} is {written}{inside}, but it must be a number below {MAX_NUMBER:g}", line=line)
+    if reason.startswith("Invalid enum value") and key:
+        members = [str(member.value) for each in _choices(kind) if _is_enum(each) for member in each]
+        return Fault(f"{key} is {written}{inside}", suggest(str(value), members), line)
+    if reason.startswith("Expected") and len(quoted) > 1 and not _PATH.search(reason):
+        expected = " or ".join(_FORMS.get(name, name) for name in quoted[0].split(" | ") if name != "null")
+        return Fault(f"{key or 'the document'} is {written}{inside}, but it must be {expected}", line=line)
+    path = _PATH.search(reason)
+    place = f" at {path['path'].lstrip('.')}" if path and path["path"] else ""
+    return Fault(f"{_PATH.sub('', reason)}{place or (f' at {key}' if key else '')}", line=line)
+
+
+def _line(text: str, key: str, value: object = None) -> int | None:
+    """Return the number of the only line that assigns ``key`` (that value); ``None`` if there are several."""
+    if not key:
+        return None
     assignment = re.compile(rf"(?:^|[{{,.\[])\s*\"?{re.escape(key)}\"?\s*(?:=|\]|:)")
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if assignment.search(line)]
     # Several tables may assign the same key; a guess at the line would send the user to the wrong one.
     if len(lines) > 1 and value is not None:
-        lines = [(number, line) for number, line in lines if str(value) in line]
-    return f"line {lines[0][0]}: " if len(lines) == 1 else ""
+        lines = [(number, line) for number, line in lines if reprlib.repr(value).strip("'\"") in line]
+    return lines[0][0] if len(lines) == 1 else None
 
 
-def _walk(place: _Place, steps: list[tuple[str | None, str | None]]) -> Iterator[_Place]:
-    """Yield each value that a path may lead to; msgspec writes ``[...]`` for any key of a table."""
-    if isinstance(place.value, dict) and isinstance(place.value.get("name"), str):
-        place = _Place(place.value, place.value["name"])
-    if not steps:
-        yield place
-        return
-    (key, index), remaining = steps[0], steps[1:]
-    if key is None and index is None and isinstance(place.value, dict):
-        for name, value in place.value.items():
-            yield from _walk(_Place(value, name), remaining)
-    elif key is not None and isinstance(place.value, dict) and key in place.value:
-        yield from _walk(_Place(place.value[key], place.entry), remaining)
-    elif index is not None and isinstance(place.value, list) and int(index) < len(place.value):
-        yield from _walk(_Place(place.value[int(index)], place.entry), remaining)
+def _choices(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type, or a union of them
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
-def _first_wrong(places: list[_Place], is_wrong: Callable[[Any], bool]) -> _Place:
-    return next((place for place in places if is_wrong(place.value)), _Place(None))
+def _is_struct(kind: Any) -> bool:  # noqa: ANN401 - a type
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _structs(kind: Any) -> Iterator[Any]:  # noqa: ANN401 - a type, or a union of them
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        yield kind
-        for field in msgspec.structs.fields(kind):
-            yield from _structs(field.type)
-    for inside in get_args(kind):
-        yield from _structs(inside)
-
-
-def _field_names(kind: type[Any]) -> list[str]:
-    return list(dict.fromkeys(field.name for struct in _structs(kind) for field in msgspec.structs.fields(struct)))
-
-
-def _enum_members(kind: type[Any], key: str) -> list[Any]:
-    types = [field.type for struct in _structs(kind) for field in msgspec.structs.fields(struct) if field.name == key]
-    choices = [choice for field_type in types for choice in (field_type, *get_args(field_type))]
-    enums = (choice for choice in choices if isinstance(choice, type) and issubclass(choice, Enum))
-    return list(next(enums, ()))
+def _is_enum(kind: Any) -> bool:  # noqa: ANN401 - a type
+    return isinstance(kind, type) and issubclass(kind, Enum)

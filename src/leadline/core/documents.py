@@ -31,19 +31,25 @@ def from_json(text: str | bytes, kind: type[T], *, label: str) -> T:
         raise InvalidInput(f"{label} cannot be read: {error}") from error
 
 
-def from_toml(text: str, kind: type[T], *, label: str) -> T:
+def from_toml(text: str, kind: type[T], *, label: str, finite: bool = False) -> T:
     """Decode a struct from TOML text as ``parse_toml`` and ``convert_toml`` do."""
-    return convert_toml(parse_toml(text, label=label), kind, text=text, label=label)
+    return convert_toml(parse_toml(text, label=label), kind, text=text, label=label, finite=finite)
 
 
-def convert_toml(document: dict[str, Any], kind: type[T], *, text: str, label: str) -> T:
-    """Convert parsed TOML to a struct; ``InvalidInput`` for a wrong key quotes the line of ``text``."""
+def convert_toml(document: dict[str, Any], kind: type[T], *, text: str, label: str, finite: bool = False) -> T:
+    """Convert parsed TOML to a struct; ``InvalidFile`` lists every fault with the line of ``text``.
+
+    With ``finite``, numbers that are infinite or no numbers are faults too.
+    """
+    from leadline.core.document_errors import InvalidFile, has_odd_number, list_faults  # noqa: PLC0415 - TOML only
+
     try:
-        return msgspec.convert(document, kind)
+        converted = msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        from leadline.core.document_errors import explain_validation_error  # noqa: PLC0415 - invalid documents only
-
-        raise InvalidInput(f"{label}: {explain_validation_error(str(error), document, kind, text)}") from error
+        raise InvalidFile(label, list_faults(document, kind, text)) from error
+    if finite and has_odd_number(document):
+        raise InvalidFile(label, list_faults(document, kind, text))
+    return converted
 
 
 def explain_read_error(error: OSError | UnicodeDecodeError) -> str:
@@ -65,3 +71,8 @@ def parse_toml(text: str, *, label: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         last = f"at line {max(1, len(text.splitlines()))}"
         raise InvalidInput(f"{label} is not valid TOML: {str(error).replace('at end of document', last)}") from error
+    except (ValueError, RecursionError) as error:
+        # Python limits the depth of its stack and the digits of a number.
+        deep = isinstance(error, RecursionError)
+        reason = "its tables or lists are too deep in each other" if deep else "a number has too many digits"
+        raise InvalidInput(f"{label} is not valid TOML: {reason}") from error

@@ -4,6 +4,7 @@ LeadlineError                 1   base class; the message says what to do
 ├── InvalidInput              2   a value from the user is not usable
 │   ├── MissingExtra          2   an optional part of Leadline is not installed
 │   └── UnknownName           2   no such device, system, partition, model or run
+│       └── AmbiguousName     2   the name fits several of them
 ├── Untraceable               1   the user's model or script cannot be traced
 ├── NothingFits               3   no candidate satisfies the limits
 ├── SchedulerUnreachable      4   the scheduler did not answer
@@ -38,18 +39,27 @@ class MissingExtra(InvalidInput):
 
 
 class UnknownName(InvalidInput):
-    """No such device, system, partition, model or run; suggests the closest names."""
+    """No such device, system, partition, model or run; suggests the closest names, or gives the ``hint``."""
 
-    def __init__(self, kind: str, name: str, candidates: Iterable[str], *, fix: str = "") -> None:
+    def __init__(self, kind: str, name: str, candidates: Iterable[str], *, fix: str = "", hint: str = "") -> None:
+        self.hint = hint
         # The candidates are usually few; beyond a dozen a full list would bury the message.
         names = sorted(set(candidates))
         folded = {candidate.casefold(): candidate for candidate in names}
         close = [folded[match] for match in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
-        if close:
+        if close and not hint:
             hint = f"did you mean {' or '.join(repr(match) for match in close)}?"
-        else:
-            hint = fix or f"known are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}"
+        hint = hint or fix or f"known are {', '.join(names[:12])}{' …' if len(names) > 12 else ''}"
         super().__init__(f"unknown {kind} {name!r}: {hint}")
+
+
+class AmbiguousName(UnknownName):
+    """A name that fits several devices, systems or partitions."""
+
+    def __init__(self, kind: str, name: str, candidates: Iterable[str]) -> None:
+        self.hint, names = "", list(dict.fromkeys(candidates))
+        listed = " or ".join([*map(repr, names[:6]), *(["another"] if len(names) > 6 else [])])
+        InvalidInput.__init__(self, f"ambiguous {kind} {name!r}: write {listed}")
 
 
 class Untraceable(LeadlineError):

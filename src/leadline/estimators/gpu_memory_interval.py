@@ -26,7 +26,7 @@ programs that are not compiled use the range of ten compiler plans on three GPUs
 from leadline.core.estimate import Interval
 from leadline.core.graph import OpGraph
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.units import GIB, KIB, MIB
+from leadline.core.units import GIB, KIB, MIB, format_bytes
 from leadline.estimators.memory.device import PERSISTENT_CATEGORIES, PeakMemory
 from leadline.estimators.step_time.selection import Domain
 
@@ -42,10 +42,24 @@ def context_bytes(device: Device) -> Interval:
     """Return the memory of the driver context and its loaded kernels; zero without a driver."""
     if device.kind is not DeviceKind.GPU:
         return Interval(0.0, 0.0, 0.0)
-    if device.vendor.lower() != "nvidia" or not device.compute_units or not device.threads_per_unit:
+    if not _knows_threads(device):
         return UNKNOWN_CONTEXT
-    bare = float(THREAD_BYTES * device.compute_units * device.threads_per_unit)
+    bare = float(THREAD_BYTES * (device.compute_units or 0) * (device.threads_per_unit or 0))
     return Interval(bare + KERNEL_BYTES.point, BARE_LOW * bare + KERNEL_BYTES.low, BARE_HIGH * bare + KERNEL_BYTES.high)
+
+
+def _knows_threads(device: Device) -> bool:
+    return bool(device.vendor.lower() == "nvidia" and device.compute_units and device.threads_per_unit)
+
+
+def describe_context(device: Device) -> tuple[str, ...]:
+    """Return a sentence about an assumed driver context; empty if it follows from the device's figures."""
+    if device.kind is not DeviceKind.GPU or _knows_threads(device):
+        return ()
+    size, low, high = (
+        format_bytes(each) for each in (UNKNOWN_CONTEXT.point, UNKNOWN_CONTEXT.low, UNKNOWN_CONTEXT.high)
+    )
+    return (f"driver context of {device.name}: {size} assumed ({low} to {high}), as no context like it was measured",)
 
 
 DOMAIN_FACTORS = {Domain.VISION: (0.967, 1.093), Domain.LANGUAGE: (0.892, 1.090)}

@@ -89,6 +89,7 @@ class WhiteBox(Frozen):
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
             reasons.append(gpu_memory_interval.describe_gpu_memory(job.step, domain))
+            reasons += gpu_memory_interval.describe_context(device)
             reasons += filter(
                 None, (division.describe_exchange_buffers(workload), xla_memory.describe_jax_memory(workload, device))
             )

@@ -101,7 +101,10 @@ def test_nine_in_ten_errors_are_within_the_interval_of_the_spread():
 
 def test_another_vendor_counts_as_unmeasured_and_another_architecture_adds_a_bit():
     plain = record("law", 0.06)
-    alike, newer = replace(OLD, architecture="Old"), replace(OLD, architecture="New")
+    alike = replace(
+        OLD, architecture="Old", compute_units=80, boost_hz=1.5e9, l2_bytes=6 << 20, peak_flops_per_s={"float32": 1e13}
+    )
+    newer = replace(alike, architecture="New")
     assert (plain.spread, ()) == plain.spread_on(alike)
     wider, (why,) = plain.spread_on(newer)
     assert plain.spread < wider < 0.2

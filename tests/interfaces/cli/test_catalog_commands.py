@@ -108,7 +108,39 @@ def test_findings_are_one_json_document(own_site, capsys):
     printed = run(capsys, "systems", "validate", str(own_site), "--json", code=2)
     document = json.loads(printed.out)
     assert document["schema"] == "leadline.findings/1"
-    assert {"entry", "problem", "fix", "error"} == set(document["findings"][0])
+    assert {"entry", "problem", "fix", "error", "line"} == set(document["findings"][0])
+
+
+def test_validate_lists_all_faults_of_a_file_and_of_its_good_entries(own_site, capsys):
+    second = SITE[SITE.index("[[systems]]") :].replace('"Bench"', '"Second"').replace("gpu_hour = 1.5", "gpu_hour = 0")
+    second = second.replace("memory_gib = 128", "memory_gib = 64")
+    text = SITE.replace("cores = 16", "cors = 16").replace("memory_gib = 128", 'memory_gib = "128"')
+    own_site.write_text(text.replace('source = "the machine itself"\n', "") + second)
+    printed = run(capsys, "systems", "validate", str(own_site), "--json", code=2)
+    findings = json.loads(printed.out)["findings"]
+    assert [(one["entry"], one["line"], one["problem"], one["fix"]) for one in findings] == [
+        (str(own_site), None, "the key 'source' is missing in 'Bench'", "add it"),
+        (str(own_site), 18, "there is no key 'cors' in 'box'", "did you mean 'cores'?"),
+        (str(own_site), 19, "memory_gib is '128' in 'box', but it must be a number", "correct it"),
+        ("Second:gpu", None, "has a price of zero", "leave the price out, or set free = true"),
+    ]
+    assert "4 errors" in printed.err
+    shown = run(capsys, "systems", "validate", str(own_site), code=2).out
+    assert f"error: {own_site}: line 18: there is no key 'cors' in 'box': did you mean 'cores'?\n" in shown
+
+
+def test_the_record_of_a_device_is_validated_as_a_file_is(tmp_path, capsys):
+    record = json.loads(run(capsys, "devices", "show", "T4", "--json").out)
+    record.pop("schema")
+    file = tmp_path / "t4.json"
+    file.write_text(json.dumps(record))
+    assert "0 errors" in run(capsys, "systems", "validate", str(file)).err
+    file.write_text(json.dumps(record | {"memory_bytes": "16", "kind": "gpuu", "tdp_w": []}))
+    printed = run(capsys, "systems", "validate", str(file), code=2)
+    assert printed.out.count(f"error: {file}:") == 3
+    assert "kind is 'gpuu' in 'T4': did you mean 'gpu'?" in printed.out
+    file.write_text("{")
+    assert "t4.json cannot be read" in run(capsys, "systems", "validate", str(file), code=2).err
 
 
 def test_the_shipped_catalog_has_no_errors(capsys):
@@ -119,9 +151,13 @@ def test_a_system_is_shown_with_its_partitions_prices_and_source(capsys):
     shown = run(capsys, "systems", "show", "osc-pitzer").out
     assert shown.startswith("Pitzer, OSC")
     assert "gpu-quad" in shown
+    assert "network of quad GPU nodes: 100 Gb/s (InfiniBand EDR, 1 NIC)" in shown
     assert "source: " in shown
     document = json.loads(run(capsys, "systems", "show", "Pitzer", "--json").out)
     assert (document["schema"], document["name"]) == ("leadline.system/1", "Pitzer")
+    aws = run(capsys, "systems", "show", "AWS").out
+    assert "network of p5.48xlarge nodes: 3200 Gb/s (EFA, 32 NICs)" in aws
+    assert "p6e-gb200.36xlarge nodes: 3200 Gb/s (EFA, 17 NICs, 72 GPUs in a scale-up domain)" in aws
 
 
 def test_a_device_is_shown_with_every_known_figure_and_its_source(capsys):

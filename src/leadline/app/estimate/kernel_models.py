@@ -21,6 +21,7 @@ from leadline.estimators.step_time.adaptation import ScaledKernels
 from leadline.estimators.step_time.fitted_kernels import FittedKernels
 from leadline.estimators.step_time.learned_kernels import KernelTableFactory as KernelTables
 from leadline.estimators.step_time.learned_kernels import LearnedKernels, kernel_table_factory
+from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
 from leadline.estimators.step_time.op_table import index_ops
 from leadline.estimators.step_time.op_utilization_kernels import OpTableFactory as OpTables
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, StepSetting, is_channels_last
@@ -106,9 +107,10 @@ def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
             return _BUILDERS[record.estimator](_KernelRequest(device, graph, spread, why))
         except InvalidInput as error:
             refused.append(f"the {record.estimator} (error {record.error:.0%}) does not apply: {error}")
-    why = (f"the interval is an assumption: no measured steps are like this job ({group})", *refused)
+    why = (f"the interval is an assumption: no measured steps are like this job ({group})", *describe_missing(device))
     name = SweptKernels.name if device.is_calibrated else SPECS
-    return _BUILDERS[name](_KernelRequest(device, graph, UNMEASURED_SPREAD, why))
+    spread = widen_spread(UNMEASURED_SPREAD, device)
+    return _BUILDERS[name](_KernelRequest(device, graph, spread, (*why, *refused)))
 
 
 def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> KernelModel:
@@ -126,7 +128,8 @@ def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> K
             f"estimated with the {name}, your choice; the interval is an assumption, because no "
             f"measured steps are like this job ({group})"
         )
-        return _BUILDERS[name](_KernelRequest(device, graph, UNMEASURED_SPREAD, (why,)))
+        spread = widen_spread(UNMEASURED_SPREAD, device)
+        return _BUILDERS[name](_KernelRequest(device, graph, spread, (why, *describe_missing(device))))
     spread, doubts = chosen.spread_on(device)
     reason_text = describe_choice(chosen, [record for record in order if record is not chosen], by_user=True)
     return _BUILDERS[name](_KernelRequest(device, graph, spread, (reason_text, *doubts)))

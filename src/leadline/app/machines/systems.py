@@ -13,7 +13,7 @@ from pathlib import Path
 from leadline.app.machines.this_machine import describe_machine
 from leadline.app.settings import require_writable, unwritable
 from leadline.catalog.compare import compare_systems
-from leadline.catalog.read import ADDITIONS, SITES
+from leadline.catalog.read import ADDITIONS, SITES, read_record
 from leadline.catalog.slurm.site import ClusterRecords
 from leadline.catalog.slurm.site import build_system as read_slurm
 from leadline.catalog.slurm.text import (
@@ -27,9 +27,10 @@ from leadline.catalog.slurm.text import (
     read_rows,
     read_slurm_config,
 )
-from leadline.catalog.toml_files import read_devices, read_site
+from leadline.catalog.toml_files import read_devices, read_site, read_valid_entries
 from leadline.catalog.validate import Finding, validate_catalog
 from leadline.catalog.write import format_site
+from leadline.core.document_errors import InvalidFile
 from leadline.core.documents import explain_read_error, parse_toml
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.hardware import Machine
@@ -346,12 +347,12 @@ def _read(path: Path) -> str:
 
 
 def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | None = None) -> list[Finding]:
-    """Return the problems of the whole catalog, or of one file of devices or of a site.
+    """Return the problems of the whole catalog, or of one file of devices or of a site, or a device's JSON record.
 
-    A site's file may name any device of the catalog.
+    A site's file may name any device of the catalog. Entries with faults in their writing are not checked further.
 
     Raises:
-        InvalidInput: the file is neither.
+        InvalidInput: the file is not TOML, or cannot be read.
     """
     day = today or date.today()  # noqa: DTZ011 - prices age in years
     if file is None:
@@ -360,8 +361,19 @@ def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | N
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{file} cannot be read: {explain_read_error(error)}") from error
-    if "devices" in parse_toml(text, label=str(file)):
-        return validate_catalog(read_devices(text, str(file)), [], day)
-    shipped = {device.name for device in catalog.devices()}
-    findings = validate_catalog(catalog.devices(), read_site(text, str(file)), day)
-    return [finding for finding in findings if finding.entry not in shipped]
+    try:
+        if file.suffix == ".json":
+            return validate_catalog([read_record(text, str(file))], [], day)
+        is_devices = "devices" in parse_toml(text, label=str(file))
+        entries = (read_devices(text, str(file)), []) if is_devices else ([], read_site(text, str(file)))
+        faults = []
+    except InvalidFile as error:
+        entries = ([], []) if file.suffix == ".json" else read_valid_entries(text, str(file))
+        faults = [Finding(str(file), each.problem, each.fix or "correct it", line=each.line) for each in error.faults]
+    devices, systems = entries
+    if systems:
+        own = {device.name for device in devices}
+        findings = validate_catalog([*devices, *catalog.devices()], systems, day)
+        shipped = {device.name for device in catalog.devices()} - own
+        return [*faults, *(finding for finding in findings if finding.entry not in shipped)]
+    return [*faults, *validate_catalog(devices, [], day)]

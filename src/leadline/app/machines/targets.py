@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.errors import AmbiguousName, InvalidInput, UnknownName
 from leadline.core.estimate import Target
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog
@@ -116,10 +116,12 @@ def _add_named(
             raise
         try:
             bare = catalog.device(name)
-        except UnknownName:
+        except AmbiguousName:
+            raise
+        except UnknownName as not_a_device:
             names = [system.name for system in catalog.systems()] + [device.name for device in catalog.devices()]
             fix = "leadline systems list and leadline devices list show the known ones"
-            raise UnknownName("system or device", name, names, fix=fix) from not_a_system
+            raise UnknownName("system or device", name, names, fix=fix, hint=not_a_device.hint) from not_a_system
         targets.append(ResolvedTarget(Target(bare.name, gpus=gpus), bare))
         return
     partitions = (system.partition(partition),) if partition else system.partitions

@@ -197,13 +197,10 @@ def _graph_features(
 
 def find_device(catalog: Catalog, name: str) -> Device | None:
     """Return the device of a driver's name (``NVIDIA A100-SXM4-40GB``), or ``None``."""
-    # nvidia-smi prefixes the brand, the catalog does not.
-    for alias in (name, name.removeprefix("NVIDIA "), name.removeprefix("Tesla ")):
-        try:
-            return catalog.device(alias)
-        except UnknownName:
-            continue
-    return None
+    try:
+        return catalog.device(name)
+    except UnknownName:
+        return None
 
 
 def readable_name(text: str) -> str:

@@ -4,14 +4,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from leadline.catalog.read import VENDOR_WORDS
+from leadline.catalog.names import SLICE, match_devices, split_words
 from leadline.catalog.slurm.text import Gres, Record, parse_count, parse_memory, parse_names, read_gres
 from leadline.core.hardware import Device, DeviceKind, Machine
 from leadline.core.systems import NodeType
 from leadline.core.units import GIB, MIB
 
-SLICE = re.compile(r"(?:^|[^0-9a-z])\d+g\.\d+gb", re.IGNORECASE)
-"""Name of a MIG slice of a GPU: ``1g.10gb``, ``a100_3g.20gb``."""
 GPU_KINDS = (DeviceKind.GPU, DeviceKind.ACCELERATOR)
 MIN_FEATURE_LENGTH = 4
 """Shortest node feature that may name a GPU by itself: ``l4`` could be a rack."""
@@ -19,9 +17,6 @@ MIN_FEATURE_LENGTH = 4
 SAME_TYPE_MEMORY_RATIO = 1.05
 """Largest memory ratio between nodes of one type; the type has the smallest memory."""
 
-_WORD = re.compile(r"[0-9a-z.+]+")
-_GENERIC_WORDS = VENDOR_WORDS | frozenset({"gpu", "graphics", "accelerator", "rev", "c", "r", "tm"})
-_GENERIC_WORDS |= {"hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6"}
 _GENERIC_CPU_WORDS = frozenset({"cpu", "processor", "core", "r", "tm"})
 
 
@@ -58,29 +53,14 @@ def node_gpus(
     )
 
 
-def match_devices(name: str, devices: Sequence[Device], kinds: Iterable[DeviceKind]) -> list[Device]:
-    """Return the devices that a name may mean: an exact driver name, else devices that contain its words.
-
-    Case, vendor and punctuation do not matter. ``h100`` matches four boards, and ``a100-sxm4-80gb`` one.
-    """
-    words, candidates = _words(name), [device for device in devices if device.kind in kinds]
-    if not words:
-        return []
-    exact = [
-        device
-        for device in candidates
-        if any(_is_driver_name(alias) and _joined(alias) == _joined(name) for alias in device.aliases)
-    ]
-    return exact or [device for device in candidates if _contains_words(_words(device.name), words)]
-
-
 def match_processor(model: str, devices: Sequence[Device]) -> Device | None:
     """Return the one CPU whose words all occur in Linux's processor name; ``None`` if there is no single one."""
-    words = {word for word in _split(model) if word not in _GENERIC_CPU_WORDS}
+    words = {word for word in split_words(model) if word not in _GENERIC_CPU_WORDS}
     cpus = [cpu for cpu in devices if cpu.kind is DeviceKind.CPU and cpu.calibration is None]
-    matches = [cpu for cpu in cpus if set(_split(cpu.name)) <= words]
+    matches = [cpu for cpu in cpus if set(split_words(cpu.name)) <= words]
     # "EPYC 7763" and "EPYC 7763 64-Core" both match the same text: the more specific name wins.
-    longest = [cpu for cpu in matches if len(_split(cpu.name)) == max(len(_split(match.name)) for match in matches)]
+    most_words = max((len(split_words(cpu.name)) for cpu in matches), default=0)
+    longest = [cpu for cpu in matches if len(split_words(cpu.name)) == most_words]
     return longest[0] if len(longest) == 1 else None
 
 
@@ -94,7 +74,7 @@ def _identify_gpus(gpu: Gres, features: tuple[str, ...], devices: Sequence[Devic
         if len(matches) == 1:
             return NodeGpus(gpu.kind, gpu.count, matches[0].name)
     candidates = match_devices(gpu.kind, devices, GPU_KINDS) if gpu.kind else list(devices)
-    informative = [word for word in features if gpu.kind or len(_joined(word)) >= MIN_FEATURE_LENGTH]
+    informative = [word for word in features if gpu.kind or len("".join(split_words(word))) >= MIN_FEATURE_LENGTH]
     by_feature = {match.name for word in informative for match in _single(match_devices(word, candidates, GPU_KINDS))}
     if len(by_feature) == 1:
         return NodeGpus(gpu.kind, gpu.count, by_feature.pop())
@@ -108,28 +88,6 @@ def _identify_gpus(gpu: Gres, features: tuple[str, ...], devices: Sequence[Devic
 
 def _single(devices: list[Device]) -> list[Device]:
     return devices if len(devices) == 1 else []
-
-
-def _is_driver_name(alias: str) -> bool:
-    return bool(VENDOR_WORDS & set(_split(alias)))
-
-
-def _split(name: str) -> list[str]:
-    return _WORD.findall(name.casefold())
-
-
-def _words(name: str) -> list[str]:
-    return [word for word in _split(name) if word not in _GENERIC_WORDS]
-
-
-def _joined(name: str) -> str:
-    return "".join(_split(name))
-
-
-def _contains_words(words: Sequence[str], required: Sequence[str]) -> bool:
-    """True if each required word is one of ``words`` or a run of them without spaces (``rtx3090``)."""
-    runs = {"".join(words[at:end]) for at in range(len(words)) for end in range(at + 1, len(words) + 1)}
-    return all(word in runs for word in required)
 
 
 @dataclass(frozen=True, slots=True)

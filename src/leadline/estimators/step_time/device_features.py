@@ -13,19 +13,20 @@ from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.ports import Array
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, DTYPES, MATRIX, KernelTable
-from leadline.estimators.step_time.roofline import PROCESS_NM, WATT_PER_TFLOP_NM, require_bandwidth
+from leadline.estimators.step_time.missing_figures import (
+    ASSUMED_L2_BYTES,
+    PROCESS_NM,
+    clock_hz,
+    compute_units,
+    vector_flops_per_s,
+)
+from leadline.estimators.step_time.roofline import WATT_PER_TFLOP_NM, require_bandwidth
 
 # Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
 MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}
 
 # A dtype whose peak is so much above the vector float32 peak runs on matrix units: before Volta, and since.
 MATRIX_UNITS = (3.0, 1.5)
-# Vector float32 operations for each byte of bandwidth, where the catalog does not say: about its median GPU.
-BALANCE = 15.0
-# Multiply-adds that a compute unit starts in a cycle, where the catalog does not say.
-LANES = 64
-
-MIB = 2.0**20
 
 
 def require_gpu(device: Device, subject: str) -> None:
@@ -75,12 +76,12 @@ class DeviceFeatures(_Specifications):
         bandwidths = [require_bandwidth(device) for device in devices]
         return cls(
             np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES)),
-            np.array([_vector(device) for device in devices]),
+            np.array([vector_flops_per_s(device) for device in devices]),
             np.array([_allowed(device) for device in devices]),
             np.array(bandwidths, np.float64),
-            np.array([float(device.l2_bytes or 6 * MIB) for device in devices]),
-            np.array([float(device.compute_units or _units(device)) for device in devices]),
-            np.array([_clock_hz(device) for device in devices]),
+            np.array([float(device.l2_bytes or ASSUMED_L2_BYTES) for device in devices]),
+            np.array([compute_units(device) for device in devices]),
+            np.array([clock_hz(device) for device in devices]),
             np.array([float(_generation(device) >= 7) for device in devices]),
             tuple(device.name for device in devices),
         )
@@ -141,21 +142,6 @@ def _allowed(device: Device) -> float:
     if not process or not device.tdp_w:
         return np.inf
     return device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12
-
-
-def _units(device: Device) -> float:
-    """Return about how many compute units reach the float32 peak, at 0.18 TFLOP/s each."""
-    return max(_vector(device) / 0.18e12, 1.0)
-
-
-def _clock_hz(device: Device) -> float:
-    """Return the boost clock, from the float32 peak where the catalog does not say it."""
-    lanes = (device.compute_units or _units(device)) * (device.lanes_per_unit or LANES)
-    return device.boost_hz or _vector(device) / (2 * lanes)
-
-
-def _vector(device: Device) -> float:
-    return device.peak_flops_per_s.get("float32") or BALANCE * float(device.memory_bytes_per_s or np.nan)
 
 
 def _generation(device: Device) -> float:

@@ -16,6 +16,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, IntArray
+from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS, OpTable
 from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis, roofline_terms_s
 
@@ -158,7 +159,7 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
         np.log2(basis.roofline_s * 1e6),
         np.log2(busy_s * 1e6 + 1e-3),
         np.log2(traffic_s * 1e6 + 1e-3),
-        np.clip(np.log2(table.bytes / (device.l2_bytes or 6e6)), -8, 8),
+        np.clip(np.log2(table.bytes / (device.l2_bytes or ASSUMED_L2_BYTES)), -8, 8),
         np.log2(table.kernels),
         table.matrix.astype(float),
     ]

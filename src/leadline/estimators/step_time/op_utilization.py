@@ -15,6 +15,7 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, State, nest, unnest
+from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
 from leadline.estimators.step_time.op_residuals import OpResiduals
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells, OpTable
 from leadline.estimators.step_time.roofline import require_bandwidth
@@ -69,7 +70,7 @@ class OpBasis:
         roofline_s = _roofline_s(table, busy_s, traffic_s)
         intensity = np.clip(np.log2((busy_s + 1e-12) / (traffic_s + 1e-12)), -8, 8)
         size = np.log2(roofline_s * 1e6)
-        cached = np.clip(np.log2(table.bytes / (device.l2_bytes or 6e6)), -4, 4)
+        cached = np.clip(np.log2(table.bytes / (device.l2_bytes or ASSUMED_L2_BYTES)), -4, 4)
         shared = _shared_columns(table, intensity, size, cached)
         beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
         return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))

@@ -7,6 +7,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.step_time.missing_figures import PROCESS_NM, compute_units
 
 # Kinds whose arithmetic runs on the matrix units, at the peak of their dtype.
 MATRIX_KINDS = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
@@ -42,11 +43,6 @@ LAUNCH_S = {DeviceKind.GPU: 9e-6, DeviceKind.CPU: 6e-6, DeviceKind.TPU: 1e-6, De
 UNMEASURED_SPREAD = 0.40
 # Log spread of the launch time on unmeasured hosts: nine in ten from 5 to 17 µs.
 HOST_SPREAD = 0.40
-# Process node by architecture, for the power cap.
-PROCESS_NM = {
-    "Kepler": 28, "Maxwell": 28, "Pascal": 16, "Volta": 12, "Turing": 12, "Ampere": 7.5, "Ada": 4.5, "Hopper": 4.5,
-    "Blackwell": 4.5, "Blackwell Ultra": 4.5,
-}  # fmt: skip
 # Power of float32 arithmetic outside the matrix units, per TFLOP/s and nanometre of the process.
 WATT_PER_TFLOP_NM = 1.45
 # Edge of the output tile in which work is counted.
@@ -148,9 +144,12 @@ class RooflineKernels:
 
     def _fill(self, op: Op) -> float:
         """Return the share of its full speed that a GEMM or convolution of this size reaches, in (0, 1]."""
-        units, sizes = self.device.compute_units, _as_product(op)
-        if self.device.kind is DeviceKind.CPU or not units or sizes is None:
+        sizes = _as_product(op)
+        if self.device.kind is not DeviceKind.GPU and not self.device.compute_units:
             return 1.0
+        if self.device.kind is DeviceKind.CPU or sizes is None:
+            return 1.0
+        units = compute_units(self.device)
         batch, m, n, k = sizes
         tiles = batch * max(1.0, m / TILE) * max(1.0, n / TILE)
         if op.kind is OpKind.GEMM and op.dtype not in FILL:

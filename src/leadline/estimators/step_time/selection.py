@@ -8,6 +8,7 @@ from enum import StrEnum
 from leadline.core.estimate import NORMAL_90
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
+from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
 from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD
 
 ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
@@ -69,20 +70,20 @@ class AccuracyRecord:
         return self.within / NORMAL_90
 
     def spread_on(self, device: Device) -> tuple[float, tuple[str, ...]]:
-        """Return the spread on ``device``, and a sentence if nothing similar was measured.
+        """Return the spread on ``device``, and a sentence for each reason to widen it.
 
         A device of another vendor gets the spread of unmeasured devices. One of another architecture gets slightly more
-        than the measured ones.
+        than the measured ones, and so does one whose figures the catalog lacks.
         """
+        spread, doubts = self.spread, describe_missing(device)
         if device.vendor not in self.vendors:
-            return max(self.spread, UNMEASURED_SPREAD), (
-                f"none of those steps ran on a device of {device.vendor}: the range is an assumption",
-            )
-        if device.architecture not in self.architectures:
+            spread = max(spread, UNMEASURED_SPREAD)
+            doubts += (f"none of those steps ran on a device of {device.vendor}: the range is an assumption",)
+        elif device.architecture not in self.architectures:
             measured, architecture = ", ".join(self.architectures), device.architecture or "such an architecture"
-            why = f"wider interval (assumed): those steps ran on {measured}, none on {architecture}"
-            return math.hypot(self.spread, ANOTHER_ARCHITECTURE), (why,)
-        return self.spread, ()
+            spread = math.hypot(spread, ANOTHER_ARCHITECTURE)
+            doubts += (f"wider interval (assumed): those steps ran on {measured}, none on {architecture}",)
+        return widen_spread(spread, device), doubts
 
 
 def find_domain(graph: OpGraph) -> Domain:

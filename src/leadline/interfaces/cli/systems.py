@@ -12,8 +12,9 @@ from leadline.app.settings import catalog_dir
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Machine
+from leadline.core.networks import GBIT_BYTES
 from leadline.core.recommendation import Constraints
-from leadline.core.systems import Partition, System
+from leadline.core.systems import NodeType, Partition, System
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.command import FILE, argument, flag, group, json_option
@@ -147,12 +148,19 @@ def check(work: Workload, *, on: tuple[str, ...], json: bool) -> None:
 
 
 @systems.command("validate")
-@argument("file", "FILE", "TOML file of devices or of a site.", "the whole catalog", required=False, type=FILE)
+@argument(
+    "file",
+    "FILE",
+    "TOML file of devices or of a site, or JSON record of a device.",
+    "the whole catalog",
+    required=False,
+    type=FILE,
+)
 @json_option
 def validate(file: Path | None, *, json: bool) -> None:
-    """Check the catalog for impossible entries and outdated prices.
+    """Check the catalog for impossible entries and outdated prices, or a file also for every fault in its writing.
 
-    Errors include zero prices, sparse peaks instead of dense ones, and unknown devices.
+    Errors include unknown keys, zero prices, sparse peaks instead of dense ones, and unknown devices.
     """
     from leadline.app.machines.systems import check_catalog  # noqa: PLC0415 - see above
 
@@ -163,7 +171,9 @@ def validate(file: Path | None, *, json: bool) -> None:
     else:
         for finding in findings:
             word = "error" if finding.error else "warning"
-            click.echo(f"{word}: {finding.entry} {finding.problem}: {finding.fix}")
+            place = f"{file}:" if finding.entry == str(file) else finding.entry
+            line = f" line {finding.line}:" if finding.line else ""
+            click.echo(f"{word}: {place}{line} {finding.problem}: {finding.fix}")
         print_note(f"{_counted(len(errors), 'error')}, {_counted(len(findings) - len(errors), 'warning')}")
     if errors:
         first = f"{errors[0].entry} {errors[0].problem}"
@@ -196,9 +206,22 @@ def _show(system: System) -> None:
 def _notes(partition: Partition) -> list[str]:
     rules = partition.rules
     notes = [f"{partition.name}: {partition.note}"] if partition.note else []
+    notes += _network(partition.node)
     notes += [f"rejects {', '.join(rules.rejects)}"] if rules.rejects else []
     notes += [f"requires {', '.join(rules.requires)}"] if rules.requires else []
     return notes + list(rules.notes)
+
+
+def _network(node: NodeType) -> list[str]:
+    """Return a sentence about the network of a node type; empty if nothing is known of it."""
+    nics = [f"{node.nics} NIC{'' if node.nics == 1 else 's'}"] if node.nics else []
+    domain = [f"{node.scale_up_gpus} GPUs in a scale-up domain"] if node.scale_up_gpus else []
+    parts = [*([node.network_technology] if node.network_technology else []), *nics, *domain]
+    if node.network_bytes_per_s is None and not parts:
+        return []
+    rate = f"{node.network_bytes_per_s / GBIT_BYTES:g} Gb/s" if node.network_bytes_per_s else "unknown rate"
+    details = f" ({', '.join(parts)})" if parts else ""
+    return [f"network of {node.name} nodes: {rate}{details}"]
 
 
 def _known(value: int | None) -> str:
