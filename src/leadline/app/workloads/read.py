@@ -225,6 +225,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         epochs=options.epochs,
         steps=options.steps,
         gpus=gpus,
+        needs_gpus=options.gpus is not None,
         parallelism=parallelism,
         adapters=build_adapters(options, source.kind, phase, parallelism),
         quantization=build_quantization(options, precision),
