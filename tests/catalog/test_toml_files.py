@@ -42,6 +42,7 @@ def test_every_row_field_maps_to_a_noun(row, nouns):
         ("memory_gib", "memory_bytes", 2**30),
         ("memory_gib_per_core", "memory_bytes_per_core", 2**30),
         ("link_gb_per_s", "link_bytes_per_s", 10**9),
+        ("network_gbit_per_s", "network_bytes_per_s", 125e6),
         ("max_walltime_h", "max_walltime_s", 3600),
         ("boost_mhz", "boost_hz", 1e6),
         ("gpu_hour", "gpu_hour", None),
@@ -71,3 +72,39 @@ def test_a_shipped_device_round_trips():
         assert device.name == again.name
         assert device.memory_bytes == again.memory_bytes
         assert device.peak_flops_per_s == pytest.approx(again.peak_flops_per_s)
+
+
+def _node(text):
+    (system,) = toml_files.read_site(SITE.format(node=text), "lab.toml")
+    return system.partitions[0].node
+
+
+SITE = """
+site = "LAB"
+name = "Lab"
+[[systems]]
+name = "Bench"
+kind = "hpc"
+status = "production"
+scheduler = "slurm"
+confidence = "found"
+source = "a test"
+partitions = [{{ name = "gpu", node = "gpu" }}]
+[systems.nodes.gpu]
+{node}
+"""
+
+
+def test_an_old_file_that_describes_its_network_in_words_gets_the_numbers():
+    node = _node('interconnect = "Slingshot 11 (4 NIC)"\ngpus = 4\ndevice = "A100 SXM4 40GB"')
+    assert (node.network_technology, node.network_bytes_per_s, node.nics) == ("Slingshot 11", 100e9, 4)
+
+
+def test_the_numbers_of_a_file_win_over_its_words():
+    node = _node('interconnect = "4x IB NDR200"\nnetwork_gbit_per_s = 3200\nnics = 8\nscale_up_gpus = 72')
+    assert (node.network_bytes_per_s, node.nics, node.scale_up_gpus) == (400e9, 8, 72)
+
+
+def test_a_text_that_says_no_rate_leaves_the_network_unknown():
+    node = _node('interconnect = "HPE Slingshot"\ngpus = 4')
+    assert (node.network_technology, node.network_bytes_per_s, node.nics) == ("Slingshot", None, None)

@@ -7,6 +7,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.catalog.toml_files import read_site
 from leadline.catalog.write import format_site
 from leadline.core.hardware import Confidence
+from leadline.core.networks import GBIT_BYTES
 from leadline.core.systems import (
     Billing,
     BillingRule,
@@ -26,6 +27,8 @@ RATE = st.none() | st.floats(1e-6, 1e6)
 NODES = st.builds(
     NodeType, WORD, COUNT, cpu_model=st.none() | TEXT, cores=COUNT, memory_bytes=BYTES, usable_memory_bytes=BYTES,
     device=st.none() | WORD, gpus=st.integers(0, 16), sockets=st.integers(1, 8), note=TEXT,
+    network_technology=st.none() | WORD, nics=COUNT, scale_up_gpus=COUNT,
+    network_bytes_per_s=st.none() | st.integers(1, 10**5).map(lambda gigabits: gigabits * GBIT_BYTES),
 )  # fmt: skip
 BILLING = st.builds(
     Billing, st.sampled_from(BillingRule), WORD, core_hour=RATE, gpu_hour=RATE, gib_hour=RATE, node_hour=RATE,

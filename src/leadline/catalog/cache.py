@@ -14,7 +14,14 @@ import msgspec
 Noun = TypeVar("Noun")
 
 DIGEST_BYTES = 32
-CODE = ("catalog/toml_files.py", "core/documents.py", "core/hardware.py", "core/systems.py", "core/units.py")
+CODE = (
+    "catalog/toml_files.py",
+    "core/documents.py",
+    "core/hardware.py",
+    "core/networks.py",
+    "core/systems.py",
+    "core/units.py",
+)
 """Files of the package that decide what a source is parsed to."""
 
 

@@ -5,6 +5,7 @@ practical unit (``memory_gib`` for ``memory_bytes``). Conversion matches them by
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import msgspec
 from leadline.core.documents import convert_toml, from_toml, parse_toml
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind
+from leadline.core.networks import GBIT_BYTES, parse_network
 from leadline.core.systems import (
     Billing,
     BillingRule,
@@ -56,6 +58,7 @@ Noun = TypeVar("Noun", Device, System, Partition, NodeType, Limits, Billing, Sub
 
 UNITS: dict[str, tuple[str, float]] = {
     "_gb_per_s": ("_bytes_per_s", GB),
+    "_gbit_per_s": ("_bytes_per_s", GBIT_BYTES),
     "_gib": ("_bytes", GIB),
     "_mib": ("_bytes", MIB),
     "_mhz": ("_hz", 1e6),
@@ -87,6 +90,7 @@ class DeviceRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     l2_mib: float | None = None
     tdp_w: float | None = None
     link_gb_per_s: float | None = None
+    scale_up_gpus: int | None = None
     pcie_generation: int | None = None
     as_of: str = ""
     note: str = ""
@@ -139,7 +143,22 @@ class NodeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str | None = None
     gpus: int = 0
     interconnect: str | None = None
+    network_technology: str | None = None
+    network_gbit_per_s: float | None = None
+    nics: int | None = None
+    scale_up_gpus: int | None = None
     note: str = ""
+
+    def node_type(self, key: str) -> NodeType:
+        """Convert the table ``key``; the text ``interconnect`` gives the network's numbers that it does not state."""
+        text = parse_network(self.interconnect, self.gpus)
+        node = _convert(NodeType, self, name=self.name or key)
+        return replace(
+            node,
+            network_technology=node.network_technology or text.technology,
+            network_bytes_per_s=text.node_bytes_per_s if node.network_bytes_per_s is None else node.network_bytes_per_s,
+            nics=text.nics if node.nics is None else node.nics,
+        )
 
 
 class RulesRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -228,7 +247,7 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         billing = None if row.billing is None else _entry(self.billing, row.billing, place, "billing")
         rules = None if row.rules is None else _entry(self.rules, row.rules, place, "rules")
         return _convert(
-            Partition, row, node=_convert(NodeType, node, name=node.name or row.node), limits=_convert(Limits, row),
+            Partition, row, node=node.node_type(row.node), limits=_convert(Limits, row),
             billing=None if billing is None else _billing(billing, row), rules=_rules(rules, row),
             confidence=row.confidence or self.confidence, source=row.source or self.source,
             as_of=row.as_of or self.as_of,

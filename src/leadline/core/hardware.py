@@ -103,6 +103,8 @@ class Device(Frozen):
     tdp_w: float | None = None
     link_bytes_per_s: float | None = None
     """Bidirectional bandwidth of the device's own interconnect (NVLink, Infinity Fabric)."""
+    scale_up_gpus: int | None = None
+    """GPUs that the link joins in the usual server or rack of this device; a node type may state its own."""
     pcie_generation: int | None = None
     aliases: tuple[str, ...] = ()
     confidence: Confidence = Confidence.KNOWN

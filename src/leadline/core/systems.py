@@ -83,7 +83,11 @@ class NodeType(Frozen):
     usable_memory_bytes: int | None = None
     device: str | None = None  # accelerator in the catalog; `None` on a CPU node or if the scheduler hides the model
     gpus: int = 0  # number of GPUs by the scheduler's count; 0 with a `device` means unknown
-    interconnect: str | None = None
+    interconnect: str | None = None  # the network as the site describes it
+    network_technology: str | None = None  # such as `InfiniBand NDR`
+    network_bytes_per_s: float | None = None  # from the node to the network, all its NICs together, in one direction
+    nics: int | None = None
+    scale_up_gpus: int | None = None  # GPUs joined by the device's own link, over several nodes in a rack (NVL72: 72)
     note: str = ""
 
 

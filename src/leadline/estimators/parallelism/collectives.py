@@ -11,13 +11,13 @@ joined by NVSwitch. Straight lines between their logarithms meet the measured me
 """
 
 import math
-import re
 from bisect import bisect_left
 from dataclasses import replace
 
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device
+from leadline.core.networks import parse_network
 
 # Points (size in bytes, seconds), both ascending; empty where nothing was measured.
 AllReduceCurve = tuple[tuple[float, float], ...]
@@ -57,9 +57,6 @@ LINK_EFFICIENCY = 0.75
 # Latency of one hop of a ring over the devices' own link, over PCIe, and between nodes: the constants of NCCL's own
 # cost model for large messages (src/graph/tuning.cc, protocol Simple).
 LINK_HOP_S, SLOT_HOP_S, NETWORK_HOP_S = 3.4e-6, 5.7e-6, 14e-6
-
-_GIGABITS = re.compile(r"(?:(?P<count>\d+)\s*[x×]\s*)?(?:[A-Z]+\d*\s*)*?(?P<rate>\d+)\s*Gb/s", re.IGNORECASE)
-_NAMED_GIGABITS = {"xdr": 800, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100, "slingshot": 200, "opa": 100}
 
 
 class Ring(Frozen):
@@ -174,17 +171,8 @@ def make_ring(
 
 
 def network_bytes_per_s(interconnect: str | None) -> float | None:
-    """Parse the bandwidth of a node's network from a catalog text such as ``4x IB HDR200``."""
-    if not interconnect:
-        return None
-    if match := _GIGABITS.search(interconnect):
-        return int(match["count"] or 1) * int(match["rate"]) * 1e9 / 8
-    folded = interconnect.casefold()
-    count = re.search(r"(\d+)\s*[x×]", folded)
-    for name, gigabits in _NAMED_GIGABITS.items():
-        if name in folded:
-            return int(count[1] if count else 1) * gigabits * 1e9 / 8
-    return None
+    """Parse the bandwidth of a node's network from a text such as ``4x IB HDR200``."""
+    return parse_network(interconnect).node_bytes_per_s
 
 
 def _smaller(ring: Ring, devices: int) -> Ring:
