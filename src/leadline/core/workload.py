@@ -188,6 +188,13 @@ class Lengths(Frozen):
         return Lengths(tuple(min(length, tokens) for length in self.quantiles), min(self.longest, tokens))
 
 
+class NetworkRate(Frozen):
+    """The bandwidth of each node, or of each GPU, to the network in one direction."""
+
+    bytes_per_s: float
+    per_gpu: bool = False
+
+
 class Workload(Frozen):
     """A training or inference job, independent of where it runs.
 
@@ -213,6 +220,7 @@ class Workload(Frozen):
     compiled: bool = False  # use the graph that the framework's compiler makes for each device
     defaulted: tuple[str, ...] = ()  # fields that a default filled, for the output
     parallelism: Parallelism = Parallelism()
+    network: NetworkRate | None = None  # overrides the network of the place
     generated: int | None = None  # tokens after each prompt of a language model
     adapters: Adapters | None = None
     """The only trained weights; the others are frozen and may be quantized (``quantization``)."""

@@ -95,7 +95,8 @@ def local_device(catalog: Catalog) -> Device:
 def node_device(catalog: Catalog, node: NodeType) -> Device | None:
     """Return the device of a node: one accelerator, or all its CPU sockets as one device; ``None`` if unknown."""
     if node.device is not None:
-        return catalog.device(node.device)
+        device = catalog.device(node.device)
+        return device if node.scale_up_gpus is None else replace(device, scale_up_gpus=node.scale_up_gpus)
     if node.processor is None:
         return None
     processor = catalog.device(node.processor)
