@@ -27,10 +27,10 @@ from leadline.estimators.memory.device import (
 from leadline.estimators.memory.workspaces import ScratchKernels, workspace_settings
 from leadline.estimators.parallelism import division
 from leadline.estimators.parallelism.division import DividedStep, divide_memory, divide_step
-from leadline.estimators.parallelism.fabric import GROWTH, Fabric, job_fabric
+from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
 from leadline.estimators.recent_cache import RecentCache
-from leadline.estimators.step_time.roofline import RooflineKernels
+from leadline.estimators.step_time.roofline import MATRIX_KINDS, RooflineKernels
 from leadline.estimators.step_time.selection import Domain, find_domain
 from leadline.estimators.token_times import (
     GraphTime,
@@ -190,11 +190,11 @@ def _predict_graph(model: KernelModel, workload: Workload, job: TracedJob, devic
         reasons.append(f"host-bound: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
     parts["launch"] = launches_s
     faster = slower = 1.0
-    matrix_share = (parts.get("gemm", 0.0) + parts.get("attention", 0.0)) / kernels_s if kernels_s else 1.0
+    matrix_share = sum(parts.get(kind, 0.0) for kind in MATRIX_KINDS) / kernels_s if kernels_s else 1.0
     divided = _divide(model, workload, job, device, step_s, launches_s, matrix_share, fabric)
     if divided is not None:
         link_spread = (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
-        step_s, spread = divided.step_s, math.hypot(spread, link_spread, GROWTH * math.log(fabric.islands))
+        step_s, spread = divided.step_s, math.hypot(spread, link_spread, SCALE_SPREAD * math.log(fabric.islands))
         faster, slower = step_s / min(divided.fastest_s, step_s), max(divided.slowest_s, step_s) / step_s
         parts |= {"communication": sum(divided.sent_s.values())}
         reasons += divided.sentences

@@ -7,14 +7,15 @@ reference architectures); Frontier's nodes have 4 × 200 for 8 MI250X dies (OLCF
 """
 
 from leadline.core.frozen import Frozen
-from leadline.core.hardware import Device
+from leadline.core.hardware import Device, DeviceKind
 from leadline.core.networks import GBIT_BYTES
 from leadline.core.workload import Workload
 
-GROWTH = 0.2
-"""Spread of a step for each unit of log distance beyond the measured scale: congestion and stragglers have no term.
+SCALE_SPREAD = 0.1
+"""Spread of a step for each unit of log distance from one island: congestion and stragglers have no term.
 
-An assumption, since nothing was measured there."""
+An assumption, since nothing was measured there. It is half of the step model's, because overlap, fusing and an unknown
+network have bounds of their own."""
 SERVER, TRAY = 8, 4  # GPUs of a usual server, and of a node of superchips
 LARGEST_SERVER = 16  # a link that joins more GPUs than this spans the nodes of a rack
 
@@ -42,6 +43,7 @@ _USUAL = {
     ("CDNA4", "OAM"): NetworkRange(400, 200, 800),
 }
 _OTHER = NetworkRange(12.5, 3, 50)  # one port of 100 Gb/s for eight cards; 25 to 400 Gb/s a node
+_CPU_NODE = NetworkRange(100, 10, 200)  # Gb/s a node
 
 
 class Fabric(Frozen):
@@ -60,7 +62,9 @@ class Fabric(Frozen):
 
 
 def usual_network(device: Device) -> NetworkRange:
-    """Return the network of servers with such a device."""
+    """Return the network of servers with such a device; of a node for a CPU."""
+    if device.kind is DeviceKind.CPU:
+        return _CPU_NODE
     form = device.form_factor or ""
     return _USUAL.get((device.architecture or "", "SXM" if form.startswith("SXM") else form), _OTHER)
 
@@ -82,7 +86,8 @@ def job_fabric(workload: Workload, device: Device, nodes: int | None, network_by
             assumptions.append(f"assumed {nodes} nodes of {usual_node_gpus(device)} GPUs: name a system with --on")
     per_node = -(-gpus // nodes)
     usual = usual_network(device)
-    point, low, high = (rate * per_node * GBIT_BYTES for rate in (usual.usual, usual.low, usual.high))
+    unit, times = ("node", 1) if device.kind is DeviceKind.CPU else ("GPU", per_node)
+    point, low, high = (rate * times * GBIT_BYTES for rate in (usual.usual, usual.low, usual.high))
     if workload.network is not None:
         network_bytes_per_s = workload.network.bytes_per_s * (per_node if workload.network.per_gpu else 1)
     if network_bytes_per_s is not None:
@@ -91,9 +96,9 @@ def job_fabric(workload: Workload, device: Device, nodes: int | None, network_by
     in_island = min(nodes, joined // per_node) if joined > LARGEST_SERVER else 1
     islands = -(-nodes // in_island)
     if islands > 1 and low < high:
-        name, given = f"{usual.usual:g} Gb/s a GPU", f"{usual.low:g} to {usual.high:g}"
         assumptions.append(
-            f"assumed network: {name}, as usual for {device.name}; the interval covers {given} (set it with --network)"
+            f"assumed network: {usual.usual:g} Gb/s a {unit}, as usual for {device.name}; the interval covers "
+            f"{usual.low:g} to {usual.high:g} (set it with --network)"
         )
     if in_island > 1:
         assumptions.append(f"assumed: {in_island * per_node} GPUs in one domain of the devices' own link")

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from leadline.estimators.gp import GaussianProcess, Process
-from leadline.estimators.parallelism.fabric import GROWTH
 from leadline.estimators.ports import Array, Predictions, State, floats, nest, strings, text_array, unnest
 from leadline.estimators.step_time.transformer_terms import (
     StepTerms,
@@ -31,6 +30,9 @@ COEFFICIENTS = ("products", "narrow", "few_tokens", "float8", "attention", "acti
 UNSEEN_PRODUCTS, UNSEEN_ATTENTION = 0.10, 0.20
 # llm-foundry's steps at up to this log distance in length or GPUs stayed within the model's own spread.
 VALIDATED_LOG_DISTANCE = math.log(32)
+# Spread for each further unit of log distance: congestion, stragglers and other kernels have no term. An assumption,
+# since nothing was measured there.
+GROWTH = 0.2
 # Spread of unmeasured block shapes (gated, fewer key-value heads), which pass over memory differently. An assumption.
 UNLIKE = 0.05
 
