@@ -1,9 +1,9 @@
 """The links between the GPUs of a job: nodes, the network of each, and the assumptions where they are unknown.
 
-The usual network of a generation is that of its maker's reference server: DGX-1 (V100) has 4 × 100 Gb/s, DGX A100 8 ×
-200, DGX H100, H200 and B200 8 × 400, a tray of GB200 NVL72 4 × 400 and of GB300 NVL72 4 × 800 (NVIDIA's datasheets and
-reference architectures); Frontier's nodes have 4 × 200 for 8 MI250X dies (OLCF user guide), servers with MI300X 8 × 400
-(Azure ND MI300X v5). The range is that of the catalog's nodes of the same generation.
+The usual network of a generation is that of its maker's reference server. DGX-1 (V100) has 4 × 100 Gb/s, and DGX A100
+8 × 200. DGX H100, H200 and B200 have 8 × 400, a tray of GB200 NVL72 4 × 400, and one of GB300 NVL72 4 × 800 (NVIDIA's
+datasheets and reference architectures). A node of Frontier has 4 × 200 for 8 MI250X dies (OLCF's user guide). A server
+with MI300X has 8 × 400 (Azure ND MI300X v5). The range is that of the catalog's nodes of the same generation.
 """
 
 from leadline.core.frozen import Frozen
@@ -42,7 +42,7 @@ _USUAL = {
     ("CDNA3", "OAM"): NetworkRange(400, 100, 400),
     ("CDNA4", "OAM"): NetworkRange(400, 200, 800),
 }
-_OTHER = NetworkRange(12.5, 3, 50)  # one port of 100 Gb/s for eight cards; 25 to 400 Gb/s a node
+_ANY_CARD = NetworkRange(12.5, 3, 50)  # one port of 100 Gb/s for eight cards; 25 to 400 Gb/s a node
 _CPU_NODE = NetworkRange(100, 10, 200)  # Gb/s a node
 
 
@@ -66,7 +66,7 @@ def usual_network(device: Device) -> NetworkRange:
     if device.kind is DeviceKind.CPU:
         return _CPU_NODE
     form = device.form_factor or ""
-    return _USUAL.get((device.architecture or "", "SXM" if form.startswith("SXM") else form), _OTHER)
+    return _USUAL.get((device.architecture or "", "SXM" if form.startswith("SXM") else form), _ANY_CARD)
 
 
 def usual_node_gpus(device: Device) -> int:
