@@ -5,6 +5,7 @@ import json
 import pytest
 
 from leadline.app.composition import toolbox
+from leadline.app.estimate.estimate import estimate
 from leadline.app.machines.targets import resolve_targets
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
@@ -68,3 +69,35 @@ def test_a_named_cpu_place_is_refused_where_gpus_are_asked_for(config):
         resolve_targets(toolbox().catalog, ["Expanse:compute"], 8, need_gpus=True)
     with pytest.raises(InvalidInput, match=r"is a CPU, and --gpus asks for 8: name a GPU"):
         resolve_targets(toolbox().catalog, ["EPYC 7742"], 8, need_gpus=True)
+
+
+def test_nodes_of_an_unknown_number_of_gpus_are_usual_ones_and_the_output_names_them(config, monkeypatch, tmp_path):
+    site = tmp_path / "data" / "catalog" / "sites" / "lab.toml"
+    site.parent.mkdir(parents=True)
+    site.write_text(SITE)
+    toolbox.cache_clear()
+    work = read_workload([config], WorkloadOptions(gpus=16, batch=1, precision="fp16"))
+    (answer,) = estimate(work, toolbox(), on=["Bench"]).estimates
+    assert answer.target.nodes == 2
+    assert "assumed 2 nodes of 8 GPUs: name a system with --on" in answer.basis.reasons
+
+
+SITE = """
+site = "LAB"
+name = "Our laboratory"
+
+[[systems]]
+name = "Bench"
+kind = "cluster"
+status = "production"
+scheduler = "slurm"
+confidence = "found"
+source = "the machine itself"
+as_of = "2026"
+partitions = [{ name = "gpu", node = "box" }]
+
+[systems.nodes.box]
+count = 4
+device = "A100 SXM4 80GB"
+interconnect = "IB HDR 200 Gb/s"
+"""

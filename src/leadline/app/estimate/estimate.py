@@ -136,7 +136,7 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
             place.device.compute_units,
             place.device.scale_up_gpus,
             place.target.gpus,
-            place.target.nodes if node else None,
+            place.target.nodes if node and (node.gpus or place.device.kind is DeviceKind.CPU) else None,
             node.network_bytes_per_s if node else None,
         )
         if key not in estimates:

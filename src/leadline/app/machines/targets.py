@@ -10,6 +10,7 @@ from leadline.core.estimate import Target
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog
 from leadline.core.systems import NodeType, Partition, System
+from leadline.estimators.parallelism.fabric import usual_node_gpus
 
 LOCAL = "local"
 """Name of this machine after ``--on``."""
@@ -157,6 +158,6 @@ def _add(
             reason = "its GPU model is unknown" if node.gpus else reason
             unusable.append(UnusableTarget(system.name, partition.name, node.name, reason, "device-unknown"))
             continue
-        per_node = 1 if device.kind is DeviceKind.CPU else node.gpus or 1
+        per_node = 1 if device.kind is DeviceKind.CPU else node.gpus or usual_node_gpus(device)
         target = Target(device.name, system.name, partition.name, node.name, gpus, math.ceil(gpus / per_node))
         targets.append(ResolvedTarget(target, device, system, partition))
