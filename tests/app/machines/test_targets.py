@@ -71,7 +71,7 @@ def test_a_named_cpu_place_is_refused_where_gpus_are_asked_for(config):
         resolve_targets(toolbox().catalog, ["EPYC 7742"], 8, need_gpus=True)
 
 
-def test_nodes_of_an_unknown_number_of_gpus_are_usual_ones_and_the_output_names_them(config, monkeypatch, tmp_path):
+def test_nodes_of_an_unknown_number_of_gpus_are_usual_ones_and_the_output_names_them(config, tmp_path):
     site = tmp_path / "data" / "catalog" / "sites" / "lab.toml"
     site.parent.mkdir(parents=True)
     site.write_text(SITE)
@@ -79,7 +79,7 @@ def test_nodes_of_an_unknown_number_of_gpus_are_usual_ones_and_the_output_names_
     work = read_workload([config], WorkloadOptions(gpus=16, batch=1, precision="fp16"))
     (answer,) = estimate(work, toolbox(), on=["Bench"]).estimates
     assert answer.target.nodes == 2
-    assert "assumed 2 nodes of 8 GPUs: name a system with --on" in answer.basis.reasons
+    assert "assumed 2 nodes of 8 GPUs: name a system with known nodes after --on" in answer.basis.reasons
 
 
 SITE = """

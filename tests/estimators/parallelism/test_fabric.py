@@ -129,7 +129,7 @@ def test_the_output_names_the_assumed_network_and_a_given_one_narrows_it(estimat
     words = ("--gpus", "64", "--on", "H100 SXM5 80GB", *plan)
     unknown, given = estimated(*words), estimated(*words, "--network", "400Gb/s/gpu")
     reasons = " ".join(unknown["basis"]["reasons"])
-    assert "assumed 8 nodes of 8 GPUs: name a system with --on" in reasons
+    assert "assumed 8 nodes of 8 GPUs: name a system with known nodes after --on" in reasons
     assert "assumed network: 400 Gb/s a GPU, as usual for H100 SXM5 80GB" in reasons
     assert "assumed network" not in " ".join(given["basis"]["reasons"])
     assert given["step_s"]["point"] == unknown["step_s"]["point"]

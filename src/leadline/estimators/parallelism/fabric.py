@@ -83,7 +83,8 @@ def job_fabric(workload: Workload, device: Device, nodes: int | None, network_by
     if nodes is None:
         nodes = -(-gpus // usual_node_gpus(device))
         if nodes > 1:
-            assumptions.append(f"assumed {nodes} nodes of {usual_node_gpus(device)} GPUs: name a system with --on")
+            size = usual_node_gpus(device)
+            assumptions.append(f"assumed {nodes} nodes of {size} GPUs: name a system with known nodes after --on")
     per_node = -(-gpus // nodes)
     usual = usual_network(device)
     unit, times = ("node", 1) if device.kind is DeviceKind.CPU else ("GPU", per_node)
