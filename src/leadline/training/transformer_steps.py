@@ -142,7 +142,7 @@ def predict_decoder_step(
     parts = {name: float(seconds[0]) for name, seconds in model.law.parts([step]).items()}
     on_usual_network = Interval(float(point[0]), float(low[0]), float(high[0]), level)
     interval = on_usual_network.widened(float(point[0] / point[1]), float(point[2] / point[0]))
-    sentences = (*_sentences(model, step), *(fabric.assumptions if fabric.islands > 1 else ()))
+    sentences = (*_sentences(model, step), *fabric.assumptions)
     return DecoderStepPrediction(interval, parts, sentences, _times_outside(model, step))
 
 

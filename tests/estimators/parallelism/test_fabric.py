@@ -137,6 +137,15 @@ def test_the_output_names_the_assumed_network_and_a_given_one_narrows_it(estimat
     assert unknown["target"]["nodes"] == 8
 
 
+@pytest.mark.parametrize("plan", [("--sharding", "full"), ("--sharding", "optimizer")])
+def test_one_domain_over_several_nodes_is_an_assumption_too(estimated, plan):
+    rack = estimated("--gpus", "64", "--on", "GB200 (per GPU)", *plan)
+    reasons = " ".join(rack["basis"]["reasons"])
+    assert "assumed 16 nodes of 4 GPUs" in reasons
+    assert "assumed: 64 GPUs in one domain of the devices' own link" in reasons
+    assert "assumed network" not in reasons
+
+
 def test_a_system_s_own_network_is_used(estimated):
     aws = estimated("--gpus", "64", "--sharding", "full", "--on", "AWS us-east-1:p5.48xlarge")
     assert not any("assumed" in reason for reason in aws["basis"]["reasons"])

@@ -173,7 +173,7 @@ def divide_step(
     computing_s = max(whole_s / plan.tensor, _launched_s(workload, job.step, launches_s)) / stages
     step = _exchange(workload, job, device, computing_s, fabric, fabric.island_bytes_per_s)
     if fabric.islands == 1:
-        return replace(step, fastest_s=step.step_s, slowest_s=step.step_s)
+        return replace(step, fastest_s=step.step_s, slowest_s=step.step_s, assumptions=fabric.assumptions)
     fast = _exchange(workload, job, device, computing_s * matrix_share, fabric, fabric.high_bytes_per_s)
     slow = _exchange(workload, job, device, computing_s, fabric, fabric.low_bytes_per_s)
     beyond = f"extrapolating: {fabric.islands} nodes or racks, but the training data are steps on one; wider interval"
