@@ -29,8 +29,8 @@ SHAPES = {
 VOCABULARY = 50_368
 PER_NODE = 8
 DEVICES = {"a100_40gb": "A100 SXM4 40GB", "a100_80gb": "A100 SXM4 80GB", "h100_80gb": "H100 SXM5 80GB"}
-NETWORKS = {"a100_40gb": "8x 200 Gb/s", "a100_80gb": "8x 200 Gb/s", "h100_80gb": "8x 400 Gb/s"}
-"""The A100s' as the tables say; the H100s' is that of the usual node, as the tables do not say it."""
+NETWORKS = {"a100_40gb": 200e9, "a100_80gb": 200e9, "h100_80gb": 400e9}
+"""Bytes/s of a node: the A100s' as the tables say, the H100s' as usual, since the tables do not say it."""
 SHARDINGS = {"FULL_SHARD": Sharding.FULL, "SHARD_GRAD_OP": Sharding.GRADIENTS}
 DRAWS, FEW = 5, 20
 SEED = 0
@@ -93,7 +93,7 @@ def steps_of(columns: Columns) -> MptSteps:
         gpu, gpus = str(columns["gpu"][i]), int(columns["gpus"][i])
         steps.append(
             TransformerStep(
-                device=devices[gpu], gpus=gpus, nodes=max(1, gpus // PER_NODE), interconnect=NETWORKS[gpu],
+                device=devices[gpu], gpus=gpus, nodes=max(1, gpus // PER_NODE), node_bytes_per_s=NETWORKS[gpu],
                 layers=layers, width=width, vocabulary=VOCABULARY, block_weights=12.0 * layers * width**2,
                 parameters=float(columns["numparams"][i]), sequence=int(columns["seqlen_t"][i]),
                 microbatch=int(columns["microbatchsize"][i]), microbatches=int(columns["gradaccum"][i]),

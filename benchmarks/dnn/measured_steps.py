@@ -205,7 +205,8 @@ def _white_box_s(
 ) -> float:
     """Return the seconds of the step over all GPUs; NaN where the kernels refuse the graph."""
     box = WhiteBox(host_memory, lambda device, traced_job: kernels(device, traced_job.step))
-    step_s = box.estimate(workload, job, step.device, nodes=step.nodes, interconnect=step.interconnect).step_s
+    network_bytes_per_s = step.node_bytes_per_s
+    step_s = box.estimate(workload, job, step.device, nodes=step.nodes, network_bytes_per_s=network_bytes_per_s).step_s
     return step_s.point if step_s else float("nan")
 
 

@@ -74,10 +74,40 @@ def test_when_nothing_fits_the_smallest_change_is_named():
 def test_amounts_in_different_currencies_are_never_compared():
     units = Billing(BillingRule.CORES_AND_GPUS, "Expanse SU", core_hour=0.0, gpu_hour=0.001)
     answer = rank_candidates([candidate(10, 200, billing=units), candidate(48, 400)], Constraints())
-    assert [option.estimate.currency for option in answer.options] == ["USD", "Expanse SU"]
+    assert [option.estimate.currency for option in answer.options] == ["Expanse SU", "USD"]  # by time
+    assert "costs in Expanse SU, USD cannot be compared: options are ordered by time" in answer.notes
     assert all(option.on_front for option in answer.options)
     rejected = rank_candidates([candidate(10, 200, billing=units)], Constraints(budget=100.0)).rejections
     assert [one.kind for one in rejected] == ["currency"]
+
+
+def test_under_a_deadline_the_cheapest_of_each_currency_come_first_whatever_its_name():
+    units = Billing(BillingRule.CORES_AND_GPUS, "Zeta SU", core_hour=0.0, gpu_hour=0.001)
+    cents = Billing(BillingRule.CORES_AND_GPUS, "Alpha SU", core_hour=0.0, gpu_hour=5.0)
+    fast = [candidate(10, 82 * 60, billing=units), candidate(28, 90 * 60, billing=units)]
+    slow = [candidate(48, 20 * 3600), candidate(10, 21 * 3600, billing=cents)]
+    answer = rank_candidates([*slow, *fast], Constraints(deadline_s=24 * 3600))
+    order = [(option.estimate.currency, round(option.estimate.elapsed_s.point / 60)) for option in answer.options]
+    assert order == [("Zeta SU", 82), ("USD", 1200), ("Alpha SU", 1260), ("Zeta SU", 90)]
+    assert [option.reason for option in answer.options[:3]] == [
+        f"the cheapest in {currency} within the deadline" for currency in ("Zeta SU", "USD", "Alpha SU")
+    ]
+    assert "the cheapest of each come first, ordered by time" in answer.notes[0]
+
+
+@given(st.permutations(["USD", "Expanse SU", "Zeta SU", "node-hours"]))
+def test_the_names_of_currencies_never_decide_the_order(names):
+    priced = [
+        candidate(cores, seconds, billing=Billing(BillingRule.CORES_AND_GPUS, name, core_hour=0.0, gpu_hour=0.001))
+        for name, (cores, seconds) in zip(names, [(48, 100), (28, 200), (10, 300), (5, 400)], strict=True)
+    ]
+    for limits in (Constraints(), Constraints(deadline_s=1000)):
+        ordered = rank_candidates(priced, limits).options
+        assert [option.estimate.elapsed_s.point for option in ordered] == [100, 200, 300, 400]
+
+
+def test_one_currency_needs_no_note():
+    assert rank_candidates(HARP, Constraints()).notes == ()
 
 
 def test_an_unpriced_place_is_last_and_refused_under_a_budget():

@@ -19,6 +19,7 @@ from leadline.core.workload import (
     Sharding,
     Workload,
 )
+from leadline.estimators.parallelism.fabric import job_fabric
 from leadline.estimators.step_time.transformer_terms import TransformerStep, gpu_generation
 from leadline.graphs.hf_config import expand
 from leadline.training.transformer_steps import (
@@ -40,7 +41,7 @@ def step(width, layers, gpus, sequence, microbatch):
     weights = 12.0 * layers * width**2
     return TransformerStep(
         A100, gpus, layers, width, 50_000, weights, weights + 50_000 * width, sequence, microbatch,
-        interconnect="8x 200 Gb/s", nodes=max(1, gpus // 8),
+        node_bytes_per_s=200e9, nodes=max(1, gpus // 8),
     )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def test_without_extrapolations_all_scores_apply_outside_the_range(law):
 
 CATALOG = TomlCatalog()
 A100_80GB = "A100 SXM4 80GB"
-NETWORK = "8x 200 Gb/s"
+NETWORK = 200e9
 LLAMA_7B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
             "num_hidden_layers": 32, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
 NEOX_7B = {"model_type": "gpt_neox", "hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 32,
@@ -112,7 +113,9 @@ def predict(tmp_path):
         workload = Workload(ModelSource(ModelKind.HF_CONFIG, str(path)), **settings)
         job = expand(replace(workload, compiled=False))
         whole = replace(workload, gpus=gpus, parallelism=plan)
-        return predict_decoder_step(shipped_step_model(), job, whole, CATALOG.device(device), interconnect=network)
+        card = CATALOG.device(device)
+        fabric = job_fabric(whole, card, None, network)
+        return predict_decoder_step(shipped_step_model(), job, whole, card, fabric=fabric)
 
     return ask
 
@@ -137,7 +140,7 @@ def test_llama_steps_match_published_times(predict, config, batch, again, publis
 
     The two smaller ones were sharded within nodes alone, which hides more. None of these was learned from.
     """
-    prediction = predict(config, gpus=128, batch=batch, checkpointing=again, network="1x 400 Gb/s").step_s
+    prediction = predict(config, gpus=128, batch=batch, checkpointing=again, network=50e9).step_s
     assert batch * 4096 / prediction.point == pytest.approx(published, rel=within)
     assert batch * 4096 / prediction.high < published < batch * 4096 / prediction.low
 
@@ -200,8 +203,10 @@ def test_unsupported_models_are_refused_with_the_reason(predict, changes, reason
 
 def test_an_assumed_network_is_reported(predict):
     named, unnamed = predict(), predict(network=None)
-    assert named.step_s.point < unnamed.step_s.point
-    assert "64 GPUs are taken to be 8 nodes on a network of 100 Gb/s each, as none was named" in unnamed.sentences
+    assert named.step_s.point == unnamed.step_s.point  # the usual network of A100s
+    assert named.step_s.high < unnamed.step_s.high
+    assert any("assumed network: 200 Gb/s a GPU" in sentence for sentence in unnamed.sentences)
+    assert not any("assumed network" in sentence for sentence in named.sentences)
 
 
 def test_unset_options_follow_the_training_loop(predict):

@@ -1,5 +1,6 @@
 """Estimates: a predicted value, its interval, and the evidence behind it."""
 
+import math
 from enum import StrEnum
 
 from msgspec import field
@@ -40,6 +41,14 @@ class Interval(Frozen):
     def scaled(self, factor: float) -> "Interval":
         """Return the interval of ``factor`` times the quantity (``factor ≥ 0``)."""
         return Interval(self.point * factor, self.low * factor, self.high * factor, self.level)
+
+    def widened(self, below: float, above: float) -> "Interval":
+        """Return the interval with a further, independent error of 1 ÷ ``below`` to ``above`` times the point."""
+        if not 0 < self.low <= self.point:
+            return self
+        low = math.hypot(math.log(self.point / self.low), math.log(below))
+        high = math.hypot(math.log(self.high / self.point), math.log(above))
+        return Interval(self.point, self.point / math.exp(low), self.point * math.exp(high), self.level)
 
 
 class Basis(Frozen):

@@ -61,9 +61,15 @@ class Estimator(Protocol):
     def name(self) -> str: ...  # noqa: D102 - a field
 
     def estimate(
-        self, workload: Workload, job: TracedJob, device: Device, *, nodes: int = 1, interconnect: str | None = None
+        self,
+        workload: Workload,
+        job: TracedJob,
+        device: Device,
+        *,
+        nodes: int | None = None,
+        network_bytes_per_s: float | None = None,
     ) -> Estimate:
-        """Return the estimate for ``workload.gpus`` such devices over ``nodes`` joined by ``interconnect``.
+        """Return the estimate for ``workload.gpus`` such devices over ``nodes``, each with this network.
 
         Unknown quantities are ``None`` with a reason.
         """

@@ -188,6 +188,13 @@ class Lengths(Frozen):
         return Lengths(tuple(min(length, tokens) for length in self.quantiles), min(self.longest, tokens))
 
 
+class NetworkRate(Frozen):
+    """The bandwidth of each node, or of each GPU, to the network in one direction."""
+
+    bytes_per_s: float
+    per_gpu: bool = False
+
+
 class Workload(Frozen):
     """A training or inference job, independent of where it runs.
 
@@ -208,10 +215,12 @@ class Workload(Frozen):
     epochs: float | None = None
     steps: int | None = None
     gpus: int = 1
+    needs_gpus: bool = False  # True if the user asked for GPUs, so that a place without any is no candidate
     name: str = ""
     compiled: bool = False  # use the graph that the framework's compiler makes for each device
     defaulted: tuple[str, ...] = ()  # fields that a default filled, for the output
     parallelism: Parallelism = Parallelism()
+    network: NetworkRate | None = None  # overrides the network of the place
     generated: int | None = None  # tokens after each prompt of a language model
     adapters: Adapters | None = None
     """The only trained weights; the others are frozen and may be quantized (``quantization``)."""

@@ -123,13 +123,14 @@ def describe_token_times(token_times: TokenTimes, least_s: float) -> tuple[str, 
 
 def least_decode_s(workload: Workload, job: TracedJob, device: Device) -> float:
     """Return the seconds to read weights and cache once in the last decode step, a lower bound."""
-    # Weights are those of the products in their own width. Experts that no token chose are not read.
+    # Weights are all that the products read but their sources, packed or not. Experts that no token chose are not read.
     generation, plan = job.generation, workload.parallelism
     if generation is None or generation.last is None or not device.memory_bytes_per_s:
         return 0.0
     products = [op for op in generation.last.ops if op.kind is OpKind.GEMM and op.name != "aten.bmm"]
     weights = sum(
-        op.dims.get("b", 1) * op.dims["n"] * op.dims["k"] * BYTES_PER_ELEMENT[op.dtype] * op.count for op in products
+        (op.bytes_read - op.dims.get("b", 1) * op.dims["m"] * op.dims["k"] * BYTES_PER_ELEMENT[op.dtype]) * op.count
+        for op in products
     )
     cache = plan.pipeline * cache_share_bytes(generation.cache_bytes, workload, job.step)
     return (weights / plan.tensor + cache) / device.memory_bytes_per_s

@@ -27,9 +27,10 @@ from leadline.estimators.memory.device import (
 from leadline.estimators.memory.workspaces import ScratchKernels, workspace_settings
 from leadline.estimators.parallelism import division
 from leadline.estimators.parallelism.division import DividedStep, divide_memory, divide_step
+from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
 from leadline.estimators.recent_cache import RecentCache
-from leadline.estimators.step_time.roofline import RooflineKernels
+from leadline.estimators.step_time.roofline import MATRIX_KINDS, RooflineKernels
 from leadline.estimators.step_time.selection import Domain, find_domain
 from leadline.estimators.token_times import (
     GraphTime,
@@ -59,8 +60,8 @@ class WholeStep(Frozen):
     reasons: tuple[str, ...]
 
 
-# Prices a step as a whole, on so many nodes joined by an interconnect; `None` where kernels must be priced.
-WholeStepPredictor = Callable[[Workload, TracedJob, Device, int, str | None], WholeStep | None]
+# Prices a step as a whole over the links of a job; `None` where kernels must be priced.
+WholeStepPredictor = Callable[[Workload, TracedJob, Device, Fabric], WholeStep | None]
 
 
 class WhiteBox(Frozen):
@@ -75,9 +76,16 @@ class WhiteBox(Frozen):
     _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
 
     def estimate(
-        self, workload: Workload, job: TracedJob, device: Device, *, nodes: int = 1, interconnect: str | None = None
+        self,
+        workload: Workload,
+        job: TracedJob,
+        device: Device,
+        *,
+        nodes: int | None = None,
+        network_bytes_per_s: float | None = None,
     ) -> Estimate:
         """Return the estimate of ``workload`` on ``workload.gpus`` such devices over ``nodes``."""
+        fabric = job_fabric(workload, device, nodes, network_bytes_per_s)
         unknown: dict[str, str] = {}
         reasons: list[str] = []
         memory = None
@@ -101,12 +109,12 @@ class WhiteBox(Frozen):
         try:
             model = self.kernels(device, job)
             tier, name = model.tier, f"{self.name}, {model.name}"
-            if (whole := self.predict_whole_step(workload, job, device, nodes, interconnect)) is not None:
+            if (whole := self.predict_whole_step(workload, job, device, fabric)) is not None:
                 tier, name = Tier.LEARNED, f"{self.name}, {whole.name}"
                 interval, parts = whole.step_s, whole.parts_s
                 reasons = [*whole.reasons, *reasons]
             else:
-                priced, tokens = _predict_step(model, workload, job, device, nodes, interconnect)
+                priced, tokens = _predict_step(model, workload, job, device, fabric)
                 interval, parts = priced.interval, priced.parts
                 reasons = [*model.reasons, *priced.sentences, *reasons]
         except InvalidInput as error:
@@ -115,7 +123,7 @@ class WhiteBox(Frozen):
             elapsed, interval, more = _predict_job(workload, job, device, interval, model)
             reasons += more
         return Estimate(
-            target=Target(device.name, gpus=workload.gpus, nodes=nodes),
+            target=Target(device.name, gpus=workload.gpus, nodes=fabric.nodes),
             estimator=name,
             basis=Basis(tier, tuple(reasons), parts, memory_parts),
             elapsed_s=elapsed,
@@ -152,12 +160,12 @@ class WhiteBox(Frozen):
 
 
 def _predict_step(
-    model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
+    model: KernelModel, workload: Workload, job: TracedJob, device: Device, fabric: Fabric
 ) -> tuple[GraphTime, TokenTimes | None]:
     """Return the step as the job repeats it or whole answers, and the token times."""
 
     def price(graph: OpGraph, kernels: KernelModel = model) -> GraphTime:
-        return _predict_graph(kernels, workload, replace(job, step=graph), device, nodes, interconnect)
+        return _predict_graph(kernels, workload, replace(job, step=graph), device, fabric)
 
     if job.generation is None:
         return price(job.step), None
@@ -169,9 +177,7 @@ def _predict_step(
     return replace(answer.whole, sentences=(*answer.whole.sentences, *more)), tokens
 
 
-def _predict_graph(
-    model: KernelModel, workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
-) -> GraphTime:
+def _predict_graph(model: KernelModel, workload: Workload, job: TracedJob, device: Device, fabric: Fabric) -> GraphTime:
     """Return the time of one graph over the job's GPUs, the seconds by kind, and sentences."""
     step_s = model.step_s(job.step)
     parts = _seconds_by_kind(model, job)
@@ -184,13 +190,16 @@ def _predict_graph(
     if device.kind is not DeviceKind.CPU and launches_s > kernels_s:
         reasons.append(f"host-bound: launching takes {launches_s / kernels_s:.1f} × the kernels' time")
     parts["launch"] = launches_s
-    divided = _divide(model, workload, job, device, step_s, launches_s, nodes, interconnect)
+    faster = slower = 1.0
+    matrix_share = sum(parts.get(kind, 0.0) for kind in MATRIX_KINDS) / kernels_s if kernels_s else 1.0
+    divided = _divide(model, workload, job, device, step_s, launches_s, matrix_share, fabric)
     if divided is not None:
         link_spread = (MEASURED_LINK if divided.measured else UNMEASURED_LINK) * divided.exposed_s / divided.step_s
-        step_s, spread = divided.step_s, math.hypot(spread, link_spread)
+        step_s, spread = divided.step_s, math.hypot(spread, link_spread, SCALE_SPREAD * math.log(fabric.islands))
+        faster, slower = step_s / min(divided.fastest_s, step_s), max(divided.slowest_s, step_s) / step_s
         parts |= {"communication": sum(divided.sent_s.values())}
         reasons += divided.sentences
-    return GraphTime(_log_normal(step_s, spread), parts, tuple(reasons))
+    return GraphTime(_log_normal(step_s, spread).widened(faster, slower), parts, tuple(reasons))
 
 
 def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: float) -> float:
@@ -206,7 +215,7 @@ def _spread(model: KernelModel, graph: OpGraph, kernels_s: float, launches_s: fl
 
 def _divide(
     model: KernelModel, workload: Workload, job: TracedJob, device: Device, whole_s: float, launches_s: float,
-    nodes: int, interconnect: str | None,
+    matrix_share: float, fabric: Fabric,
 ) -> DividedStep | None:  # fmt: skip
     """Return the step divided over the GPUs; ``None`` for one GPU or independent copies."""
     plan = workload.parallelism
@@ -220,9 +229,15 @@ def _divide(
     if workload.phase is Phase.TRAINING or device.kind is DeviceKind.CPU:
         launches_s = 0.0
     return divide_step(
-        workload, job, device, whole_s, optimizer_s=optimizer_s, launches_s=launches_s, nodes=nodes,
-        interconnect=interconnect,
-    )  # fmt: skip
+        workload,
+        job,
+        device,
+        whole_s,
+        optimizer_s=optimizer_s,
+        launches_s=launches_s,
+        matrix_share=matrix_share,
+        fabric=fabric,
+    )
 
 
 def _seconds_by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:

@@ -8,15 +8,18 @@ from leadline.core.units import HOUR_S
 from leadline.recommendation.feasibility import PlacementCandidate, Refusal, check_estimate
 from leadline.uncertainty.distributions import quantile
 
+NAMED = 4  # currencies that a note names at most
+
 
 def rank_candidates(
     candidates: Sequence[PlacementCandidate], constraints: Constraints, rejections: Sequence[Rejection] = ()
 ) -> Recommendation:
     """Return the options best first, and every rejected candidate, each with its reason.
 
-    Options on measured hardware come first. Currencies are never compared: options are ordered within a currency, US
-    dollars first. Times include the wait only where the wait of every fitting candidate is known, because an unknown
-    wait is not zero. ``rejections`` are candidates that were refused before an estimate was made.
+    Options on measured hardware come first. Costs are compared within a currency only. Under a deadline, the cheapest
+    of each currency come first, then the second cheapest, each by time; otherwise all currencies are ordered by time,
+    which a note says. Times include the wait only where the wait of every fitting candidate is known, because an
+    unknown wait is not zero. ``rejections`` are candidates that were refused before an estimate was made.
     """
     kept: list[PlacementCandidate] = []
     refused: list[tuple[PlacementCandidate, list[Refusal]]] = []
@@ -30,14 +33,25 @@ def rank_candidates(
     measured = [candidate for candidate in kept if not candidate.unseen]
     front = {id(candidate) for candidate in pareto_front(measured, time)}
     front |= {id(candidate) for candidate in pareto_front(kept, time) if candidate.unseen}
-    ordered = sorted(kept, key=lambda candidate: _rank(candidate, constraints, id(candidate) in front, time))
+    places = _cost_places(kept)
+    ordered = sorted(
+        kept,
+        key=lambda candidate: _rank(candidate, constraints, id(candidate) in front, places[id(candidate)], time),
+    )
     return Recommendation(
         constraints=constraints,
         options=tuple(
-            _option(candidate, place, constraints, id(candidate) in front) for place, candidate in enumerate(ordered)
+            _option(
+                candidate,
+                place if constraints.budget is not None else places[id(candidate)],
+                constraints,
+                id(candidate) in front,
+            )
+            for place, candidate in enumerate(ordered)
         ),
         rejections=(*rejections, *(_rejection(candidate, refusals[0]) for candidate, refusals in refused)),
         smallest_change=None if kept else _smallest_change(refused),
+        notes=_currency_notes(kept, constraints),
     )
 
 
@@ -60,15 +74,41 @@ def pareto_front(
 
 
 def _rank(
-    candidate: PlacementCandidate, constraints: Constraints, on_front: bool, time: Callable[[PlacementCandidate], float]
+    candidate: PlacementCandidate,
+    constraints: Constraints,
+    on_front: bool,
+    cost_place: int,
+    time: Callable[[PlacementCandidate], float],
 ) -> tuple[object, ...]:
-    currency = candidate.currency or "~"
-    group = (candidate.unseen, candidate.hourly is None, currency != (constraints.currency or "USD"), currency)
-    if constraints.deadline_s is not None and constraints.budget is None:
-        return (*group, _cost(candidate), time(candidate), candidate.name)
+    group = (candidate.unseen, candidate.hourly is None)
     if constraints.budget is not None:
-        return (*group, time(candidate), _cost(candidate), candidate.name)
-    return (*group[:2], not on_front, *group[2:], time(candidate), candidate.name)
+        return (*group, time(candidate), cost_place, candidate.name)
+    if constraints.deadline_s is not None:
+        return (*group, cost_place, time(candidate), candidate.name)
+    return (*group, not on_front, time(candidate), candidate.name)
+
+
+def _cost_places(candidates: Sequence[PlacementCandidate]) -> dict[int, int]:
+    """Return each candidate's place by cost within its currency, 0 for the cheapest, by ``id``.
+
+    Candidates without a price, and those on unseen hardware, have places of their own. Equal costs share a place.
+    """
+    costs: dict[tuple[bool, str | None], set[float]] = {}
+    for candidate in candidates:
+        costs.setdefault((candidate.unseen, candidate.currency), set()).add(_cost(candidate))
+    places = {group: {cost: place for place, cost in enumerate(sorted(values))} for group, values in costs.items()}
+    return {id(candidate): places[candidate.unseen, candidate.currency][_cost(candidate)] for candidate in candidates}
+
+
+def _currency_notes(candidates: Sequence[PlacementCandidate], constraints: Constraints) -> tuple[str, ...]:
+    """Return a note about the order of options whose costs cannot be compared."""
+    currencies = sorted({candidate.currency for candidate in candidates if candidate.currency and candidate.hourly})
+    if len(currencies) < 2:
+        return ()
+    by_cost = constraints.deadline_s is not None and constraints.budget is None
+    order = "the cheapest of each come first, ordered by time" if by_cost else "options are ordered by time"
+    named = ", ".join(currencies[:NAMED]) + (f" and {len(currencies) - NAMED} more" if len(currencies) > NAMED else "")
+    return (f"costs in {named} cannot be compared: {order}",)
 
 
 def _until_result(candidate: PlacementCandidate) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import msgspec
@@ -13,7 +13,7 @@ from leadline.core.estimate import Interval
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import Workload
-from leadline.estimators.parallelism.collectives import network_bytes_per_s
+from leadline.estimators.parallelism.fabric import Fabric, job_fabric
 from leadline.estimators.ports import Array, State, nest, strings, text_array, unnest
 from leadline.estimators.step_time.transformer import (
     VALIDATED_LOG_DISTANCE,
@@ -127,8 +127,7 @@ def predict_decoder_step(
     workload: Workload,
     device: Device,
     *,
-    nodes: int = 1,
-    interconnect: str | None = None,
+    fabric: Fabric | None = None,
     level: float = LEVEL,
 ) -> DecoderStepPrediction:
     """Predict a decoder's training step from the trace of one GPU with the whole model.
@@ -136,11 +135,15 @@ def predict_decoder_step(
     Raises:
         InvalidInput: the model does not apply; the message says why.
     """
-    step = decoder_step(job, workload, device, nodes=nodes, interconnect=interconnect)
-    point, low, high = model.predict([step], level)
+    fabric = fabric or job_fabric(workload, device, None, None)
+    step = decoder_step(job, workload, device, fabric)
+    ends = (fabric.island_bytes_per_s, fabric.high_bytes_per_s, fabric.low_bytes_per_s)
+    point, low, high = model.predict([replace(step, node_bytes_per_s=rate or None) for rate in ends], level)
     parts = {name: float(seconds[0]) for name, seconds in model.law.parts([step]).items()}
-    interval = Interval(float(point[0]), float(low[0]), float(high[0]), level)
-    return DecoderStepPrediction(interval, parts, _sentences(model, step), _times_outside(model, step))
+    on_usual_network = Interval(float(point[0]), float(low[0]), float(high[0]), level)
+    interval = on_usual_network.widened(float(point[0] / point[1]), float(point[2] / point[0]))
+    sentences = (*_sentences(model, step), *fabric.assumptions)
+    return DecoderStepPrediction(interval, parts, sentences, _times_outside(model, step))
 
 
 @cache
@@ -182,10 +185,6 @@ def _sentences(model: StepModel, step: TransformerStep) -> tuple[str, ...]:
         sentences.append(
             f"extrapolating: no step on {generation} is in the training data; {step.device.name} is predicted from its "
             "specifications, with a wider interval"
-        )
-    if step.nodes > 1 and network_bytes_per_s(step.interconnect) is None:
-        sentences.append(
-            f"{step.gpus} GPUs are taken to be {step.nodes} nodes on a network of 100 Gb/s each, as none was named"
         )
     if not step.usual:
         sentences.append("the block sizes differ from those of the measured models: the interval is wider for it")

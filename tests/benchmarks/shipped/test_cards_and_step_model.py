@@ -23,7 +23,7 @@ def step(width, layers, gpus, sequence, microbatch):
     weights = 12.0 * layers * width**2
     return TransformerStep(
         A100, gpus, layers, width, 50_000, weights, weights + 50_000 * width, sequence, microbatch,
-        interconnect="8x 200 Gb/s", nodes=max(1, gpus // 8),
+        node_bytes_per_s=200e9, nodes=max(1, gpus // 8),
     )  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 """What is kept elsewhere leaves the device, and costs what its link takes."""
 
+from dataclasses import replace
+
 import pytest
 
-from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
+from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier, TokenTimes
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.workload import ModelKind, ModelSource, Phase, Workload
+from leadline.core.workload import Adapters, ModelKind, ModelSource, Optimizer, Phase, Workload
 from leadline.estimators.memory.offload import PCIE_BYTES_PER_S, STAYS, list_offloads
 
 GIB = 2.0**30
@@ -56,6 +58,44 @@ def test_inference_keeps_its_weights_on_the_host():
     (kept,) = list_offloads(estimate(step_s=0.01), DEVICE, work)
     assert "weights" in kept.description
     assert kept.step_s.point == pytest.approx(2 * GIB / PCIE_BYTES_PER_S[4])
+
+
+def answer_times(first_s, per_token_s, generated):
+    """Return an estimate of whole answers: a prompt's pass and one pass for each further token."""
+    first, each = (Interval(seconds, seconds / 1.2, seconds * 1.2) for seconds in (first_s, per_token_s))
+    times = TokenTimes(512, generated, first, each, each, each, each, 0, None, None)
+    return replace(estimate(step_s=first_s + (generated - 1) * per_token_s), token_times=times)
+
+
+def test_each_generated_token_moves_the_weights_once_more():
+    work, transfer_s = Workload(WORK.model, phase=Phase.INFERENCE), 2 * GIB / PCIE_BYTES_PER_S[4]
+    (kept,) = list_offloads(answer_times(0.5, 0.01, 128), DEVICE, work)
+    assert kept.step_s.point == pytest.approx(0.5 + 127 * transfer_s)
+    (slow,) = list_offloads(answer_times(0.5, 10 * transfer_s, 128), DEVICE, work)
+    assert slow.step_s.point == pytest.approx(0.5 + 127 * 10 * transfer_s)  # hidden behind the kernels of each pass
+
+
+def test_every_microbatch_moves_its_activations():
+    activations = [
+        next(option for option in list_offloads(estimate(), DEVICE, WORK, microbatches=count)
+             if "activations" in option.description).step_s.point
+        for count in (1, 4)
+    ]  # fmt: skip
+    assert activations[1] == pytest.approx(4 * activations[0])
+
+
+def update_s(work, states):
+    kept = list_offloads(estimate(parts={**PARTS, "optimizer-state": states}), DEVICE, work)
+    return next(option for option in kept if "optimizer state" in option.description).step_s.point - 0.5
+
+
+def test_only_the_weights_of_the_states_cross_the_bus():
+    adapters = replace(WORK, adapters=Adapters(16))
+    assert update_s(adapters, 0.04 * GIB) == pytest.approx(update_s(WORK, 4 * GIB) / 100)
+    in_bytes = replace(WORK, optimizer=Optimizer.ADAMW_8BIT)  # two states of a byte, weights of two
+    assert update_s(in_bytes, 2 * GIB) == pytest.approx(
+        2 * 2 * GIB / PCIE_BYTES_PER_S[4] + 2 * (2 * GIB + 4 * GIB) / 60e9
+    )
 
 
 def test_absent_categories_are_not_offloaded():

@@ -15,6 +15,7 @@ from leadline.estimators.memory.device import peak_memory
 from leadline.estimators.memory.host import host_memory
 from leadline.estimators.parallelism.collectives import make_ring
 from leadline.estimators.parallelism.division import divide_memory, divide_step, exchange_buffers
+from leadline.estimators.parallelism.fabric import Fabric, job_fabric
 from leadline.estimators.white_box import WhiteBox
 from leadline.graphs.hf_config import expand
 
@@ -41,8 +42,8 @@ def over(workload, gpus, tensor=1, pipeline=1, sharding=Sharding.NONE):
     return replace(workload, gpus=gpus, parallelism=Parallelism(tensor, pipeline, sharding))
 
 
-def network(nodes):
-    return {"nodes": nodes, "interconnect": "8x 200 Gb/s"}
+def network(nodes, low=200e9, high=200e9):
+    return {"fabric": Fabric(nodes, 200e9, low, high, nodes=nodes)}
 
 
 def test_tensor_parallel_gpus_share_the_computing(job):
@@ -86,7 +87,7 @@ def test_full_sharding_moves_half_as_much_again_as_sharded_gradients(job):
 
 def test_copies_reduce_their_gradients_once():
     found = divide_step(over(PLAIN, 64), GRADIENTS, A100, 1.0, **network(8))
-    ring = make_ring(A100, 64, 8, "8x 200 Gb/s")
+    ring = make_ring(A100, 64, 8, 200e9)
     assert found.sent_s["data parallelism"] == pytest.approx(ring.all_reduce_s(2e9))
 
 
@@ -137,12 +138,26 @@ def test_a_model_without_attention_has_no_layers_to_divide():
 def test_unmeasured_links_are_reported_with_their_rate():
     inside, across = (
         divide_step(over(PLAIN, 8), GRADIENTS, A100, 1.0),
-        divide_step(over(PLAIN, 64), GRADIENTS, A100, 1.0),
+        divide_step(over(PLAIN, 64), GRADIENTS, A100, 1.0, fabric=job_fabric(over(PLAIN, 64), A100, None, 12.5e9)),
     )
     assert inside.measured
     assert not across.measured
-    assert any("assuming 8 nodes for 64 GPUs" in text for text in across.sentences)
+    assert any("assumed 8 nodes of 8 GPUs" in text for text in across.sentences)
     assert any("10 GB/s" in text for text in across.sentences)
+
+
+def test_an_unknown_network_widens_a_step_and_a_given_one_less():
+    unknown, given = (
+        divide_step(over(PLAIN, 64), GRADIENTS, A100, 1.0, **network(8, *ends)) for ends in ((25e9, 200e9), ())
+    )
+    assert unknown.step_s == given.step_s
+    assert unknown.fastest_s == given.fastest_s < given.step_s < given.slowest_s < unknown.slowest_s
+    assert any("extrapolating: 8 nodes" in text for text in unknown.sentences)
+
+
+def test_a_step_in_one_node_is_as_sure_as_before():
+    step = divide_step(over(PLAIN, 8), GRADIENTS, A100, 1.0)
+    assert step.fastest_s == step.step_s == step.slowest_s
 
 
 def test_full_sharding_leaves_each_gpu_its_part_and_the_layers_in_use(job):

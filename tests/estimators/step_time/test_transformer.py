@@ -23,7 +23,7 @@ A100, H100 = (TomlCatalog().device(name) for name in ("A100 SXM4 80GB", "H100 SX
 def step(width=4096, layers=32, **changes):
     weights = 12.0 * layers * width**2
     usual = TransformerStep(
-        A100, 8, layers, width, 50_000, weights, weights + 50_000 * width, 2048, 4, interconnect="8x 200 Gb/s"
+        A100, 8, layers, width, 50_000, weights, weights + 50_000 * width, 2048, 4, node_bytes_per_s=200e9
     )
     return replace(usual, **changes)
 

@@ -109,7 +109,7 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
         InvalidInput: a target is unknown, or the workload cannot be used.
         Untraceable: the model or script could not be traced.
     """
-    places = resolve_targets(tools.catalog, on, workload.gpus)
+    places = resolve_targets(tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus)
     tracer = Tracer(tools, workload)
     # An uncalibrated CPU reuses the graph of a GPU, so GPUs must be traced first.
     accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)
@@ -126,7 +126,7 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
 
 def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[Estimate]:
     """Estimate each distinct device and layout once, and add the cost at each target's own partition."""
-    estimates: dict[tuple[str, int | None, int, int, str | None], Estimate] = {}
+    estimates: dict[tuple[str, int | None, int | None, int, int | None, float | None], Estimate] = {}
     answers = []
     for place in places:
         node = place.partition.node if place.partition else None
@@ -134,16 +134,18 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
             place.device.name,
             # The device of a CPU node has the cores of all its sockets, so its name is not a key.
             place.device.compute_units,
+            place.device.scale_up_gpus,
             place.target.gpus,
-            place.target.nodes,
-            node.interconnect if node else None,
+            place.target.nodes if node and (node.gpus or place.device.kind is DeviceKind.CPU) else None,
+            node.network_bytes_per_s if node else None,
         )
         if key not in estimates:
             job = tracer.job_for(place.device)
             estimates[key] = tracer.tools.estimator.estimate(
-                tracer.workload, job, place.device, nodes=place.target.nodes, interconnect=key[-1]
+                tracer.workload, job, place.device, nodes=key[-2], network_bytes_per_s=key[-1]
             )
-        answers.append(add_cost(replace(estimates[key], target=place.target), place))
+        target = replace(place.target, nodes=estimates[key].target.nodes)
+        answers.append(add_cost(replace(estimates[key], target=target), place))
     return answers
 
 

@@ -113,7 +113,7 @@ def fit(
     """
     if not 0 < risk < 1:
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
-    targets = resolve_targets(tools.catalog, on, workload.gpus).targets
+    targets = resolve_targets(tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus).targets
     places = list({_memory_key(place): place for place in targets}.values())
     tracer = Tracer(tools, workload)
     tracers = {workload: tracer}
@@ -264,7 +264,10 @@ def _changes(question: _Question, answer: FitReport, refused: list[str]) -> Iter
                 yield change
                 break
     yield from _expandable_segments(question, answer)
-    for offload in list_offloads(answer.estimate, question.place.device, question.workload):
+    loop = question.tracers[question.workload].first_job.loop
+    microbatches = max(question.workload.accumulation, loop.accumulation)
+    offloads = list_offloads(answer.estimate, question.place.device, question.workload, microbatches=microbatches)
+    for offload in offloads:
         memory_check = check_memory("GPU", offload.memory_bytes, answer.estimate.device_memory_bytes, question.risk)
         asks = ChangeCost.HARDWARE if offload.gpus > 1 else ChangeCost.NOTHING
         before = answer.estimate.step_s

@@ -27,10 +27,10 @@ def recommend(
         Untraceable: the model or script could not be traced.
     """
     queues = read_queues(waits, tools.catalog)
-    places = resolve_targets(tools.catalog, on, workload.gpus)
+    places = resolve_targets(tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus)
     _check_targets(places.targets, constraints, on)
     open_places: list[ResolvedTarget] = []
-    rejections = [Rejection(*row, kind="device-unknown", gpus=workload.gpus) for row in places.unknown]
+    rejections = [Rejection(*row, gpus=workload.gpus) for row in places.unusable]
     for place in places.targets:
         if place.system is None or place.partition is None:
             continue
@@ -43,7 +43,8 @@ def recommend(
                                         workload.gpus))  # fmt: skip
     candidates = _candidates(open_places, Tracer(tools, workload), constraints)
     timed, notes = add_waits(candidates, queues)
-    return replace(rank_candidates(timed, constraints, rejections), notes=notes)
+    ranked = rank_candidates(timed, constraints, rejections)
+    return replace(ranked, notes=(*ranked.notes, *notes))
 
 
 def _check_targets(places: Sequence[ResolvedTarget], constraints: Constraints, on: Sequence[str]) -> None:

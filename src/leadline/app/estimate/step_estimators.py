@@ -7,6 +7,7 @@ from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.workload import Phase, Workload
+from leadline.estimators.parallelism.fabric import Fabric
 from leadline.estimators.step_time.calibrated_kernels import CalibratedKernels
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.white_box import WholeStep
@@ -63,9 +64,7 @@ MAX_EXTRAPOLATION = 2.0
 """A model that is larger or smaller than the training data by more than this factor is estimated by its kernels."""
 
 
-def predict_decoder_step(
-    workload: Workload, job: TracedJob, device: Device, nodes: int, interconnect: str | None
-) -> WholeStep | None:
+def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fabric: Fabric) -> WholeStep | None:
     """Return the prediction of an LLM training step as a whole.
 
     ``None`` if the model does not apply, or the device is adapted to steps of this kind.
@@ -84,9 +83,7 @@ def predict_decoder_step(
         return None
     model = transformer_steps.shipped_step_model()
     try:
-        prediction = transformer_steps.predict_decoder_step(
-            model, job, workload, device, nodes=nodes, interconnect=interconnect
-        )
+        prediction = transformer_steps.predict_decoder_step(model, job, workload, device, fabric=fabric)
     except InvalidInput:
         # Another architecture, precision or vendor: the kernels are estimated one by one.
         return None

@@ -69,7 +69,7 @@ def recommend_with_model(
     with _without_garbage_collection():
         timed, notes = add_waits(build_candidates(placed, model, constraints), queues)
         answer = rank_candidates(timed, constraints, rejections)
-    return replace(answer, notes=(*_out_of_range(model, configurations), *notes))
+    return replace(answer, notes=(*answer.notes, *_out_of_range(model, configurations), *notes))
 
 
 @contextmanager

@@ -1,11 +1,21 @@
 """The workload as options: one list with help and defaults, shared by the command line and workload files."""
 
+import re
 from typing import Annotated
 
 import msgspec
 
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.workload import Adapters, ModelKind, Optimizer, Parallelism, Phase, Precision, Quantization
+from leadline.core.workload import (
+    Adapters,
+    ModelKind,
+    NetworkRate,
+    Optimizer,
+    Parallelism,
+    Phase,
+    Precision,
+    Quantization,
+)
 
 MODEL, DIVIDED, LENGTH, DATA = "Model", "Model over several GPUs", "Length of the job", "Data"
 """The parts of a workload, in which faces group its options."""
@@ -131,6 +141,15 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             part=DIVIDED,
         ),
     ] = None
+    network: Annotated[
+        str | None,
+        _option(
+            "Network bandwidth in one direction, of a node (3200Gb/s, 400GB/s) or of each GPU (400Gb/s/gpu).",
+            default="that of the system; else the usual one of the GPU's generation, with a wider interval",
+            form="RATE",
+            part=DIVIDED,
+        ),
+    ] = None
     epochs: Annotated[float | None, _option("Passes over the data set.", default=f"{_SCRIPT}; else 1", part=LENGTH)] = (
         None
     )
@@ -191,6 +210,32 @@ def build_quantization(options: WorkloadOptions, precision: Precision | None) ->
             "use bf16, or fp16 where the device has no bf16"
         )
     return Quantization(options.quantize)
+
+
+_RATE = re.compile(
+    r"(?P<rate>\d+(?:\.\d+)?)\s*(?P<unit>[GT]b(?:it)?)(?:/s|ps)(?P<scope>\s*(?:/|per)\s*(?:gpu|node))?", re.IGNORECASE
+)
+
+
+def parse_network_rate(text: str) -> NetworkRate:
+    """Read ``3200Gb/s`` (or ``Gbps``, ``GB/s``, ``Tb/s``), of a node, or of each GPU with ``/gpu`` behind.
+
+    Raises:
+        InvalidInput: not a rate, or one without a unit or that no network has.
+    """
+    match = _RATE.fullmatch(text.strip())
+    fix = "write a rate with its unit, as in 3200Gb/s or 400GB/s of a node, or 400Gb/s/gpu"
+    if match is None:
+        raise InvalidInput(f"--network {text[:40]!r} is not a bandwidth: {fix}")
+    unit = match["unit"]
+    scale = (1e12 if unit[0] in "Tt" else 1e9) / (1 if unit.endswith("B") else 8)
+    bytes_per_s = float(match["rate"]) * scale
+    if not LEAST_NETWORK <= bytes_per_s <= LARGEST_NETWORK:
+        raise InvalidInput(f"--network {text[:40]!r} is no bandwidth of a network: {fix}")
+    return NetworkRate(bytes_per_s, per_gpu="gpu" in (match["scope"] or "").casefold())
+
+
+LEAST_NETWORK, LARGEST_NETWORK = 1e6, 1e14  # bytes/s: values outside are typing errors
 
 
 def check_optimizer(optimizer: Optimizer | None, kind: ModelKind) -> None:

@@ -11,7 +11,13 @@ from typing import TypeVar
 import msgspec
 
 from leadline.app.workloads.model_function import find_framework
-from leadline.app.workloads.options import WorkloadOptions, build_adapters, build_quantization, check_optimizer
+from leadline.app.workloads.options import (
+    WorkloadOptions,
+    build_adapters,
+    build_quantization,
+    check_optimizer,
+    parse_network_rate,
+)
 from leadline.app.workloads.sequence_lengths import read_batch_lengths
 from leadline.core.documents import explain_read_error, from_toml
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
@@ -225,7 +231,9 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
         epochs=options.epochs,
         steps=options.steps,
         gpus=gpus,
+        needs_gpus=options.gpus is not None,
         parallelism=parallelism,
+        network=None if options.network is None else parse_network_rate(options.network),
         adapters=build_adapters(options, source.kind, phase, parallelism),
         quantization=build_quantization(options, precision),
         generated=options.generate,

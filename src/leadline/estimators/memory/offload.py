@@ -1,17 +1,23 @@
 """Memory saved and time lost by keeping part of a step on the host or a neighbouring GPU.
 
-Optimizer states go to the host as in ZeRO-Offload (Ren et al. 2021), activations or weights as in FlexGen (Sheng et al.
-2023). Activations go to a neighbour over its link as in MPress (Zhou et al. 2023).
+Optimizer states go to the host as in ZeRO-Offload (Ren et al. 2021, section 4): once a step, the gradients of the
+trained weights go down, the host's cores update, and the new weights come back. None of it overlaps with the step.
+Gradients are summed on the device before, so accumulation moves nothing more.
+
+Activations go out in each forward pass and come back in its backward pass, so every microbatch moves them twice.
+Weights cross the bus in every forward pass, as in FlexGen (Sheng et al. 2023, section 3) for one batch: once for the
+prompt, and once for each further token. A transfer t overlaps with the kernels k of its pass, which takes max(k, t).
+Activations go to a neighbour over its link as in MPress (Zhou et al. 2023).
 """
 
 import math
 
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.frozen import Frozen
-from leadline.core.graph import StorageCategory
+from leadline.core.graph import BYTES_PER_ELEMENT, StorageCategory
 from leadline.core.hardware import Device
 from leadline.core.units import GB, format_bytes
-from leadline.core.workload import Phase, Workload
+from leadline.core.workload import Optimizer, Phase, Precision, Workload
 
 # Rate of pinned copies over 16 lanes in one direction: three quarters of the lanes' rate.
 PCIE_BYTES_PER_S = {3: 12 * GB, 4: 24 * GB, 5: 48 * GB, 6: 96 * GB}
@@ -37,28 +43,32 @@ class OffloadOption(Frozen):
     gpus: int = 1
 
 
-def list_offloads(estimate: Estimate, device: Device, workload: Workload) -> list[OffloadOption]:
-    """Return the possible offloads of a step that was estimated on ``device``, fastest first."""
+def list_offloads(
+    estimate: Estimate, device: Device, workload: Workload, *, microbatches: int = 1
+) -> list[OffloadOption]:
+    """Return the possible offloads of a step of so many ``microbatches`` on ``device``, fastest first."""
     sizes = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
     host = f"on the host ({_rate(_pcie(device))} assumed)"
     options = []
     if workload.phase is Phase.TRAINING:
-        states, weights = sizes[StorageCategory.OPTIMIZER_STATE], sizes[StorageCategory.PARAMETER]
-        update_s = 2 * weights / _pcie(device) + 2 * (states + 2 * weights) / HOST_BYTES_PER_S
+        states = sizes[StorageCategory.OPTIMIZER_STATE]
+        trained = min(_updated_bytes(states, workload), sizes[StorageCategory.PARAMETER])
+        update_s = 2 * trained / _pcie(device) + 2 * (states + 2 * trained) / HOST_BYTES_PER_S
         options.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
     activations = sizes[StorageCategory.ACTIVATION]
     if workload.phase is Phase.TRAINING:
-        swap_s = 2 * activations / _pcie(device)
+        swap_s = 2 * activations * microbatches / _pcie(device)
         options.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
         if device.link_bytes_per_s:
             link = device.link_bytes_per_s / 2  # the figure counts both directions
             beside = f"on a neighbouring GPU ({_rate(link)} a direction)"
-            swap_s = 2 * activations / link
+            swap_s = 2 * activations * microbatches / link
             kept = _kept(estimate, StorageCategory.ACTIVATION, activations, beside, hidden_s=swap_s)
             options.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))
     else:
         weights = sizes[StorageCategory.PARAMETER]
-        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, host, hidden_s=weights / _pcie(device)))
+        each = f"on the host, moved in every forward pass ({_rate(_pcie(device))} assumed)"
+        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, each, hidden_s=weights / _pcie(device)))
     possible = [option for option in options if option is not None]
     return sorted(possible, key=lambda option: option.step_s.point if option.step_s else math.inf)
 
@@ -68,20 +78,37 @@ def _kept(
     hidden_s: float = 0.0,
 ) -> OffloadOption | None:  # fmt: skip
     """Return a part kept elsewhere, which adds ``added_s`` to a step or ``hidden_s`` behind its kernels."""
-    memory, step = estimate.gpu_memory_bytes, estimate.step_s
+    memory = estimate.gpu_memory_bytes
     if memory is None or not size:
         return None
     saved = min((1 - STAYS) * size, 0.95 * memory.low)
     remaining = Interval(memory.point - saved, memory.low - saved, memory.high - saved, memory.level)
     slower = None
-    if step is not None:
+    if passes := _passes(estimate):
         factor = math.exp(1.645 * DOUBT)
         point, low, high = (
-            max(end + added_s * by, hidden_s * by)
-            for end, by in ((step.point, 1.0), (step.low, 1 / factor), (step.high, factor))
+            sum(count * max(getattr(kernels, end) + added_s * by, hidden_s * by) for kernels, count in passes)
+            for end, by in (("point", 1.0), ("low", 1 / factor), ("high", factor))
         )
-        slower = Interval(point, low, high, step.level)
+        slower = Interval(point, low, high, passes[0][0].level)
     return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", remaining, slower, saved)
+
+
+def _passes(estimate: Estimate) -> list[tuple[Interval, int]]:
+    """Return the time and number of the parts of a step that a transfer overlaps with: the step, or each token's."""
+    tokens = estimate.token_times
+    if tokens is None or tokens.time_per_output_token_s is None:
+        return [] if estimate.step_s is None else [(estimate.step_s, 1)]
+    return [(tokens.time_to_first_token_s, 1), (tokens.time_per_output_token_s, tokens.generated_tokens - 1)]
+
+
+def _updated_bytes(states: float, workload: Workload) -> float:
+    """Return the bytes of the weights that this GPU's optimizer states belong to: the trained ones, or its shard."""
+    optimizer = workload.optimizer or Optimizer.ADAMW
+    elements = states / max(optimizer.states, 1)
+    if not optimizer.quantized:
+        return elements  # a state is as wide as its weight
+    return elements * BYTES_PER_ELEMENT[(workload.precision or Precision.BF16).weights]
 
 
 def _pcie(device: Device) -> float:

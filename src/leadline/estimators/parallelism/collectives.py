@@ -17,7 +17,8 @@ from dataclasses import replace
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.core.networks import parse_network
+from leadline.core.networks import GBIT_BYTES
+from leadline.estimators.parallelism.fabric import usual_network
 
 # Points (size in bytes, seconds), both ascending; empty where nothing was measured.
 AllReduceCurve = tuple[tuple[float, float], ...]
@@ -154,25 +155,21 @@ def sees_collectives(graph: OpGraph) -> bool:
 
 
 def make_ring(
-    device: Device, devices: int, nodes: int = 1, interconnect: str | None = None, *, sharing: int = 1
+    device: Device, devices: int, nodes: int = 1, node_bytes_per_s: float | None = None, *, sharing: int = 1
 ) -> Ring:
     """Return the ring that joins ``devices`` over ``nodes``.
 
     Inside a node the device's own link counts (half of its bidirectional figure), else its PCIe slot; between nodes
-    the network named by ``interconnect``, shared by the node's devices, 100 Gb/s when it is not known. ``sharing``
-    rings pass through each node's network at once (those of other tensor-parallel ranks).
+    the network of a node, which its devices share, by default the usual one. ``sharing`` rings pass through each
+    node's network at once (those of other tensor-parallel ranks).
     """
-    inside, hop_s = _inside(device)
     nodes = min(nodes, devices)
+    inside, hop_s = _inside(device, -(-devices // nodes))
     if nodes > 1:
-        rate = (network_bytes_per_s(interconnect) or 12.5e9) * NETWORK_EFFICIENCY / sharing
+        usual = usual_network(device).usual * GBIT_BYTES * -(-devices // nodes)
+        rate = (node_bytes_per_s or usual) * NETWORK_EFFICIENCY / sharing
         return Ring(devices, min(rate, inside) if devices > nodes else rate, hop_s, nodes)
     return Ring(devices, inside, hop_s, curve=all_reduce_curve(device, devices))
-
-
-def network_bytes_per_s(interconnect: str | None) -> float | None:
-    """Parse the bandwidth of a node's network from a text such as ``4x IB HDR200``."""
-    return parse_network(interconnect).node_bytes_per_s
 
 
 def _smaller(ring: Ring, devices: int) -> Ring:
@@ -181,8 +178,9 @@ def _smaller(ring: Ring, devices: int) -> Ring:
     return ring if devices == ring.devices else replace(ring, devices=devices, nodes=min(ring.nodes, devices), curve=())
 
 
-def _inside(device: Device) -> tuple[float, float]:
-    """Return bytes a second one way between devices of a node, and the latency of a hop."""
-    if device.link_bytes_per_s:
+def _inside(device: Device, devices: int) -> tuple[float, float]:
+    """Return bytes a second one way between so many devices of a node, and the latency of a hop."""
+    # A bridge joins two or four cards. More of them meet at their slots.
+    if device.link_bytes_per_s and devices <= (device.scale_up_gpus or devices):
         return device.link_bytes_per_s / 2 * LINK_EFFICIENCY, LINK_HOP_S
     return PCIE_BYTES_PER_S.get(device.pcie_generation or 4, 24e9), SLOT_HOP_S

@@ -16,6 +16,7 @@ use to the end of backward, since torch/distributed/fsdp does not reshard the ro
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
@@ -24,6 +25,7 @@ from leadline.core.hardware import Device
 from leadline.core.workload import ModelKind, Phase, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
 from leadline.estimators.parallelism.collectives import Ring, exchange_s, make_ring, sees_collectives
+from leadline.estimators.parallelism.fabric import Fabric
 
 BUCKET_ELEMENTS = 5 * 10**8  # elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`)
 AT_ONCE = 2  # layers that are whole at a time: one in use, one on its way
@@ -106,14 +108,20 @@ def count_layers(graph: OpGraph) -> int:
 # Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
 # computing and exchanging come from llm-foundry's training steps (8 to 512 GPUs, sharded in full): 0.31 ± 0.08.
 UNHIDDEN = 0.31
-# More GPUs than this are assumed to be on several nodes of the usual size, unless the number of nodes is given.
-MOST_IN_A_NODE, USUAL_NODE = 16, 8
 COLLECTIVE_LAUNCH_S = 20e-6  # host time to launch one collective: nccl_cpu_launch_overhead in Vidur's profiles
 BACKWARD = 2 / 3  # share of a step in which gradients appear, behind which their reduction hides
 
 
+ONE_NODE = Fabric()
+
+
 class DividedStep(Frozen):
-    """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time."""
+    """One step on each GPU: seconds, communication by purpose, its exposed part, and idle time.
+
+    Between nodes, ``fastest_s`` is the step on the fastest plausible network with all communication hidden and all ops
+    fused into the products, and ``slowest_s`` the step on the slowest one with nothing hidden. Otherwise both are
+    ``step_s``.
+    """
 
     step_s: float
     sent_s: dict[str, float]
@@ -121,7 +129,9 @@ class DividedStep(Frozen):
     idle_s: float
     measured: bool  # True if every used link was measured; otherwise links run at shares of their wire rate
     slowest_bytes_per_s: float
-    assumed: str = ""  # the assumption about nodes, if any
+    fastest_s: float
+    slowest_s: float
+    assumptions: tuple[str, ...] = ()
 
     @property
     def sentences(self) -> list[str]:
@@ -132,7 +142,7 @@ class DividedStep(Frozen):
         if self.measured:
             return [text]
         rate = f"unmeasured links: assuming {self.slowest_bytes_per_s / 1e9:.3g} GB/s one way on the slowest"
-        return [text, *([self.assumed] if self.assumed else []), rate]
+        return [text, *self.assumptions, rate]
 
 
 def divide_step(
@@ -143,33 +153,52 @@ def divide_step(
     *,
     optimizer_s: float = 0.0,
     launches_s: float = 0.0,
-    nodes: int = 1,
-    interconnect: str | None = None,
+    matrix_share: float = 1.0,
+    fabric: Fabric = ONE_NODE,
 ) -> DividedStep:
     """Divide a step that takes one GPU ``whole_s`` seconds, ``optimizer_s`` of them in the update.
 
     In tensor parallelism ``whole_s`` is the total of the group's GPUs (``tensor.py`` gives each share). Every GPU
-    launches all ops, so each takes at least ``launches_s`` plus the launches of collectives.
+    launches all ops, so each takes at least ``launches_s`` plus the launches of collectives. ``matrix_share`` of the
+    computing are products and attention, which no framework fuses away.
 
     Raises:
         InvalidInput: the GPUs cannot be divided so, or the graph has no attention layers to divide.
     """
-    plan, graph = workload.parallelism, job.step
-    copies = plan.copies(workload.gpus)
-    nodes, assumed = _nodes(workload.gpus, nodes, interconnect)
-    data_ring, tensor_ring, pipeline_ring = _rings(workload, device, copies, nodes, interconnect)
-    training = workload.phase is Phase.TRAINING
-    microbatches = max(workload.accumulation, job.loop.accumulation)
+    plan = workload.parallelism
+    training, copies = workload.phase is Phase.TRAINING, plan.copies(workload.gpus)
     if training and plan.sharding is not Sharding.NONE:
         whole_s -= optimizer_s * (1 - 1 / copies)
     stages = plan.pipeline if training else 1  # one forward pass goes through all stages, whoever holds them
-    computing_s = max(whole_s / plan.tensor, _launched_s(workload, graph, launches_s)) / stages
+    computing_s = max(whole_s / plan.tensor, _launched_s(workload, job.step, launches_s)) / stages
+    step = _exchange(workload, job, device, computing_s, fabric, fabric.island_bytes_per_s)
+    if fabric.islands == 1:
+        return replace(step, fastest_s=step.step_s, slowest_s=step.step_s, assumptions=fabric.assumptions)
+    fast = _exchange(workload, job, device, computing_s * matrix_share, fabric, fabric.high_bytes_per_s)
+    slow = _exchange(workload, job, device, computing_s, fabric, fabric.low_bytes_per_s)
+    beyond = f"extrapolating: {fabric.islands} nodes or racks, but the training data are steps on one; wider interval"
+    overlap = "the interval covers ops that are fused or not, and communication that is hidden whole or not at all"
+    return replace(
+        step, fastest_s=fast.fastest_s, slowest_s=slow.slowest_s, assumptions=(*fabric.assumptions, beyond, overlap)
+    )
+
+
+def _exchange(
+    workload: Workload, job: TracedJob, device: Device, computing_s: float, fabric: Fabric, island_bytes_per_s: float
+) -> DividedStep:
+    """Add communication and idle time to the seconds of computing, on islands with this network."""
+    plan, graph = workload.parallelism, job.step
+    copies = plan.copies(workload.gpus)
+    data_ring, tensor_ring, pipeline_ring = _rings(workload, device, copies, fabric.islands, island_bytes_per_s)
+    training = workload.phase is Phase.TRAINING
+    microbatches = max(workload.accumulation, job.loop.accumulation)
+    stages = plan.pipeline if training else 1
     sent_s: dict[str, float] = {}
     shown_s = 0.0
     if plan.tensor > 1:
         sent_s["tensor parallelism"] = shown_s = _tensor_s(tensor_ring, graph, stages, again=workload.checkpointing)
-    busy_s = computing_s + shown_s
-    idle_s = busy_s * (stages - 1) / microbatches
+    bubble = (stages - 1) / microbatches
+    idle_s = (computing_s + shown_s) * bubble
     if plan.pipeline > 1:
         message = _activation_bytes(graph) / plan.tensor
         sends = 2 * (microbatches + stages - 1) if training else plan.pipeline - 1
@@ -183,7 +212,11 @@ def divide_step(
     used = [ring for ring in (data_ring, tensor_ring) if ring.devices > 1] + [pipeline_ring] * (plan.pipeline > 1)
     slowest = min(ring.bytes_per_s for ring in used)
     measured = all(ring.measured for ring in used)
-    return DividedStep(computing_s + shown_s + idle_s, sent_s, shown_s, idle_s, measured, slowest, assumed)
+    step_s, all_s = computing_s + shown_s + idle_s, sum(sent_s.values())
+    return DividedStep(
+        step_s, sent_s, shown_s, idle_s, measured, slowest,
+        fastest_s=max(computing_s * (1 + bubble), all_s), slowest_s=computing_s + all_s + idle_s,
+    )  # fmt: skip
 
 
 def divide_memory(peak: PeakMemory, workload: Workload, graph: OpGraph) -> PeakMemory:
@@ -231,29 +264,20 @@ def cache_share_bytes(cache_bytes: int, workload: Workload, graph: OpGraph) -> i
     return cache_bytes // (plan.pipeline * min(plan.tensor, graph.cache_heads or plan.tensor))
 
 
-def _nodes(gpus: int, nodes: int, interconnect: str | None) -> tuple[int, str]:
-    """Return over how many nodes the GPUs are, and a sentence where that is assumed."""
-    if nodes > 1 or gpus <= MOST_IN_A_NODE:
-        return nodes, ""
-    nodes = -(-gpus // USUAL_NODE)
-    network = interconnect or "a network of 100 Gb/s a node"
-    return nodes, f"assuming {nodes} nodes for {gpus} GPUs on {network}: name a system with --on to use its own"
-
-
 def _rings(
-    workload: Workload, device: Device, copies: int, nodes: int, interconnect: str | None
+    workload: Workload, device: Device, copies: int, islands: int, island_bytes_per_s: float
 ) -> tuple[Ring, Ring, Ring]:
     """Return the groups that exchange: data-parallel copies, tensor-parallel group, pipeline neighbours."""
     plan = workload.parallelism
-    per_node = -(-workload.gpus // nodes)
-    side_by_side = min(plan.tensor, per_node)
-    data_nodes = min(nodes, -(-copies * plan.tensor // per_node))
-    tensor_nodes = -(-plan.tensor // per_node)
-    pipeline_nodes = min(nodes, 2)
+    per_island = -(-workload.gpus // islands)
+    side_by_side = min(plan.tensor, per_island)
+    data_islands = min(islands, -(-copies * plan.tensor // per_island))
+    tensor_islands = -(-plan.tensor // per_island)
+    # Between islands, all GPUs of a stage send at once.
     return (
-        make_ring(device, copies, data_nodes, interconnect, sharing=side_by_side),
-        make_ring(device, plan.tensor, tensor_nodes, interconnect),
-        make_ring(device, 2, pipeline_nodes, interconnect, sharing=side_by_side),
+        make_ring(device, copies, data_islands, island_bytes_per_s, sharing=side_by_side),
+        make_ring(device, plan.tensor, tensor_islands, island_bytes_per_s),
+        make_ring(device, 2, min(islands, 2), island_bytes_per_s, sharing=per_island),
     )
 
 

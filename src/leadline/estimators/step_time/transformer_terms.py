@@ -4,7 +4,6 @@
 causal attention on NVIDIA GPUs that shard weights or gradients (FSDP, ZeRO). All else is refused with the reason.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -15,6 +14,7 @@ from leadline.core.graph import Op, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Precision, Sharding, Workload
 from leadline.estimators.parallelism.collectives import make_ring
+from leadline.estimators.parallelism.fabric import Fabric
 from leadline.estimators.parallelism.tensor import residual_width
 from leadline.estimators.ports import Array
 
@@ -40,8 +40,8 @@ class TransformerStep:
 
     ``microbatch`` counts sequences. ``block_weights`` are the weights in matrix products without embedding and output
     layer; ``parameters`` are all. ``dtype`` is that of these products. ``reduced_bytes`` are the bytes of one gradient
-    on the network. ``interconnect`` is the catalog's text of the nodes' network. ``attention_width`` is that of all
-    heads together, 0 if equal to ``width``.
+    on the network, and ``node_bytes_per_s`` the network of a node. ``attention_width`` is that of all heads together,
+    0 if equal to ``width``.
     """
 
     device: Device
@@ -55,7 +55,7 @@ class TransformerStep:
     microbatch: int
     microbatches: int = 1
     nodes: int = 1
-    interconnect: str | None = None
+    node_bytes_per_s: float | None = None
     checkpointing: bool = False
     dtype: str = "bfloat16"
     reduced_bytes: int = 4
@@ -191,7 +191,7 @@ def _sharded(step: TransformerStep) -> tuple[float, float]:
     Weights travel in 2 bytes. They are gathered for forward and, if fully sharded, again for backward. FSDP reduces
     gradients after each microbatch. Where each GPU holds all, the reduction is averaged over microbatches.
     """
-    ring = make_ring(step.device, step.gpus, step.nodes, step.interconnect)
+    ring = make_ring(step.device, step.gpus, step.nodes, step.node_bytes_per_s)
     if step.gpus < 2:
         return 0.0, 0.0
     if step.sharding in (Sharding.NONE, Sharding.OPTIMIZER):
@@ -208,18 +208,14 @@ CAUSAL = 0.5
 NEAR = 0.02
 # Share of the weights that may take part in no product (norms, biases), embeddings aside.
 DENSE = 0.05
-PER_NODE = 8
 DTYPES = {Precision.BF16: "bfloat16", Precision.AMP_BF16: "bfloat16", Precision.FP16: "float16",
           Precision.AMP_FP16: "float16"}  # fmt: skip
 
 
-def decoder_step(
-    job: TracedJob, workload: Workload, device: Device, *, nodes: int = 1, interconnect: str | None = None
-) -> TransformerStep:
+def decoder_step(job: TracedJob, workload: Workload, device: Device, fabric: Fabric) -> TransformerStep:
     """Return the step of ``workload.gpus`` such devices; ``job`` is one GPU's with the whole model.
 
-    Without a number of nodes, nodes of eight are assumed. Number format and accumulation come from the job's loop if
-    the workload leaves them open.
+    Number format and accumulation come from the job's loop if the workload leaves them open.
 
     Raises:
         InvalidInput: the model does not apply; the message says why.
@@ -231,9 +227,8 @@ def decoder_step(
     attention, layers = _attention(forward, microbatches)
     width = residual_width(graph)
     block, vocabulary = _weights(graph, width, microbatches)
-    gpus = workload.gpus
     return TransformerStep(
-        device=device, gpus=gpus, nodes=max(nodes, math.ceil(gpus / PER_NODE)), interconnect=interconnect,
+        device=device, gpus=workload.gpus, nodes=fabric.islands, node_bytes_per_s=fabric.island_bytes_per_s or None,
         layers=layers, width=width, vocabulary=vocabulary, block_weights=block,
         parameters=float(graph.parameters), sequence=attention.dims["q"], microbatch=attention.dims["b"],
         microbatches=microbatches, checkpointing=workload.checkpointing, dtype=DTYPES[precision],

@@ -1,4 +1,4 @@
-"""Low-rank adapters of frozen weights, and weights in few bits, as peft and bitsandbytes run them on a tape.
+"""Low-rank adapters of frozen weights, and weights in few bits, as peft and inference kernels run them on a tape.
 
 Hu et al. 2021 (LoRA), Dettmers et al. 2022 (LLM.int8) and 2023 (QLoRA).
 """
@@ -6,15 +6,11 @@ Hu et al. 2021 (LoRA), Dettmers et al. 2022 (LLM.int8) and 2023 (QLoRA).
 import math
 
 from leadline.core.graph import OpKind, StorageCategory
-from leadline.core.workload import Quantization
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
+from leadline.graphs.hf_config.weight_formats import ProductKernel, WeightFormat
 
 TEMPORARY = StorageCategory.TEMPORARY
-NF4_BLOCK = 64
-"""Weights that share a one-byte scale (bitsandbytes' default)."""
-SCALE_BLOCK = 256
-"""Such scales that share a float32 scale in double quantization."""
 
 
 class LowRankAdapter:
@@ -44,17 +40,15 @@ class LowRankAdapter:
 
 
 class QuantizedWeight:
-    """A frozen (n, k) weight in four or eight bits, with its scales. Eight bits have a float32 scale per row."""
+    """A frozen (n, k) weight in few bits with its scales, or one (experts, n, k) for all experts of a block."""
 
-    __slots__ = ("bits", "parts", "shape", "tape")
+    __slots__ = ("form", "parts", "shape", "tape")
 
-    def __init__(self, tape: Tape, quantization: Quantization, n: int, k: int) -> None:
-        self.tape, self.shape = tape, (n, k)
-        self.bits = 4 if quantization is Quantization.NF4 else 8
-        blocks = math.ceil(n * k / NF4_BLOCK)
-        nf4 = ((math.ceil(n * k / 2), "uint8"), (blocks, "uint8"), (math.ceil(blocks / SCALE_BLOCK), "float32"))
-        sizes = nf4 if self.bits == 4 else ((n * k, "int8"), (n, "float32"))
-        self.parts = [tape.parameter(size, dtype=dtype, trained=False) for size, dtype in sizes]
+    def __init__(self, tape: Tape, form: WeightFormat, *shape: int) -> None:
+        self.tape, self.form, self.shape = tape, form, shape
+        times = shape[0] if len(shape) > 2 else 1
+        parts = form.parts(*shape[-2:])
+        self.parts = [tape.parameter(times * size, dtype=dtype, trained=False) for size, dtype in parts]
 
     @property
     def elements(self) -> int:
@@ -62,52 +56,78 @@ class QuantizedWeight:
         return math.prod(self.shape)
 
     def product(self, source: TapeTensor, bias: TapeTensor | None) -> TapeTensor:
-        """Return (…, n) for (…, k) in autocast's type. The backward pass dequantizes the weight again.
-
-        Four bits are dequantized into a temporary weight. Eight bits are multiplied by a source quantized to int8, into
-        int32. That product is assumed to be as fast as one in autocast's type.
-        """
-        tape, (n, k) = self.tape, self.shape
+        """Return (…, n) for (…, k) in autocast's type. The backward pass unpacks the weight again."""
+        tape, (n, k) = self.tape, self.shape[-2:]
         source = tape.cast(source, tape.autocast or source.dtype)
         cast_bias = tape.cast_weight(bias) if bias is not None else None
-        m, slot, shape, dtype = source.elements // k, source.slot, source.shape, source.dtype
-        forward = self._nf4_product if self.bits == 4 else self._int8_product
-        result = forward(source, cast_bias, m)
+        b = source.shape[0] if len(self.shape) > 2 else 1
+        sizes = {"b": b, "m": source.elements // (k * b), "n": n, "k": k}
+        slot, shape, dtype = source.slot, source.shape, source.dtype
+        products = {
+            ProductKernel.FUSED: self._fused_product,
+            ProductKernel.UNPACKED: self._unpacked_product,
+            ProductKernel.INT8: self._int8_product,
+        }
+        # bitsandbytes has a fused kernel for a single row (gemv_4bit).
+        single = sizes["m"] == 1 and not tape.training and self.form.kernel is ProductKernel.UNPACKED
+        result = products[ProductKernel.FUSED if single else self.form.kernel](source, cast_bias, sizes)
 
         def backward(gradient: TapeTensor) -> None:
-            weight = self._dequantize(dtype)
+            weight = self._unpack(dtype, b)
             back = tape.new(shape, dtype, TEMPORARY)
-            tape.op("mm", OpKind.GEMM, [gradient, weight], [back], flops=2.0 * m * n * k,
-                    dims={"b": 1, "m": m, "n": k, "k": n})  # fmt: skip
+            tape.op("mm", OpKind.GEMM, [gradient, weight], [back], flops=_flops(sizes),
+                    dims={**sizes, "n": k, "k": n})  # fmt: skip
             del weight
             tape.send(slot, back)
 
         return tape.node(result, backward, source)
 
-    def _nf4_product(self, source: TapeTensor, bias: TapeTensor | None, m: int) -> TapeTensor:
-        n, k = self.shape
-        weight = self._dequantize(source.dtype)
-        result = self.tape.new((*source.shape[:-1], n), source.dtype)
-        inputs = [source, weight] if bias is None else [bias, source, weight]
-        self.tape.op("mm" if bias is None else "addmm", OpKind.GEMM, inputs, [result], flops=2.0 * m * n * k,
-                     dims={"b": 1, "m": m, "n": n, "k": k}, dtype=source.dtype)  # fmt: skip
+    def _fused_product(self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int]) -> TapeTensor:
+        """Multiply in a kernel that reads the packed weight, those of the experts that got tokens."""
+        inputs = [source, *self._read_parts(sizes["b"])]
+        return self._multiply(inputs if bias is None else [bias, *inputs], bias is not None, source, sizes)
+
+    def _unpacked_product(self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int]) -> TapeTensor:
+        inputs = [source, self._unpack(source.dtype, sizes["b"])]
+        return self._multiply(inputs if bias is None else [bias, *inputs], bias is not None, source, sizes)
+
+    def _multiply(
+        self, inputs: list[TapeTensor], biased: bool, source: TapeTensor, sizes: dict[str, int]
+    ) -> TapeTensor:
+        result = self.tape.new((*source.shape[:-1], sizes["n"]), source.dtype)
+        self.tape.op("addmm" if biased else "mm", OpKind.GEMM, inputs, [result], flops=_flops(sizes), dims=sizes,
+                     dtype=source.dtype)  # fmt: skip
         return result
 
-    def _int8_product(self, source: TapeTensor, bias: TapeTensor | None, m: int) -> TapeTensor:
-        (n, k), tape = self.shape, self.tape
-        int8_source = [tape.new((m, k), "int8", TEMPORARY), tape.new((m,), "float32", TEMPORARY)]
+    def _int8_product(self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int]) -> TapeTensor:
+        """Multiply a source quantized to int8, into int32; assumed to be as fast as a product in autocast's type."""
+        tape, rows, n = self.tape, sizes["b"] * sizes["m"], sizes["n"]
+        int8_source = [tape.new((rows, sizes["k"]), "int8", TEMPORARY), tape.new((rows,), "float32", TEMPORARY)]
+        weight, *scales = self._read_parts(sizes["b"])
         tape.op("int8_vectorwise_quant", OpKind.ELEMENTWISE, [source], int8_source, flops=2.0 * source.elements)
-        product = tape.new((m, n), "int32", TEMPORARY)
-        tape.op("int8_linear_matmul", OpKind.GEMM, [int8_source[0], self.parts[0]], [product], flops=2.0 * m * n * k,
-                dims={"b": 1, "m": m, "n": n, "k": k}, dtype=source.dtype)  # fmt: skip
+        product = tape.new((rows, n), "int32", TEMPORARY)
+        tape.op("int8_linear_matmul", OpKind.GEMM, [int8_source[0], weight], [product], flops=_flops(sizes),
+                dims=sizes, dtype=source.dtype)  # fmt: skip
         result = tape.new((*source.shape[:-1], n), source.dtype)
-        scales = [int8_source[1], self.parts[1], *([bias] if bias is not None else [])]
-        tape.op("int8_mm_dequant", OpKind.ELEMENTWISE, [product, *scales], [result], flops=3.0 * result.elements,
+        inputs = [int8_source[1], *scales, *([bias] if bias is not None else [])]
+        tape.op("int8_mm_dequant", OpKind.ELEMENTWISE, [product, *inputs], [result], flops=3.0 * result.elements,
                 dtype=source.dtype)  # fmt: skip
         return result
 
-    def _dequantize(self, dtype: str) -> TapeTensor:
-        weight = self.tape.new(self.shape, dtype, TEMPORARY)
-        self.tape.op("dequantize", OpKind.ELEMENTWISE, self.parts, [weight], flops=2.0 * self.elements,
-                     dtype=dtype)  # fmt: skip
+    def _read_parts(self, experts: int) -> list[TapeTensor]:
+        """Return the parts, or those of so many experts."""
+        if len(self.shape) == 2 or experts == self.shape[0]:
+            return self.parts
+        share = experts / self.shape[0]
+        return [TapeTensor((round(part.elements * share),), part.dtype, part.storage) for part in self.parts]
+
+    def _unpack(self, dtype: str, experts: int) -> TapeTensor:
+        shape = (experts, *self.shape[1:]) if len(self.shape) > 2 else self.shape
+        weight = self.tape.new(shape, dtype, TEMPORARY)
+        self.tape.op("dequantize", OpKind.ELEMENTWISE, self._read_parts(experts), [weight],
+                     flops=2.0 * weight.elements, dtype=dtype)  # fmt: skip
         return weight
+
+
+def _flops(sizes: dict[str, int]) -> float:
+    return 2.0 * math.prod(sizes.values())

@@ -21,15 +21,16 @@ class LatentAttention:
         width = heads * (latent.plain + latent.rotary)
         if latent.query_rank is None:
             self.compress_query, self.query_norm = None, None
-            self.query = Linear(builder, width, hidden, bias=False)
+            self.query = Linear(builder, width, hidden, bias=False, name="q_proj")
         else:
-            self.compress_query = Linear(builder, latent.query_rank, hidden, bias=shape.query_bias)
+            self.compress_query = Linear(builder, latent.query_rank, hidden, bias=shape.query_bias, name="q_a_proj")
             self.query_norm = Norm(builder, "rms", latent.query_rank)
-            self.query = Linear(builder, width, latent.query_rank, bias=False)
-        self.compress = Linear(builder, latent.key_value_rank + latent.rotary, hidden, bias=shape.query_bias)
-        self.compress_norm = Norm(builder, "rms", latent.key_value_rank)
-        self.expand = Linear(builder, heads * (latent.plain + latent.value), latent.key_value_rank, bias=False)
-        self.out = Linear(builder, hidden, heads * latent.value, bias=shape.out_bias)
+            self.query = Linear(builder, width, latent.query_rank, bias=False, name="q_b_proj")
+        rank = latent.key_value_rank
+        self.compress = Linear(builder, rank + latent.rotary, hidden, bias=shape.query_bias, name="kv_a_proj_with_mqa")
+        self.compress_norm = Norm(builder, "rms", rank)
+        self.expand = Linear(builder, heads * (latent.plain + latent.value), rank, bias=False, name="kv_b_proj")
+        self.out = Linear(builder, hidden, heads * latent.value, bias=shape.out_bias, name="o_proj")
 
     def __call__(self, hidden: TapeTensor, angles: TapeTensor | None) -> TapeTensor:
         """Return the attended values of the tokens of ``hidden``."""

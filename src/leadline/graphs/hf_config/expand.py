@@ -9,7 +9,8 @@ from typing import Any
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
-from leadline.core.workload import Optimizer, Phase, Precision, Workload
+from leadline.core.units import format_bytes
+from leadline.core.workload import Optimizer, Phase, Precision, Quantization, Workload
 from leadline.graphs.hf_config.families import read_model_shape
 from leadline.graphs.hf_config.generation import (
     CACHE_BLOCK,
@@ -21,8 +22,11 @@ from leadline.graphs.hf_config.generation import (
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
 from leadline.graphs.hf_config.optimizer import hold_states, update_weights
+from leadline.graphs.hf_config.quantization import CheckpointQuantization, read_quantization
 from leadline.graphs.hf_config.shape import EncoderDecoderShape, ModelShape, StackShape
+from leadline.graphs.hf_config.stored_precision import stored_precision
 from leadline.graphs.hf_config.tape import Tape
+from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
 
 DEFAULT_SEQUENCE = 2048
 
@@ -31,7 +35,8 @@ DEFAULT_SEQUENCE = 2048
 class _RunSettings:
     """Settings of a run, with defaults. ``assumed`` names each default.
 
-    ``sequence`` is the tokens of a sample in a mean batch, ``longest`` in the longest batch.
+    ``sequence`` is the tokens of a sample in a mean batch, ``longest`` in the longest batch. ``unnamed_dtype`` is a
+    note about a checkpoint whose file names no dtype.
     """
 
     batch: int
@@ -40,6 +45,8 @@ class _RunSettings:
     precision: Precision
     optimizer: Optimizer
     assumed: tuple[str, ...]
+    quantization: CheckpointQuantization | None = None
+    unnamed_dtype: str = ""
 
 
 def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
@@ -50,11 +57,12 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     after the other on a tape, so that memory events keep the order of the eager model.
 
     Defaults, each named in a note: one sample per batch, a sequence of the model's maximum up to 2,048 tokens, bf16
-    with AdamW in training, the configuration's own dtype in inference.
+    with AdamW in training, the configuration's own dtype in inference. The ``quantization_config`` of a checkpoint
+    holds in inference and under adapters.
 
     Raises:
         InvalidInput: The file cannot be read, a size is not usable, the sequence is longer than the model's, a model
-            cannot generate, or adapters are for a model of images or sounds.
+            cannot generate, adapters are for a model of images or sounds, or the quantization is unknown.
         UnknownName: The ``model_type`` is unknown.
     """
     config = read_config(workload.model.reference)
@@ -75,16 +83,18 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     notes = [f"assumed: {', '.join(choices.assumed)}"] if choices.assumed else []
     if missing_fields:
         notes.append(f"{workload.model.reference} leaves out {', '.join(missing_fields)}: published defaults are used")
+    notes += [*filter(None, [choices.unnamed_dtype]), *_describe_quantization(choices, graph)]
     notes += [*_fine_tuning(workload, choices), *_lengths(workload, choices)]
+    unmeasured = choices.quantization is not None
     if workload.generated is None:
-        return TracedJob(graph, loop, notes=tuple(notes), longer=tuple(longer))
+        return TracedJob(graph, loop, notes=tuple(notes), low_confidence=unmeasured, longer=tuple(longer))
     notes.append(
         f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place"
         if workload.paged
         else "decoding is that of transformers' generate: eager ops, and a cache that is copied to grow"
     )
     generation = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
-    return TracedJob(graph, loop, notes=tuple(notes), generation=generation)
+    return TracedJob(graph, loop, notes=tuple(notes), low_confidence=unmeasured, generation=generation)
 
 
 def read_config(reference: str) -> dict[str, Any]:
@@ -107,6 +117,40 @@ def read_config(reference: str) -> dict[str, Any]:
     return config
 
 
+def _read_quantization(config: dict[str, Any], workload: Workload) -> CheckpointQuantization | None:
+    """Return the checkpoint's quantization; refuse to train its weights, or to quantize them once more."""
+    reference = workload.model.reference
+    quantization = read_quantization(config, reference)
+    if quantization is None:
+        return None
+    if workload.quantization is not None:
+        raise InvalidInput(f"{reference} is quantized already ({quantization.names}): leave --quantize out")
+    if workload.phase is Phase.TRAINING and workload.adapters is None:
+        raise InvalidInput(
+            f"{reference} is quantized ({quantization.names}), and such weights cannot be trained: train adapters with "
+            "--lora, estimate --phase inference, or remove quantization_config to train unpacked weights"
+        )
+    return quantization
+
+
+def _describe_quantization(choices: _RunSettings, graph: OpGraph) -> Iterator[str]:
+    """Yield notes about the weights in few bits, and the kernel that is assumed for them."""
+    quantization = choices.quantization
+    if quantization is None:
+        return
+    stored = f"the checkpoint has {format_bytes(graph.parameter_bytes)} of weights, {quantization.names}"
+    compute = choices.precision.compute
+    kernels = {
+        ProductKernel.FUSED: f"assumed: kernels unpack them on the way and multiply in {compute}",
+        ProductKernel.UNPACKED: f"assumed: each is unpacked before its product in {compute}, as bitsandbytes does",
+        ProductKernel.INT8: f"assumed: products of integers, as fast as those in {compute}",
+    }
+    yield f"{stored}; {kernels[quantization.formats[0][0].kernel]}"
+    yield "no measured step has such weights: the interval of the time is wider"
+    if quantization.formats[0][0].kernel is ProductKernel.FUSED:
+        yield f"engines without such a kernel unpack all weights when loading, to {format_bytes(2 * graph.parameters)}"
+
+
 def _require_words(workload: Workload, shape: ModelShape) -> None:
     """Refuse adapters for models of images or sounds."""
     if workload.adapters is not None and shape.source is not None:
@@ -122,7 +166,7 @@ def _fine_tuning(workload: Workload, choices: _RunSettings) -> Iterator[str]:
     mixed = choices.precision.compute != "float32"
     in_float32 = ", as peft keeps them by default: float32 under autocast" if mixed else ""
     yield f"adapters on all linear layers but the output layer{in_float32}"
-    if workload.quantization is not None:
+    if workload.quantization is not None or choices.quantization is not None:
         yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
 
 
@@ -164,9 +208,9 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _R
             f"--seq {sequence} and --generate {workload.generated} feed {fed_tokens} tokens, but this {shape.family} "
             f"has learned {shape.max_sequence} positions: ask for fewer"
         )
-    precision = workload.precision
-    if precision is None:
-        precision = Precision.BF16 if training else _stored_precision(config)
+    quantization = _read_quantization(config, workload)
+    precision, unnamed_dtype = _precision(workload, config, quantized=quantization is not None)
+    if workload.precision is None:
         assumed.append(f"precision {precision.value}")
     optimizer = workload.optimizer or Optimizer.ADAMW
     if workload.optimizer is None and training:
@@ -176,7 +220,16 @@ def _choose(workload: Workload, shape: ModelShape, config: dict[str, Any]) -> _R
         raise InvalidInput(
             f"--seq-max {longest} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
         )
-    return _RunSettings(batch, sequence, longest, precision, optimizer, tuple(assumed))
+    return _RunSettings(batch, sequence, longest, precision, optimizer, tuple(assumed), quantization, unnamed_dtype)
+
+
+def _precision(workload: Workload, config: dict[str, Any], *, quantized: bool) -> tuple[Precision, str]:
+    """Return the precision, and a note where the checkpoint's dtype decides it and is unknown."""
+    if workload.precision is not None:
+        return workload.precision, ""
+    if workload.phase is Phase.TRAINING:
+        return Precision.BF16, ""
+    return stored_precision(config, workload.model.reference, quantized=quantized)
 
 
 def _batch_and_sequence(workload: Workload, shape: ModelShape) -> tuple[int | None, int | None]:
@@ -199,11 +252,6 @@ def _batch_and_sequence(workload: Workload, shape: ModelShape) -> tuple[int | No
             f"--seq {sequence} is longer than the {shape.max_sequence} positions this {shape.family} has learned"
         )
     return batch, sequence
-
-
-def _stored_precision(config: dict[str, Any]) -> Precision:
-    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
-    return {"float16": Precision.FP16, "bfloat16": Precision.BF16}.get(stored, Precision.FP32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +295,17 @@ class _Run:
         autocast = precision.autocast or (workload.adapters is not None and half)
         tape = Tape(training=training, autocast=precision.compute if autocast else None)
         saving = workload.checkpointing and training
-        dtype = precision.weights if workload.quantization is None else "float32"
+        quantization = self._quantization()
+        # peft keeps all other weights in float32 (prepare_model_for_kbit_training).
+        dtype = "float32" if training and quantization is not None else precision.weights
         return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
                      last_only=workload.generated is not None, paged=workload.paged, adapters=workload.adapters,
-                     quantization=workload.quantization)  # fmt: skip
+                     quantization=quantization)  # fmt: skip
+
+    def _quantization(self) -> WeightFormat | CheckpointQuantization | None:
+        forms = {Quantization.INT8: INT8, Quantization.NF4: bitsandbytes_4bit()}
+        option = self.workload.quantization
+        return forms[option] if option is not None else self.choices.quantization
 
     def _graph(self, builder: ModelBuilder, layout: CacheLayout) -> OpGraph:
         tape, precision = builder.tape, self.choices.precision

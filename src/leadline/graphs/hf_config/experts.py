@@ -22,10 +22,13 @@ class MixtureOfExperts:
     def __init__(self, builder: ModelBuilder, hidden: int, shape: FeedForwardShape) -> None:
         self.tape, self.shape = builder.tape, shape
         self.router = Linear(builder, shape.experts, hidden, bias=shape.router_bias, plain=True)
-        self.experts = FeedForwardBlock(builder, hidden, shape._replace(fused=True), experts=shape.experts)
+        with builder.scope("experts"):
+            self.experts = FeedForwardBlock(builder, hidden, shape._replace(fused=True), experts=shape.experts)
         shared_shape = shape._replace(width=shape.shared, bias=False, fused=False)
-        self.shared = FeedForwardBlock(builder, hidden, shared_shape) if shape.shared else None
-        self.shared_gate = Linear(builder, 1, hidden, bias=False) if shape.shared_gate else None
+        with builder.scope("shared_experts"):
+            self.shared = FeedForwardBlock(builder, hidden, shared_shape) if shape.shared else None
+        gate = "shared_expert_gate"
+        self.shared_gate = Linear(builder, 1, hidden, bias=False, name=gate) if shape.shared_gate else None
 
     def __call__(self, hidden: TapeTensor) -> TapeTensor:
         """Return the weighted sum of the outputs of each token's experts."""

@@ -67,7 +67,8 @@ class ModelHead:
                 self.norm = Norm(builder, shape.transform_norm, shape.transform)
         self.bias = builder.weight(shape.outputs) if shape.tied and shape.bias else None
         if shape.outputs and not shape.tied:
-            self.score = Linear(builder, shape.outputs, shape.transform or hidden, bias=shape.bias, saved=True)
+            width = shape.transform or hidden
+            self.score = Linear(builder, shape.outputs, width, bias=shape.bias, saved=True, name="lm_head")
 
     def __call__(self, hidden: TapeTensor) -> TapeTensor:
         """Return scores (…, outputs), or the hidden states of a model without a head."""

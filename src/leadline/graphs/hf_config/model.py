@@ -46,15 +46,15 @@ class TransformerLayer:
     def __init__(self, builder: ModelBuilder, shape: LayerShape) -> None:
         self.builder, self.shape = builder, shape
         hidden = shape.attention.hidden
-        self.attention = make_attention(builder, shape.attention)
-        self.cross = AttentionBlock(builder, shape.cross) if shape.cross is not None else None
+        with builder.scope("self_attn"):
+            self.attention = make_attention(builder, shape.attention)
+        with builder.scope("cross_attn"):
+            self.cross = AttentionBlock(builder, shape.cross) if shape.cross is not None else None
         self.cross_norm = Norm(builder, shape.norm, hidden) if shape.cross is not None else None
         feed_forward = shape.feed_forward
-        self.feed_forward = (
-            MixtureOfExperts(builder, hidden, feed_forward)
-            if feed_forward.experts
-            else FeedForwardBlock(builder, hidden, feed_forward)
-        )
+        block = MixtureOfExperts if feed_forward.experts else FeedForwardBlock
+        with builder.scope("mlp"):
+            self.feed_forward = block(builder, hidden, feed_forward)
         count = {"sandwich": 4, "parallel": 1}.get(shape.layout, 2)
         self.norms = [
             Norm(builder, shape.norm, hidden) if position or shape.first_norm else None for position in range(count)
@@ -126,7 +126,10 @@ class LayerStack:
 
     def __init__(self, builder: ModelBuilder, shapes: tuple[LayerShape, ...], depth: int = 0) -> None:
         self.builder, self.depth = builder, depth or len(shapes)
-        self.layers = [TransformerLayer(builder, shape) for shape in shapes]
+        self.layers = []
+        for number, shape in enumerate(shapes):
+            with builder.scope("layers", str(number)):
+                self.layers.append(TransformerLayer(builder, shape))
 
     def __call__(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
         """Return the output of the last layer."""

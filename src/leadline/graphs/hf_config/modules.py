@@ -1,14 +1,18 @@
 """Modules of a transformer without data. Each makes its weights once, and runs on the tape when called."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from leadline.core.graph import StorageCategory
-from leadline.core.workload import Adapters, Quantization
+from leadline.core.workload import Adapters
 from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.adapters import LowRankAdapter, QuantizedWeight
 from leadline.graphs.hf_config.generation import CachedTensor, append_tokens, write_in_place, write_prompt
+from leadline.graphs.hf_config.quantization import CheckpointQuantization
 from leadline.graphs.hf_config.shape import AttentionShape, FeedForwardShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
+from leadline.graphs.hf_config.weight_formats import WeightFormat
 
 
 @dataclass(slots=True)
@@ -28,8 +32,9 @@ class ModelBuilder:
         inputs: Inputs, held until the step ends.
         scores: Latest unfused attention scores, held as their owner holds them.
         adapters: Low-rank adapters; all other weights are frozen.
-        quantization: Storage of the frozen weights of adapted layers.
+        quantization: Storage of the weights of all linear layers, or of those that a checkpoint names.
         quantized: Weights stored so.
+        path: Names of the modules that are being made, from the outermost.
     """
 
     tape: Tape
@@ -44,8 +49,16 @@ class ModelBuilder:
     inputs: list[TapeTensor] = field(default_factory=list)
     scores: TapeTensor | None = None
     adapters: Adapters | None = None
-    quantization: Quantization | None = None
+    quantization: WeightFormat | CheckpointQuantization | None = None
     quantized: list[QuantizedWeight] = field(default_factory=list)
+    path: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def scope(self, *names: str) -> Iterator[None]:
+        """Make the modules in the context inside a module of this name."""
+        self.path += names
+        yield
+        del self.path[-len(names) :]
 
     def weight(self, *shape: int, trained: bool = True, saved: bool = False) -> TapeTensor:
         """Make one weight. With adapters it is frozen, or a trained copy if it is ``saved`` with them."""
@@ -63,11 +76,16 @@ class ModelBuilder:
         """Make the adapter of a frozen (n, k) weight, if there are adapters."""
         return None if self.adapters is None else LowRankAdapter(self.tape, self.adapters.rank, n, k)
 
-    def quantize(self, n: int, k: int) -> QuantizedWeight | None:
-        """Make a frozen (n, k) weight in few bits, if weights are quantized."""
-        if self.quantization is None:
+    def quantize(self, name: str, *shape: int, head: bool = False) -> QuantizedWeight | None:
+        """Make a frozen (n, k) weight in few bits, or one for each expert, if the weights of that name are."""
+        form = self.quantization
+        if isinstance(form, CheckpointQuantization):
+            form = form.format_of(".".join((*self.path, name)), expert=len(shape) > 2, head=head)
+        elif len(shape) > 2 or head:
+            form = None
+        if form is None:
             return None
-        self.quantized.append(QuantizedWeight(self.tape, self.quantization, n, k))
+        self.quantized.append(QuantizedWeight(self.tape, form, *shape))
         return self.quantized[-1]
 
     def add_input(self, shape: tuple[int, ...], dtype: str) -> TapeTensor:
@@ -101,20 +119,21 @@ class ModelBuilder:
 class Linear:
     """A product with an (n, k) weight, or with one such weight for each expert.
 
-    A ``plain`` one, and that of experts, is neither adapted nor quantized: experts are weights of their block. A
-    ``saved`` one is an output layer that may be trained whole with adapters.
+    A ``plain`` one is neither adapted nor quantized. Experts are weights of their block: not adapted, and quantized
+    only in a checkpoint. A ``saved`` one is an output layer that may be trained whole with adapters. The ``name`` is
+    that of most checkpoints.
     """
 
     __slots__ = ("adapter", "bias", "quantized", "tape", "weight")
 
     def __init__(
         self, builder: ModelBuilder, n: int, k: int, *, bias: bool = True, experts: int = 0, plain: bool = False,
-        saved: bool = False,
+        saved: bool = False, name: str = "",
     ) -> None:  # fmt: skip
         self.tape = builder.tape
         layer = not (experts or plain or saved)
         shape = (experts, n, k) if experts else (n, k)
-        self.quantized = builder.quantize(n, k) if layer else None
+        self.quantized = None if plain else builder.quantize(name, *shape, head=saved)
         self.weight = (
             builder.weight(*shape, saved=saved and builder.trains_embeddings) if self.quantized is None else None
         )
@@ -162,12 +181,12 @@ class AttentionBlock:
         self.builder, self.shape = builder, shape
         hidden, q, kv = shape.hidden, shape.query_width, shape.key_width
         if shape.fused:
-            self.qkv = Linear(builder, q + 2 * kv, hidden, bias=shape.query_bias)
+            self.qkv = Linear(builder, q + 2 * kv, hidden, bias=shape.query_bias, name="qkv_proj")
         else:
-            self.query = Linear(builder, q, hidden, bias=shape.query_bias)
-            self.key = Linear(builder, kv, hidden, bias=shape.key_bias)
-            self.value = Linear(builder, kv, hidden, bias=shape.query_bias)
-        self.out = Linear(builder, hidden, q, bias=shape.out_bias)
+            self.query = Linear(builder, q, hidden, bias=shape.query_bias, name="q_proj")
+            self.key = Linear(builder, kv, hidden, bias=shape.key_bias, name="k_proj")
+            self.value = Linear(builder, kv, hidden, bias=shape.query_bias, name="v_proj")
+        self.out = Linear(builder, hidden, q, bias=shape.out_bias, name="o_proj")
         self.sinks = builder.weight(shape.heads) if shape.sinks else None
         self.query_norm = _head_norm(builder, shape, shape.heads)
         self.key_norm = _head_norm(builder, shape, shape.kv_heads)
@@ -254,10 +273,13 @@ class FeedForwardBlock:
         fused = shape.fused and shape.gated
         rows = 2 * shape.width if fused else shape.width
         self.gate = (
-            Linear(builder, rows, hidden, bias=shape.bias, experts=experts) if shape.gated and not fused else None
+            Linear(builder, rows, hidden, bias=shape.bias, experts=experts, name="gate_proj")
+            if shape.gated and not fused
+            else None
         )
-        self.up = Linear(builder, rows, hidden, bias=shape.bias, experts=experts)
-        self.down = Linear(builder, hidden, shape.width, bias=shape.bias, experts=experts)
+        up = "gate_up_proj" if fused else "up_proj"
+        self.up = Linear(builder, rows, hidden, bias=shape.bias, experts=experts, name=up)
+        self.down = Linear(builder, hidden, shape.width, bias=shape.bias, experts=experts, name="down_proj")
 
     def __call__(self, hidden: TapeTensor) -> TapeTensor:
         """Return the output of the block, with the shape of ``hidden``."""

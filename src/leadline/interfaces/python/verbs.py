@@ -53,6 +53,7 @@ class WorkloadKeywords(TypedDict, total=False):
     tensor_parallel: int
     pipeline_parallel: int
     sharding: str
+    network: str
     epochs: float
     steps: int
     samples: int

@@ -1,0 +1,266 @@
+"""Read how a checkpoint stores its weights: the ``quantization_config`` of a ``config.json``.
+
+Each method is one reader of its fields. A method without a reader is refused, because its sizes are unknown.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from leadline.core.errors import InvalidInput
+from leadline.graphs.hf_config.module_patterns import ModulePatterns
+from leadline.graphs.hf_config.weight_formats import INT8, ScaleTensor, WeightFormat, bitsandbytes_4bit, grouped
+
+Config = dict[str, Any]
+
+
+class CheckpointQuantization(NamedTuple):
+    """The weight formats of a checkpoint, each with the modules it is for, and the modules in none of them.
+
+    Attributes:
+        method: Name of the method in the file.
+        formats: Formats with their modules; ``None`` for all linear layers.
+        ignored: Modules whose weights stay in the checkpoint's dtype.
+        experts_only: Only the weights of experts are in the format.
+        with_head: The output layer is in it too.
+    """
+
+    method: str
+    formats: tuple[tuple[WeightFormat, ModulePatterns | None], ...]
+    ignored: ModulePatterns
+    experts_only: bool = False
+    with_head: bool = False
+
+    def format_of(self, module: str, *, expert: bool = False, head: bool = False) -> WeightFormat | None:
+        """Return the format of a linear layer's weight, or ``None`` if it is not quantized."""
+        if (self.experts_only and not expert) or (head and not self.with_head) or self.ignored.match(module):
+            return None
+        return next((form for form, modules in self.formats if modules is None or modules.match(module)), None)
+
+    @property
+    def names(self) -> str:
+        """The names of the formats."""
+        return " and ".join(dict.fromkeys(form.name for form, _ in self.formats))
+
+
+def read_quantization(config: Config, reference: str) -> CheckpointQuantization | None:
+    """Return the quantization that a configuration names, or ``None`` without one.
+
+    Raises:
+        InvalidInput: The method is unknown, or one of its fields is.
+    """
+    section = _section(config)
+    if section is None:
+        return None
+    if not isinstance(section, dict):
+        raise InvalidInput(f"{reference}: quantization_config is {section!r:.80}, but it must be an object")
+    method = section.get("quant_method")
+    if method is None and (section.get("load_in_8bit") or section.get("load_in_4bit")):
+        method = "bitsandbytes"
+    method = str(method).lower().removeprefix("intel/")
+    if method not in METHODS:
+        raise InvalidInput(
+            f"{reference}: the quantization method {method[:60]!r} is unknown, so the weights' size is too: known "
+            f"are {', '.join(METHODS)}; remove quantization_config to estimate unquantized weights"
+        )
+    fields = _Fields(section, reference)
+    read = METHODS[method](fields)
+    formats = ((read, None),) if isinstance(read, WeightFormat) else read
+    return CheckpointQuantization(
+        method, formats, fields.ignored(), experts_only=method == "mxfp4", with_head=section.get("lm_head") is True
+    )
+
+
+def _section(config: Config) -> Any:  # noqa: ANN401 - what the file holds
+    """Return the section, of the whole model or of its language model."""
+    inner = config.get("text_config")
+    for holder in (config, inner if isinstance(inner, dict) else {}):
+        for name in ("quantization_config", "compression_config"):
+            if holder.get(name) is not None:
+                return holder[name]
+    return None
+
+
+class _Fields(NamedTuple):
+    """The fields of one section, with errors that name them."""
+
+    section: Config
+    reference: str
+
+    def bits(self, *names: str, default: int | None = None) -> int:
+        """Return the bits of a weight, 1 to 8."""
+        value = self._first(*names, default=default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 8:
+            raise self.error(names[0], value, "a whole number from 1 to 8")
+        return value
+
+    def group(self, *names: str, default: int) -> int:
+        """Return how many weights of a row share a scale; 0 for the row."""
+        value = self._first(*names, default=default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < -1 or value > 10**6:
+            raise self.error(names[0], value, "-1 or a positive whole number")
+        return max(value, 0)
+
+    def tile(self, name: str) -> tuple[int, int] | None:
+        """Return the rows and columns of a block, or ``None`` if there is none."""
+        value = self.section.get(name)
+        if value is None:
+            return None
+        whole = isinstance(value, list) and all(type(side) is int and 0 < side <= 10**6 for side in value)
+        if not whole or len(value) != 2:
+            raise self.error(name, value, "two positive whole numbers")
+        return value[0], value[1]
+
+    def inner(self, name: str) -> "_Fields":
+        """Return the fields of an object in the section; none if it is absent."""
+        value = self.section.get(name) or {}
+        if not isinstance(value, dict):
+            raise self.error(name, value, "an object")
+        return _Fields(value, self.reference)
+
+    def ignored(self) -> ModulePatterns:
+        """Return the modules that are left out, by any of the fields' names."""
+        patterns: list[str] = []
+        for name in ("modules_to_not_convert", "ignore", "ignored_layers", "llm_int8_skip_modules", "exclude_modules"):
+            value = self.section.get(name) or []
+            if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+                raise self.error(name, value, "a list of module names")
+            patterns += value
+        dynamic = self.inner("dynamic").section
+        patterns += [f"re:{name[2:]}" for name in dynamic if name.startswith("-:")]
+        return ModulePatterns(patterns, self.reference)
+
+    def error(self, name: str, value: object, kind: str) -> InvalidInput:
+        """Return the error about a value."""
+        return InvalidInput(f"{self.reference}: quantization_config has {name} {value!r:.80}, but it must be {kind}")
+
+    def _first(self, *names: str, default: int | None) -> object:
+        return next((self.section[name] for name in names if self.section.get(name) is not None), default)
+
+
+Formats = WeightFormat | tuple[tuple[WeightFormat, ModulePatterns | None], ...]
+
+
+def _fp8(fields: _Fields) -> Formats:
+    tile = fields.tile("weight_block_size")
+    if tile is None:
+        return WeightFormat("fp8", 8, (ScaleTensor(32, 0, rows=0),))
+    rows, columns = tile
+    return WeightFormat(f"fp8 in blocks of {rows} × {columns}", 8, (ScaleTensor(32, columns, rows=rows),))
+
+
+def _gptq(fields: _Fields) -> Formats:
+    """Read GPTQ, which stores zero points even if they are all the same, and the group of each column."""
+    bits, group = fields.bits("bits"), fields.group("group_size", default=128)
+    form = grouped(f"{bits}-bit GPTQ", bits, group, zero_bits=bits)
+    return form._replace(scales=(*form.scales, ScaleTensor(32, 1, rows=0)))
+
+
+def _awq(fields: _Fields) -> Formats:
+    bits = fields.bits("bits", "w_bit", default=4)
+    group = fields.group("group_size", "q_group_size", default=128)
+    return grouped(f"{bits}-bit AWQ", bits, group, zero_bits=bits)
+
+
+def _bitsandbytes(fields: _Fields) -> Formats:
+    section = fields.section
+    if section.get("load_in_4bit"):
+        return bitsandbytes_4bit(double=bool(section.get("bnb_4bit_use_double_quant")))
+    return INT8
+
+
+def _groups(fields: _Fields) -> Formats:
+    """Read the groups of compressed-tensors and ModelOpt: the weights' bits and scales, and their modules."""
+    groups = fields.inner("config_groups").section
+    formats = []
+    for name in groups:
+        group = fields.inner("config_groups").inner(name)
+        if group.section.get("weights") is None:
+            continue
+        targets = group.section.get("targets") or ["Linear"]
+        if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+            raise fields.error("targets", targets, "a list of module names")
+        modules = None if "Linear" in targets else ModulePatterns(targets, fields.reference)
+        formats.append((_group_format(group.inner("weights")), modules))
+    if not formats:
+        raise fields.error("config_groups", groups, "an object with the weights' bits in each group")
+    return tuple(formats)
+
+
+def _group_format(weights: _Fields) -> WeightFormat:
+    section, bits = weights.section, weights.bits("num_bits")
+    small = section.get("type") == "float" and bits == 4
+    kind = {"float": "fp", "int": "int"}.get(str(section.get("type")), "")
+    if not kind:
+        raise weights.error("type", section.get("type"), "float or int")
+    if (tile := weights.tile("block_structure")) is not None:
+        return WeightFormat(f"{kind}{bits} in blocks", bits, (ScaleTensor(32, tile[1], rows=tile[0]),))
+    group = weights.group("group_size", default=0)
+    name = f"{kind}{bits}" + (f" in groups of {group}" if group else "")
+    if section.get("strategy") == "tensor":
+        return WeightFormat(name, bits, (ScaleTensor(32, 0, rows=0),))
+    zero_bits = bits if section.get("symmetric") is False else 0
+    return grouped(name, bits, group, scale_bits=8 if small else 16, zero_bits=zero_bits)
+
+
+def _modelopt(fields: _Fields) -> Formats:
+    if fields.section.get("config_groups"):
+        return _groups(fields)
+    algorithm = str(fields.section.get("quant_algo")).upper()
+    if algorithm == "FP8":
+        return WeightFormat("fp8", 8, (ScaleTensor(32, 0, rows=0),))
+    if algorithm == "NVFP4":
+        return grouped("nvfp4", 4, fields.group("group_size", default=16), scale_bits=8)
+    if algorithm == "W4A16_AWQ":
+        return grouped("4-bit AWQ", 4, fields.group("group_size", default=128))
+    raise fields.error("quant_algo", fields.section.get("quant_algo"), "FP8, NVFP4 or W4A16_AWQ")
+
+
+def _torchao(fields: _Fields) -> Formats:
+    kind: object = fields.section.get("quant_type")
+    options = fields.inner("quant_type_kwargs")
+    if isinstance(kind, dict):
+        default = fields.inner("quant_type").inner("default")
+        kind, options = default.section.get("_type"), default.inner("_data")
+    word = re.sub(r"[_\W]|config", "", str(kind).lower())
+    if word.startswith("int4weightonly"):
+        return grouped("torchao int4", 4, options.group("group_size", default=128), zero_bits=16)
+    if word.startswith(("int8weightonly", "int8dynamicactivationint8weight")):
+        return grouped("torchao int8", 8, 0, scale_bits=32)
+    if word.startswith(("float8weightonly", "float8dynamicactivationfloat8weight")):
+        return grouped("torchao fp8", 8, 0, scale_bits=32)
+    raise fields.error("quant_type", kind, "a weight-only or dynamic int4, int8 or float8 of torchao")
+
+
+def _hqq(fields: _Fields) -> Formats:
+    weights = fields.inner("quant_config").inner("weight_quant_params")
+    bits = weights.bits("nbits", default=4)
+    return grouped(f"{bits}-bit HQQ", bits, weights.group("group_size", default=64), zero_bits=16)
+
+
+def _quanto(fields: _Fields) -> Formats:
+    forms = {"float8": 8, "int8": 8, "int4": 4, "int2": 2}
+    kind = str(fields.section.get("weights"))
+    if kind not in forms:
+        raise fields.error("weights", fields.section.get("weights"), f"one of {', '.join(forms)}")
+    small = forms[kind] < 8
+    return grouped(f"quanto {kind}", forms[kind], 128 if small else 0, zero_bits=8 if small else 0)
+
+
+METHODS: dict[str, Callable[[_Fields], Formats]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": lambda _: grouped("fp8 by rows", 8, 0, scale_bits=32),
+    "compressed-tensors": _groups,
+    "modelopt": _modelopt,
+    "mxfp4": lambda _: grouped("mxfp4", 4, 32, scale_bits=8),
+    "gptq": _gptq,
+    "auto-round": _gptq,
+    "awq": _awq,
+    "bitsandbytes": _bitsandbytes,
+    "torchao": _torchao,
+    "hqq": _hqq,
+    "eetq": lambda _: grouped("EETQ int8", 8, 0),
+    "quanto": _quanto,
+    "bitnet": lambda _: WeightFormat("ternary BitNet", 2, (ScaleTensor(16, 0, rows=0),)),
+}
+"""``quant_method`` → reader of its fields."""

@@ -1,0 +1,81 @@
+"""Storage of weights in few bits with their scales, and how products use them.
+
+Sizes follow the checkpoints of bitsandbytes (Dettmers et al. 2022 and 2023), GPTQ (Frantar et al. 2023), AWQ (Lin et
+al. 2024), compressed-tensors, and the OCP Microscaling Formats (MX) specification 1.0.
+"""
+
+import math
+from enum import Enum, auto
+from typing import NamedTuple
+
+
+class ProductKernel(Enum):
+    """How a product uses a stored weight."""
+
+    FUSED = auto()  # the kernel unpacks the weight on its way, and multiplies in 16 bits
+    UNPACKED = auto()  # the weight is unpacked into a temporary one before the product
+    INT8 = auto()  # the source is quantized too, and the product has integers
+
+
+class ScaleTensor(NamedTuple):
+    """Numbers of ``bits`` that a tile of (``rows``, ``columns``) weights shares; 0 is the whole side.
+
+    Without ``by_row``, ``columns`` counts weights of the flattened matrix.
+    """
+
+    bits: int
+    columns: int
+    rows: int = 1
+    by_row: bool = True
+
+    def elements(self, n: int, k: int) -> int:
+        """Return how many numbers an (n, k) weight has."""
+        if not self.by_row:
+            return math.ceil(n * k / self.columns)
+        return math.ceil(n / (self.rows or n)) * math.ceil(k / (self.columns or k))
+
+
+class WeightFormat(NamedTuple):
+    """The bits of one weight, its scales and zero points, and the kernel of its products."""
+
+    name: str
+    bits: int
+    scales: tuple[ScaleTensor, ...] = ()
+    kernel: ProductKernel = ProductKernel.FUSED
+
+    def parts(self, n: int, k: int) -> list[tuple[int, str]]:
+        """Return elements and dtype of each tensor of an (n, k) weight."""
+        packed = (n * k, "int8") if self.bits == 8 else (math.ceil(n * k * self.bits / 8), "uint8")
+        return [packed, *(_scale_part(scale, scale.elements(n, k)) for scale in self.scales)]
+
+
+_DTYPES = {8: "uint8", 16: "float16", 32: "float32"}
+
+
+def _scale_part(scale: ScaleTensor, elements: int) -> tuple[int, str]:
+    dtype = _DTYPES.get(scale.bits)
+    return (elements, dtype) if dtype else (math.ceil(elements * scale.bits / 8), "uint8")
+
+
+def grouped(name: str, bits: int, group: int, *, scale_bits: int = 16, zero_bits: int = 0) -> WeightFormat:
+    """Return the format whose scales, and zero points if any, belong to ``group`` weights of a row; 0 for a row."""
+    scales = [ScaleTensor(scale_bits, group)]
+    if zero_bits:
+        scales.append(ScaleTensor(zero_bits, group))
+    return WeightFormat(name, bits, tuple(scales))
+
+
+NF4_BLOCK, SCALE_BLOCK = 64, 256
+"""Weights that share a scale in bitsandbytes, and such scales that share one in double quantization."""
+
+
+def bitsandbytes_4bit(*, double: bool = True) -> WeightFormat:
+    """Return bitsandbytes' NF4 or FP4: a float32 scale per block, or one byte each with ``double`` quantization."""
+    if not double:
+        scales: tuple[ScaleTensor, ...] = (ScaleTensor(32, NF4_BLOCK, by_row=False),)
+    else:
+        scales = (ScaleTensor(8, NF4_BLOCK, by_row=False), ScaleTensor(32, NF4_BLOCK * SCALE_BLOCK, by_row=False))
+    return WeightFormat("bitsandbytes 4-bit", 4, scales, ProductKernel.UNPACKED)
+
+
+INT8 = WeightFormat("bitsandbytes 8-bit", 8, (ScaleTensor(32, 0),), ProductKernel.INT8)

@@ -1,0 +1,153 @@
+"""The links between the GPUs of a job where the system, its nodes or its network are not known."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from leadline.app.composition import toolbox
+from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.read import read_workload
+from leadline.catalog.read import TomlCatalog
+from leadline.core.errors import InvalidInput
+from leadline.core.hardware import Device, DeviceKind
+from leadline.core.workload import ModelKind, ModelSource, NetworkRate, Workload
+from leadline.estimators.parallelism.collectives import LINK_EFFICIENCY, PCIE_BYTES_PER_S, make_ring
+from leadline.estimators.parallelism.fabric import job_fabric
+from leadline.interfaces.cli.main import main
+
+CATALOG = TomlCatalog()
+GBIT = 1e9 / 8
+JOB = Workload(ModelSource(ModelKind.HF_CONFIG, "config.json"))
+
+
+def fabric(device, gpus, nodes=None, network_bytes_per_s=None, **changes):
+    return job_fabric(replace(JOB, gpus=gpus, **changes), CATALOG.device(device), nodes, network_bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    ("device", "nodes", "islands", "node_gbits"),
+    [
+        ("H100 SXM5 80GB", 8, 8, 3200),
+        ("H200 SXM", 8, 8, 3200),
+        ("B200 SXM", 8, 8, 3200),
+        ("A100 SXM4 80GB", 8, 8, 1600),
+        ("V100 SXM2 32GB", 8, 8, 200),
+        ("A100 PCIe 80GB", 8, 8, 100),
+        ("L40S", 8, 8, 100),
+        ("MI300X", 8, 8, 3200),
+    ],
+)
+def test_64_gpus_are_the_usual_servers_of_their_generation(device, nodes, islands, node_gbits):
+    links = fabric(device, 64)
+    assert (links.nodes, links.islands) == (nodes, islands)
+    assert links.island_bytes_per_s == pytest.approx(node_gbits * GBIT)
+    assert links.low_bytes_per_s < links.island_bytes_per_s <= links.high_bytes_per_s
+    assert len(links.assumptions) == 2
+
+
+def test_a_rack_of_72_gpus_is_one_domain():
+    links = fabric("GB200 (per GPU)", 72)
+    assert (links.nodes, links.islands) == (18, 1)
+    several = fabric("GB200 (per GPU)", 144)
+    assert (several.nodes, several.islands) == (36, 2)
+    assert several.island_bytes_per_s == pytest.approx(72 * 400 * GBIT)
+
+
+def test_nodes_of_a_rack_that_the_site_divides_are_not_joined():
+    device = replace(CATALOG.device("GB200 (per GPU)"), scale_up_gpus=2)
+    assert job_fabric(replace(JOB, gpus=8), device, 4, 100e9).islands == 4
+
+
+def test_a_server_s_link_does_not_join_its_neighbour():
+    assert fabric("A100 SXM4 40GB", 8, nodes=2, network_bytes_per_s=100e9).islands == 2
+
+
+def test_what_the_catalog_knows_is_not_assumed():
+    links = fabric("H100 SXM5 80GB", 64, nodes=8, network_bytes_per_s=50e9)
+    assert links.low_bytes_per_s == links.island_bytes_per_s == links.high_bytes_per_s == 50e9
+    assert links.assumptions == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("3200Gb/s", NetworkRate(400e9)),
+        ("3.2 Tb/s", NetworkRate(400e9)),
+        ("400GB/s/node", NetworkRate(400e9)),
+        ("400Gb/s/gpu", NetworkRate(50e9, per_gpu=True)),
+        ("400 Gbps per GPU", NetworkRate(50e9, per_gpu=True)),
+        ("200gbit/s", NetworkRate(25e9)),
+    ],
+)
+def test_a_given_network_overrides_the_usual_and_the_catalog_s(text, rate, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    work = read_workload([str(tmp_path / "config.json")], WorkloadOptions(network=text, gpus=16))
+    assert work.network == rate
+    links = job_fabric(work, CATALOG.device("H100 SXM5 80GB"), 2, 1e9)
+    assert links.island_bytes_per_s == links.low_bytes_per_s == rate.bytes_per_s * (8 if rate.per_gpu else 1)
+
+
+@pytest.mark.parametrize(
+    "text", ["400", "fast", "400 Gb", "-1Gb/s", "0Gb/s", "1e9Gb/s", "9" * 40 + "Gb/s", "400Gb/s/rack"]
+)
+def test_a_network_without_a_unit_or_beyond_reason_is_refused(text, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InvalidInput, match="write a rate with its unit, as in 3200Gb/s"):
+        read_workload([str(tmp_path / "config.json")], WorkloadOptions(network=text))
+
+
+def test_bridged_cards_beyond_the_bridge_meet_at_their_slots():
+    pair = Device("X", "nvidia", DeviceKind.GPU, link_bytes_per_s=600e9, scale_up_gpus=2, pcie_generation=4)
+    assert make_ring(pair, 2).bytes_per_s == 300e9 * LINK_EFFICIENCY
+    assert make_ring(pair, 4).bytes_per_s == PCIE_BYTES_PER_S[4]
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+    "num_hidden_layers": 16, "vocab_size": 32000, "max_position_embeddings": 2048, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+@pytest.fixture
+def estimated(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    toolbox.cache_clear()
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+
+    def run(*words):
+        assert main(["estimate", str(path), "--batch", "1", "--steps", "10", "--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    yield run
+    toolbox.cache_clear()
+
+
+@pytest.mark.parametrize("plan", [("--sharding", "full"), ("--tensor-parallel", "4", "--pipeline-parallel", "2")])
+def test_the_output_names_the_assumed_network_and_a_given_one_narrows_it(estimated, plan):
+    words = ("--gpus", "64", "--on", "H100 SXM5 80GB", *plan)
+    unknown, given = estimated(*words), estimated(*words, "--network", "400Gb/s/gpu")
+    reasons = " ".join(unknown["basis"]["reasons"])
+    assert "assumed 8 nodes of 8 GPUs: name a system with known nodes after --on" in reasons
+    assert "assumed network: 400 Gb/s a GPU, as usual for H100 SXM5 80GB" in reasons
+    assert "assumed network" not in " ".join(given["basis"]["reasons"])
+    assert given["step_s"]["point"] == unknown["step_s"]["point"]
+    assert given["step_s"]["high"] < unknown["step_s"]["high"]
+    assert unknown["target"]["nodes"] == 8
+
+
+@pytest.mark.parametrize("plan", [("--sharding", "full"), ("--sharding", "optimizer")])
+def test_one_domain_over_several_nodes_is_an_assumption_too(estimated, plan):
+    rack = estimated("--gpus", "64", "--on", "GB200 (per GPU)", *plan)
+    reasons = " ".join(rack["basis"]["reasons"])
+    assert "assumed 16 nodes of 4 GPUs" in reasons
+    assert "assumed: 64 GPUs in one domain of the devices' own link" in reasons
+    assert "assumed network" not in reasons
+
+
+def test_a_system_s_own_network_is_used(estimated):
+    aws = estimated("--gpus", "64", "--sharding", "full", "--on", "AWS us-east-1:p5.48xlarge")
+    assert not any("assumed" in reason for reason in aws["basis"]["reasons"])
+    slow = estimated("--gpus", "64", "--sharding", "full", "--on", "AWS us-east-1:p5.48xlarge", "--network", "100Gb/s")
+    assert slow["step_s"]["point"] > 3 * aws["step_s"]["point"]
