@@ -408,7 +408,7 @@ def test_a_limited_query_range_is_respected():
             if argv[argv.index("-S") + 1] != "now-7days":
                 return CompletedProcess(1, "", "sacct: error: slurmdbd: Too wide of a date range in query")
             mark = argv[argv.index("-u") + 2].partition("=")[2]
-            return CompletedProcess(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key"]) + "\n", "")
+            return CompletedProcess(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key", ""]) + "\n", "")
 
     assert SlurmScheduler("test", PurePosixPath("/x"), Bounded()).find(["key"]) == {"key": "12"}
 
