@@ -161,11 +161,11 @@ def read_accounting(listing: str, wanted_ids: Collection[str]) -> dict[str, Sche
                 jobs[job_id] = _Accounted(row, [], jobs.get(job_id))
     statuses = {}
     for job_id in wanted_ids:
-        row, array_row = jobs.get(job_id), jobs.get(job_id.partition("_")[0])
-        if row is None and array_row is not None and array_row.never_ran:
-            row = array_row
-        if row is not None:
-            statuses[job_id] = row.status()
+        job, array = jobs.get(job_id), jobs.get(job_id.partition("_")[0])
+        if job is None and array is not None and array.never_ran:
+            job = array
+        if job is not None:
+            statuses[job_id] = job.status()
     return statuses
 
 

@@ -102,11 +102,11 @@ class ClusterQueries:
                 listing = self._sacct(query)
                 if listing is None:
                     return None
-                found = read_accounting(listing, chunk)
+                rows = read_accounting(listing, chunk)
                 # The row of this cluster stays REVOKED for ever, or is missing until the sibling ends.
-                if any(is_revoked(status.reason) for status in found.values()):
-                    found |= read_accounting(self._sacct([query[0], "--federation", *query[1:]]) or "", chunk)
-                statuses |= found
+                if any(is_revoked(status.reason) for status in rows.values()):
+                    rows |= read_accounting(self._sacct([query[0], "--federation", *query[1:]]) or "", chunk)
+                statuses |= rows
         return statuses
 
     def recorded(self, keys_by_id: Mapping[str, str]) -> set[str]:
