@@ -101,6 +101,7 @@ class Settler:
             started_at=started_at,
             ended_at=ended_at,
             reason="; ".join(diagnosis.evidence) or attempt.reason,
+            walltime_s=(status.walltime_s if status else None) or attempt.walltime_s,
             node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
             exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
         )

@@ -339,3 +339,63 @@ def test_indices_are_written_and_read_again(indices):
 def test_indices_with_steps_and_throttles_are_read():
     assert parse_indices("[0-8:4,11%2]") == [0, 4, 8, 11]
     assert parse_indices("N/A") == []
+
+
+HEAD = "JobId={id} JobName=nap-key UserId=u(1000) GroupId=u(1000) MCS_label=N/A Priority=1 Nice=0 Account=a QOS=normal "
+TIMES = "SubmitTime=1795349353 EligibleTime=1795349353 AccrueTime=1795349353 StartTime={start} EndTime={end} "
+VERSIONS = {
+    "23.02": (
+        HEAD.format(id=7) + "JobState=PENDING Reason=JobHeldAdmin Dependency=(null) Requeue=0 Restarts=1 BatchFlag=1 "
+        "Reboot=0 ExitCode=0:0 DerivedExitCode=0:0 RunTime=00:00:00 TimeLimit=00:10:00 TimeMin=N/A "
+        + TIMES.format(start="Unknown", end="Unknown") + "Partition=short AllocNode:Sid=login1:9 NodeList= "
+        "NumNodes=1-1 NumCPUs=1 TRES=cpu=1,mem=100M Comment=leadline:key StdOut=/x/runs/key.log Power=",
+        "7", JobState.PENDING, "JobHeldAdmin", None,
+    ),
+    "23.11": (
+        HEAD.format(id=12) + "ArrayJobId=9 ArrayTaskId=3 JobState=RUNNING Reason=None Dependency=(null) Requeue=0 "
+        "Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0 DerivedExitCode=0:0 RunTime=00:00:05 TimeLimit=00:10:00 "
+        + TIMES.format(start=1795349354, end=1795349954) + "Partition=short AllocNode:Sid=login1:9 NodeList=n1 "
+        "BatchHost=n1 NumNodes=1 NumCPUs=1 NumTasks=1 ReqTRES=cpu=1 AllocTRES=cpu=1 Comment=leadline:key",
+        "9_3", JobState.RUNNING, "", "n1",
+    ),
+    "24.05": (
+        HEAD.format(id=9) + "ArrayJobId=9 ArrayTaskId=4-6,8%2 ArrayTaskThrottle=2 JobState=PENDING "
+        "Reason=JobArrayTaskLimit Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 ExitCode=0:0 RunTime=00:00:00 "
+        "TimeLimit=00:10:00 " + TIMES.format(start="Unknown", end="Unknown") + "Partition=short NodeList= NumNodes=1 "
+        "Comment=site StdErr= StdIn=/dev/null StdOut=/a b/runs/key-%a.log",
+        "9_8", JobState.PENDING, "JobArrayTaskLimit", None,
+    ),
+    "24.11": (
+        HEAD.format(id=7) + "JobState=NODE_FAIL Reason=NodeDown Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 "
+        "ExitCode=0:0 DerivedExitCode=0:0 RunTime=00:01:00 TimeLimit=00:10:00 "
+        + TIMES.format(start=1795349354, end=1795349414) + "Partition=short NodeList=n1 NumNodes=1 SegmentSize=1 "
+        "Comment=leadline:key",
+        "7", JobState.NODE_FAIL, "NodeDown", "n1",
+    ),
+    "25.05": (
+        HEAD.format(id=7) + "JobState=CANCELLED Reason=DependencyNeverSatisfied Dependency=afterok:6(failed) Requeue=0 "
+        "Restarts=0 BatchFlag=1 ExitCode=0:0 RunTime=00:00:00 TimeLimit=00:10:00 "
+        + TIMES.format(start=1795349414, end=1795349414) + "Partition=short NodeList= NumNodes=1 Licenses=(null) "
+        "LicensesAlloc=(null) Comment=leadline:key",
+        "7", JobState.CANCELLED, "DependencyNeverSatisfied", None,
+    ),
+}  # fmt: skip
+"""What ``scontrol --oneliner show job`` prints, by version."""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_controllers_of_later_versions_are_read(version):
+    line, job_id, state, reason, node = VERSIONS[version]
+    (status,) = read_controller(line, [job_id, "1"]).values()
+    assert (status.state, status.reason, status.node, status.walltime_s) == (state, reason, node, 600.0)
+    assert (status.bears("key"), status.partition) == (True, "short")
+
+
+@pytest.mark.parametrize(
+    "word", ["PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"]
+)
+def test_a_job_that_is_put_back_into_the_queue_has_not_ended(word):
+    row = f"1|{word}|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|"
+    assert read_accounting(row, ["1"])["1"].state is JobState.PENDING
+    queue = f"1|{word}|1795349354|N/A|5:00|0:00|1||leadline:k|nap-k|job requeued in held state\n"
+    assert read_queue(queue, ["1"])["1"].state is JobState.PENDING

@@ -65,7 +65,8 @@ class ClusterQueries:
         states = ["-t", "all"] if ended else []
         listing = self.commands.listed(["squeue", "-a", "-h", "-r", *states, "-u", self.user, "-o", SQUEUE_FORMAT])
         statuses = read_queue(listing, ids)
-        if listing.count(f"|{MARK}") < len(statuses):
+        marked = sum(f"|{MARK}" in line for line in listing.splitlines() if line.partition("|")[0] in statuses)
+        if marked < len(statuses):
             statuses = self._identified(statuses)
         moved_ids = [job_id for job_id, status in statuses.items() if is_revoked(status.reason)]
         return statuses | (self.accounting(moved_ids) or {} if moved_ids else {})
