@@ -57,8 +57,8 @@ class Causes:
             intervals=QUICK,
         )  # fmt: skip
 
-    def diagnose(self, attempt, status, outcome, log):
-        diagnosis = diagnose(attempt, status, outcome, log)
+    def diagnose(self, attempt, status, outcome, log, *, cancelled):
+        diagnosis = diagnose(attempt, status, outcome, log, cancelled=cancelled)
         self.found.setdefault(attempt.job, []).append(diagnosis)
         return diagnosis
 
@@ -133,7 +133,7 @@ def live(causes):
     causes.runs("node", "preempted")
     causes.add("limit", *sleep, limit_s=60.0)
     causes.add("lowered limit", *sleep)
-    for name in ("user", "administrator"):
+    for name in ("user", "user of Leadline", "administrator"):
         causes.add(name, *sleep)
     for name in ("requeued", "requeued and held"):
         # The second run ends, the first one is cut.
@@ -149,11 +149,20 @@ def live(causes):
     causes.add("removed partition", *sleep, partition="gone")
     causes.add("withdrawn", "true", partition="shut", deadline_at=iso_utc(time.time() + 20.0))
     causes.add("held", "true", partition="closed")
-    causes.runs("lowered limit", "user", "administrator", "requeued", "requeued and held", "removed partition")
+    causes.runs(
+        "lowered limit",
+        "user",
+        "user of Leadline",
+        "administrator",
+        "requeued",
+        "requeued and held",
+        "removed partition",
+    )
     causes.cluster.crash(causes.job("node").attempts[-1].node)
     causes.add("preempting", "true", cores=NODE)
     causes.as_operator("scontrol", "update", f"JobId={causes.id('lowered limit')}", "TimeLimit=1")
     causes.root("scancel", causes.id("user"))
+    causes.journal.cancel(["user of Leadline"])
     causes.as_operator("scancel", causes.id("administrator"))
     for name, verb in (("requeued", "requeue"), ("requeued and held", "requeuehold")):
         causes.as_operator("scontrol", "update", f"JobId={causes.id(name)}", "Requeue=1")
@@ -189,6 +198,7 @@ def live(causes):
         ("storage", S.FAILED, C.STORAGE, "No space left on device"),
         ("program", S.FAILED, C.PROGRAM, "no_such_module"),
         ("user", S.CANCELLED, C.USER, "its user cancelled it (by 0)"),
+        ("user of Leadline", S.CANCELLED, C.USER, "its user cancelled it"),
         ("administrator", S.CANCELLED, C.ADMINISTRATOR, f"an administrator cancelled it (by {OPERATOR})"),
         ("removed partition", S.CANCELLED, C.ADMINISTRATOR, "the site removed partition gone"),
         ("requeued", S.CANCELLED, C.REQUEUE, "its site requeued it"),

@@ -28,7 +28,7 @@ _NOT_AGAIN = {
     FailureCause.STORAGE: "its file system is full; free space before submitting it again",
     FailureCause.DEPENDENCY: "a job that it depends on did not end as required",
     FailureCause.USER: "its user cancelled it",
-    FailureCause.ADMINISTRATOR: "the site cancelled it",
+    FailureCause.ADMINISTRATOR: "the site ended it",
     FailureCause.UNKNOWN: "the reason of its failure is unknown, so it is not retried",
 }
 

@@ -37,7 +37,7 @@ class Settler:
         events: list[NewEvent] = []
         for end in ends:
             job_before = jobs.get(end.attempt.job) or self.book.jobs[end.attempt.job]
-            diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log)
+            diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log, cancelled=job_before.cancelled)
             ended = self._ended_attempt(end, diagnosis)
             events.append(
                 attempt_event(EventKind.STATE, ended, {"state": diagnosis.state.value, "reason": ended.reason})

@@ -68,7 +68,7 @@ def clusters() -> Iterator[tuple[SlurmCluster, SlurmCluster]]:
         for part in ("east", "west"):
             (folder / part).mkdir()
         (folder / "east" / "job_submit.lua").write_text(RENAMES)
-        settings = ("PartitionName=hidden Nodes=ALL Hidden=YES MaxTime=60", "JobSubmitPlugins=lua")
+        settings = ("PartitionName=hidden Nodes=ALL Hidden=YES MaxTime=60", "JobSubmitPlugins=lua", "PrivateData=jobs")
         with slurm_cluster(folder / "east", ClusterPlan(name="east", nodes=1, settings=settings)) as east:
             assert east.run(["sacctmgr", "-i", "-Q", "add", "cluster", "west"]).returncode == 0
             shared = (

@@ -113,6 +113,8 @@ class ClusterQueries:
     def recorded(self, keys_by_id: Mapping[str, str]) -> set[str]:
         """Return the ids under which the controller has a job of that key, or the accounting a run or an end of it.
 
+        Ids beyond ``MAX_CONTROLLER_QUERIES`` jobs and arrays are not looked up and count as recorded.
+
         Raises:
             SchedulerUnreachable: one of the two gave no clear answer.
         """
@@ -122,11 +124,11 @@ class ClusterQueries:
             for job_id, status in accounted.items()
             if status.bears(keys_by_id[job_id]) and (status.state.final or status.started_s is not None)
         }
-        for number in sorted({job_id.partition("_")[0] for job_id in keys_by_id}):
-            for job_id, status in self._controller(number, keys_by_id).items():
-                if status.bears(keys_by_id[job_id]):
-                    recorded.add(job_id)
-        return recorded
+        numbers = sorted({job_id.partition("_")[0] for job_id in keys_by_id})[:MAX_CONTROLLER_QUERIES]
+        for number in numbers:
+            records = self._controller(number, keys_by_id)
+            recorded |= {job_id for job_id, status in records.items() if status.bears(keys_by_id[job_id])}
+        return recorded | {job_id for job_id in keys_by_id if job_id.partition("_")[0] not in numbers}
 
     def _identified(self, statuses: Mapping[str, SchedulerStatus]) -> dict[str, SchedulerStatus]:
         """Return statuses with the keys of jobs whose comment, and perhaps name, the site rewrites."""
