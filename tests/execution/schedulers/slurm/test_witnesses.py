@@ -160,6 +160,11 @@ def test_a_job_counts_as_forgotten_only_if_no_witness_is_unclear(east, folder):
     for command in ("squeue", "sacct", "scontrol"):
         with pytest.raises(SchedulerUnreachable):
             scheduler_of(folder, Unclear(command)).never_began(keys, ids)
+    # Where users may not use scontrol, jobs are settled all the same.
+    sent = submission("false")
+    job = scheduler.submit(sent)
+    mute = scheduler_of(folder, Unclear("scontrol"))
+    until(lambda: mute.account([job]).get(job), lambda status: status is not None and status.state is JobState.FAILED)
     # A held job that no key search shows, for example because its trace was cut, has a record under its id.
     held = run_process(["sbatch", "--parsable", "-H", "-J", "x-gone", "-o", "/dev/null", "--wrap", "true"])
     job = held.stdout.strip()
