@@ -180,7 +180,7 @@ def _round(cluster: SlurmCluster, folder: Path, jobs: Sequence[Job]) -> dict[str
     """Run a plane until all jobs are finished; return them by their keys."""
 
     def on_cluster(
-        argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None,
+        argv: Sequence[str], *, env: Mapping[str, str | None] | None = None, cwd: Path | None = None,
         stdin: str | None = None, timeout_s: float | None = None,
     ) -> CompletedProcess:  # fmt: skip
         return run_process(argv, env={**cluster.environment, **(env or {})}, cwd=cwd, stdin=stdin, timeout_s=timeout_s)

@@ -22,7 +22,14 @@ LATE_REPORT_S = 30.0
 """Longest wait for the report of a completed run. Shared file systems show a node's new file late."""
 
 
-def diagnose_run(_: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None, _log: str) -> Diagnosis:
+def diagnose_run(
+    _: Attempt,
+    status: SchedulerStatus | None,
+    outcome: JobOutcome | None,
+    _log: str,
+    *,
+    cancelled: bool = False,  # noqa: ARG001
+) -> Diagnosis:
     """Return how a run ended: as its wrapper reports, or else its scheduler; NODE_FAIL if neither knows."""
     reported = status.state if status is not None and status.state.final else JobState.NODE_FAIL
     # Only the scheduler knows why it sent a signal.

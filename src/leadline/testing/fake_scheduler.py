@@ -225,6 +225,8 @@ def diagnose_by_state(
     status: SchedulerStatus | None,
     outcome: JobOutcome | None,
     log: str,
+    *,
+    cancelled: bool,  # noqa: ARG001
 ) -> Diagnosis:
     """Diagnose by the reported state; the scheduler counts first."""
     for report in (status, outcome):

@@ -77,6 +77,9 @@ TABLE = {
     "will run out of memory, at its end": (running(2990, about(3000, 0.02), memory_bytes=about(9 * GIB), memory_now_bytes=7 * GIB), Action.KEEP),
     "may run out of memory": (running(60, about(3000), memory_bytes=about(8 * GIB)), Action.KEEP),
     "will run out of memory that no node has": (running(60, about(3000), memory_bytes=about(90 * GIB), node_memory_bytes=64 * GIB), Action.KEEP),
+    # put back into the queue
+    "was requeued by its site": (situation("CANCELLED", cause=FailureCause.REQUEUE, elapsed_s=60), Action.RESUBMIT),
+    "was ended by its site": (situation("CANCELLED", cause=FailureCause.ADMINISTRATOR, elapsed_s=60), Action.GIVE_UP),
     # waiting
     "waits as it should": (waiting(about(3000)), Action.KEEP),
     "waits, nothing is known": (waiting(), Action.KEEP),
@@ -245,3 +248,8 @@ def test_a_vague_forecast_bounds_the_requested_memory():
     decided = decide(situation("OUT_OF_MEMORY", cause=FailureCause.HOST_MEMORY, memory_bytes=vague, elapsed_s=60.0))
     assert Action.RESUBMIT is decided.action
     assert decided.resources.memory_bytes_per_node == 20 * GIB
+
+
+def test_a_limit_that_the_site_lowered_is_not_that_of_the_next_attempt():
+    killed = situation("TIMEOUT", elapsed_s=60.0, cause=FailureCause.WALLTIME, attempt={"walltime_s": 60.0})
+    assert decide(killed).resources.walltime_s == H

@@ -36,6 +36,20 @@ class Advisor(Protocol):
         """Record ended attempts. It may be called twice for one attempt, which must count once."""
 
 
-Diagnose = Callable[[Attempt, SchedulerStatus | None, JobOutcome | None, str], Diagnosis]
-"""(attempt, scheduler status, wrapper outcome, end of the log) -> the diagnosis."""
+class Diagnose(Protocol):
+    """Finds out why an attempt ended."""
+
+    def __call__(
+        self,
+        attempt: Attempt,
+        status: SchedulerStatus | None,
+        outcome: JobOutcome | None,
+        log: str,
+        /,
+        *,
+        cancelled: bool,
+    ) -> Diagnosis:
+        """Return the diagnosis; ``cancelled`` is true if the user cancelled the job."""
+
+
 Decide = Callable[[Situation], Decision]

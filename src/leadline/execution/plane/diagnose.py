@@ -131,7 +131,8 @@ class _Remains:
         waited for that start stays cancelled.
         """
         sign = next((sign for sign in (*self.reported, *self.logged) if sign.cause is FailureCause.REQUEUE), None)
-        has_own_end = self.outcome is not None and _ended_by_itself(self.outcome)
+        # An unmeasured command that ends with 0 on the signal looks as if it had completed.
+        has_own_end = self.outcome is not None and bool(self.outcome.measured) and _ended_by_itself(self.outcome)
         restarted = self.status.state in (JobState.FAILED, JobState.COMPLETED)
         if sign is None or has_own_end or self.attempt.withdrawn or not restarted:
             return None

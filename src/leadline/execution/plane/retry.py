@@ -28,7 +28,7 @@ _NOT_AGAIN = {
     FailureCause.STORAGE: "its file system is full; free space before submitting it again",
     FailureCause.DEPENDENCY: "a job that it depends on did not end as required",
     FailureCause.USER: "its user cancelled it",
-    FailureCause.ADMINISTRATOR: "the site cancelled it",
+    FailureCause.ADMINISTRATOR: "the site ended it",
     FailureCause.UNKNOWN: "the reason of its failure is unknown, so it is not retried",
 }
 
@@ -62,8 +62,10 @@ def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
     needed_s, allowed_s = view.needed_s(), view.situation.allowed_s
     if needed_s is None:
         return give_up(view, f"{reason}, and neither its limit nor its run time is known")
-    # Runs of one job differ, so the new limit is noticeably above what was not enough.
-    needed_s = max(needed_s, MIN_RAISE * view.outlived_s, MIN_RAISE * (view.limit_s or 0.0))
+    # Runs of one job differ, so the new limit is noticeably above what was not enough. Someone may have lowered the
+    # requested one.
+    requested_s = view.attempt.resources.walltime_s or 0.0
+    needed_s = max(needed_s, MIN_RAISE * view.outlived_s, MIN_RAISE * (view.limit_s or 0.0), requested_s)
     details: Evidence = {"lasted_at_least_s": view.outlived_s, "needed_s": needed_s}
     if allowed_s is not None and needed_s > allowed_s:
         if not _is_worth_trying(view.limit_s, allowed_s, view.time_beyond(allowed_s)):

@@ -37,7 +37,7 @@ class Settler:
         events: list[NewEvent] = []
         for end in ends:
             job_before = jobs.get(end.attempt.job) or self.book.jobs[end.attempt.job]
-            diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log)
+            diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log, cancelled=job_before.cancelled)
             ended = self._ended_attempt(end, diagnosis)
             events.append(
                 attempt_event(EventKind.STATE, ended, {"state": diagnosis.state.value, "reason": ended.reason})
@@ -101,6 +101,7 @@ class Settler:
             started_at=started_at,
             ended_at=ended_at,
             reason="; ".join(diagnosis.evidence) or attempt.reason,
+            walltime_s=(status.walltime_s if status else None) or attempt.walltime_s,
             node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
             exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
         )

@@ -1,6 +1,6 @@
 """Watch the plane's jobs at one scheduler: poll its queue and read the reports of the wrappers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from leadline.core.jobs import JobState
@@ -15,6 +15,8 @@ from leadline.execution.wrapper.outcome import JobOutcome
 
 FORGOTTEN = SchedulerStatus(JobState.NODE_FAIL, "its scheduler forgot it before it started")
 """Status of a job that a killed controller had accepted and does not know after its restart."""
+ALIVE_S = 90.0
+"""A wrapper that reported so recently still runs. It reports every 30 s."""
 MARGIN_S = 5.0
 """Reports are read from so long before the last reading, because clocks and file systems lag."""
 
@@ -48,7 +50,7 @@ class Watcher:
     starts: dict[str, float] = field(default_factory=dict)
     """Attempt -> expected start (epoch). It is not stored, because it varies with every poll."""
     blind: bool = False
-    """True if the scheduler shows no job although one has started and has no end."""
+    """True if the scheduler shows no job although one still reports."""
 
     def poll(self) -> list[ObservedEnd]:
         """Ask for the states of all live attempts and return those that ended.
@@ -181,16 +183,20 @@ class Watcher:
         return self.scheduler.never_began({attempt.key: attempt.batch for attempt in unstarted}, ids)
 
     def _sees_nothing(self, gone: list[Attempt]) -> bool:
-        """True if the queue shows no job at all although one has started and nothing reports its end.
+        """True if the queue shows no job at all although the wrapper of one still reports.
 
         Then the missing jobs are hidden rather than forgotten, for example from this user.
         """
         missing = {attempt.key for attempt in gone}
         live = [attempt for _, attempt in self.book.live(self.system) if attempt.scheduler_id]
-        started = [attempt for attempt in gone if attempt.began and self._missing_s(attempt) > self.intervals.grace]
-        was_blind, self.blind = self.blind, bool(started) and all(attempt.key in missing for attempt in live)
+        started = {attempt.key: attempt.scheduler_id for attempt in gone if attempt.began}
+        reports: Mapping[str, JobOutcome] = {}
+        if started and all(attempt.key in missing for attempt in live):
+            reports = self.scheduler.reports(list(started), since_s=max(self.clock.now_s() - ALIVE_S, 0.0))
+        running = [started[key] for key, report in reports.items() if report.state is JobState.RUNNING]
+        was_blind, self.blind = self.blind, bool(running)
         if self.blind and not was_blind:
-            why = f"it shows none of {len(live)} jobs, although job {started[0].scheduler_id} runs: check PrivateData"
+            why = f"it shows none of {len(live)} jobs, although job {running[0]} still reports: check PrivateData"
             self.book.write(events=[NewEvent(EventKind.FAULT, details={"system": self.system, "why": why})])
         return self.blind
 

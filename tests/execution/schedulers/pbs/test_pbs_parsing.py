@@ -144,3 +144,9 @@ def test_an_elements_id_has_two_forms_of_the_same(number, index, server):
 def test_sizes_and_times_are_read_and_others_are_not_known():
     assert [size_bytes(one) for one in ("1kb", "1gb", "5b", "3", "x", None)] == [1024, 2**30, 5, 3, None, None]
     assert [parse_duration_s(one) for one in ("25:01:01", "1:01", "5", "1:x", None)] == [90061.0, 61.0, 5.0, None, None]
+
+
+@pytest.mark.parametrize("end", ["", "-3", ".3", ".^array_index^"])
+def test_a_job_that_a_hook_renames_is_known_by_its_output_file(end):
+    assert job_key({"job_name": "site.7", "output_path": f"login1:/home/a b/jobs/k-1.out{end}"}) == "k-1"
+    assert job_key({"job_name": "nap.k-1", "output_path": "login1:/home/a/site.out"}) == "k-1"

@@ -38,38 +38,38 @@ QUEUE = f"""\
 5|EXPEDITING|2026-11-22T12:00:00|N/A|Partition_Limit|0:00|1||||(null)
 """
 SACCT_22 = """\
-1|FAILED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|
-1.batch|FAILED|1:0||9|1795349354|1795349354|1795349363||1|216K||n1|1000|short|nap-k|
-1.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|101.50M||n1|1000|short|nap-k|
-2|COMPLETED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|
-2.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|1G||n1|1000|short|nap-k|
-3|FAILED|0:9|0:0|9|1795349353|1795349354|1795349363|5|2||100M|n[1-2]|1000|short|nap-k|
-3.batch|FAILED|0:9||9|1795349354|1795349354|1795349363||1|99M||n1|1000|short|nap-k|
-12|REQUEUED|0:0|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
-12.batch|NODE_FAIL|0:125||4|1795349380|1795349380|1795349384||1|||n1|1000|short|nap-k|
-12|CANCELLED by 1000|0:0|0:0|0|1795349385|None|1795349386|5|1||100M|None assigned|1000|short|nap-k|
-13|NODE_FAIL|1:0|0:0|3|1795349380|1795349380|1795349383|Partition_Limit|1||100M|n1|1000|short|nap-k|
-14|PREEMPTED|0:0|0:0|3|1795349380|1795349380|1795349383|UNLIMITED|1||100M|n1|1000|short|nap-k|
-15|OUT_OF_MEMORY|0:125|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
-15.batch|OUT_OF_MEMORY|0:125||4|1795349380|1795349380|1795349384||1|0||n1|1000|short|nap-k|
-16|PENDING|0:0|0:0|1|1795349386|1795349387|Unknown||0||16?|n1|1000|short|nap-k|
-7_0|COMPLETED|0:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
-7_1|FAILED|3:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
-7_[4-8%2]|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|1000|short|nap-k|
-8|FAILED|1:0|0:0|1|1795349380|1795349380|1795349383|5|1||100M|n1|1000|short|nap-k|
-9|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|1000|short|nap-k|
+1|FAILED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|short|nap-k|
+1.batch|FAILED|1:0||9|1795349354|1795349354|1795349363||1|216K||n1|short|nap-k|
+1.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|101.50M||n1|short|nap-k|
+2|COMPLETED|0:0|0:125|9|1795349353|1795349354|1795349363|5|1||100M|n1|short|nap-k|
+2.0|OUT_OF_MEMORY|0:125||7|1795349355|1795349355|1795349362||1|1G||n1|short|nap-k|
+3|FAILED|0:9|0:0|9|1795349353|1795349354|1795349363|5|2||100M|n[1-2]|short|nap-k|
+3.batch|FAILED|0:9||9|1795349354|1795349354|1795349363||1|99M||n1|short|nap-k|
+12|REQUEUED|0:0|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|short|nap-k|
+12.batch|NODE_FAIL|0:125||4|1795349380|1795349380|1795349384||1|||n1|short|nap-k|
+12|CANCELLED by 1000|0:0|0:0|0|1795349385|None|1795349386|5|1||100M|None assigned|short|nap-k|
+13|NODE_FAIL|1:0|0:0|3|1795349380|1795349380|1795349383|Partition_Limit|1||100M|n1|short|nap-k|
+14|PREEMPTED|0:0|0:0|3|1795349380|1795349380|1795349383|UNLIMITED|1||100M|n1|short|nap-k|
+15|OUT_OF_MEMORY|0:125|0:0|3|1795349380|1795349380|1795349383|5|1||100M|n1|short|nap-k|
+15.batch|OUT_OF_MEMORY|0:125||4|1795349380|1795349380|1795349384||1|0||n1|short|nap-k|
+16|PENDING|0:0|0:0|1|1795349386|1795349387|Unknown||0||16?|n1|short|nap-k|
+7_0|COMPLETED|0:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|short|nap-k|
+7_1|FAILED|3:0|0:0|5|1795349380|1795349380|1795349383|5|1||100M|n1|short|nap-k|
+7_[4-8%2]|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|short|nap-k|
+8|FAILED|1:0|0:0|1|1795349380|1795349380|1795349383|5|1||100M|n1|short|nap-k|
+9|CANCELLED by 0|0:0|0:0|0|1795349380|None|1795349383|5|1||100M|None assigned|short|nap-k|
 """
 SACCT_20 = """\
-1|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mn|n1|1000|short|nap-k|
-1.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|103424K||n1|1000|short|nap-k|
-2|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mc|n1|1000|short|nap-k|
-2.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|203424K||n1|1000|short|nap-k|
+1|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mn|n1|short|nap-k|
+1.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|103424K||n1|short|nap-k|
+2|FAILED|0:9|0:0|9|2026-11-22T12:09:13|2026-11-22T12:09:14|2026-11-22T12:09:23|5|1||100Mc|n1|short|nap-k|
+2.batch|FAILED|0:9||9|2026-11-22T12:09:14|2026-11-22T12:09:14|2026-11-22T12:09:23||1|203424K||n1|short|nap-k|
 """
 SACCT_24 = """\
-1+0|RUNNING|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|1000|short|nap-k|
-2|LAUNCH_FAILED|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|1000|short|nap-k|
-3|DEADLINE|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|
-4|BOOT_FAIL|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|
+1+0|RUNNING|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|short|nap-k|
+2|LAUNCH_FAILED|0:0|0:0|9|1795349353|1795349354|Unknown|5|1||100M|n1|short|nap-k|
+3|DEADLINE|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|short|nap-k|
+4|BOOT_FAIL|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|short|nap-k|
 """
 CONTROLLER = (
     "JobId=11 ArrayJobId=10 ArrayTaskId=2 JobName=nap-key UserId=root(0) GroupId=root(0) MCS_label=N/A Priority=1 "
@@ -153,7 +153,7 @@ def test_the_steps_show_out_of_memory_although_the_job_is_failed():
 
 
 def test_the_last_incarnation_of_a_requeued_job_holds_without_the_steps_of_the_earlier():
-    status = read_accounting(SACCT_22, ["12"])["12"]
+    status = read_accounting(SACCT_22, ["12"], owner="1000")["12"]
     assert (
         SchedulerStatus(
             JobState.CANCELLED,
@@ -264,27 +264,28 @@ def test_a_job_whose_comment_and_name_the_site_rewrites_bears_its_key_by_its_fil
         + " StdOut=/a b/runs/key-2.log"
     )
     assert read_controller(line, ["10_2"])["10_2"].bears("key")
-    row = "1|FAILED|1:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|x|sbatch --job-name=nap-k -o /x"
+    row = "1|FAILED|1:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|short|x|sbatch --job-name=nap-k -o /x"
     assert read_accounting(row, ["1"])["1"].bears("k")
     assert not read_accounting(row, ["1"])["1"].bears("x")
     outputs = "<m>12_3<m>/x/runs/a-3.log<m>\n13<m>/x/runs/a-3.log<m>\n14<m>slurm-14.out<m>\n"
     assert read_outputs(outputs, "<m>") == {"12_3": "a", "13": "a-3"}
 
 
-def test_who_cancelled_a_job_is_read_from_its_own_row():
-    row = "1|CANCELLED by {}|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|1000|short|nap-k|"
-    owners = [read_accounting(row.format(uid), ["1"])["1"].by_owner for uid in (1000, 0, 10000)]
+def test_who_cancelled_a_job_is_read_by_the_users_number():
+    row = "1|CANCELLED by {}|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|short|nap-k|"
+    owners = [read_accounting(row.format(uid), ["1"], owner="1000")["1"].by_owner for uid in (1000, 0, 10000)]
     assert owners == [True, False, False]
-    assert read_accounting(row.replace(" by {}", ""), ["1"])["1"].by_owner is None
+    assert read_accounting(row.replace(" by {}", ""), ["1"], owner="1000")["1"].by_owner is None
+    assert read_accounting(row.format(1000), ["1"])["1"].by_owner is None
 
 
 FEDERATION = """\
-67108869|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|1000|short|nap-k|
-67108869|RUNNING|0:0|0:0|7|1795349353|1795349354|Unknown|10|1||100M|n7|1000|short|nap-k|
-67108870|COMPLETED|0:0|0:0|7|1795349353|1795349354|1795349361|10|1||100M|n7|1000|short|nap-k|
-67108870.batch|COMPLETED|0:0||7|1795349354|1795349354|1795349361||1|2M||n7|||batch|
-67108870|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|1000|short|nap-k|
-67108871|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|1000|short|nap-k|
+67108869|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|short|nap-k|
+67108869|RUNNING|0:0|0:0|7|1795349353|1795349354|Unknown|10|1||100M|n7|short|nap-k|
+67108870|COMPLETED|0:0|0:0|7|1795349353|1795349354|1795349361|10|1||100M|n7|short|nap-k|
+67108870.batch|COMPLETED|0:0||7|1795349354|1795349354|1795349361||1|2M||n7||batch|
+67108870|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|short|nap-k|
+67108871|REVOKED|0:0|0:0|0|1795349353|None|1795349354|10|1||100M|None assigned|short|nap-k|
 """
 
 
@@ -339,3 +340,63 @@ def test_indices_are_written_and_read_again(indices):
 def test_indices_with_steps_and_throttles_are_read():
     assert parse_indices("[0-8:4,11%2]") == [0, 4, 8, 11]
     assert parse_indices("N/A") == []
+
+
+HEAD = "JobId={id} JobName=nap-key UserId=u(1000) GroupId=u(1000) MCS_label=N/A Priority=1 Nice=0 Account=a QOS=normal "
+TIMES = "SubmitTime=1795349353 EligibleTime=1795349353 AccrueTime=1795349353 StartTime={start} EndTime={end} "
+VERSIONS = {
+    "23.02": (
+        HEAD.format(id=7) + "JobState=PENDING Reason=JobHeldAdmin Dependency=(null) Requeue=0 Restarts=1 BatchFlag=1 "
+        "Reboot=0 ExitCode=0:0 DerivedExitCode=0:0 RunTime=00:00:00 TimeLimit=00:10:00 TimeMin=N/A "
+        + TIMES.format(start="Unknown", end="Unknown") + "Partition=short AllocNode:Sid=login1:9 NodeList= "
+        "NumNodes=1-1 NumCPUs=1 TRES=cpu=1,mem=100M Comment=leadline:key StdOut=/x/runs/key.log Power=",
+        "7", JobState.PENDING, "JobHeldAdmin", None,
+    ),
+    "23.11": (
+        HEAD.format(id=12) + "ArrayJobId=9 ArrayTaskId=3 JobState=RUNNING Reason=None Dependency=(null) Requeue=0 "
+        "Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0 DerivedExitCode=0:0 RunTime=00:00:05 TimeLimit=00:10:00 "
+        + TIMES.format(start=1795349354, end=1795349954) + "Partition=short AllocNode:Sid=login1:9 NodeList=n1 "
+        "BatchHost=n1 NumNodes=1 NumCPUs=1 NumTasks=1 ReqTRES=cpu=1 AllocTRES=cpu=1 Comment=leadline:key",
+        "9_3", JobState.RUNNING, "", "n1",
+    ),
+    "24.05": (
+        HEAD.format(id=9) + "ArrayJobId=9 ArrayTaskId=4-6,8%2 ArrayTaskThrottle=2 JobState=PENDING "
+        "Reason=JobArrayTaskLimit Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 ExitCode=0:0 RunTime=00:00:00 "
+        "TimeLimit=00:10:00 " + TIMES.format(start="Unknown", end="Unknown") + "Partition=short NodeList= NumNodes=1 "
+        "Comment=site StdErr= StdIn=/dev/null StdOut=/a b/runs/key-%a.log",
+        "9_8", JobState.PENDING, "JobArrayTaskLimit", None,
+    ),
+    "24.11": (
+        HEAD.format(id=7) + "JobState=NODE_FAIL Reason=NodeDown Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 "
+        "ExitCode=0:0 DerivedExitCode=0:0 RunTime=00:01:00 TimeLimit=00:10:00 "
+        + TIMES.format(start=1795349354, end=1795349414) + "Partition=short NodeList=n1 NumNodes=1 SegmentSize=1 "
+        "Comment=leadline:key",
+        "7", JobState.NODE_FAIL, "NodeDown", "n1",
+    ),
+    "25.05": (
+        HEAD.format(id=7) + "JobState=CANCELLED Reason=DependencyNeverSatisfied Dependency=afterok:6(failed) Requeue=0 "
+        "Restarts=0 BatchFlag=1 ExitCode=0:0 RunTime=00:00:00 TimeLimit=00:10:00 "
+        + TIMES.format(start=1795349414, end=1795349414) + "Partition=short NodeList= NumNodes=1 Licenses=(null) "
+        "LicensesAlloc=(null) Comment=leadline:key",
+        "7", JobState.CANCELLED, "DependencyNeverSatisfied", None,
+    ),
+}  # fmt: skip
+"""What ``scontrol --oneliner show job`` prints, by version."""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_controllers_of_later_versions_are_read(version):
+    line, job_id, state, reason, node = VERSIONS[version]
+    (status,) = read_controller(line, [job_id, "1"]).values()
+    assert (status.state, status.reason, status.node, status.walltime_s) == (state, reason, node, 600.0)
+    assert (status.bears("key"), status.partition) == (True, "short")
+
+
+@pytest.mark.parametrize(
+    "word", ["PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"]
+)
+def test_a_job_that_is_put_back_into_the_queue_has_not_ended(word):
+    row = f"1|{word}|0:0|0:0|9|1795349353|1795349354|1795349363|5|1||100M|n1|short|nap-k|"
+    assert read_accounting(row, ["1"])["1"].state is JobState.PENDING
+    queue = f"1|{word}|1795349354|N/A|5:00|0:00|1||leadline:k|nap-k|job requeued in held state\n"
+    assert read_queue(queue, ["1"])["1"].state is JobState.PENDING

@@ -409,7 +409,7 @@ def test_a_limited_query_range_is_respected():
             if argv[argv.index("-S") + 1] != "now-7days":
                 return CompletedProcess(1, "", "sacct: error: slurmdbd: Too wide of a date range in query")
             mark = argv[argv.index("-u") + 2].partition("=")[2]
-            return CompletedProcess(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key"]) + "\n", "")
+            return CompletedProcess(0, mark.join(["12", "COMPLETED", "n1", "", "nap-key", ""]) + "\n", "")
 
     assert SlurmScheduler("test", PurePosixPath("/x"), Bounded()).find(["key"]) == {"key": "12"}
 
@@ -430,3 +430,16 @@ def test_ten_thousand_commands_are_never_on_one_line():
     assert sum(len(words) - 1 for words in asked if words[0] == "scancel") == 10_000
     assert max(len(word) for words in asked for word in words) < 10_000
     assert all(re.fullmatch(r"\d+", word) for words in asked if words[0] == "scancel" for word in words[1:])
+
+
+def test_a_thousand_missing_jobs_are_looked_up_a_part_at_a_time():
+    class Forgets(LocalTransport):
+        def run(self, argv, *, stdin=None, **_):
+            if argv[0] == "scontrol":
+                return CompletedProcess(1, "", "slurm_load_jobs error: Invalid job id specified")
+            return CompletedProcess(0, "me\n" if stdin is None and argv[0] == "sh" else stdin or "", "")
+
+    keys = {f"k{number}": f"k{number}" for number in range(1000)}
+    ids = {f"k{number}": str(1000 + number) for number in range(1000)}
+    forgotten = SlurmScheduler("test", PurePosixPath("/x"), Forgets()).never_began(keys, ids)
+    assert sorted(forgotten) == sorted(f"k{number}" for number in range(200))

@@ -34,6 +34,8 @@ _ATTRIBUTE = re.compile(r"^(\s+)([A-Za-z_][\w.]*) = (.*)$")
 _INDENT = re.compile(r"^(\t| {1,8})")
 _ID = re.compile(r"^(\d+(?:\[\])?(?:\.[A-Za-z0-9.-]+)?)\s*$", re.MULTILINE)
 _ELEMENT = re.compile(r"(\d+)\[(\d+)\](.*)")
+_OUTPUT = re.compile(r"/jobs/([\w.-]+)\.out(?:[.-](?:\d+|\^array_index\^))?$")
+"""Path of PBS's own output about a job; some versions append an element's index."""
 _SIZE = re.compile(r"(\d+)(b|kb|mb|gb|tb|)", re.IGNORECASE)
 _MEMORY = re.compile(r"\b(p?v?mem\w*|memory)\b.*exceed|out of memory|oom", re.IGNORECASE)
 _TIME = re.compile(r"walltime.*exceed|exceed.*walltime", re.IGNORECASE)
@@ -97,7 +99,12 @@ def read_qstat_text(output: str) -> dict[str, JobAttributes]:
 
 
 def job_key(job: Mapping[str, str]) -> str:
-    """Return the key in a job's name; empty if there is none. Torque appends an element's index to it."""
+    """Return the key in a job's output file, or in its name, which a hook of the site may rewrite; empty without one.
+
+    Torque appends an element's index to the name.
+    """
+    if (match := _OUTPUT.search(job.get("output_path", ""))) is not None:
+        return match[1]
     key = job.get("job_name", "").partition(".")[2]
     return key.rpartition("-")[0] if "job_array_id" in job and key.endswith(f"-{job['job_array_id']}") else key
 

@@ -100,9 +100,7 @@ to be recognized as foreign.
 _TIMES = "ElapsedRaw,Submit,Start,End,TimelimitRaw"
 TRACE = "SubmitLine"
 """Field with the options of sbatch, which no plug-in of the site changes; Slurm has it since 21.08."""
-SACCT_FIELDS = (
-    f"JobID,State,ExitCode,DerivedExitCode,{_TIMES},NNodes,MaxRSS,ReqMem,NodeList,UID,Partition,JobName,{TRACE}"
-)
+SACCT_FIELDS = f"JobID,State,ExitCode,DerivedExitCode,{_TIMES},NNodes,MaxRSS,ReqMem,NodeList,Partition,JobName,{TRACE}"
 NAME_FIELDS = f"JobID,State,NodeList,Comment,JobName,{TRACE}"
 OUT_OF_MEMORY = "0:125"
 """Slurm's exit code for a process that the kernel killed for memory."""
@@ -136,7 +134,7 @@ def read_outputs(listing: str, mark: str) -> dict[str, str]:
     return {job_id: key for job_id, key in pairs if key}
 
 
-def read_accounting(listing: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
+def read_accounting(listing: str, wanted_ids: Collection[str], *, owner: str = "") -> dict[str, SchedulerStatus]:
     """Parse ``SACCT_FIELDS`` lines (``-P -n --duplicates``): the last run of each wanted id, with its steps.
 
     A row may name an array only. If it was cancelled before it had a node, the row holds for all elements without a row
@@ -161,11 +159,11 @@ def read_accounting(listing: str, wanted_ids: Collection[str]) -> dict[str, Sche
                 jobs[job_id] = _Accounted(row, [], jobs.get(job_id))
     statuses = {}
     for job_id in wanted_ids:
-        row, array_row = jobs.get(job_id), jobs.get(job_id.partition("_")[0])
-        if row is None and array_row is not None and array_row.never_ran:
-            row = array_row
-        if row is not None:
-            statuses[job_id] = row.status()
+        job, array = jobs.get(job_id), jobs.get(job_id.partition("_")[0])
+        if job is None and array is not None and array.never_ran:
+            job = array
+        if job is not None:
+            statuses[job_id] = job.status(owner)
     return statuses
 
 
@@ -254,8 +252,8 @@ class _Accounted:
         """True if it was cancelled before it had a node."""
         return JobState.from_slurm(self.row["State"]) is JobState.CANCELLED and _named(self.row["NodeList"]) is None
 
-    def status(self) -> SchedulerStatus:
-        """Return the status from the job's row and its steps."""
+    def status(self, owner: str = "") -> SchedulerStatus:
+        """Return the status from the job's row and its steps; ``owner`` is the user's numeric id."""
         row = self.row
         state, evidence = JobState.from_slurm(row["State"]), tuple(self._evidence())
         if state is JobState.FAILED and self._out_of_memory():
@@ -278,7 +276,8 @@ class _Accounted:
             evidence=evidence,
             name=_submitted_key(row[TRACE]) or row["JobName"] or None,
             partition=row["Partition"] or None,
-            by_owner=canceller == row["UID"] if canceller.isdecimal() and row["UID"] else None,
+            # The id in the row is 0 until the accounting has all of it.
+            by_owner=canceller == owner if canceller.isdecimal() and owner else None,
         )  # fmt: skip
 
     def _memory_bytes(self) -> int | None:

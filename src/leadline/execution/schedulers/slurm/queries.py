@@ -54,6 +54,7 @@ class ClusterQueries:
 
     commands: SlurmCommands
     user: str
+    user_id: str
     _output_keys: dict[tuple[str, float | None], str] = field(default_factory=dict)
     """(id, submission) -> key of jobs whose comment is not Leadline's, from their output file."""
 
@@ -65,7 +66,8 @@ class ClusterQueries:
         states = ["-t", "all"] if ended else []
         listing = self.commands.listed(["squeue", "-a", "-h", "-r", *states, "-u", self.user, "-o", SQUEUE_FORMAT])
         statuses = read_queue(listing, ids)
-        if listing.count(f"|{MARK}") < len(statuses):
+        marked = sum(f"|{MARK}" in line for line in listing.splitlines() if line.partition("|")[0] in statuses)
+        if marked < len(statuses):
             statuses = self._identified(statuses)
         moved_ids = [job_id for job_id, status in statuses.items() if is_revoked(status.reason)]
         return statuses | (self.accounting(moved_ids) or {} if moved_ids else {})
@@ -102,15 +104,18 @@ class ClusterQueries:
                 listing = self._sacct(query)
                 if listing is None:
                     return None
-                found = read_accounting(listing, chunk)
+                rows = read_accounting(listing, chunk, owner=self.user_id)
                 # The row of this cluster stays REVOKED for ever, or is missing until the sibling ends.
-                if any(is_revoked(status.reason) for status in found.values()):
-                    found |= read_accounting(self._sacct([query[0], "--federation", *query[1:]]) or "", chunk)
-                statuses |= found
+                if any(is_revoked(status.reason) for status in rows.values()):
+                    listing = self._sacct([query[0], "--federation", *query[1:]]) or ""
+                    rows |= read_accounting(listing, chunk, owner=self.user_id)
+                statuses |= rows
         return statuses
 
     def recorded(self, keys_by_id: Mapping[str, str]) -> set[str]:
         """Return the ids under which the controller has a job of that key, or the accounting a run or an end of it.
+
+        Ids beyond ``MAX_CONTROLLER_QUERIES`` jobs and arrays are not looked up and count as recorded.
 
         Raises:
             SchedulerUnreachable: one of the two gave no clear answer.
@@ -121,11 +126,11 @@ class ClusterQueries:
             for job_id, status in accounted.items()
             if status.bears(keys_by_id[job_id]) and (status.state.final or status.started_s is not None)
         }
-        for number in sorted({job_id.partition("_")[0] for job_id in keys_by_id}):
-            for job_id, status in self._controller(number, keys_by_id).items():
-                if status.bears(keys_by_id[job_id]):
-                    recorded.add(job_id)
-        return recorded
+        numbers = sorted({job_id.partition("_")[0] for job_id in keys_by_id})[:MAX_CONTROLLER_QUERIES]
+        for number in numbers:
+            records = self._controller(number, keys_by_id, clear=True)
+            recorded |= {job_id for job_id, status in records.items() if status.bears(keys_by_id[job_id])}
+        return recorded | {job_id for job_id in keys_by_id if job_id.partition("_")[0] not in numbers}
 
     def _identified(self, statuses: Mapping[str, SchedulerStatus]) -> dict[str, SchedulerStatus]:
         """Return statuses with the keys of jobs whose comment, and perhaps name, the site rewrites."""
@@ -186,14 +191,17 @@ class ClusterQueries:
             statuses[job_id] = self._controller(job_id, [job_id]).get(job_id, status)
         return statuses
 
-    def _controller(self, job_id: str, wanted_ids: Collection[str]) -> dict[str, SchedulerStatus]:
+    def _controller(
+        self, job_id: str, wanted_ids: Collection[str], *, clear: bool = False
+    ) -> dict[str, SchedulerStatus]:
         """Return the controller's record of a job or of an array's elements; empty once forgotten.
 
         Raises:
-            SchedulerUnreachable: it does not say whether it knows the job.
+            SchedulerUnreachable: it does not say whether it knows the job, and ``clear`` is set. Some sites keep users
+                from ``scontrol``.
         """
         answer = self.commands.ask(["scontrol", "-a", "--oneliner", "--details", "show", "job", job_id])
-        if answer.returncode and not GONE.search(answer.stderr + answer.stdout):
+        if clear and answer.returncode and not GONE.search(answer.stderr + answer.stdout):
             raise SchedulerUnreachable(
                 f"Slurm at {self.commands.transport.where} does not report job {job_id} ({error_text(answer)})"
             )
@@ -217,13 +225,15 @@ class ClusterQueries:
         lost = {job_id: status for job_id, status in statuses.items() if status.state is JobState.NODE_FAIL}
         if not lost:
             return statuses
-        listing = self.commands.listed(["scontrol", "-a", "-o", "show", "partition"])
-        names = set(re.findall(r"^PartitionName=(\S+)", listing, re.MULTILINE))
-        removed = {
-            job_id: replace(status, evidence=(*status.evidence, f"the site removed partition {status.partition}"))
-            for job_id, status in lost.items()
-            if status.partition and names and not names & set(status.partition.split(","))
-        }
+        answer = self.commands.ask(["scontrol", "-a", "-o", "show", "partition"])
+        names = set(re.findall(r"^PartitionName=(\S+)", answer.stdout, re.MULTILINE))
+        removed: dict[str, SchedulerStatus] = {}
+        for job_id, status in lost.items():
+            # The row has no partition until the accounting has all of it.
+            record = status if status.partition else self._controller(job_id, [job_id]).get(job_id, status)
+            if record.partition and names and not names & set(record.partition.split(",")):
+                remark = f"the site removed partition {record.partition}"
+                removed[job_id] = replace(status, evidence=(*status.evidence, remark))
         return statuses | removed
 
 

@@ -37,12 +37,13 @@ WRAPPER_FILE = wrapper.__file__
 PREPARE = """\
 [ -z "$1" ] || mkdir -p -- "$1/runs" || exit 1
 id -un
+id -u
 for name in $3; do eval "printf '%s=%s\\n' $name \"\\${$name-}\""; done
 python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
 echo "$python"
 exit 0"""
-"""Makes the folder, if one is given, and prints the user, the variables named in ``$3``, and, with Leadline, one of its
-files and the interpreter."""
+"""Makes the folder, if one is given, and prints the user, its number, the variables named in ``$3``, and, with
+Leadline, one of its files and the interpreter."""
 ABSENT = """\
 cd -- "$1" || exit 1
 ls >/dev/null
@@ -101,7 +102,7 @@ class SlurmScheduler:
             return self._text(submission, self._place or self._ask_place(""))
         # Only the place knows the path of its interpreter, so the one of this machine stands in.
         except SchedulerUnreachable as error:
-            stand_in = _LoginNode("", ClusterPython(self.python, WRAPPER_FILE), {})
+            stand_in = _LoginNode("", "", ClusterPython(self.python, WRAPPER_FILE), {})
             return replace(self._text(submission, stand_in), caveat=str(error))
 
     def submit(self, submission: Submission) -> str:
@@ -221,7 +222,8 @@ class SlurmScheduler:
         """Return the questions to a cluster, by default to that of the place."""
         if cluster not in self._cluster_queries:
             commands = replace(self._commands, cluster=cluster)
-            self._cluster_queries[cluster] = ClusterQueries(commands, self._prepared().user)
+            login = self._prepared()
+            self._cluster_queries[cluster] = ClusterQueries(commands, login.user, login.user_id)
         return self._cluster_queries[cluster]
 
     def _at_clusters(
@@ -249,11 +251,11 @@ class SlurmScheduler:
                 f"{self.folder} cannot be used at {self.transport.where} ({error_text(answer)}): use a "
                 "folder that can be written there"
             )
-        user, *others = lines
+        user, user_id, *others = [*lines, ""]
         pairs = [line.partition("=") for line in others[: len(WISHES)]]
         wishes = {WISHES[name]: value for name, _, value in reversed(pairs) if name in WISHES and value}
         others = others[len(WISHES) :]
-        return _LoginNode(user, ClusterPython(others[1], others[0]) if len(others) > 2 else None, wishes)
+        return _LoginNode(user, user_id, ClusterPython(others[1], others[0]) if len(others) > 2 else None, wishes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +263,7 @@ class _LoginNode:
     """The user's name at the place, Leadline's interpreter if it is there, and the options that the user wishes."""
 
     user: str
+    user_id: str
     python: ClusterPython | None
     wishes: Mapping[str, str]
 

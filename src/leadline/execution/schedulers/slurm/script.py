@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from types import MappingProxyType
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
@@ -18,7 +17,6 @@ from leadline.execution.schedulers.port import RequestRefused, Submission, eleme
 from leadline.execution.schedulers.slurm.parsing import format_ranges
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN
 
-NO_WISHES: Mapping[str, str] = MappingProxyType({})
 GATE = "leadline.execution.wrapper.gate"
 LONGEST_WARNING_S = 65535
 """Slurm's limit for the time of a signal before the end."""
@@ -53,7 +51,7 @@ class ClusterPython:
 
 
 def sbatch_arguments(
-    submission: Submission, partition: Partition | None, folder: PurePosixPath, *, wishes: Mapping[str, str] = NO_WISHES
+    submission: Submission, partition: Partition | None, folder: PurePosixPath, *, wishes: Mapping[str, str] = {}
 ) -> list[str]:
     """Return ``sbatch`` with its options.
 
@@ -76,7 +74,7 @@ def sbatch_arguments(
 
 def batch_script(
     submission: Submission, partition: Partition | None, folder: PurePosixPath, cluster_python: ClusterPython | None,
-    *, wishes: Mapping[str, str] = NO_WISHES,
+    *, wishes: Mapping[str, str] = {},
 ) -> str:  # fmt: skip
     """Return the script, which runs the command only once even if a restarted controller starts the job again.
 
@@ -155,9 +153,7 @@ def _submission_options(
         )
     options = directives(submission.spec, partition, key=submission.key)
     rejected = _long_names(partition.rules.rejects if partition else ())
-    options |= {
-        name: _token(name, value) for name, value in wishes.items() if name not in options and name not in rejected
-    }
+    options |= {name: _token(name, wishes[name]) for name in wishes.keys() - options.keys() - rejected}
     if submission.checkpoint_signal:
         options["--signal"] = _signal(submission)
     # Only the wrapper of a single job handles the default warning.
@@ -235,11 +231,7 @@ def _options(spec: JobSpec, partition: Partition | None, rules: SubmitRules, key
 
 
 def _token(name: str, value: str) -> str:
-    """Return the value of an option if it needs no quoting.
-
-    Raises:
-        InvalidInput: it does.
-    """
+    """Return the value of an option if it needs no quoting, else raise ``InvalidInput``."""
     if not _TOKEN.fullmatch(value):
         raise InvalidInput(f"{value!r} cannot be the value of {name}: it contains a space, a quote or a line end")
     return value
