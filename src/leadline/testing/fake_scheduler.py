@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from threading import Lock
 
 from leadline.core.documents import to_json
 from leadline.core.errors import SchedulerUnreachable
@@ -59,6 +60,7 @@ class FakeScheduler:
     submits_once: bool = False
     folder: PurePosixPath | None = None
     transport: Transport = field(default_factory=LocalTransport)
+    lock: Lock = field(default_factory=Lock)
 
     def render(self, submission: Submission) -> SubmissionText:
         """Return the submission as JSON."""
@@ -71,8 +73,9 @@ class FakeScheduler:
             raise self.refusal
         if self.lose_answers == "before":
             raise SubmissionUncertain("no answer in time")
-        number = str(self.next_number)
-        self.next_number += 1
+        with self.lock:
+            number = str(self.next_number)
+            self.next_number += 1
         self.submitted.append(submission.key)
         for at, key in enumerate(submission.keys):
             job_id = f"{number}_{submission.indices[at]}" if submission.is_array else number

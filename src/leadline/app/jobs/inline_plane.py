@@ -22,6 +22,8 @@ LOOK_S = 1.0
 """Interval between looks at the journal while another process runs the plane."""
 RETRY_S = 5.0
 """Interval between attempts to take over the plane."""
+FINISH_S = 60.0
+"""Time limit of a single round of all systems."""
 LOG_LINES = 20
 
 
@@ -80,6 +82,11 @@ class InlinePlane(ExitStack):
         if self._plane is None:
             return LOOK_S
         return min(self._plane.try_step(self._report), LOOK_S)
+
+    def finish(self) -> None:
+        """Let what the last step began end, at most for a minute."""
+        if self._plane is not None:
+            self._plane.finish(FINISH_S)
 
 
 def step_until(done: Callable[[], bool], timeout_s: float, report: Callable[[str], None] = lambda _: None) -> bool:

@@ -52,6 +52,17 @@ class ExpectedEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class SystemOutage:
+    """An unreachable system: its first and last missing answer, the reason, and the next try if one is planned."""
+
+    system: str
+    since: str
+    last_at: str
+    why: str
+    next_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobUsage:
     """Use of all attempts of a job: node-seconds, and cost where the price is known."""
 
@@ -140,20 +151,32 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
     return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
 
 
-def silent_systems(statuses: Iterable[JobStatus]) -> dict[str, tuple[str, str]]:
-    """Return system → (since when, why) for unreachable systems with active jobs."""
+def system_outages(statuses: Iterable[JobStatus]) -> tuple[SystemOutage, ...]:
+    """Return the outages of systems with active jobs."""
     at_work = {status.place.partition(":")[0] for status in statuses if not status.closed}
     if not at_work:
-        return {}
-    silent: dict[str, tuple[str, str]] = {}
+        return ()
     with open_journal() as journal:
-        for event in journal.outage_events():
-            system = str(event.details.get("system"))
-            if event.kind is EventKind.POLL:
-                silent.pop(system, None)
-            elif system in at_work:
-                silent[system] = (silent.get(system, (event.at, ""))[0], str(event.details.get("why") or ""))
-    return silent
+        return tuple(_outage(event) for system, event in journal.open_outages().items() if system in at_work)
+
+
+def is_unreachable(job: Job) -> bool:
+    """Return whether a job waits for a system that did not answer since the job was submitted."""
+    waits_at = {attempt.place.system for attempt in job.live_attempts if attempt.scheduler_id is None}
+    if not waits_at:
+        return False
+    with open_journal() as journal:
+        outages = [_outage(event) for event in journal.open_outages().values()]
+    return any(outage.system in waits_at and epoch_s(outage.last_at) >= epoch_s(job.created_at) for outage in outages)
+
+
+def _outage(event: JournalEvent) -> SystemOutage:
+    details = event.details
+    next_at = details.get("next_at")
+    return SystemOutage(
+        str(details.get("system")), event.at, str(details.get("last_at") or event.at), str(details.get("why") or ""),
+        None if next_at is None else str(next_at),
+    )  # fmt: skip
 
 
 def newest_event_number() -> int:

@@ -11,6 +11,7 @@ from leadline.app.jobs.plane_advisor import PlaneAdvisor, read_local_memory
 from leadline.app.jobs.plane_retraining import BackgroundRetraining
 from leadline.app.jobs.plane_waits import BackgroundWaits
 from leadline.app.jobs.schedulers import build_scheduler, close_scheduler
+from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.plane import Attempt, EventKind, Job
 from leadline.core.ports import Catalog
@@ -24,6 +25,9 @@ from leadline.execution.schedulers.port import Scheduler
 from leadline.files.lock import file_lock
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.shipped_files import shipped_live_table
+
+EXIT_S = 2.0
+"""Time that running rounds have to end when this process ends. Lost answers are looked up by the next plane."""
 
 
 def estimate_staging_s(
@@ -92,3 +96,7 @@ def hold_plane(
         # The plane needs the advisor, and this function the stager of the plane: it can only be set afterwards.
         advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
         yield plane
+        try:
+            plane.finish(EXIT_S)
+        except LeadlineError as error:
+            report(str(error))

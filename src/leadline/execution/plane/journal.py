@@ -145,6 +145,17 @@ class PlaneJournal(SqliteFile):
             )
         self._insert_events(connection, events)
 
+    def put_event(self, number: int | None, event: NewEvent) -> int:
+        """Replace the details of an event, or add one without a number; return its number."""
+        with self.transaction() as connection:
+            if number is not None:
+                details = to_json(dict(event.details), indent=0)
+                connection.execute("UPDATE event SET said = ? WHERE number = ?", (details, number))
+                return number
+            self._insert_events(connection, [event])
+            (new,) = connection.execute("SELECT max(number) FROM event").fetchone()
+            return int(new)
+
     def cancel(self, keys: Collection[str]) -> None:
         """Store that the user cancels jobs; the process that runs the plane carries it out."""
         with self.transaction() as connection:
@@ -223,6 +234,17 @@ class PlaneJournal(SqliteFile):
             "(kind = ? AND json_extract(said, '$.answers') IS NOT NULL)) ORDER BY number"
         )
         return tuple(map(_event, self.read(query, EventKind.FAULT, EventKind.POLL)))
+
+    def open_outages(self) -> dict[str, JournalEvent]:
+        """Return system -> the event about its outage, for the systems that have not answered since."""
+        outages: dict[str, JournalEvent] = {}
+        for event in self.outage_events():
+            system = str(event.details.get("system"))
+            if event.kind is EventKind.POLL:
+                outages.pop(system, None)
+            elif "system" in event.details:
+                outages[system] = event
+        return outages
 
     def last_event(self) -> int:
         """Return the number of the newest event; 0 if there is none."""
