@@ -175,7 +175,6 @@ def test_hosts_that_hang_or_refuse_do_not_delay_this_machine(tmp_path):
                 name,
                 PurePosixPath(tmp_path),
                 SshTransport(name, config=config, sockets=tmp_path),
-                python=sys.executable,
             )
             for name in ("silent", "closed")
         }

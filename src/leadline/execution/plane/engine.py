@@ -51,7 +51,9 @@ class Plane:
         self.rhythms: dict[str, PollSchedule] = {}
         self.watchers: dict[str, Watcher] = {}
         self.rounds = Rounds()
-        self.stager = Stager(self.book, self.schedulers, self.admit, self.clock, journal.path.parent / "staging")
+        self.stager = Stager(
+            self.book, self.schedulers, self.admit, advisor, self.clock, journal.path.parent / "staging"
+        )
         self.submitter = Submitter(
             self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, intervals, self.stager.ready,
             turn=self.rounds.turn,

@@ -15,7 +15,8 @@ from typing import TypeVar, cast
 
 from leadline.execution.schedulers.port import Scheduler
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 MAIN = 0
 """Owner of the turn while the main loop works or is between two steps."""
