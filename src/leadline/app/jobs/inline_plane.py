@@ -8,7 +8,7 @@ from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from leadline.app.composition import user_catalog
+from leadline.app.composition import live_catalog, user_catalog
 from leadline.app.jobs.journal import plane_dir, plane_lock
 from leadline.core.errors import LeadlineError
 from leadline.core.plane import Attempt
@@ -78,7 +78,7 @@ class InlinePlane(ExitStack):
             from leadline.app.jobs.plane import hold_plane  # noqa: PLC0415 - see above
 
             self._last_try_s = time.monotonic()
-            self._plane = self.enter_context(hold_plane(user_catalog(), report=self._report))
+            self._plane = self.enter_context(hold_plane(live_catalog(self._report), report=self._report))
         if self._plane is None:
             return LOOK_S
         return min(self._plane.try_step(self._report), LOOK_S)
