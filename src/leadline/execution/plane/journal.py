@@ -5,7 +5,8 @@ The events are also the feed between processes. Every change of a job adds an ev
 
 import hashlib
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import Connection
@@ -13,11 +14,12 @@ from typing import ClassVar
 
 import msgspec
 
-from leadline.core.documents import from_json, to_json
-from leadline.core.errors import UnknownName
+from leadline.core.documents import to_json
+from leadline.core.errors import LeadlineError, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, JournalEvent
-from leadline.execution.clock import Clock, SystemClock, iso_utc
+from leadline.execution.clock import Clock, SystemClock, epoch_s, iso_utc
 from leadline.files.sqlite import SqliteFile, chunks, marks
 
 VERSION = 1
@@ -56,7 +58,26 @@ CREATE INDEX event_job ON event (job);
 """
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
 
+MIN_TIME = "1970-01-01T00:00:00+00:00"
+"""Stands in for a time that is not known yet."""
+MAX_NUMBER = 1e18
+"""No time, size or count in a journal is larger."""
+_NEVER_NEGATIVE = (
+    "_s",
+    "_bytes",
+    "_bytes_per_node",
+    "nodes",
+    "number",
+    "index",
+    "attempts",
+    "steps",
+    "epochs",
+    "times",
+)
+"""Ends of the names of such numbers."""
+
 EventDetails = Mapping[str, float | int | str | bool | None]
+_DETAILS = dict[str, float | int | str | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +245,7 @@ class PlaneJournal(SqliteFile):
                 "SELECT max(number), at, kind, job, attempt, said FROM event "  # noqa: S608 - marks
                 f"WHERE job IN ({marks(chunk)}) AND kind = ? GROUP BY job"
             )
-            newest.update({event.job: event for event in map(_event, self.read(query, *chunk, kind))})
+            newest.update({event.job: event for event in self._events(self.read(query, *chunk, kind))})
         return newest
 
     def outage_events(self) -> tuple[JournalEvent, ...]:
@@ -233,7 +254,7 @@ class PlaneJournal(SqliteFile):
             "SELECT number, at, kind, job, attempt, said FROM event WHERE job = '' AND (kind = ? OR "
             "(kind = ? AND json_extract(said, '$.answers') IS NOT NULL)) ORDER BY number"
         )
-        return tuple(map(_event, self.read(query, EventKind.FAULT, EventKind.POLL)))
+        return self._events(self.read(query, EventKind.FAULT, EventKind.POLL))
 
     def open_outages(self) -> dict[str, JournalEvent]:
         """Return system -> the event about its outage, for the systems that have not answered since."""
@@ -274,8 +295,7 @@ class PlaneJournal(SqliteFile):
             + " AND ".join(conditions)
             + " ORDER BY number DESC LIMIT ?"
         )
-        rows = self.read(query, *values, limit)
-        return tuple(map(_event, reversed(rows)))
+        return self._events(reversed(self.read(query, *values, limit)))
 
     def _insert_jobs(self, connection: Connection, jobs: Iterable[Job]) -> None:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
@@ -311,28 +331,66 @@ class PlaneJournal(SqliteFile):
         for chunk in chunks(keys):
             query = f"SELECT document FROM attempt WHERE job IN ({marks(chunk)}) ORDER BY number, rowid"  # noqa: S608 - marks
             for (document,) in self.read(query, *chunk):
-                attempt = from_json(document, Attempt, label=f"an attempt of {self.path}")
+                with self._content("an attempt"):
+                    attempt = msgspec.json.decode(document, type=Attempt)
+                    check_value("attempt", attempt)
                 attempts[attempt.job] = (*attempts.get(attempt.job, ()), attempt)
         return attempts
 
     def _job(self, row: tuple[object, ...], attempts: tuple[Attempt, ...]) -> Job:
         key, state, cancelled, recorded, reason, plan, document = row
-        return replace(
-            from_json(str(document), Job, label=f"job {key} of {self.path}"),
-            state=JobState(str(state)),
-            attempts=attempts,
-            reason=str(reason),
-            plan=None
-            if plan is None
-            else from_json(str(plan), AttemptPlan, label=f"the plan of job {key} of {self.path}"),
-            cancelled=bool(cancelled),
-            recorded=bool(recorded),
-        )
+        with self._content(f"job {key}"):
+            job = msgspec.json.decode(str(document), type=Job)
+            job = replace(
+                job,
+                state=JobState(str(state)),
+                attempts=attempts,
+                reason=str(reason),
+                plan=None if plan is None else msgspec.json.decode(str(plan), type=AttemptPlan),
+                cancelled=bool(cancelled),
+                recorded=bool(recorded),
+            )
+            check_value("job", job)
+            return job
+
+    def _events(self, rows: Iterable[tuple[object, ...]]) -> tuple[JournalEvent, ...]:
+        events = []
+        for number, at, kind, job, attempt, details in rows:
+            with self._content(f"event {number}"):
+                epoch_s(str(at))
+                decoded = msgspec.json.decode(str(details), type=_DETAILS)
+                for name, value in decoded.items():
+                    check_value(name, value)
+                events.append(
+                    JournalEvent(int(str(number)), str(at), EventKind(str(kind)), str(job), str(attempt), decoded)
+                )
+        return tuple(events)
+
+    @contextmanager
+    def _content(self, name: str) -> Iterator[None]:
+        """Convert the errors of content that cannot be right."""
+        try:
+            yield
+        except (ValueError, OverflowError, LeadlineError) as error:
+            raise self.damaged(f"{name}: {error}") from error
 
 
-def _event(row: tuple[object, ...]) -> JournalEvent:
-    number, at, kind, job, attempt, details = map(str, row)
-    return JournalEvent(int(number), at, EventKind(kind), job, attempt, msgspec.json.decode(details, type=dict))
+def check_value(name: str, value: object) -> None:
+    """Refuse impossible times and numbers in a value, and in the values and sequences of values that it holds.
+
+    Raises:
+        ValueError: the name of one of them, and the value.
+    """
+    if isinstance(value, Frozen):
+        for field_name in value.__struct_fields__:
+            check_value(field_name, getattr(value, field_name))
+    elif isinstance(value, tuple):
+        for item in value:
+            check_value(name, item)
+    elif name.endswith("_at") or name == "not_before":
+        epoch_s(str(value or MIN_TIME))
+    elif isinstance(value, int | float) and (abs(value) > MAX_NUMBER or (value < 0 and name.endswith(_NEVER_NEGATIVE))):
+        raise ValueError(f"{name} is {value:.6g}")
 
 
 def _document(job: Job) -> str:

@@ -35,9 +35,9 @@ tar --null -T - --no-recursion -cf - 2>/dev/null | base64"""
 WRITE = """\
 set -e; umask 077; mkdir -p -- "${1%/*}"
 new=$(mktemp "${1%/*}/.leadline.XXXXXX"); trap 'rm -f -- "$new"' EXIT
-cat > "$new"; chmod 644 "$new"; test "$(wc -c < "$new")" -eq "$2"; sync "$new" 2>/dev/null || sync; mv -f -- "$new" "$1"
+cat > "$new"; test "$(wc -c < "$new")" -eq "$2"; sync "$new" 2>/dev/null || sync; mv -f -- "$new" "$1"
 """
-"""Writes its input to the file ``$1`` if it has ``$2`` bytes."""
+"""Writes its input to the file ``$1``, which only its owner can read, if it has ``$2`` bytes."""
 
 
 @dataclass(slots=True)

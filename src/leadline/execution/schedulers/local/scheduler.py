@@ -42,6 +42,7 @@ from leadline.execution.schedulers.port import (
 from leadline.execution.transport.port import LocalTransport, Transport, write_release_file
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name, set_walltime
 from leadline.files.lock import file_lock
+from leadline.files.private import make_private_folder
 
 DEPTH = 100
 """Waiting jobs that are considered for a start at once."""
@@ -164,7 +165,7 @@ class LocalScheduler:
 
     def let_begin(self, keys: Collection[str]) -> None:
         """Write the release files of held attempts."""
-        (self.folder / "runs").mkdir(exist_ok=True)
+        make_private_folder(self.folder / "runs")
         for key in keys:
             write_release_file(LocalTransport(), PurePosixPath(self.folder, "runs"), key)
 

@@ -62,12 +62,12 @@ The widest finds jobs whatever the clocks of the machines show. Sites may limit 
 TOO_WIDE = re.compile(r"too wide", re.IGNORECASE)
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
 PREPARE = """\
-[ -z "$1" ] || mkdir -p -- "$1/runs" || exit 1
+[ -z "$1" ] || { (umask 077; mkdir -p -- "$1/runs") && chmod go= "$1/runs"; } || exit 1
 id -un
 python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
 echo "$python"
 exit 0"""
-"""Makes the folder, if one is given, and prints the user and, with Leadline, one of its files and the interpreter."""
+"""Makes a private folder, if one is given. Prints the user and, with Leadline, one of its files and the interpreter."""
 ABSENT = """\
 cd -- "$1" || exit 1
 ls >/dev/null
