@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +64,8 @@ class SqliteFile:
         self._noun = noun
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         self._readable_only = False
+        self._identity: tuple[int, int] | None = None
+        self._log_identities: dict[str, tuple[int, int] | None] = {}
         try:
             self._connection = self._open()
         except UnusableFile:
@@ -86,6 +88,31 @@ class SqliteFile:
         if self._copy is not None:
             self._copy.cleanup()
 
+    def is_replaced(self) -> bool:
+        """True if the file was removed, emptied, or replaced by another one since it was opened."""
+        try:
+            is_empty = not self.path.stat().st_size
+        except OSError:
+            return True
+        return is_empty or _identity(self.path) != self._identity
+
+    def start_again(self) -> None:
+        """Close a file that was removed, emptied or replaced, and open the one that is there, created if missing.
+
+        Raises:
+            LeadlineError: it cannot be used; call this again.
+        """
+        self._connection.close()
+        # SQLite would apply a log that the old file left to the new one.
+        for suffix, identity in self._log_identities.items():
+            log = self._beside(suffix)
+            if _identity(log) == identity:
+                log.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if not self.path.stat().st_size:
+                self.path.unlink()
+        self._connection = self._open()
+
     def reopen(self) -> None:
         """Open the file again, created if missing.
 
@@ -106,6 +133,8 @@ class SqliteFile:
         """Write all or nothing, on disk when this returns."""
         if self._readable_only:
             self.reopen()
+        if self.is_replaced():
+            raise UnusableFile(f"the {self._noun} {self.path} was removed or replaced while it was in use")
         with self._errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -123,7 +152,7 @@ class SqliteFile:
             make_private_file(self.path)
             # SQLite gives its other files the permissions of this one.
             for suffix in ("", "-wal", "-shm", "-journal"):
-                tighten(self.path.with_name(self.path.name + suffix))
+                tighten(self._beside(suffix))
             connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             try:
                 # A write-ahead log needs shared memory, which network file systems lack.
@@ -134,7 +163,15 @@ class SqliteFile:
             except BaseException:
                 connection.close()
                 raise
+            self._identify()
             return connection
+
+    def _identify(self) -> None:
+        self._identity = _identity(self.path)
+        self._log_identities = {suffix: _identity(self._beside(suffix)) for suffix in ("-wal", "-shm")}
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
 
     def _open_to_read(self) -> sqlite3.Connection:
         """Open an existing file without writing anything next to it.
@@ -142,8 +179,9 @@ class SqliteFile:
         Raises:
             LeadlineError: it cannot be read.
         """
-        log = self.path.with_name(f"{self.path.name}-wal")
+        log = self._beside("-wal")
         with self._errors():
+            self._identify()
             try:
                 return self._readable(self.path, "mode=ro")
             except sqlite3.OperationalError:
@@ -229,6 +267,15 @@ class SqliteFile:
 def shorten(text: str, limit: int = 200) -> str:
     """Return text for a message, cut to ``limit`` characters."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of a file; None if there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _free_bytes(path: Path) -> float:

@@ -13,6 +13,7 @@ from leadline.execution.clock import ManualClock, iso_utc
 from leadline.execution.plane.advisor import EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.schedulers.port import (
+    LivingJob,
     RequestRefused,
     SchedulerStatus,
     Submission,
@@ -101,6 +102,14 @@ class FakeScheduler:
         self._answer()
         known_keys = {fake_job.key for fake_job in (*self.jobs.values(), *self.ended_jobs.values())}
         return [key for key in keys if key not in known_keys]
+
+    def living(self) -> Collection[LivingJob]:
+        """Return the jobs in the queue."""
+        self._answer()
+        return [
+            LivingJob(fake_job.key, fake_job.submission.key, job_id, fake_job.status.state, fake_job.submission.spec)
+            for job_id, fake_job in self.jobs.items()
+        ]
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
         """Return the jobs in the queue."""

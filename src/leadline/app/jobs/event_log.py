@@ -116,7 +116,8 @@ def format_local_time(at: str, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def _describe_submitted(details: EventDetails) -> str:
-    again = " (found again after the scheduler's answer was lost)" if details.get("found_again") else ""
+    lost = "journal" if details.get("journal") else "scheduler's answer"
+    again = f" (found again after the {lost} was lost)" if details.get("found_again") else ""
     return f"accepted by the scheduler as {details.get('id')}{again}"
 
 
@@ -157,7 +158,7 @@ def _describe_decision(details: EventDetails) -> str:
 def _describe_fault(details: EventDetails) -> str:
     why = details.get("why") or "no reason given"
     for name, form in (
-        ("changed", "{} changed"), ("system", "{} does not answer"),
+        ("journal", "the journal was {}"), ("changed", "{} changed"), ("system", "{} does not answer"),
         ("asked", "the scheduler refused to {} the limit"), ("place", "{} refused the job"),
     ):  # fmt: skip
         if details.get(name):

@@ -16,6 +16,7 @@ from leadline.core.systems import Partition
 from leadline.core.units import HOUR_S
 from leadline.execution.clock import SystemClock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
+from leadline.execution.plane.recovery import FOUND_AGAIN
 
 if TYPE_CHECKING:
     from leadline.core.ports import Catalog
@@ -248,7 +249,7 @@ def _status_of(
         job.spec.name,
         str(place or ""),
         job.current_state,
-        _why(job, attempt),
+        _why(job, attempt) or ("" if job.closed else job.tags.get(FOUND_AGAIN, "")),
         job.created_at,
         job.closed,
         len(job.attempts),

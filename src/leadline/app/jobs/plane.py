@@ -6,11 +6,12 @@ from functools import cache, partial
 
 from leadline.app import settings
 from leadline.app.composition import process_runner
-from leadline.app.jobs.journal import open_journal, plane_dir, plane_lock
+from leadline.app.jobs.journal import note_use, open_journal, plane_dir, plane_lock, used_systems
 from leadline.app.jobs.plane_advisor import PlaneAdvisor, read_local_memory
 from leadline.app.jobs.plane_retraining import BackgroundRetraining
 from leadline.app.jobs.plane_waits import BackgroundWaits
-from leadline.app.jobs.schedulers import build_scheduler, close_scheduler
+from leadline.app.jobs.schedulers import build_scheduler, close_scheduler, full_system_name
+from leadline.app.machines.targets import LOCAL
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.plane import Attempt, EventKind, Job
@@ -78,6 +79,8 @@ def hold_plane(
 
         def admitted(system: str) -> Scheduler:
             scheduler = build_scheduler(system, catalog, plane_dir())
+            if system.casefold() != LOCAL:
+                note_use(system)
             opened.callback(close_scheduler, scheduler)
             return scheduler
 
@@ -90,9 +93,12 @@ def hold_plane(
             waits=BackgroundWaits(report=report),
             finished=learning.count_runs,
         )
+        names = [full_system_name(folded, catalog) for folded in used_systems()]
+        search = {name for name in names if name is not None} - journal.searched_systems()
         plane = Plane(
-            journal, admitted, advisor, diagnose=diagnose, decide=decide, intervals=poll_interval, news=learning.news
-        )
+            journal, admitted, advisor, diagnose=diagnose, decide=decide, intervals=poll_interval, news=learning.news,
+            search=search,
+        )  # fmt: skip
         # The plane needs the advisor, and this function the stager of the plane: it can only be set afterwards.
         advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
         yield plane

@@ -3,16 +3,17 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from leadline.core.errors import LeadlineError, SchedulerUnreachable
+from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job
-from leadline.execution.clock import Clock, SystemClock
+from leadline.execution.clock import Clock, SystemClock, iso_utc
 from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import NewEvent, PlaneJournal, attempt_event
 from leadline.execution.plane.outages import note_failure
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals, PollSchedule
+from leadline.execution.plane.recovery import find_again
 from leadline.execution.plane.rounds import Rounds, off_loop
 from leadline.execution.plane.settler import Settler
 from leadline.execution.plane.stager import Stager
@@ -29,7 +30,8 @@ class Plane:
 
     Only one process may run it at a time; ``app`` holds a lock. ``step`` may be called at any rate, because each part
     knows when it is due. If a write fails, the next step starts again from the journal. ``news`` is called at every
-    step for further events to store, and must not block.
+    step for further events to store, and must not block. At the systems of ``search``, jobs of a lost journal are
+    looked for.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Plane:
         clock: Clock | None = None,
         intervals: PollIntervals = DEFAULT_INTERVALS,
         news: Callable[[], Iterable[NewEvent]] = tuple,
+        search: Iterable[str] = (),
     ) -> None:
         self.clock = clock or SystemClock()
         self.intervals = intervals
@@ -64,6 +67,8 @@ class Plane:
         self._scheduler_of = scheduler_of
         self._cancelled_keys: dict[str, set[str]] = {}
         self._news = news
+        self._unsearched = set(search)
+        self._notices: list[str] = []
         self._unwritten_events: list[NewEvent] = []
         self._loaded = False
         self._last_error = ""
@@ -75,6 +80,10 @@ class Plane:
             LeadlineError: the journal cannot be written; call ``step`` again later.
         """
         try:
+            if self.book.journal.is_replaced():
+                count = self.book.restore()
+                self._loaded = True
+                self._notices.append(f"the journal was removed or replaced: {count} open jobs were written again")
             if not self._loaded:
                 self._load()
             for job in self.book.take_in():
@@ -112,6 +121,9 @@ class Plane:
             if str(error) != self._last_error:
                 report(str(error))
             wait_s, self._last_error = IDLE_S, str(error)
+        notices, self._notices = self._notices, []
+        for notice in notices:
+            report(notice)
         return wait_s
 
     def finish(self, timeout_s: float) -> None:
@@ -140,7 +152,8 @@ class Plane:
     @property
     def idle(self) -> bool:
         """True if no job is left to manage."""
-        return self._loaded and not self.book.jobs
+        searches = [system for system in self._unsearched if not self._rhythm(system).failures]
+        return self._loaded and not self.book.jobs and not searches
 
     def _write_news(self) -> None:
         """Store the events that ``news`` returned; keep those that could not be written."""
@@ -171,11 +184,13 @@ class Plane:
 
     def _admit_systems(self) -> None:
         """Admit the systems of live attempts. Jobs at a system that cannot be admitted are kept and left alone."""
-        for system in [system for system, attempts in self.book.at_system.items() if attempts]:
+        for system in self._unsearched | {system for system, attempts in self.book.at_system.items() if attempts}:
             if system not in self.watchers and self._rhythm(system).due:
                 try:
                     self.admit(system)
                 except LeadlineError as error:
+                    if isinstance(error, InvalidInput):  # there is no such system any more
+                        self._unsearched.discard(system)
                     note_failure(self.book, self.clock, system, self.rhythms[system], str(error))
 
     def _round(self, watcher: Watcher) -> None:
@@ -183,12 +198,21 @@ class Plane:
         if watcher.rhythm.failures and not watcher.rhythm.due:
             return
         try:
+            if watcher.system in self._unsearched:
+                self._find_again(watcher)
             self._cancel_withdrawn(watcher)
             self._settle_dropped(self.submitter.send(watcher.system))
             self.settler.read_reports(watcher.system)
             self._watch(watcher)
         except SchedulerUnreachable as error:
             self._unreachable(watcher, error)
+
+    def _find_again(self, watcher: Watcher) -> None:
+        """Look for the jobs of a lost journal."""
+        count = find_again(self.book, watcher.system, watcher.scheduler, iso_utc(self.clock.now_s()))
+        self._unsearched.discard(watcher.system)
+        if count:
+            self._notices.append(f"{count} jobs of a lost journal were found again at {watcher.system}")
 
     def _watch(self, watcher: Watcher) -> None:
         """Find lost submissions, poll, settle ended attempts, and decide about live ones.

@@ -42,6 +42,19 @@ class JobCache:
         for job in self.journal.open_jobs():
             self._hold(job)
 
+    def restore(self) -> int:
+        """Write the open jobs to a journal that was removed, emptied or replaced, read it, and return their number.
+
+        Raises:
+            LeadlineError: the journal cannot be written; call this again.
+        """
+        jobs = list(self.jobs.values())
+        self.journal.start_again()
+        details = {"journal": "lost", "why": "the plane wrote the job again from its memory"}
+        self.journal.restore(jobs, [NewEvent(EventKind.FAULT, job.key, details=details) for job in jobs])
+        self.load()
+        return len(jobs)
+
     def take_in(self) -> tuple[Job, ...]:
         """Read the requests that users made since the last call, and return their jobs."""
         self.last_event, keys = self.journal.user_requests(self.last_event)

@@ -166,6 +166,32 @@ class PlaneJournal(SqliteFile):
             )
         self._insert_events(connection, events)
 
+    def restore(self, jobs: Iterable[Job], events: Iterable[NewEvent]) -> None:
+        """Add jobs with their state and attempts, and events about them; existing jobs stay unchanged."""
+        jobs = list(jobs)
+        with self.transaction() as connection:
+            known = {key for (key,) in connection.execute("SELECT key FROM job")}
+            missing = [job for job in jobs if job.key not in known]
+            self._insert_jobs(connection, missing)
+            self._write(connection, missing, [attempt for job in missing for attempt in job.attempts], events)
+            cancelled = [(job.key,) for job in missing if job.cancelled]
+            connection.executemany("UPDATE job SET cancelled = 1 WHERE key = ?", cancelled)
+
+    def unknown_attempts(self, keys: Iterable[str]) -> set[str]:
+        """Return those of the keys that no attempt has."""
+        unknown = set(keys)
+        for chunk in chunks(sorted(unknown)):
+            unknown -= {key for (key,) in self.read(f"SELECT key FROM attempt WHERE key IN ({marks(chunk)})", *chunk)}  # noqa: S608 - question marks
+        return unknown
+
+    def searched_systems(self) -> set[str]:
+        """Return the systems where living jobs of a lost journal were looked for."""
+        query = (
+            "SELECT DISTINCT json_extract(said, '$.system') FROM event WHERE job = '' AND kind = ? "
+            "AND json_extract(said, '$.found_again') IS NOT NULL"
+        )
+        return {str(system) for (system,) in self.read(query, EventKind.POLL)}
+
     def put_event(self, number: int | None, event: NewEvent) -> int:
         """Replace the details of an event, or add one without a number; return its number."""
         with self.transaction() as connection:

@@ -222,3 +222,36 @@ class ForgetfulScheduler(Protocol):
         Raises:
             SchedulerUnreachable: there was no answer.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class LivingJob:
+    """A waiting or running job that bears a key of Leadline.
+
+    Attributes:
+        key: key of the attempt.
+        batch: key of the submission.
+        scheduler_id: the scheduler's id.
+        state: PENDING or RUNNING.
+        spec: the job, as far as the scheduler knows it; the command is empty if it does not.
+        index: index of an array element.
+    """
+
+    key: str
+    batch: str
+    scheduler_id: str
+    state: JobState
+    spec: JobSpec
+    index: int | None = None
+
+
+@runtime_checkable
+class ListingScheduler(Protocol):
+    """A scheduler that can list the living jobs of this user that Leadline submitted."""
+
+    def living(self) -> Collection[LivingJob]:
+        """Return the waiting and running jobs.
+
+        Raises:
+            SchedulerUnreachable: there was no answer.
+        """

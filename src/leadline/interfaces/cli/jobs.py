@@ -18,7 +18,7 @@ from leadline.app.jobs.job_status import (
     job_statuses,
     system_outages,
 )
-from leadline.app.jobs.journal import keep_journal_open
+from leadline.app.jobs.journal import is_journal_lost, keep_journal_open
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, format_duration
@@ -240,6 +240,10 @@ def _describe_next_try(outage: SystemOutage, now: datetime) -> str:
 
 def no_jobs_message(*, all_: bool) -> str:
     """Return what to do if there is no job to show."""
+    if is_journal_lost():
+        return (
+            "the journal has no jobs, but some may be alive: leadline plane --once looks for them at their schedulers"
+        )
     if all_:
         return "no jobs yet; submit one with leadline submit --on SYSTEM:PARTITION -- COMMAND"
     return "no active jobs; leadline jobs --all shows finished ones"

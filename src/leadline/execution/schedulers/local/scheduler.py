@@ -33,6 +33,7 @@ from leadline.execution.schedulers.local.submissions import (
     unmeasured_outcome,
 )
 from leadline.execution.schedulers.port import (
+    LivingJob,
     RequestRefused,
     SchedulerStatus,
     Submission,
@@ -130,6 +131,14 @@ class LocalScheduler:
         with _reachable():
             entries = self._journal.at(ids)
             return {job_id: self._status(entry) for job_id, entry in entries.items() if entry.state.final}
+
+    def living(self) -> Collection[LivingJob]:
+        """Return the waiting and running jobs in the journal."""
+        with _reachable():
+            entries = [
+                entry for state in (JobState.PENDING, JobState.RUNNING) for entry in self._journal.in_state(state)
+            ]
+            return [_living(entry, self._journal.taken(submission_number(entry.note))) for entry in entries]
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
         """Return the outcomes, interim or final, that these attempts' wrappers wrote after ``since_s``."""
@@ -320,6 +329,13 @@ class LocalScheduler:
 
     def _status(self, entry: QueueEntry) -> SchedulerStatus:
         return job_status(self.folder, entry, self._journal.taken(submission_number(entry.note)), self._expected_s)
+
+
+def _living(entry: QueueEntry, stored: StoredSubmission) -> LivingJob:
+    index = element_index(entry.note)
+    return LivingJob(
+        entry.key, stored.submission.key, entry.note, entry.state, entry.spec, None if index is None else int(index)
+    )
 
 
 def queue_text(submission: Submission) -> SubmissionText:

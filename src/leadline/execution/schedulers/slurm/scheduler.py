@@ -18,8 +18,9 @@ from leadline.execution.schedulers.attempt_files import (
     read_log_tails,
     read_outcomes,
 )
-from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionText
+from leadline.execution.schedulers.port import LivingJob, RequestRefused, SchedulerStatus, Submission, SubmissionText
 from leadline.execution.schedulers.slurm.commands import COMMAND_S, NO_ACCOUNTING, SlurmCommands, error_text
+from leadline.execution.schedulers.slurm.living_jobs import living_jobs
 from leadline.execution.schedulers.slurm.parsing import (
     SACCT_FIELDS,
     SQUEUE_FORMAT,
@@ -224,6 +225,10 @@ class SlurmScheduler:
             raise RequestRefused(
                 f"Slurm at {self.transport.where} refuses the limit of job {scheduler_id} ({error_text(answer)})"
             )
+
+    def living(self) -> Collection[LivingJob]:
+        """Ask squeue for this user's jobs that bear a key of Leadline."""
+        return living_jobs(self._commands)
 
     def forecast_start_s(self, submission: Submission) -> float | None:
         """Ask ``sbatch --test-only``, which assumes full limits for all jobs and uses up a job id."""
