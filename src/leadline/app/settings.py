@@ -1,6 +1,7 @@
 """Where Leadline keeps its data: the XDG folders, or the folder in LEADLINE_DATA_DIR."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -38,7 +39,9 @@ def data_dir() -> Path:
     """
     named = os.environ.get(DATA_DIR_VARIABLE, "").strip()
     folder = Path(named).expanduser().absolute() if named else platformdirs.user_data_path("leadline", appauthor=False)
-    tighten(folder)
+    with suppress(OSError):
+        if folder.stat().st_mode & 0o077:
+            tighten(folder)
     return folder
 
 

@@ -16,10 +16,10 @@ import msgspec
 
 from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError, UnknownName
-from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, JournalEvent
 from leadline.execution.clock import Clock, SystemClock, epoch_s, iso_utc
+from leadline.execution.plane.journal_content import check_value
 from leadline.files.sqlite import SqliteFile, chunks, marks
 
 VERSION = 1
@@ -57,24 +57,6 @@ CREATE TABLE event (
 CREATE INDEX event_job ON event (job);
 """
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
-
-MIN_TIME = "1970-01-01T00:00:00+00:00"
-"""Stands in for a time that is not known yet."""
-MAX_NUMBER = 1e18
-"""No time, size or count in a journal is larger."""
-_NEVER_NEGATIVE = (
-    "_s",
-    "_bytes",
-    "_bytes_per_node",
-    "nodes",
-    "number",
-    "index",
-    "attempts",
-    "steps",
-    "epochs",
-    "times",
-)
-"""Ends of the names of such numbers."""
 
 EventDetails = Mapping[str, float | int | str | bool | None]
 _DETAILS = dict[str, float | int | str | bool | None]
@@ -170,8 +152,8 @@ class PlaneJournal(SqliteFile):
         """Add jobs with their state and attempts, and events about them; existing jobs stay unchanged."""
         jobs = list(jobs)
         with self.transaction() as connection:
-            known = {key for (key,) in connection.execute("SELECT key FROM job")}
-            missing = [job for job in jobs if job.key not in known]
+            stored = {key for (key,) in connection.execute("SELECT key FROM job")}
+            missing = [job for job in jobs if job.key not in stored]
             self._insert_jobs(connection, missing)
             self._write(connection, missing, [attempt for job in missing for attempt in job.attempts], events)
             cancelled = [(job.key,) for job in missing if job.cancelled]
@@ -399,24 +381,6 @@ class PlaneJournal(SqliteFile):
             yield
         except (ValueError, OverflowError, LeadlineError) as error:
             raise self.damaged(f"{name}: {error}") from error
-
-
-def check_value(name: str, value: object) -> None:
-    """Refuse impossible times and numbers in a value, and in the values and sequences of values that it holds.
-
-    Raises:
-        ValueError: the name of one of them, and the value.
-    """
-    if isinstance(value, Frozen):
-        for field_name in value.__struct_fields__:
-            check_value(field_name, getattr(value, field_name))
-    elif isinstance(value, tuple):
-        for item in value:
-            check_value(name, item)
-    elif name.endswith("_at") or name == "not_before":
-        epoch_s(str(value or MIN_TIME))
-    elif isinstance(value, int | float) and (abs(value) > MAX_NUMBER or (value < 0 and name.endswith(_NEVER_NEGATIVE))):
-        raise ValueError(f"{name} is {value:.6g}")
 
 
 def _document(job: Job) -> str:

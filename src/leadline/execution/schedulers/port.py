@@ -144,7 +144,7 @@ class Scheduler(Protocol):
 
     @property
     def abreast(self) -> int:
-        """Submissions that may run at once, each in its own thread; with 1, in the caller's thread."""
+        """Submissions that may run at once, each in its own thread. With 1, the plane calls every method in its own."""
 
     @property
     def submits_once(self) -> bool:

@@ -63,7 +63,8 @@ The widest finds jobs whatever the clocks of the machines show. Sites may limit 
 TOO_WIDE = re.compile(r"too wide", re.IGNORECASE)
 GONE = re.compile(r"invalid job id|already (completing|completed|finished)|job/step already", re.IGNORECASE)
 PREPARE = """\
-[ -z "$1" ] || { (umask 077; mkdir -p -- "$1/runs") && chmod go= "$1/runs"; } || exit 1
+[ -z "$1" ] || (umask 077; mkdir -p -- "$1/runs") || exit 1
+[ -z "$1" ] || chmod go= "$1/runs" 2>/dev/null
 id -un
 python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
 echo "$python"
