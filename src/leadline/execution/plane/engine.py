@@ -198,12 +198,12 @@ class Plane:
         if watcher.rhythm.failures and not watcher.rhythm.due:
             return
         try:
-            if watcher.system in self._unsearched:
-                self._find_again(watcher)
             self._cancel_withdrawn(watcher)
             self._settle_dropped(self.submitter.send(watcher.system))
             self.settler.read_reports(watcher.system)
             self._watch(watcher)
+            if watcher.system in self._unsearched:
+                self._find_again(watcher)
         except SchedulerUnreachable as error:
             self._unreachable(watcher, error)
 

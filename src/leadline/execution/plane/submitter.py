@@ -67,7 +67,8 @@ class Submitter:
             return 0
         batches = batches_of(attempts, self.book.jobs)
         self.book.write(
-            jobs=[replace(self.book.jobs[key], plan=None) for key in {attempt.job for attempt in attempts}],
+            # In order, because the elements of an array are sent in this order.
+            jobs=[replace(self.book.jobs[key], plan=None) for key in dict.fromkeys(each.job for each in attempts)],
             attempts=[attempt for batch in batches for attempt in batch],
             events=[
                 attempt_event(EventKind.NOTED, attempt, _request_details(attempt))
