@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from leadline.app.jobs.inline_plane import describe_runner
 from leadline.app.jobs.job_status import (
     ArrayStatus,
     JobStatus,
@@ -231,9 +232,11 @@ def describe_silent_systems(statuses: Sequence[JobStatus]) -> list[str]:
 
 
 def _describe_next_try(outage: SystemOutage, now: datetime) -> str:
-    """Return when the plane tries the system again; empty if no plane does."""
+    """Return when the system is tried again; empty if it is being tried or the time is unknown."""
     if outage.next_at is None:
         return ""
+    if describe_runner() is None:
+        return ", next try when the plane runs"
     wait_s = (datetime.fromisoformat(outage.next_at) - now).total_seconds()
     return f", next try in {format_duration(round(wait_s))}" if wait_s >= 1 else ""
 
