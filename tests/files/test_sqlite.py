@@ -67,6 +67,16 @@ def test_a_full_disk_can_be_read_and_is_named_in_one_sentence(disk, capsys):
         assert [job.key for job in journal.newest_jobs()] == ["b", "a"]
 
 
+def test_a_read_only_disk_can_be_read(disk, capsys):
+    with open_journal() as journal:
+        journal.add([job("a")])
+    subprocess.run(["mount", "-o", "remount,ro", str(disk.folder)], check=True)
+    assert main(["jobs"]) == 0
+    assert "train" in capsys.readouterr().out
+    assert main(["cancel", "a", "-y"]) == 1
+    assert "cannot be used (" in capsys.readouterr().err
+
+
 def test_a_file_opened_on_a_full_disk_is_written_once_there_is_space(disk):
     with open_journal() as journal:
         journal.add([job("a")])

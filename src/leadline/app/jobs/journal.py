@@ -75,7 +75,9 @@ def open_journal() -> Iterator[PlaneJournal]:
     if (opened := _journal.get()) is not None:
         yield opened
         return
-    settings.require_writable(plane_dir())
+    # An existing journal can be read even where it cannot be written.
+    if not journal_path().exists():
+        settings.require_writable(plane_dir())
     with PlaneJournal(journal_path()) as journal:
         token = _journal.set(journal)
         try:

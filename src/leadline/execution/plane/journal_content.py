@@ -3,14 +3,14 @@
 from leadline.core.frozen import Frozen
 from leadline.execution.clock import epoch_s
 
-MIN_TIME = "1970-01-01T00:00:00+00:00"
-"""Stands in for a time that is not known yet."""
 MAX_NUMBER = 1e18
 """No time, size or count in a journal is larger."""
 _NEVER_NEGATIVE = (
     "_s", "_bytes", "_bytes_per_node", "nodes", "number", "index", "attempts", "steps", "epochs", "times",
 )  # fmt: skip
 """Ends of the names of such numbers."""
+_TIMES = ("_at", "not_before")
+"""Ends of the names of times in ISO 8601."""
 
 
 def check_value(name: str, value: object) -> None:
@@ -19,13 +19,18 @@ def check_value(name: str, value: object) -> None:
     Raises:
         ValueError: the name of one of them, and the value.
     """
-    if isinstance(value, Frozen):
+    if value is None:
+        return
+    if isinstance(value, str):
+        if value and name.endswith(_TIMES):
+            epoch_s(value)
+    elif isinstance(value, Frozen):
         for field_name in value.__struct_fields__:
             check_value(field_name, getattr(value, field_name))
     elif isinstance(value, tuple):
         for item in value:
             check_value(name, item)
-    elif name.endswith("_at") or name == "not_before":
-        epoch_s(str(value or MIN_TIME))
-    elif isinstance(value, int | float) and (abs(value) > MAX_NUMBER or (value < 0 and name.endswith(_NEVER_NEGATIVE))):
+    elif isinstance(value, int | float) and (
+        abs(value) > MAX_NUMBER or (value < 0 and name.endswith(_NEVER_NEGATIVE)) or name.endswith(_TIMES)
+    ):
         raise ValueError(f"{name} is {value:.6g}")
