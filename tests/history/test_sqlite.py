@@ -77,9 +77,9 @@ def test_a_damaged_file_is_named_and_left_as_it_is(history):
     history.path.parent.mkdir()
     history.path.write_bytes(b"this is no database, but somebody's notes" * 50)
     before = history.path.read_bytes()
-    with pytest.raises(LeadlineError, match="is damaged or no history"):
+    with pytest.raises(LeadlineError, match="is damaged or not a history"):
         history.add(RUN)
-    with pytest.raises(LeadlineError, match="is damaged or no history"):
+    with pytest.raises(LeadlineError, match="is damaged or not a history"):
         list(history.runs())
     assert history.path.read_bytes() == before
 

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leadline.app import settings
-from leadline.catalog.read import TomlCatalog
+from leadline.catalog.read import LiveCatalog, TomlCatalog
 from leadline.core.errors import MissingExtra
 from leadline.core.estimate import EstimatorChoice
 from leadline.execution.processes import run_process
 from leadline.execution.transport.environment import run_without_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leadline.app.estimate.estimate import Toolbox
     from leadline.core.graph import TracedJob
     from leadline.core.hardware import Device
@@ -25,6 +27,14 @@ if TYPE_CHECKING:
 def user_catalog() -> "Catalog":
     """Return the shipped catalog with the user's own folder, parsed once."""
     return _catalog(settings.catalog_dir())
+
+
+def live_catalog(report: "Callable[[str], None]") -> "Catalog":
+    """Return the same catalog for a process that runs for long: changed files are read again.
+
+    ``report`` is called with the reason if they cannot be.
+    """
+    return LiveCatalog(settings.catalog_dir(), settings.cache_dir(), report=report)
 
 
 def reload_catalog() -> None:

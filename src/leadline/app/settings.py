@@ -1,11 +1,13 @@
 """Where Leadline keeps its data: the XDG folders, or the folder in LEADLINE_DATA_DIR."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
 
 from leadline.core.errors import LeadlineError
+from leadline.files.private import tighten
 
 DATA_DIR_VARIABLE = "LEADLINE_DATA_DIR"
 
@@ -31,11 +33,16 @@ def unwritable(folder: Path, reason: str | None) -> LeadlineError:
 
 
 def data_dir() -> Path:
-    """Return the user's data folder as an absolute path; it may not exist yet."""
+    """Return the user's data folder as an absolute path; it may not exist yet.
+
+    Other users lose their access to an existing one, because it holds commands, environments and output.
+    """
     named = os.environ.get(DATA_DIR_VARIABLE, "").strip()
-    if named:
-        return Path(named).expanduser().absolute()
-    return platformdirs.user_data_path("leadline", appauthor=False)
+    folder = Path(named).expanduser().absolute() if named else platformdirs.user_data_path("leadline", appauthor=False)
+    with suppress(OSError):
+        if folder.stat().st_mode & 0o077:
+            tighten(folder)
+    return folder
 
 
 def catalog_dir() -> Path:

@@ -1,7 +1,8 @@
 """Read the catalog: the shipped files and the user's folder, whose entries win."""
 
 import json
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from importlib.resources import files
@@ -24,6 +25,9 @@ SITES = "sites"
 calibrate``."""
 ADDITIONS = "additions"
 """Subfolder of TOML files that override keys of the site file of the same name."""
+
+LOOK_S = 1.0
+"""Pause between two looks for changed files."""
 
 
 class TomlCatalog:
@@ -102,6 +106,70 @@ def read_record(text: str, label: str) -> Device:
         with suppress(ValueError, RecursionError):
             convert_toml(json.loads(text), Device, text=text, label=label)
         raise
+class LiveCatalog:
+    """A ``TomlCatalog`` that is read again once a file of the user's folder has changed.
+
+    While a changed file cannot be read, the last good catalog stays in use, and ``report`` gets the reason once.
+
+    Raises:
+        InvalidInput: a file cannot be read at first.
+    """
+
+    def __init__(
+        self, folder: Path, cache: Path | None = None, *, report: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._folder, self._cache, self._report, self._clock = folder, cache, report, clock
+        self._files = self._fingerprint()
+        self._catalog = self._read()
+        self._looked_s, self._reason = clock(), ""
+
+    def devices(self) -> Sequence[Device]:
+        """Return all devices, the user's own first."""
+        return self._current().devices()
+
+    def systems(self) -> Sequence[System]:
+        """Return all systems, the user's own first."""
+        return self._current().systems()
+
+    def device(self, name: str) -> Device:
+        """Return a device as ``TomlCatalog`` does."""
+        return self._current().device(name)
+
+    def system(self, name: str) -> System:
+        """Return a system as ``TomlCatalog`` does."""
+        return self._current().system(name)
+
+    def _current(self) -> TomlCatalog:
+        if self._clock() - self._looked_s < LOOK_S:
+            return self._catalog
+        self._looked_s = self._clock()
+        if (files := self._fingerprint()) != self._files:
+            self._files = files
+            try:
+                self._catalog, self._reason = self._read(), ""
+            except InvalidInput as error:
+                if str(error) != self._reason:
+                    self._report(f"the catalog was not read again: {error}")
+                self._reason = str(error)
+        return self._catalog
+
+    def _read(self) -> TomlCatalog:
+        catalog = TomlCatalog(self._folder, self._cache)
+        # A catalog reads its files on first use, but a wrong file must be noticed now.
+        catalog.devices(), catalog.systems()
+        return catalog
+
+    def _fingerprint(self) -> list[tuple[str, int, int]]:
+        """Return the name, time and size of every file of the folder."""
+        files = []
+        for path in sorted(self._folder.glob("*/*")):
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            files.append((str(path), status.st_mtime_ns, status.st_size))
+        return files
 
 
 def _read_devices(text: str, label: str) -> list[Device]:

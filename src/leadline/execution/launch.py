@@ -20,6 +20,7 @@ from leadline.core.units import MINUTE_S
 from leadline.execution.processes import start_process
 from leadline.execution.wrapper.instruments import ProbeLimit
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
+from leadline.files.private import make_private_folder
 
 WRAPPER = "leadline.execution.wrapper"
 NO_PROBE_LIMIT = ProbeLimit()
@@ -209,7 +210,7 @@ def run_local(
     """
     check_command(spec)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as error:
         raise LeadlineError(
             f"{folder} cannot be created ({error.strerror}): the outcome of the run is stored there"

@@ -4,16 +4,22 @@ import os
 import tempfile
 from pathlib import Path
 
+from leadline.files.private import make_private_folder
+
 
 def write_atomically(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Replace the content of a file, which is on disk when this returns; create its folder.
 
-    Text is written as UTF-8. A ``private`` file can only be read by its owner; others get the usual permissions.
+    Text is written as UTF-8. Only its owner can read a ``private`` file and a folder that is created for it; others get
+    the usual permissions.
 
     Raises:
         OSError: the file cannot be written; the old one is unchanged.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if private:
+        make_private_folder(path.parent)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -10,14 +10,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from leadline.core.errors import LeadlineError
+from leadline.files.private import open_private
+
 RETRY_AFTER_S = (0.05, 0.1, 0.2)
 """Pauses between tries: ``lock_holder`` takes a lock for a moment, too."""
 
 
 @contextmanager
 def file_lock(path: Path, *, retry_after_s: Sequence[float] = RETRY_AFTER_S) -> Iterator[bool]:
-    """Hold the lock of a file, created if missing; yield False if another process holds it."""
-    with path.open("a+", encoding="utf-8") as stream:
+    """Hold the lock of a file, created if missing; yield False if another process holds it.
+
+    Raises:
+        LeadlineError: the file cannot be created.
+    """
+    with _open(path) as stream:
         if not _try_lock(stream, retry_after_s):
             yield False
             return
@@ -31,6 +38,15 @@ def file_lock(path: Path, *, retry_after_s: Sequence[float] = RETRY_AFTER_S) -> 
             yield True
         finally:
             stream.truncate(0)
+
+
+def _open(path: Path) -> TextIO:
+    try:
+        return open(path, "a+", encoding="utf-8", opener=open_private)
+    except OSError as error:
+        raise LeadlineError(
+            f"{path} cannot be locked ({error.strerror}): check its permissions and the free space"
+        ) from error
 
 
 def lock_holder(path: Path) -> str | None:

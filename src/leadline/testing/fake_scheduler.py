@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+from threading import Lock
 
 from leadline.core.documents import to_json
 from leadline.core.errors import SchedulerUnreachable
@@ -12,6 +13,7 @@ from leadline.execution.clock import ManualClock, iso_utc
 from leadline.execution.plane.advisor import EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.schedulers.port import (
+    LivingJob,
     RequestRefused,
     SchedulerStatus,
     Submission,
@@ -59,6 +61,7 @@ class FakeScheduler:
     submits_once: bool = False
     folder: PurePosixPath | None = None
     transport: Transport = field(default_factory=LocalTransport)
+    lock: Lock = field(default_factory=Lock)
 
     def render(self, submission: Submission) -> SubmissionText:
         """Return the submission as JSON."""
@@ -71,8 +74,9 @@ class FakeScheduler:
             raise self.refusal
         if self.lose_answers == "before":
             raise SubmissionUncertain("no answer in time")
-        number = str(self.next_number)
-        self.next_number += 1
+        with self.lock:
+            number = str(self.next_number)
+            self.next_number += 1
         self.submitted.append(submission.key)
         for at, key in enumerate(submission.keys):
             job_id = f"{number}_{submission.indices[at]}" if submission.is_array else number
@@ -98,6 +102,14 @@ class FakeScheduler:
         self._answer()
         known_keys = {fake_job.key for fake_job in (*self.jobs.values(), *self.ended_jobs.values())}
         return [key for key in keys if key not in known_keys]
+
+    def living(self) -> Collection[LivingJob]:
+        """Return the jobs in the queue."""
+        self._answer()
+        return [
+            LivingJob(fake_job.key, fake_job.submission.key, job_id, fake_job.status.state, fake_job.submission.spec)
+            for job_id, fake_job in self.jobs.items()
+        ]
 
     def query(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
         """Return the jobs in the queue."""

@@ -35,10 +35,10 @@ def job(key, **more):
 class World:
     """A plane over two desks; ``restart`` is a kill and a new process."""
 
-    def __init__(self, path, *, copies=1, decide=retry_node_failures):
+    def __init__(self, path, *, copies=1, decide=retry_node_failures, abreast=1):
         self.path = path
         self.clock = ManualClock()
-        self.here, self.there = FakeScheduler("here", self.clock), FakeScheduler("there", self.clock)
+        self.here, self.there = (FakeScheduler(name, self.clock, abreast=abreast) for name in ("here", "there"))
         self.counsel = FakeAdvisor(copies)
         self.decide = decide
         self.journal = None
@@ -711,9 +711,9 @@ def dies_at_the_next_word(world):
 
 
 @settings(max_examples=150, deadline=None)
-@given(COPIES)
-def test_whatever_happens_at_most_one_copys_command_begins_at_a_time(tmp_path_factory, steps):
-    world = World(tmp_path_factory.mktemp("plane") / "journal.sqlite", copies=2)
+@given(COPIES, st.sampled_from([1, 4]))
+def test_whatever_happens_at_most_one_copys_command_begins_at_a_time(tmp_path_factory, steps, abreast):
+    world = World(tmp_path_factory.mktemp("plane") / "journal.sqlite", copies=2, abreast=abreast)
     world.journal.add([job("a", policy=Policy((HERE, THERE), copies=2, attempts=50))])
     desks = {"here": [world.here], "there": [world.there], "both": [world.here, world.there]}
     for where, what in [
@@ -751,9 +751,11 @@ def test_whatever_happens_at_most_one_copys_command_begins_at_a_time(tmp_path_fa
 
 
 @settings(max_examples=60, deadline=None)
-@given(STEPS)
-def test_whatever_happens_each_happens_each_job_runs_to_one_end_and_never_twice_at_once(tmp_path_factory, steps):
-    world = World(tmp_path_factory.mktemp("plane") / "journal.sqlite")
+@given(STEPS, st.sampled_from([1, 4]))
+def test_whatever_happens_each_happens_each_job_runs_to_one_end_and_never_twice_at_once(
+    tmp_path_factory, steps, abreast
+):
+    world = World(tmp_path_factory.mktemp("plane") / "journal.sqlite", abreast=abreast)
     world.journal.add([job(key, policy=Policy((HERE,), attempts=50)) for key in "abc"])
     for one in steps:
         happen(world, one)

@@ -53,12 +53,33 @@ def test_who_must_work_for_an_answer_rests_longer():
     assert asked.wait_s == 5.0
 
 
-def test_silence_is_news_once_and_its_end_too():
-    asked = rhythm()
-    assert asked.failed("no route")
-    assert not asked.failed("no route")
-    assert asked.wait_s == 4.0
+def test_pauses_after_failures_double_up_to_a_limit_with_jitter_until_an_answer():
+    asked, pauses = rhythm(), []
+    for _ in range(12):
+        asked.failed("no route")
+        pauses.append(asked.wait_s)
+    assert all(0.8 * 2.0**at <= pause <= 1.2 * 2.0**at for at, pause in enumerate(pauses[:8], 1))
+    assert all(240.0 <= pause <= 360.0 for pause in pauses[8:])
+    assert len(set(pauses[8:])) > 1
     asked.hurry()
-    assert asked.wait_s == 4.0
+    assert asked.wait_s == pauses[-1]
     assert asked.answered(changed=False)
     assert not asked.answered(changed=False)
+
+
+def test_a_schedule_without_anything_to_ask_keeps_its_failures():
+    asked = rhythm()
+    asked.failed("no route")
+    asked.rest()
+    assert (asked.failures, asked.due) == (1, False)
+
+
+def test_the_users_word_ends_the_pause_and_starts_with_the_shortest_one():
+    asked = rhythm()
+    for _ in range(9):
+        asked.failed("no route")
+    asked.retry_now()
+    assert asked.due
+    asked.failed("no route")
+    assert asked.wait_s <= 2.4
+    assert asked.failures == 10

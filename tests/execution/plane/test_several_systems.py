@@ -109,6 +109,8 @@ def test_two_copies_wait_and_one_release_starts_one(folder):
         both.journal.add([Job("j", spec, Policy((HERE, CLUSTER), copies=2))])
         both.plane.book.load()
         assert both.plane.submitter.start() == 2
+        for system in ("local", "cluster"):
+            both.plane.submitter.send(system)
         attempts = both.journal.get("j").attempts
         deadline_s = time.monotonic() + 60
         while time.monotonic() < deadline_s:

@@ -1,19 +1,22 @@
 """A job moves with its checkpoint: whole or not at all, written down, and over a real sshd."""
 
+import sqlite3
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 from test_engine import HERE, THERE, World, job
 
 from leadline.app.jobs.plane import estimate_staging_s
+from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Decision, EventKind, Policy
 from leadline.core.units import MIB
-from leadline.execution.plane.stager import CheckpointRoute, check_folder_name, copy_checkpoint
+from leadline.execution.plane.stager import MAX_TRIES, CheckpointRoute, check_folder_name, copy_checkpoint
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.transport.ssh import SshTransport
 from leadline.testing.fake_scheduler import retry_node_failures
@@ -117,6 +120,53 @@ def test_a_copy_that_breaks_off_is_never_used_and_is_made_again(moving):
     moving.there.transport.whole = True
     assert moving.arrive()
     assert (moving.target / "kept" / "step").read_text() == "7"
+
+
+class Refuses:
+    """A system whose disk takes nothing."""
+
+    where = "there"
+
+    def __getattr__(self, name):
+        return getattr(LocalTransport(), name)
+
+    def send(self, *_, **__):
+        raise LeadlineError("no space is left there")
+
+
+@pytest.mark.parametrize("places", [(THERE,), (THERE, HERE)])
+def test_a_copy_that_always_fails_leads_to_the_next_place_or_to_the_reason(tmp_path, places):
+    moving = Moving(tmp_path, policy=Policy((HERE, THERE), resumes=True, checkpoint_folder="kept"))
+    moving.leave()
+    kept = moving.job()
+    moving.there.transport = Refuses()
+    moving.journal.close()
+    document = to_json(replace(kept, policy=replace(kept.policy, places=places), attempts=(), plan=None))
+    with sqlite3.connect(moving.path) as connection:
+        connection.execute("UPDATE job SET document = ?", (document,))
+    connection.close()
+    moving.journal = None
+    moving.restart()
+    submitted_here = len(moving.here.submitted)
+    for at in range(400):
+        if at == 100:
+            moving.restart()
+        moving.step(every_s=60.0)
+        time.sleep(0.002)
+        if moving.job().closed or len(moving.here.submitted) > submitted_here:
+            break
+    (fault,) = moving.said(EventKind.FAULT)
+    assert (fault["place"], fault["times"]) == ("there", MAX_TRIES)
+    assert "no space is left there" in fault["why"]
+    assert moving.there.submitted == []
+    if HERE in places:
+        sent = moving.here.jobs[moving.here.only()].submission.spec
+        assert (sent.system, sent.partition) == (HERE.system, HERE.partition)
+    else:
+        assert moving.job().state is JobState.FAILED
+        assert "it has no other place" in moving.job().reason
+        assert "no space is left there" in moving.job().reason
+    moving.journal.close()
 
 
 def test_a_plane_killed_during_a_copy_starts_over_and_submits_once(moving):

@@ -105,5 +105,5 @@ def test_an_unknown_run_is_refused_in_one_sentence(capsys, words, code, says):
 def test_a_damaged_history_is_named_and_left_as_it_is(capsys):
     settings.history_path().write_bytes(b"not a database" * 100)
     printed = run(capsys, "list", code=1)
-    assert "is damaged or no history" in printed.err
+    assert "is damaged or not a history" in printed.err
     assert settings.history_path().read_bytes() == b"not a database" * 100

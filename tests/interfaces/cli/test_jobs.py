@@ -1,13 +1,18 @@
 """``leadline jobs``: the table of the plane's jobs, and its document."""
 
 import json
+import re
+import time
 from datetime import datetime
 
 import pytest
 
 from leadline.app.jobs.job_status import JobStatus, JobUsage
+from leadline.app.jobs.journal import plane_lock
 from leadline.core.jobs import JobState
 from leadline.core.plane import EventKind
+from leadline.execution.clock import iso_utc, now_utc
+from leadline.files.lock import file_lock
 from leadline.interfaces.cli.jobs import format_clock_time, format_spent, jobs_table, plain_text, shorten_keys
 from leadline.interfaces.cli.main import main
 from leadline.interfaces.tables import cell_width
@@ -101,9 +106,15 @@ def test_finished_jobs_are_listed_on_request_with_their_end(written, capsys):
 
 def test_an_unreachable_system_is_reported_until_it_answers(written, capsys):
     written.attempt(written.job("aa0000000001"))
-    written.tells(EventKind.FAULT, {"system": "Pitzer", "why": "squeue: no answer"})
-    main(["jobs"])
-    assert "note: Pitzer has not answered since" in capsys.readouterr().err
+    next_at = iso_utc(time.time() + 40.4)
+    details = {"system": "Pitzer", "why": "squeue: no answer", "times": 3, "last_at": now_utc(), "next_at": next_at}
+    written.tells(EventKind.FAULT, details)
+    with file_lock(plane_lock()):
+        main(["jobs"])
+    note = capsys.readouterr().err
+    assert re.fullmatch(
+        r"note: Pitzer: unreachable since \d\d:\d\d: squeue: no answer, next try in (3\d|40)(\.\d+)? s\n", note
+    ), note
     written.tells(EventKind.POLL, {"system": "Pitzer", "answers": "again"})
     main(["jobs"])
     assert capsys.readouterr().err == ""

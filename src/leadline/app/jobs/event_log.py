@@ -116,7 +116,8 @@ def format_local_time(at: str, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def _describe_submitted(details: EventDetails) -> str:
-    again = " (found again after the scheduler's answer was lost)" if details.get("found_again") else ""
+    lost = "journal" if details.get("journal") else "scheduler's answer"
+    again = f" (found again after the {lost} was lost)" if details.get("found_again") else ""
     return f"accepted by the scheduler as {details.get('id')}{again}"
 
 
@@ -159,12 +160,20 @@ def _describe_decision(details: EventDetails) -> str:
 def _describe_fault(details: EventDetails) -> str:
     why = details.get("why") or "no reason given"
     for name, form in (
-        ("changed", "{} changed"), ("system", "{} does not answer"),
+        ("journal", "the journal was {}"), ("changed", "{} changed"), ("system", "{} does not answer"),
         ("asked", "the scheduler refused to {} the limit"), ("place", "{} refused the job"),
     ):  # fmt: skip
         if details.get(name):
-            return f"{form.format(details[name])}: {why}"
+            return f"{form.format(details[name])}: {why}{_describe_repetition(details)}"
     return f"refused: {why}"
+
+
+def _describe_repetition(details: EventDetails) -> str:
+    """Return how often a system did not answer, and when last."""
+    times, last_at = details.get("times"), details.get("last_at")
+    if not isinstance(times, int) or times < 2 or not isinstance(last_at, str):
+        return ""
+    return f" ({times} times, last at {format_local_time(last_at, '%H:%M:%S')})"
 
 
 def _describe_settled(details: EventDetails) -> str:
@@ -299,10 +308,11 @@ def _find_job(name: str) -> Job:
 def _affects(event: JournalEvent, job: Job, now_s: float) -> bool:
     """Return whether an outage of a system overlaps an attempt of the job there."""
     system = event.details.get("system")
-    moment_s = epoch_s(event.at)
+    first_s, last_s = epoch_s(event.at), epoch_s(str(event.details.get("last_at") or event.at))
     return any(
         attempt.place.system == system
-        and epoch_s(attempt.noted_at) <= moment_s <= (epoch_s(attempt.ended_at) if attempt.ended_at else now_s)
+        and epoch_s(attempt.noted_at) <= last_s
+        and first_s <= (epoch_s(attempt.ended_at) if attempt.ended_at else now_s)
         for attempt in job.attempts
     )
 

@@ -8,7 +8,7 @@ from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from leadline.app.composition import user_catalog
+from leadline.app.composition import live_catalog, user_catalog
 from leadline.app.jobs.journal import plane_dir, plane_lock
 from leadline.core.errors import LeadlineError
 from leadline.core.plane import Attempt
@@ -22,6 +22,8 @@ LOOK_S = 1.0
 """Interval between looks at the journal while another process runs the plane."""
 RETRY_S = 5.0
 """Interval between attempts to take over the plane."""
+FINISH_S = 60.0
+"""Time limit of a single round of all systems."""
 LOG_LINES = 20
 
 
@@ -76,10 +78,15 @@ class InlinePlane(ExitStack):
             from leadline.app.jobs.plane import hold_plane  # noqa: PLC0415 - see above
 
             self._last_try_s = time.monotonic()
-            self._plane = self.enter_context(hold_plane(user_catalog(), report=self._report))
+            self._plane = self.enter_context(hold_plane(live_catalog(self._report), report=self._report))
         if self._plane is None:
             return LOOK_S
         return min(self._plane.try_step(self._report), LOOK_S)
+
+    def finish(self) -> None:
+        """Let what the last step began end, at most for a minute."""
+        if self._plane is not None:
+            self._plane.finish(FINISH_S)
 
 
 def step_until(done: Callable[[], bool], timeout_s: float, report: Callable[[str], None] = lambda _: None) -> bool:

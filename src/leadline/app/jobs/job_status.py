@@ -16,6 +16,7 @@ from leadline.core.systems import Partition
 from leadline.core.units import HOUR_S
 from leadline.execution.clock import SystemClock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
+from leadline.execution.plane.recovery import FOUND_AGAIN
 
 if TYPE_CHECKING:
     from leadline.core.ports import Catalog
@@ -49,6 +50,17 @@ class ExpectedEnd:
     earliest: str
     latest: str
     level: float
+
+
+@dataclass(frozen=True, slots=True)
+class SystemOutage:
+    """An unreachable system: its first and last missing answer, the reason, and the next try if one is planned."""
+
+    system: str
+    since: str
+    last_at: str
+    why: str
+    next_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +152,32 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
     return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
 
 
-def silent_systems(statuses: Iterable[JobStatus]) -> dict[str, tuple[str, str]]:
-    """Return system → (since when, why) for unreachable systems with active jobs."""
+def system_outages(statuses: Iterable[JobStatus]) -> tuple[SystemOutage, ...]:
+    """Return the outages of systems with active jobs."""
     at_work = {status.place.partition(":")[0] for status in statuses if not status.closed}
     if not at_work:
-        return {}
-    silent: dict[str, tuple[str, str]] = {}
+        return ()
     with open_journal() as journal:
-        for event in journal.outage_events():
-            system = str(event.details.get("system"))
-            if event.kind is EventKind.POLL:
-                silent.pop(system, None)
-            elif system in at_work:
-                silent[system] = (silent.get(system, (event.at, ""))[0], str(event.details.get("why") or ""))
-    return silent
+        return tuple(_outage(event) for system, event in journal.open_outages().items() if system in at_work)
+
+
+def is_unreachable(job: Job) -> bool:
+    """Return whether a job waits for a system that did not answer since the job was submitted."""
+    waits_at = {attempt.place.system for attempt in job.live_attempts if attempt.scheduler_id is None}
+    if not waits_at:
+        return False
+    with open_journal() as journal:
+        outages = [_outage(event) for event in journal.open_outages().values()]
+    return any(outage.system in waits_at and epoch_s(outage.last_at) >= epoch_s(job.created_at) for outage in outages)
+
+
+def _outage(event: JournalEvent) -> SystemOutage:
+    details = event.details
+    next_at = details.get("next_at")
+    return SystemOutage(
+        str(details.get("system")), event.at, str(details.get("last_at") or event.at), str(details.get("why") or ""),
+        None if next_at is None else str(next_at),
+    )  # fmt: skip
 
 
 def newest_event_number() -> int:
@@ -225,7 +249,7 @@ def _status_of(
         job.spec.name,
         str(place or ""),
         job.current_state,
-        _why(job, attempt),
+        _why(job, attempt) or ("" if job.closed else job.tags.get(FOUND_AGAIN, "")),
         job.created_at,
         job.closed,
         len(job.attempts),

@@ -15,6 +15,7 @@ from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec
 from leadline.core.plane import DependencyKind, EventKind, Job, JournalEvent, Policy
 from leadline.execution.plane.journal import PlaneJournal, hash_key, journal_origin
+from leadline.files.private import make_private_folder
 
 if TYPE_CHECKING:
     from leadline.app.jobs.schedulers import JobTarget
@@ -74,7 +75,9 @@ def open_journal() -> Iterator[PlaneJournal]:
     if (opened := _journal.get()) is not None:
         yield opened
         return
-    settings.require_writable(plane_dir())
+    # An existing journal can be read even where it cannot be written.
+    if not journal_path().exists():
+        settings.require_writable(plane_dir())
     with PlaneJournal(journal_path()) as journal:
         token = _journal.set(journal)
         try:
@@ -88,6 +91,28 @@ def keep_journal_open() -> Iterator[None]:
     """Open the journal once for all calls within this context, unless there is none yet."""
     with open_journal() if journal_path().exists() else nullcontext():
         yield
+
+
+def used_systems() -> tuple[str, ...]:
+    """Return the systems that left traces in the plane's folder, in lower case, whatever happened to the journal."""
+    folders = (plane_dir() / "systems").glob("*/")
+    local = ["local"] if (plane_dir() / "local" / "jobs.sqlite").exists() else []
+    return (*local, *sorted(folder.name for folder in folders))
+
+
+def note_use(system: str) -> None:
+    """Leave a trace of a system, to look for its jobs if the journal is lost."""
+    make_private_folder(plane_dir() / "systems" / system.casefold())
+
+
+def is_journal_lost() -> bool:
+    """Return whether there are traces of systems, but no job in a journal."""
+    if not used_systems():
+        return False
+    if not journal_path().exists():
+        return True
+    with open_journal() as journal:
+        return not journal.newest_jobs(1)
 
 
 def submit_jobs(submission: JobSubmission) -> tuple[Job, ...]:

@@ -6,11 +6,13 @@ from functools import cache, partial
 
 from leadline.app import settings
 from leadline.app.composition import process_runner
-from leadline.app.jobs.journal import open_journal, plane_dir, plane_lock
+from leadline.app.jobs.journal import note_use, open_journal, plane_dir, plane_lock, used_systems
 from leadline.app.jobs.plane_advisor import PlaneAdvisor, read_local_memory
 from leadline.app.jobs.plane_retraining import BackgroundRetraining
 from leadline.app.jobs.plane_waits import BackgroundWaits
-from leadline.app.jobs.schedulers import build_scheduler, close_scheduler
+from leadline.app.jobs.schedulers import build_scheduler, close_scheduler, full_system_name
+from leadline.app.machines.targets import LOCAL
+from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.plane import Attempt, EventKind, Job
 from leadline.core.ports import Catalog
@@ -24,6 +26,9 @@ from leadline.execution.schedulers.port import Scheduler
 from leadline.files.lock import file_lock
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.shipped_files import shipped_live_table
+
+EXIT_S = 2.0
+"""Time that running rounds have to end when this process ends. Lost answers are looked up by the next plane."""
 
 
 def estimate_staging_s(
@@ -74,6 +79,8 @@ def hold_plane(
 
         def admitted(system: str) -> Scheduler:
             scheduler = build_scheduler(system, catalog, plane_dir())
+            if system.casefold() != LOCAL:
+                note_use(system)
             opened.callback(close_scheduler, scheduler)
             return scheduler
 
@@ -86,9 +93,16 @@ def hold_plane(
             waits=BackgroundWaits(report=report),
             finished=learning.count_runs,
         )
+        names = [full_system_name(folded, catalog) for folded in used_systems()]
+        search = {name for name in names if name is not None} - journal.searched_systems()
         plane = Plane(
-            journal, admitted, advisor, diagnose=diagnose, decide=decide, intervals=poll_interval, news=learning.news
-        )
+            journal, admitted, advisor, diagnose=diagnose, decide=decide, intervals=poll_interval, news=learning.news,
+            search=search,
+        )  # fmt: skip
         # The plane needs the advisor, and this function the stager of the plane: it can only be set afterwards.
         advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)
         yield plane
+        try:
+            plane.finish(EXIT_S)
+        except LeadlineError as error:
+            report(str(error))

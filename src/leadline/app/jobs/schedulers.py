@@ -102,6 +102,17 @@ def find_system(name: str, catalog: Catalog) -> System:
         raise UnknownName("system", name, names, fix=fix) from error
 
 
+def full_system_name(folded: str, catalog: Catalog) -> str | None:
+    """Return the name of a system from its lower-case name; ``None`` if there is no such system any more."""
+    if folded in (LOCAL, ANY_SLURM):
+        return folded
+    try:
+        names = (*read_remotes(), catalog.system(folded).name)
+    except UnknownName:
+        names = tuple(read_remotes())
+    return next((name for name in names if name.casefold() == folded), None)
+
+
 def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
     """Return the partition that ``spec`` names; ``None`` for a Slurm cluster that the catalog does not know."""
     if spec.system is None:

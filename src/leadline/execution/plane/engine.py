@@ -1,16 +1,20 @@
 """Run the plane: accept jobs, submit and watch them, act on decisions, and settle each job exactly once."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
-from leadline.core.errors import LeadlineError, SchedulerUnreachable
+from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, EventKind
-from leadline.execution.clock import Clock, SystemClock
+from leadline.core.plane import Attempt, EventKind, Job
+from leadline.execution.clock import Clock, SystemClock, iso_utc
 from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import NewEvent, PlaneJournal, attempt_event
+from leadline.execution.plane.outages import note_failure
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals, PollSchedule
+from leadline.execution.plane.recovery import find_again
+from leadline.execution.plane.rounds import Rounds, off_loop
 from leadline.execution.plane.settler import Settler
 from leadline.execution.plane.stager import Stager
 from leadline.execution.plane.submitter import Submitter
@@ -26,7 +30,8 @@ class Plane:
 
     Only one process may run it at a time; ``app`` holds a lock. ``step`` may be called at any rate, because each part
     knows when it is due. If a write fails, the next step starts again from the journal. ``news`` is called at every
-    step for further events to store, and must not block.
+    step for further events to store, and must not block. At the systems of ``search``, jobs of a lost journal are
+    looked for.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class Plane:
         clock: Clock | None = None,
         intervals: PollIntervals = DEFAULT_INTERVALS,
         news: Callable[[], Iterable[NewEvent]] = tuple,
+        search: Iterable[str] = (),
     ) -> None:
         self.clock = clock or SystemClock()
         self.intervals = intervals
@@ -47,16 +53,22 @@ class Plane:
         self.schedulers: dict[str, Scheduler] = {}
         self.rhythms: dict[str, PollSchedule] = {}
         self.watchers: dict[str, Watcher] = {}
-        self.stager = Stager(self.book, self.schedulers, self.admit, self.clock, journal.path.parent / "staging")
-        self.submitter = Submitter(
-            self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, intervals, self.stager.ready
+        self.rounds = Rounds()
+        self.stager = Stager(
+            self.book, self.schedulers, self.admit, advisor, self.clock, journal.path.parent / "staging"
         )
+        self.submitter = Submitter(
+            self.book, self.schedulers, self.rhythms, self.admit, advisor, self.clock, intervals, self.stager.ready,
+            turn=self.rounds.turn,
+        )  # fmt: skip
         self.starts: dict[str, float] = {}
         self.actor = Actor(self.book, self.schedulers, advisor, self.clock, intervals, decide, starts=self.starts)
         self.settler = Settler(self.book, self.schedulers, advisor, self.clock, diagnose, self.actor)
         self._scheduler_of = scheduler_of
-        self._cancelled_keys: set[str] = set()
+        self._cancelled_keys: dict[str, set[str]] = {}
         self._news = news
+        self._unsearched = set(search)
+        self._notices: list[str] = []
         self._unwritten_events: list[NewEvent] = []
         self._loaded = False
         self._last_error = ""
@@ -68,21 +80,32 @@ class Plane:
             LeadlineError: the journal cannot be written; call ``step`` again later.
         """
         try:
+            if self.book.journal.is_replaced():
+                count = self.book.restore()
+                self._loaded = True
+                self._notices.append(f"the journal was removed or replaced: {count} open jobs were written again")
             if not self._loaded:
                 self._load()
-            self.book.take_in()
-            self._cancel_withdrawn()
+            for job in self.book.take_in():
+                self._retry_now(job)
+            self._admit_systems()
+            self._close_cancelled()
             started = self.submitter.start()
-            self._settle_dropped()
-            for watcher in self.watchers.values():
-                self._watch(watcher)
+            for watcher in list(self.watchers.values()):
+                # Schedulers that answer at once, such as this machine's, need no thread.
+                if watcher.scheduler.abreast == 1:
+                    self._round(watcher)
+                else:
+                    self.rounds.start(watcher.system, partial(self._round, watcher))
+            self.rounds.wait(IDLE_S)
             self.settler.record()
             self._write_news()
         except LeadlineError:
             # Memory may be ahead of the journal now, so the next step reads the journal again.
             self._loaded = False
             raise
-        return 0.0 if started else self._wait_s()
+        # While a round runs, the next step does the waiting.
+        return 0.0 if started or self.rounds.running else self._wait_s()
 
     def run(self, until: Callable[[], bool], *, report: Callable[[str], None] = lambda _: None) -> None:
         """Step until ``until()``; report an unwritable journal once and keep trying."""
@@ -98,7 +121,15 @@ class Plane:
             if str(error) != self._last_error:
                 report(str(error))
             wait_s, self._last_error = IDLE_S, str(error)
+        notices, self._notices = self._notices, []
+        for notice in notices:
+            report(notice)
         return wait_s
+
+    def finish(self, timeout_s: float) -> None:
+        """Let the running rounds end, at most for ``timeout_s``, and store their results."""
+        self.rounds.wait(timeout_s)
+        self.settler.record()
 
     def admit(self, system: str) -> Watcher:
         """Return the watcher of a system, made on first use.
@@ -107,8 +138,12 @@ class Plane:
             LeadlineError: the system does not exist or cannot be reached.
         """
         if system not in self.watchers:
-            scheduler, rhythm = self._scheduler_of(system), PollSchedule(self.clock, self.intervals)
-            self.schedulers[system], self.rhythms[system] = scheduler, rhythm
+            scheduler = self._scheduler_of(system)
+            if scheduler.abreast > 1:
+                scheduler = off_loop(scheduler, self.rounds.turn)
+            rhythm = self._rhythm(system)
+            rhythm.retry_now()
+            self.schedulers[system] = scheduler
             self.watchers[system] = Watcher(
                 system, scheduler, self.book, self.clock, self.intervals, rhythm, starts=self.starts
             )
@@ -117,7 +152,8 @@ class Plane:
     @property
     def idle(self) -> bool:
         """True if no job is left to manage."""
-        return self._loaded and not self.book.jobs
+        searches = [system for system in self._unsearched if not self._rhythm(system).failures]
+        return self._loaded and not self.book.jobs and not searches
 
     def _write_news(self) -> None:
         """Store the events that ``news`` returned; keep those that could not be written."""
@@ -127,80 +163,118 @@ class Plane:
             self._unwritten_events = []
 
     def _load(self) -> None:
-        """Read the journal. Jobs at an unreachable system are kept and left alone."""
+        """Read the journal."""
         self.book.load()
-        for system in {attempt.place.system for job in self.book.jobs.values() for attempt in job.live_attempts}:
-            try:
-                self.admit(system)
-            except LeadlineError as error:
-                self.book.write(events=[NewEvent(EventKind.FAULT, details={"system": system, "why": str(error)})])
         self._loaded = True
+
+    def _rhythm(self, system: str) -> PollSchedule:
+        """Return the schedule of a system; an outage that an earlier process stored goes on."""
+        if system not in self.rhythms:
+            rhythm = self.rhythms[system] = PollSchedule(self.clock, self.intervals)
+            if (outage := self.book.journal.open_outages().get(system)) is not None:
+                times = outage.details.get("times")
+                rhythm.outage, rhythm.failures = outage.number, times if isinstance(times, int) else 1
+        return self.rhythms[system]
+
+    def _retry_now(self, job: Job) -> None:
+        """Try the systems of a job at once, because its user has just submitted or cancelled it."""
+        for system in {place.system for place in job.policy.places}:
+            if system in self.rhythms:
+                self.rhythms[system].retry_now()
+
+    def _admit_systems(self) -> None:
+        """Admit the systems of live attempts. Jobs at a system that cannot be admitted are kept and left alone."""
+        for system in self._unsearched | {system for system, attempts in self.book.at_system.items() if attempts}:
+            if system not in self.watchers and self._rhythm(system).due:
+                try:
+                    self.admit(system)
+                except LeadlineError as error:
+                    if isinstance(error, InvalidInput):  # there is no such system any more
+                        self._unsearched.discard(system)
+                    note_failure(self.book, self.clock, system, self.rhythms[system], str(error))
+
+    def _round(self, watcher: Watcher) -> None:
+        """Do all that is due at one system; after a failure, nothing until it is due again."""
+        if watcher.rhythm.failures and not watcher.rhythm.due:
+            return
+        try:
+            self._cancel_withdrawn(watcher)
+            self._settle_dropped(self.submitter.send(watcher.system))
+            self.settler.read_reports(watcher.system)
+            self._watch(watcher)
+            if watcher.system in self._unsearched:
+                self._find_again(watcher)
+        except SchedulerUnreachable as error:
+            self._unreachable(watcher, error)
+
+    def _find_again(self, watcher: Watcher) -> None:
+        """Look for the jobs of a lost journal."""
+        count = find_again(self.book, watcher.system, watcher.scheduler, iso_utc(self.clock.now_s()))
+        self._unsearched.discard(watcher.system)
+        if count:
+            self._notices.append(f"{count} jobs of a lost journal were found again at {watcher.system}")
 
     def _watch(self, watcher: Watcher) -> None:
         """Find lost submissions, poll, settle ended attempts, and decide about live ones.
 
         Decisions follow a poll or a report, because nothing new is known between them.
-        """
-        try:
-            if polls := watcher.rhythm.due:
-                self.submitter.look_up(watcher.system)
-                if ends := watcher.poll():
-                    self.settler.settle(ends)
-            # A scheduler that fails is not asked more often than it is polled.
-            elif watcher.rhythm.failures:
-                return
-            reports = watcher.read_reports()
-            for attempt, outcome in reports:
-                self.actor.judge(attempt, outcome)
-            if polls or reports:
-                self.actor.judge_waiting(watcher.system)
-                self.actor.release_chosen(watcher.system)
-        except SchedulerUnreachable as error:
-            self._unreachable(watcher, error)
 
-    def _settle_dropped(self) -> None:
+        Raises:
+            SchedulerUnreachable: the scheduler did not answer.
+        """
+        if polls := watcher.rhythm.due:
+            self.submitter.look_up(watcher.system)
+            if ends := watcher.poll():
+                self.settler.settle(ends)
+        # A scheduler that fails is not asked more often than it is polled.
+        elif watcher.rhythm.failures:
+            return
+        reports = watcher.read_reports()
+        for attempt, outcome in reports:
+            self.actor.judge(attempt, outcome)
+        if polls or reports:
+            self.actor.judge_waiting(watcher.system)
+            self.actor.release_chosen(watcher.system)
+
+    def _settle_dropped(self, dropped: list[Attempt]) -> None:
         """Settle attempts that were withdrawn before they were sent."""
-        dropped, self.submitter.dropped = self.submitter.dropped, []
         status = SchedulerStatus(JobState.CANCELLED, "withdrawn before it was sent")
         if dropped:
             self.settler.settle([ObservedEnd(attempt, status, None) for attempt in dropped])
 
     def _unreachable(self, watcher: Watcher, error: SchedulerUnreachable) -> None:
-        if watcher.rhythm.failed(str(error)):
-            self.book.write(events=[NewEvent(EventKind.FAULT, details={"system": watcher.system, "why": str(error)})])
+        note_failure(self.book, self.clock, watcher.system, watcher.rhythm, str(error))
 
-    def _cancel_withdrawn(self) -> None:
-        """Cancel the attempts that users or the plane withdrew; retry those that were not reached."""
-        self._cancelled_keys &= {
-            attempt.key for key in self.book.unwanted for attempt in self.book.jobs[key].live_attempts
-        }
+    def _close_cancelled(self) -> None:
+        """Close the cancelled jobs that are at no scheduler."""
         for job in [self.book.jobs[key] for key in self.book.unwanted]:
             if job.cancelled and not job.closed and not job.live_attempts:
                 self.book.close(job, JobState.CANCELLED, "cancelled by its user")
-            for attempt in job.live_attempts:
-                if (
-                    (job.cancelled or attempt.withdrawn)
-                    and attempt.key not in self._cancelled_keys
-                    and self._cancel_attempt(attempt)
-                ):
-                    self._cancelled_keys.add(attempt.key)
 
-    def _cancel_attempt(self, attempt: Attempt) -> bool:
-        """Cancel an attempt at its scheduler; False if it was not reached or has no id yet."""
-        watcher = self.watchers.get(attempt.place.system)
-        if watcher is None:
-            return False
-        if attempt.scheduler_id is None or (watcher.rhythm.failures and not watcher.rhythm.due):
-            return False
-        try:
-            watcher.scheduler.cancel([attempt.scheduler_id])
-        except SchedulerUnreachable as error:
-            self._unreachable(watcher, error)
-            return False
-        except RequestRefused as error:
-            self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"why": str(error)})])
-        watcher.rhythm.hurry()
-        return True
+    def _cancel_withdrawn(self, watcher: Watcher) -> None:
+        """Cancel the attempts at a system that users or the plane withdrew.
+
+        Raises:
+            SchedulerUnreachable: it is tried again later.
+        """
+        unwanted = [
+            attempt
+            for key in self.book.unwanted
+            for job in [self.book.jobs[key]]
+            for attempt in job.live_attempts
+            if attempt.place.system == watcher.system and (job.cancelled or attempt.withdrawn)
+        ]
+        cancelled = self._cancelled_keys.setdefault(watcher.system, set())
+        cancelled &= {attempt.key for attempt in unwanted}
+        for attempt in unwanted:
+            if attempt.scheduler_id is None or attempt.key in cancelled:
+                continue
+            try:
+                watcher.scheduler.cancel([attempt.scheduler_id])
+            except RequestRefused as error:
+                self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"why": str(error)})])
+            watcher.rhythm.hurry()
+            cancelled.add(attempt.key)
 
     def _wait_s(self) -> float:
         waits = [watcher.rhythm.wait_s for watcher in self.watchers.values()]

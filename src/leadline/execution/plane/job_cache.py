@@ -42,21 +42,36 @@ class JobCache:
         for job in self.journal.open_jobs():
             self._hold(job)
 
-    def take_in(self) -> None:
-        """Read the requests that users made since the last call."""
+    def restore(self) -> int:
+        """Write the open jobs to a journal that was removed, emptied or replaced, read it, and return their number.
+
+        Raises:
+            LeadlineError: the journal cannot be written; call this again.
+        """
+        jobs = list(self.jobs.values())
+        self.journal.start_again()
+        details = {"journal": "lost", "why": "the plane wrote the job again from its memory"}
+        self.journal.restore(jobs, [NewEvent(EventKind.FAULT, job.key, details=details) for job in jobs])
+        self.load()
+        return len(jobs)
+
+    def take_in(self) -> tuple[Job, ...]:
+        """Read the requests that users made since the last call, and return their jobs."""
         self.last_event, keys = self.journal.user_requests(self.last_event)
-        for job in self.journal.jobs_by_key(keys):
+        jobs = self.journal.jobs_by_key(keys)
+        for job in jobs:
             cached = self.jobs.get(job.key)
             if cached is not None:
                 self._hold(replace(cached, cancelled=job.cancelled))
             elif not job.recorded:
                 self._hold(job)
+        return jobs
 
     def write(
         self, *, jobs: Iterable[Job] = (), attempts: Iterable[Attempt] = (), events: Iterable[NewEvent] = ()
     ) -> None:
         """Write to the journal, then to memory."""
-        jobs, attempts = list(jobs), list(attempts)
+        jobs, attempts = list(jobs), [self._merged(attempt) for attempt in attempts]
         # The journal first: after a crash, memory must not know more than the disk.
         self.journal.write(jobs=jobs, attempts=attempts, events=events)
         changed: dict[str, Job] = {}
@@ -69,6 +84,17 @@ class JobCache:
             changed[job.key] = replace(job, attempts=_put(job.attempts, attempt))
         for job in changed.values():
             self._hold(job)
+
+    def current(self, attempt: Attempt) -> Attempt:
+        """Return an attempt as it is now."""
+        job = self.jobs.get(attempt.job)
+        attempts = job.attempts if job is not None else ()
+        return next((current for current in attempts if current.key == attempt.key), attempt)
+
+    def _merged(self, attempt: Attempt) -> Attempt:
+        """Return an attempt with the flags that the rounds of other systems set while its scheduler was called."""
+        now = self.current(attempt)
+        return replace(attempt, withdrawn=attempt.withdrawn or now.withdrawn, begins=attempt.begins or now.begins)
 
     def close(self, job: Job, state: JobState, why: str) -> None:
         """Close a job that has no live attempt."""

@@ -5,7 +5,8 @@ The events are also the feed between processes. Every change of a job adds an ev
 
 import hashlib
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from sqlite3 import Connection
@@ -13,11 +14,12 @@ from typing import ClassVar
 
 import msgspec
 
-from leadline.core.documents import from_json, to_json
-from leadline.core.errors import UnknownName
+from leadline.core.documents import to_json
+from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, JournalEvent
-from leadline.execution.clock import Clock, SystemClock, iso_utc
+from leadline.execution.clock import Clock, SystemClock, epoch_s, iso_utc
+from leadline.execution.plane.journal_content import check_value
 from leadline.files.sqlite import SqliteFile, chunks, marks
 
 VERSION = 1
@@ -57,6 +59,7 @@ CREATE INDEX event_job ON event (job);
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
 
 EventDetails = Mapping[str, float | int | str | bool | None]
+_DETAILS = dict[str, float | int | str | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,43 @@ class PlaneJournal(SqliteFile):
             )
         self._insert_events(connection, events)
 
+    def restore(self, jobs: Iterable[Job], events: Iterable[NewEvent]) -> None:
+        """Add jobs with their state and attempts, and events about them; existing jobs stay unchanged."""
+        jobs = list(jobs)
+        with self.transaction() as connection:
+            stored = {key for (key,) in connection.execute("SELECT key FROM job")}
+            missing = [job for job in jobs if job.key not in stored]
+            self._insert_jobs(connection, missing)
+            self._write(connection, missing, [attempt for job in missing for attempt in job.attempts], events)
+            cancelled = [(job.key,) for job in missing if job.cancelled]
+            connection.executemany("UPDATE job SET cancelled = 1 WHERE key = ?", cancelled)
+
+    def unknown_attempts(self, keys: Iterable[str]) -> set[str]:
+        """Return those of the keys that no attempt has."""
+        unknown = set(keys)
+        for chunk in chunks(sorted(unknown)):
+            unknown -= {key for (key,) in self.read(f"SELECT key FROM attempt WHERE key IN ({marks(chunk)})", *chunk)}  # noqa: S608 - question marks
+        return unknown
+
+    def searched_systems(self) -> set[str]:
+        """Return the systems where living jobs of a lost journal were looked for."""
+        query = (
+            "SELECT DISTINCT json_extract(said, '$.system') FROM event WHERE job = '' AND kind = ? "
+            "AND json_extract(said, '$.found_again') IS NOT NULL"
+        )
+        return {str(system) for (system,) in self.read(query, EventKind.POLL)}
+
+    def put_event(self, number: int | None, event: NewEvent) -> int:
+        """Replace the details of an event, or add one without a number; return its number."""
+        with self.transaction() as connection:
+            if number is not None:
+                details = to_json(dict(event.details), indent=0)
+                connection.execute("UPDATE event SET said = ? WHERE number = ?", (details, number))
+                return number
+            self._insert_events(connection, [event])
+            (new,) = connection.execute("SELECT max(number) FROM event").fetchone()
+            return int(new)
+
     def cancel(self, keys: Collection[str]) -> None:
         """Store that the user cancels jobs; the process that runs the plane carries it out."""
         with self.transaction() as connection:
@@ -213,7 +253,7 @@ class PlaneJournal(SqliteFile):
                 "SELECT max(number), at, kind, job, attempt, said FROM event "  # noqa: S608 - marks
                 f"WHERE job IN ({marks(chunk)}) AND kind = ? GROUP BY job"
             )
-            newest.update({event.job: event for event in map(_event, self.read(query, *chunk, kind))})
+            newest.update({event.job: event for event in self._events(self.read(query, *chunk, kind))})
         return newest
 
     def outage_events(self) -> tuple[JournalEvent, ...]:
@@ -222,7 +262,18 @@ class PlaneJournal(SqliteFile):
             "SELECT number, at, kind, job, attempt, said FROM event WHERE job = '' AND (kind = ? OR "
             "(kind = ? AND json_extract(said, '$.answers') IS NOT NULL)) ORDER BY number"
         )
-        return tuple(map(_event, self.read(query, EventKind.FAULT, EventKind.POLL)))
+        return self._events(self.read(query, EventKind.FAULT, EventKind.POLL))
+
+    def open_outages(self) -> dict[str, JournalEvent]:
+        """Return system -> the event about its outage, for the systems that have not answered since."""
+        outages: dict[str, JournalEvent] = {}
+        for event in self.outage_events():
+            system = str(event.details.get("system"))
+            if event.kind is EventKind.POLL:
+                outages.pop(system, None)
+            elif "system" in event.details:
+                outages[system] = event
+        return outages
 
     def last_event(self) -> int:
         """Return the number of the newest event; 0 if there is none."""
@@ -252,8 +303,7 @@ class PlaneJournal(SqliteFile):
             + " AND ".join(conditions)
             + " ORDER BY number DESC LIMIT ?"
         )
-        rows = self.read(query, *values, limit)
-        return tuple(map(_event, reversed(rows)))
+        return self._events(reversed(self.read(query, *values, limit)))
 
     def _insert_jobs(self, connection: Connection, jobs: Iterable[Job]) -> None:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
@@ -289,28 +339,48 @@ class PlaneJournal(SqliteFile):
         for chunk in chunks(keys):
             query = f"SELECT document FROM attempt WHERE job IN ({marks(chunk)}) ORDER BY number, rowid"  # noqa: S608 - marks
             for (document,) in self.read(query, *chunk):
-                attempt = from_json(document, Attempt, label=f"an attempt of {self.path}")
+                with self._content("an attempt"):
+                    attempt = msgspec.json.decode(document, type=Attempt)
+                    check_value("attempt", attempt)
                 attempts[attempt.job] = (*attempts.get(attempt.job, ()), attempt)
         return attempts
 
     def _job(self, row: tuple[object, ...], attempts: tuple[Attempt, ...]) -> Job:
         key, state, cancelled, recorded, reason, plan, document = row
-        return replace(
-            from_json(str(document), Job, label=f"job {key} of {self.path}"),
-            state=JobState(str(state)),
-            attempts=attempts,
-            reason=str(reason),
-            plan=None
-            if plan is None
-            else from_json(str(plan), AttemptPlan, label=f"the plan of job {key} of {self.path}"),
-            cancelled=bool(cancelled),
-            recorded=bool(recorded),
-        )
+        with self._content(f"job {key}"):
+            job = msgspec.json.decode(str(document), type=Job)
+            job = replace(
+                job,
+                state=JobState(str(state)),
+                attempts=attempts,
+                reason=str(reason),
+                plan=None if plan is None else msgspec.json.decode(str(plan), type=AttemptPlan),
+                cancelled=bool(cancelled),
+                recorded=bool(recorded),
+            )
+            check_value("job", job)
+            return job
 
+    def _events(self, rows: Iterable[tuple[object, ...]]) -> tuple[JournalEvent, ...]:
+        events = []
+        for number, at, kind, job, attempt, details in rows:
+            with self._content(f"event {number}"):
+                epoch_s(str(at))
+                decoded = msgspec.json.decode(str(details), type=_DETAILS)
+                for name, value in decoded.items():
+                    check_value(name, value)
+                events.append(
+                    JournalEvent(int(str(number)), str(at), EventKind(str(kind)), str(job), str(attempt), decoded)
+                )
+        return tuple(events)
 
-def _event(row: tuple[object, ...]) -> JournalEvent:
-    number, at, kind, job, attempt, details = map(str, row)
-    return JournalEvent(int(number), at, EventKind(kind), job, attempt, msgspec.json.decode(details, type=dict))
+    @contextmanager
+    def _content(self, name: str) -> Iterator[None]:
+        """Convert the errors of content that cannot be right."""
+        try:
+            yield
+        except (ValueError, OverflowError, LeadlineError) as error:
+            raise self.damaged(f"{name}: {error}") from error
 
 
 def _document(job: Job) -> str:

@@ -1,5 +1,7 @@
 """How often the plane polls schedulers, and how long it waits before drawing conclusions."""
 
+import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from leadline.execution.clock import Clock
@@ -8,6 +10,8 @@ MIN_PAUSE, MAX_PAUSE = 5.0, 500.0
 """Pauses between polls, as multiples of the recent response time."""
 NEWEST_WEIGHT = 0.5
 """Weight of the newest response time in the average. A single slow answer may be chance."""
+JITTER = 0.2
+"""Largest relative change of a pause after a failure, so that the planes of many users do not retry together."""
 MIN_REST = 25.0
 """Minimum pause as a multiple of the CPU time of a poll, so that the plane uses at most 1/25 of a core."""
 
@@ -54,7 +58,13 @@ class PollSchedule:
     response_s: float = 0.0
     """Recent response time."""
     failures: int = 0
+    """Missing answers since the last one."""
+    doublings: int = 0
+    """Doublings of the pause after a failure; the user's word resets it."""
     last_error: str = field(default="")
+    outage: int | None = None
+    """Number of the journal's event about the present outage."""
+    jitter: Callable[[], float] = random.random
 
     @property
     def due(self) -> bool:
@@ -77,6 +87,18 @@ class PollSchedule:
         if not self.failures:
             self.due_s = 0.0
 
+    def retry_now(self) -> None:
+        """Try again at once after failures, because the user asks for it."""
+        if self.failures:
+            self.due_s, self.doublings = 0.0, 0
+
+    def rest(self) -> None:
+        """Ask nothing for a while, because there is nothing to ask; failures still count."""
+        if not self.failures:
+            self.answered(changed=False)
+        else:
+            self.due_s = self.clock.monotonic_s() + self.intervals.last
+
     def answered(self, *, changed: bool, took_s: float | None = None, cpu_s: float = 0.0) -> bool:
         """Note an answer and return True if it is the first after a failure.
 
@@ -85,7 +107,8 @@ class PollSchedule:
             took_s: response time; None without a question.
             cpu_s: CPU time of this process for the poll.
         """
-        was_silent, self.failures, self.last_error = self.failures > 0, 0, ""
+        was_silent = self.failures > 0
+        self.failures, self.doublings, self.last_error, self.outage = 0, 0, "", None
         if took_s is not None:
             self.response_s = NEWEST_WEIGHT * took_s + (1.0 - NEWEST_WEIGHT) * (self.response_s or took_s)
         # A fast scheduler is polled often even if nothing changes.
@@ -95,11 +118,10 @@ class PollSchedule:
         self.due_s = self.clock.monotonic_s() + self.interval_s
         return was_silent
 
-    def failed(self, why: str) -> bool:
-        """Note a missing answer; return True if the error is a new one."""
-        is_new, self.last_error = why != self.last_error, why
+    def failed(self, why: str) -> None:
+        """Note a missing answer. Nothing is asked during a pause that doubles with each failure."""
+        self.last_error = why
         self.failures += 1
-        # Doubling pauses keep a failing scheduler from being flooded.
-        pause_s = min(self.intervals.first * 2.0**self.failures, self.intervals.unreachable)
-        self.due_s = self.clock.monotonic_s() + pause_s
-        return is_new
+        self.doublings += 1
+        pause_s = min(self.intervals.first * 2.0**self.doublings, self.intervals.unreachable)
+        self.due_s = self.clock.monotonic_s() + pause_s * (1.0 + JITTER * (2.0 * self.jitter() - 1.0))

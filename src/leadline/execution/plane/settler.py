@@ -37,6 +37,9 @@ class Settler:
         events: list[NewEvent] = []
         for end in ends:
             job_before = jobs.get(end.attempt.job) or self.book.jobs[end.attempt.job]
+            # Another system's round may have withdrawn it while its scheduler was called.
+            before = next(attempt for attempt in job_before.attempts if attempt.key == end.attempt.key)
+            end = replace(end, attempt=before)  # noqa: PLW2901 - the same end, brought up to date
             diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log, cancelled=job_before.cancelled)
             ended = self._ended_attempt(end, diagnosis)
             events.append(
@@ -56,7 +59,8 @@ class Settler:
 
     def record(self) -> None:
         """Pass ended attempts to the history and drop finished jobs."""
-        leaving = [self.book.jobs[key] for key in self.book.leaving]
+        unread = {attempt.job for system in self.schedulers for attempt in self._unread(system)}
+        leaving = [self.book.jobs[key] for key in self.book.leaving if key not in unread]
         ends = [
             EndedAttempt(job, attempt, self.outcomes.get(attempt.key))
             for job in leaving
@@ -66,26 +70,31 @@ class Settler:
         closed = [job for job in leaving if job.closed and not job.recorded]
         if not ends and not closed:
             return
-        ran = [end for end in ends if end.attempt.started_at is not None]
-        # After a restart, outcomes that an earlier process read are not in memory.
-        reported = self._reported([end.attempt for end in ran if end.attempt.key not in self.outcomes])
-        self.advisor.ended([replace(end, outcome=end.outcome or reported.get(end.attempt.key)) for end in ran])
+        self.advisor.ended([end for end in ends if end.attempt.started_at is not None])
         self.book.write(
             jobs=[replace(job, recorded=True) for job in closed],
             attempts=[replace(end.attempt, recorded=True) for end in ends],
         )
-        self.outcomes.clear()
+        for end in ends:
+            self.outcomes.pop(end.attempt.key, None)
 
-    def _reported(self, attempts: list[Attempt]) -> dict[str, JobOutcome]:
-        """Return the readable reports of attempts that an earlier process settled."""
-        reports: dict[str, JobOutcome] = {}
-        for system in {attempt.place.system for attempt in attempts} & set(self.schedulers):
-            keys = [attempt.key for attempt in attempts if attempt.place.system == system]
+    def read_reports(self, system: str) -> None:
+        """Read the reports of a system's attempts that an earlier process settled and did not record."""
+        if missing := [attempt.key for attempt in self._unread(system)]:
             try:
-                reports |= self.schedulers[system].reports(keys)
+                reports = self.schedulers[system].reports(missing)
             except SchedulerUnreachable:  # the run is stored without its report
-                continue
-        return reports
+                reports = {}
+            self.outcomes |= {key: reports.get(key) for key in missing}
+
+    def _unread(self, system: str) -> list[Attempt]:
+        return [
+            attempt
+            for key in self.book.leaving
+            for attempt in self.book.jobs[key].attempts
+            if attempt.place.system == system and not attempt.live and not attempt.recorded
+            and attempt.started_at is not None and attempt.key not in self.outcomes
+        ]  # fmt: skip
 
     def _ended_attempt(self, end: ObservedEnd, diagnosis: Diagnosis) -> Attempt:
         attempt, status, outcome = end.attempt, end.status, end.outcome

@@ -4,15 +4,16 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
-from leadline.core.jobs import JobSpec
-from leadline.core.plane import Attempt, EventKind, Job
+from leadline.core.errors import InvalidInput, LeadlineError, NothingFits, SchedulerUnreachable
+from leadline.core.jobs import JobSpec, JobState
+from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent
 from leadline.core.units import KIB
-from leadline.execution.clock import Clock
+from leadline.execution.clock import Clock, iso_utc
+from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent
 from leadline.execution.schedulers.port import Scheduler
@@ -25,6 +26,8 @@ COPY_S = 12 * 3600.0
 ASK_S = 120.0
 RETRY_PAUSES_S = (60.0, 1800.0)
 """Pause after a failed copy: at first, and at most. It doubles each time."""
+MAX_TRIES = 8
+"""Failed copies to a system, one and a half hours in all, before the job goes to its next place."""
 SWAP = """\
 set -e
 if [ -e "$2" ] || [ -L "$2" ]; then rm -rf -- "$2.before"; mv -- "$2" "$2.before"; fi
@@ -71,6 +74,7 @@ class Stager:
     book: JobCache
     schedulers: Mapping[str, Scheduler]
     admit: Callable[[str], object]
+    advisor: Advisor
     clock: Clock
     folder: Path
     copying: dict[str, _Copying] = field(default_factory=dict)
@@ -170,8 +174,46 @@ class Stager:
         first_s, longest_s = RETRY_PAUSES_S
         pause_s = min(max(2 * last_pause_s, first_s), longest_s)
         self.waits[job.key] = self.clock.monotonic_s() + pause_s, pause_s
-        details = {"place": system, "why": f"its checkpoint could not be copied there: {why}"}
-        self.book.write(events=[NewEvent(EventKind.FAULT, job.key, source.key, details)])
+        failures = self._failures(job, source)
+        before = failures.get(system)
+        times = 1 + (_times(before) if before else 0)
+        why = f"its checkpoint could not be copied there: {why}"
+        details: EventDetails = {"place": system, "why": why, "times": times, "last_at": iso_utc(self.clock.now_s())}
+        event = NewEvent(EventKind.FAULT, job.key, source.key, details)
+        number = self.book.journal.put_event(before.number if before else None, event)
+        if times >= MAX_TRIES:
+            failures[system] = JournalEvent(number, "", EventKind.FAULT, details=dict(details))
+            self._give_up(job, [name for name, failure in failures.items() if _times(failure) >= MAX_TRIES], why)
+
+    def _failures(self, job: Job, source: Attempt) -> dict[str, JournalEvent]:
+        """Return system -> the event about the failed copies of a checkpoint to it."""
+        return {
+            str(event.details.get("place")): event
+            for event in self.book.journal.events(job=job.key, kinds=[EventKind.FAULT])
+            if event.attempt == source.key and "times" in event.details
+        }
+
+    def _give_up(self, job: Job, systems: Collection[str], why: str) -> None:
+        """Let a job continue at its first place that is at none of the systems, or close it without one."""
+        self.waits.pop(job.key, None)
+        places = tuple(place for place in job.policy.places if place.system not in systems)
+        try:
+            if not places:
+                raise NothingFits(f"it has no other place, and {why}")
+            elsewhere = replace(job, policy=replace(job.policy, places=places, copies=1))
+            (plan,) = self.advisor.plans(elsewhere)
+        except LeadlineError as error:
+            self.book.close(job, JobState.FAILED, str(error))
+            return
+        request = job.plan.resources if job.plan else plan.resources
+        plan = replace(plan, resources=request, reason=f"at another place: {why}")
+        decision = {"action": Action.MOVE.value, "place": str(plan.place), "why": why}
+        self.book.write(jobs=[replace(job, plan=plan)], events=[NewEvent(EventKind.DECISION, job.key, "", decision)])
+
+
+def _times(event: JournalEvent) -> int:
+    times = event.details.get("times")
+    return times if isinstance(times, int) else 1
 
 
 def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyReport:

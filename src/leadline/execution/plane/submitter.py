@@ -4,7 +4,6 @@ The key of an attempt is on disk before anything is sent. If an answer is lost, 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,7 +14,9 @@ from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, attempt_event, hash_key
+from leadline.execution.plane.outages import note_answer, note_failure
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
+from leadline.execution.plane.rounds import Turn, map_in_threads
 from leadline.execution.schedulers.port import (
     RequestRefused,
     Scheduler,
@@ -56,18 +57,18 @@ class Submitter:
     """(job, start time) -> the same time on the monotonic clock."""
     unsent: set[str] = field(default_factory=set)
     """Batches that were certainly not sent."""
-    dropped: list[Attempt] = field(default_factory=list)
-    """Attempts that were withdrawn before they were sent."""
+    turn: Turn = field(default_factory=Turn)
 
     def start(self) -> int:
-        """Submit one round of ready jobs and return how many were submitted."""
+        """Store the attempts of one round of ready jobs, for ``send``, and return their number."""
         ready = self._ready()
         attempts = [attempt for job in ready for attempt in self._attempts(job)]
         if not attempts:
-            return self._submit_unsent()
+            return 0
         batches = batches_of(attempts, self.book.jobs)
         self.book.write(
-            jobs=[replace(self.book.jobs[key], plan=None) for key in {attempt.job for attempt in attempts}],
+            # In order, because the elements of an array are sent in this order.
+            jobs=[replace(self.book.jobs[key], plan=None) for key in dict.fromkeys(each.job for each in attempts)],
             attempts=[attempt for batch in batches for attempt in batch],
             events=[
                 attempt_event(EventKind.NOTED, attempt, _request_details(attempt))
@@ -75,7 +76,8 @@ class Submitter:
                 for attempt in batch
             ],
         )
-        return self._submit_all(batches) + self._submit_unsent()
+        self.unsent.update(batch[0].batch for batch in batches)
+        return len(attempts)
 
     def look_up(self, system: str) -> None:
         """Find the submissions at a system whose answer was lost.
@@ -92,6 +94,7 @@ class Submitter:
             return
         scheduler = self.schedulers[system]
         ids = scheduler.find(sorted(lost))
+        note_answer(self.book, system, self.rhythms[system])
         for batch, attempts in lost.items():
             if batch in ids:
                 self._know([(attempts, ids[batch])], found_again=True)
@@ -101,18 +104,17 @@ class Submitter:
                 self.missed.pop(batch, None)
                 self.unsent.add(batch)
 
-    def _submit_unsent(self) -> int:
-        """Submit batches that never arrived, under the same keys."""
+    def send(self, system: str) -> list[Attempt]:
+        """Submit the unsent batches of a system; return the attempts that were withdrawn before they were sent."""
         waiting = [
             attempt
-            for system in self.schedulers
-            if self.rhythms[system].failures == 0
             for _, attempt in self.book.live(system)
             if attempt.scheduler_id is None and attempt.batch in self.unsent
         ]
         dropped = [attempt for attempt in waiting if attempt.withdrawn or self.book.jobs[attempt.job].cancelled]
-        self.dropped += dropped
-        return self._submit_all(_by_batch(attempt for attempt in waiting if attempt not in dropped).values())
+        batches = _by_batch(attempt for attempt in waiting if attempt not in dropped)
+        self._submit_at(system, list(batches.values())[:AT_ONCE])
+        return dropped
 
     def _ready(self) -> list[Job]:
         """Return the jobs that can be submitted now; close those whose dependency failed."""
@@ -166,44 +168,41 @@ class Submitter:
         plans = plans if job.policy.measured else plans[:1]
         return new_attempts(job, plans, iso_utc(self.clock.now_s()))
 
-    def _submit_all(self, batches: Iterable[list[Attempt]]) -> int:
-        """Submit batches, system by system."""
-        by_system: dict[str, list[list[Attempt]]] = {}
-        for batch in batches:
-            by_system.setdefault(batch[0].place.system, []).append(batch)
-        return sum(self._submit_at(system, system_batches) for system, system_batches in by_system.items())
+    def _submit_at(self, system: str, batches: list[list[Attempt]]) -> None:
+        """Submit batches to one system.
 
-    def _submit_at(self, system: str, batches: list[list[Attempt]]) -> int:
-        """Submit batches to one system and return the number of jobs that it accepted.
-
-        The first round is small. If an answer is missing, the rest is sent later. Ids are stored some at a time; ids
-        lost by a kill are found again by key.
+        The first round is small, and of one batch after a failure. If an answer is missing, the rest is sent later. Ids
+        are stored some at a time; ids lost by a kill are found again by key.
         """
-        scheduler, count, at = self.schedulers[system], 0, 0
+        scheduler, rhythm, at = self.schedulers[system], self.rhythms[system], 0
+        while at < len(batches):
+            first = 1 if rhythm.failures else scheduler.abreast
+            part = batches[at : at + (NOTED_AT_ONCE if at else first)]
+            at += len(part)
+            submissions = [submission_of(batch, self.book.jobs) for batch in part]
+            # From here on an answer may be lost, so these batches must be looked up.
+            self.unsent.difference_update(batch[0].batch for batch in part)
+            answers = self._answers(scheduler, submissions)
+            ids = [(batch, self._handle_answer(batch, answer)) for batch, answer in zip(part, answers, strict=True)]
+            self._know([(batch, scheduler_id) for batch, scheduler_id in ids if scheduler_id is not None])
+            if rhythm.failures:
+                return
+
+    def _answers(self, scheduler: Scheduler, submissions: list[Submission]) -> list[str | LeadlineError]:
+        submit = partial(_try_submit, scheduler)
+        if scheduler.abreast == 1:
+            return [submit(submission) for submission in submissions]
         # ssh and sbatch take most of the time, so several submissions overlap.
-        with ThreadPoolExecutor(scheduler.abreast) as pool:
-            while at < len(batches) and not self.rhythms[system].failures:
-                part = batches[at : at + (NOTED_AT_ONCE if at else scheduler.abreast)]
-                at += len(part)
-                submit = partial(_try_submit, scheduler)
-                answers = (pool.map if scheduler.abreast > 1 else map)(
-                    submit, [submission_of(batch, self.book.jobs) for batch in part]
-                )
-                ids = [(batch, self._handle_answer(batch, answer)) for batch, answer in zip(part, answers, strict=True)]
-                accepted = [(batch, scheduler_id) for batch, scheduler_id in ids if scheduler_id is not None]
-                self._know(accepted)
-                count += sum(len(batch) for batch, _ in accepted)
-        # The journal already has these batches, so they must not be taken for lost ones.
-        self.unsent |= {batch[0].batch for batch in batches[at:]}
-        return count
+        with self.turn.away():
+            return map_in_threads(submit, submissions, scheduler.abreast)
 
     def _handle_answer(self, attempts: list[Attempt], answer: str | LeadlineError) -> str | None:
         """Return the id of a batch; None if it was refused or the answer is unknown."""
         first = attempts[0]
-        rhythm = self.rhythms[first.place.system]
-        self.unsent.discard(first.batch)
+        system, rhythm = first.place.system, self.rhythms[first.place.system]
         match answer:
             case str():
+                note_answer(self.book, system, rhythm)
                 rhythm.hurry()
                 return answer
             case SchedulerBusy():
@@ -214,8 +213,7 @@ class Submitter:
                 # Nothing was sent, so the batch can be sent again without a lookup.
                 if not isinstance(answer, SubmissionUncertain):
                     self.unsent.add(first.batch)
-                if rhythm.failed(str(answer)):
-                    self._fault(first, str(answer))
+                note_failure(self.book, self.clock, system, rhythm, str(answer))
             case _:
                 raise answer
         return None
@@ -263,9 +261,6 @@ class Submitter:
                 for attempt in attempts
             ],
         )
-
-    def _fault(self, attempt: Attempt, why: str) -> None:
-        self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why})])
 
 
 def _try_submit(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:

@@ -60,7 +60,7 @@ class Watcher:
         """
         live = [(attempt.scheduler_id, attempt) for _, attempt in self.book.live(self.system) if attempt.scheduler_id]
         if not live:
-            self.rhythm.answered(changed=False)
+            self.rhythm.rest()
             return []
         began_s, worked_s = self.clock.monotonic_s(), self.clock.cpu_s()
         statuses = self.scheduler.query([scheduler_id for scheduler_id, _ in live])

@@ -147,7 +147,7 @@ class Scheduler(Protocol):
 
     @property
     def abreast(self) -> int:
-        """Submissions that may run at once, each in its own thread; with 1, in the caller's thread."""
+        """Submissions that may run at once, each in its own thread. With 1, the plane calls every method in its own."""
 
     @property
     def submits_once(self) -> bool:
@@ -223,6 +223,39 @@ class ForgetfulScheduler(Protocol):
         Args:
             keys: attempt key -> submission key.
             ids: attempt key -> the scheduler's id.
+
+        Raises:
+            SchedulerUnreachable: there was no answer.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LivingJob:
+    """A waiting or running job that bears a key of Leadline.
+
+    Attributes:
+        key: key of the attempt.
+        batch: key of the submission.
+        scheduler_id: the scheduler's id.
+        state: PENDING or RUNNING.
+        spec: the job, as far as the scheduler knows it; the command is empty if it does not.
+        index: index of an array element.
+    """
+
+    key: str
+    batch: str
+    scheduler_id: str
+    state: JobState
+    spec: JobSpec
+    index: int | None = None
+
+
+@runtime_checkable
+class ListingScheduler(Protocol):
+    """A scheduler that can list the living jobs of this user that Leadline submitted."""
+
+    def living(self) -> Collection[LivingJob]:
+        """Return the waiting and running jobs.
 
         Raises:
             SchedulerUnreachable: there was no answer.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from threading import Lock
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.processes import CompletedProcess, ProcessRunner
@@ -23,8 +24,8 @@ FAILED = 255
 """Exit code of ssh itself. A command's own 255 differs in that the connection stays open."""
 OPEN_S = 40.0
 """Time limit for opening a connection."""
-PAUSES_S = (5.0, 600.0)
-"""Pause after a failure, at first and at most. It doubles each time."""
+QUIET_S = 1.0
+"""Time after a failure without another try, because several threads may use the connection. The plane waits longer."""
 PERSIST = "4h"
 """Time that an unused connection stays open."""
 CHANGED = """\
@@ -35,9 +36,9 @@ tar --null -T - --no-recursion -cf - 2>/dev/null | base64"""
 WRITE = """\
 set -e; umask 077; mkdir -p -- "${1%/*}"
 new=$(mktemp "${1%/*}/.leadline.XXXXXX"); trap 'rm -f -- "$new"' EXIT
-cat > "$new"; chmod 644 "$new"; test "$(wc -c < "$new")" -eq "$2"; sync "$new" 2>/dev/null || sync; mv -f -- "$new" "$1"
+cat > "$new"; test "$(wc -c < "$new")" -eq "$2"; sync "$new" 2>/dev/null || sync; mv -f -- "$new" "$1"
 """
-"""Writes its input to the file ``$1`` if it has ``$2`` bytes."""
+"""Writes its input to the file ``$1``, which only its owner can read, if it has ``$2`` bytes."""
 
 
 @dataclass(slots=True)
@@ -45,8 +46,8 @@ class SshTransport:
     """A machine that the user can log in to with ``ssh HOST`` (implements ``Transport``).
 
     It never asks the user for input. If a login needs a second factor, the user opens a connection, which ``ssh -O
-    check`` finds. After a failure nothing is tried for a while, and after a refused login only such a connection is
-    looked for. The remote login shell must be a POSIX shell (sh, bash, dash, ksh, zsh).
+    check`` finds. After a refused login only such a connection is looked for. The remote login shell must be a POSIX
+    shell (sh, bash, dash, ksh, zsh).
 
     Attributes:
         host: destination as for ssh, an alias or ``user@host``.
@@ -64,9 +65,9 @@ class SshTransport:
     _shared: list[str] | None = None
     _failure: str = ""
     _refused: bool = False
-    _pause_s: float = 0.0
     _again_s: float = 0.0
     _rsync: bool | None = None
+    _opening: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.@:%\[\]-]+", self.host) or self.host.startswith("-"):
@@ -173,10 +174,13 @@ class SshTransport:
 
     def _client(self) -> list[str]:
         """Return the ssh command that uses the shared connection and fails without it."""
-        if self._shared is None:
-            self._shared = self._open()
+        # Of several threads, one opens the connection.
+        with self._opening:
+            if self._shared is None:
+                self._shared = self._open()
+            shared = self._shared
         # No second connection and no proxy: a login could ask for a second factor.
-        return [*self._ssh(), *self._shared, "-o", "ControlMaster=no", "-o", "ProxyJump=none", "-o",
+        return [*self._ssh(), *shared, "-o", "ControlMaster=no", "-o", "ProxyJump=none", "-o",
                 "ProxyCommand=false"]  # fmt: skip
 
     def _command(self, argv: Sequence[str], first: str = "") -> list[str]:
@@ -186,7 +190,7 @@ class SshTransport:
         """Return an open connection, Leadline's or the user's own, or open one."""
         for shared in (self._own_socket(), []):
             if self._is_open(shared):
-                self._failure, self._refused, self._pause_s = "", False, 0.0
+                self._failure, self._refused = "", False
                 return shared
         if self._refused or self.clock() < self._again_s:
             raise SchedulerUnreachable(self._failure)
@@ -200,7 +204,7 @@ class SshTransport:
         )
         if answer.returncode or answer.timed_out:
             raise self._unreachable(_why(answer))
-        self._failure, self._pause_s = "", 0.0
+        self._failure = ""
         return self._own_socket()
 
     def _is_open(self, shared: list[str] | None = None) -> bool:
@@ -212,16 +216,14 @@ class SshTransport:
         return self.processes(command, timeout_s=OPEN_S).returncode == 0
 
     def _unreachable(self, why: str) -> SchedulerUnreachable:
-        """Store a failure and the pause after it, and return the error."""
-        first_s, longest_s = PAUSES_S
-        self._pause_s = min(max(2 * self._pause_s, first_s), longest_s)
-        self._again_s = self.clock() + self._pause_s
+        """Store a failure and return the error."""
+        self._again_s = self.clock() + QUIET_S
         # Repeated refused logins would lock the account at some sites.
         self._refused = "Permission denied" in why or "verification failed" in why or "authentication" in why
         config = ["-F", str(self.config)] if self.config else []
         login = ["ssh", *config, "-fNM", *self._own_socket(), "-o", f"ControlPersist={PERSIST}", self.host]
-        fix = f"log in once with {shlex.join(login)}" if self._refused else "it is retried later"
-        self._failure = f"{self.host} cannot be reached by ssh ({why}): {fix}"
+        fix = f": log in once with {shlex.join(login)}" if self._refused else ""
+        self._failure = f"{self.host} cannot be reached by ssh ({why}){fix}"
         return SchedulerUnreachable(self._failure)
 
     def _has_rsync(self) -> bool:

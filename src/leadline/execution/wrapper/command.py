@@ -29,6 +29,7 @@ from leadline.execution.wrapper.outcome import (
     write_outcome,
 )
 from leadline.execution.wrapper.supervise import PROBE_DONE, WrapperLimits, supervise
+from leadline.files.private import make_private_folder
 
 GATE_OPEN = b"g"
 """Byte at the gate that says: the wrapper's process is in the journal."""
@@ -129,7 +130,7 @@ def _write(outcome: JobOutcome, path: Path) -> None:
 def _claim_result(path: Path) -> bool:
     """True if this is the first wrapper with that result; only one process can create the marker file."""
     # A script that is submitted by hand may come before the plane has made its folder.
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     try:
         os.close(os.open(path.with_suffix(".started"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except FileExistsError:

@@ -9,8 +9,17 @@ from typing import Any
 
 import click
 
-from leadline.app.jobs.job_status import ArrayStatus, JobStatus, JobUsage, fold_arrays, job_statuses, silent_systems
-from leadline.app.jobs.journal import keep_journal_open
+from leadline.app.jobs.inline_plane import describe_runner
+from leadline.app.jobs.job_status import (
+    ArrayStatus,
+    JobStatus,
+    JobUsage,
+    SystemOutage,
+    fold_arrays,
+    job_statuses,
+    system_outages,
+)
+from leadline.app.jobs.journal import is_journal_lost, keep_journal_open
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, format_duration
@@ -216,13 +225,28 @@ def describe_silent_systems(statuses: Sequence[JobStatus]) -> list[str]:
     """Return a sentence for each system that does not answer; the status of its jobs is older than that."""
     now = datetime.now().astimezone()
     return [
-        f"{system} has not answered since {format_clock_time(since, now)}; retrying ({plain_text(why, 200)})"
-        for system, (since, why) in silent_systems(statuses).items()
+        f"{outage.system}: unreachable since {format_clock_time(outage.since, now)}: {plain_text(outage.why, 200)}"
+        f"{_describe_next_try(outage, now)}"
+        for outage in system_outages(statuses)
     ]
+
+
+def _describe_next_try(outage: SystemOutage, now: datetime) -> str:
+    """Return when the system is tried again; empty if it is being tried or the time is unknown."""
+    if outage.next_at is None:
+        return ""
+    if describe_runner() is None:
+        return ", next try when the plane runs"
+    wait_s = (datetime.fromisoformat(outage.next_at) - now).total_seconds()
+    return f", next try in {format_duration(round(wait_s))}" if wait_s >= 1 else ""
 
 
 def no_jobs_message(*, all_: bool) -> str:
     """Return what to do if there is no job to show."""
+    if is_journal_lost():
+        return (
+            "the journal has no jobs, but some may be alive: leadline plane --once looks for them at their schedulers"
+        )
     if all_:
         return "no jobs yet; submit one with leadline submit --on SYSTEM:PARTITION -- COMMAND"
     return "no active jobs; leadline jobs --all shows finished ones"

@@ -44,7 +44,9 @@ def plane(action: str, *, until_idle: bool, once: bool, json: bool) -> None:
         wait_s = inline_plane.step()
         if not inline_plane.runs_plane:
             raise LeadlineError(f"the plane is already running ({describe_runner() or 'another process'})")
-        if not once:
+        if once:
+            inline_plane.finish()
+        else:
             print_note(f"managing {_count_jobs()}; Ctrl-C ends the plane, not the jobs")
         while not (once or interrupted.is_set() or (until_idle and inline_plane.idle)):
             interrupted.wait(wait_s)

@@ -13,7 +13,7 @@ from leadline.app.jobs.event_log import describe_policy, describe_request, forma
 from leadline.app.jobs.history import compare_run
 from leadline.app.jobs.inline_plane import describe_runner, step_until
 from leadline.app.jobs.job_request import LOCAL_PLACE, JobRequest, build_job_spec, predict_job, resolve_request
-from leadline.app.jobs.job_status import JobStatus, job_statuses
+from leadline.app.jobs.job_status import JobStatus, is_unreachable, job_statuses
 from leadline.app.jobs.journal import JobSubmission, find_jobs, open_journal, submit_jobs
 from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.app.jobs.submit import preview_submission, raise_if_failed, run_locally
@@ -138,9 +138,9 @@ def _describe_submission(submission: JobSubmission) -> str:
 
 
 def _settled(job: Job) -> bool:
-    """Return whether a job is at a scheduler, ended, or deferred."""
+    """Return whether a job is at a scheduler, ended, or deferred, or its system does not answer."""
     accepted = any(attempt.scheduler_id is not None for attempt in job.attempts)
-    return accepted or job.closed or bool(job.after) or job.plan is not None
+    return accepted or job.closed or bool(job.after) or job.plan is not None or is_unreachable(job)
 
 
 def _print_submitted(statuses: Sequence[JobStatus], *, json: bool) -> None:

@@ -62,6 +62,7 @@ def watch(names: tuple[str, ...], *, once: bool, each: bool, json: bool) -> int:
     with InlinePlane(print_note) as inline_plane, interrupts() as interrupted:
         if once:
             inline_plane.step()
+            inline_plane.finish()
             statuses = job_statuses(keys)
             if json:
                 print_json(to_document({"jobs": statuses}, SCHEMA))

@@ -19,6 +19,7 @@ from leadline.execution.schedulers.local.capacity import SlotAssignment, Slots
 from leadline.execution.schedulers.local.submissions import LocalSubmissions, QueueEntry, log_path, result_path
 from leadline.execution.wrapper.command import GATE_OPEN
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
+from leadline.files.private import make_private_folder, open_private
 
 MARK_VARIABLE = "LEADLINE_RUN"
 """Environment variable of the wrapper and all its descendants. Its value, the outcome file, names the attempt."""
@@ -57,7 +58,7 @@ class LocalJobQueue:
         Raises:
             LeadlineError: a job was started on another machine, so its state is unknown here.
         """
-        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.folder / "runs")
         running = {entry.key: entry for entry in self.journal.in_state(JobState.RUNNING)}
         for key in [key for key, alive in self._alive.items() if not _is_same_attempt(alive.entry, running.get(key))]:
             self._unwatch(key)
@@ -136,7 +137,9 @@ class LocalJobQueue:
         gate, opener = (
             os.fdopen(number, mode, buffering=0) for number, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
         )
-        with gate, opener, log_path(self.folder, entry_started).open("ab") as log, Path(os.devnull).open("rb") as null:
+        log_file = log_path(self.folder, entry_started)
+        # Path.open takes no opener.
+        with gate, opener, open(log_file, "ab", opener=open_private) as log, Path(os.devnull).open("rb") as null:
             child = start_process(
                 wrapper_command(entry_started.spec, result, cpus=assignment.cores, options=terms, gate=gate.fileno()),
                 env={**env, MARK_VARIABLE: str(result)}, stdin=null.fileno(), stdout=log.fileno(), stderr=log.fileno(),

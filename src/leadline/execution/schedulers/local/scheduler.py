@@ -33,6 +33,7 @@ from leadline.execution.schedulers.local.submissions import (
     unmeasured_outcome,
 )
 from leadline.execution.schedulers.port import (
+    LivingJob,
     RequestRefused,
     SchedulerStatus,
     Submission,
@@ -42,6 +43,7 @@ from leadline.execution.schedulers.port import (
 from leadline.execution.transport.port import LocalTransport, Transport, write_release_file
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name, set_walltime
 from leadline.files.lock import file_lock
+from leadline.files.private import make_private_folder
 
 DEPTH = 100
 """Waiting jobs that are considered for a start at once."""
@@ -130,6 +132,14 @@ class LocalScheduler:
             entries = self._journal.at(ids)
             return {job_id: self._status(entry) for job_id, entry in entries.items() if entry.state.final}
 
+    def living(self) -> Collection[LivingJob]:
+        """Return the waiting and running jobs in the journal."""
+        with _reachable():
+            entries = [
+                entry for state in (JobState.PENDING, JobState.RUNNING) for entry in self._journal.in_state(state)
+            ]
+            return [_living(entry, self._journal.taken(submission_number(entry.note))) for entry in entries]
+
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
         """Return the outcomes, interim or final, that these attempts' wrappers wrote after ``since_s``."""
         outcomes = {}
@@ -164,7 +174,7 @@ class LocalScheduler:
 
     def let_begin(self, keys: Collection[str]) -> None:
         """Write the release files of held attempts."""
-        (self.folder / "runs").mkdir(exist_ok=True)
+        make_private_folder(self.folder / "runs")
         for key in keys:
             write_release_file(LocalTransport(), PurePosixPath(self.folder, "runs"), key)
 
@@ -319,6 +329,13 @@ class LocalScheduler:
 
     def _status(self, entry: QueueEntry) -> SchedulerStatus:
         return job_status(self.folder, entry, self._journal.taken(submission_number(entry.note)), self._expected_s)
+
+
+def _living(entry: QueueEntry, stored: StoredSubmission) -> LivingJob:
+    index = element_index(entry.note)
+    return LivingJob(
+        entry.key, stored.submission.key, entry.note, entry.state, entry.spec, None if index is None else int(index)
+    )
 
 
 def queue_text(submission: Submission) -> SubmissionText:

@@ -125,8 +125,6 @@ class LocalSubmissions(SqliteFile):
         super().__init__(path, tables=_TABLES, application_id=APPLICATION_ID, version=VERSION)
         # Submissions never change, and status queries read the same ones again and again.
         self.taken = lru_cache(4096)(self._load)
-        # Environments may contain secrets.
-        path.chmod(0o600)
 
     def take(self, submission: Submission, environment: Mapping[str, str], *, now_s: float) -> str:
         """Store a submission and its jobs in one transaction and return its id; a known key keeps its id.

@@ -97,7 +97,8 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
     lines = ["#!/bin/bash", *_identity_lines(submission), *exports(job_environment(spec))]
     # PBS starts jobs in the home folder.
     lines += [] if spec.workdir else ['cd -- "${PBS_O_WORKDIR:-.}"']
-    lines += [f"mkdir -p {runs}", f'exec >> {runs}/"{log_name("$LEADLINE_KEY")}" 2>&1']
+    log = f'{runs}/"{log_name("$LEADLINE_KEY")}"'
+    lines += [f"(umask 077; mkdir -p {runs}; : >> {log})", f"exec >> {log} 2>&1"]
     return "\n".join([*lines, *_command(submission, folder, python), ""])
 
 

@@ -17,8 +17,9 @@ from leadline.execution.schedulers.attempt_files import (
     read_log_tails,
     read_outcomes,
 )
-from leadline.execution.schedulers.port import RequestRefused, SchedulerStatus, Submission, SubmissionText
+from leadline.execution.schedulers.port import LivingJob, RequestRefused, SchedulerStatus, Submission, SubmissionText
 from leadline.execution.schedulers.slurm.commands import COMMAND_S, GONE, SlurmCommands, error_text
+from leadline.execution.schedulers.slurm.living_jobs import living_jobs
 from leadline.execution.schedulers.slurm.parsing import by_cluster, read_forecast, with_cluster
 from leadline.execution.schedulers.slurm.queries import AT_ONCE, ClusterQueries
 from leadline.execution.schedulers.slurm.script import (
@@ -35,14 +36,15 @@ from leadline.files.sqlite import chunks
 
 WRAPPER_FILE = wrapper.__file__
 PREPARE = """\
-[ -z "$1" ] || mkdir -p -- "$1/runs" || exit 1
+[ -z "$1" ] || (umask 077; mkdir -p -- "$1/runs") || exit 1
+[ -z "$1" ] || chmod go= "$1/runs" 2>/dev/null
 id -un
 id -u
 for name in $3; do eval "printf '%s=%s\\n' $name \"\\${$name-}\""; done
 python=$(command -v "$2") && "$python" -P -c 'import leadline.execution.wrapper as one; print(one.__file__)' &&
 echo "$python"
 exit 0"""
-"""Makes the folder, if one is given, and prints the user, its number, the variables named in ``$3``, and, with
+"""Makes a private folder, if one is given, and prints the user, its number, the variables named in ``$3``, and, with
 Leadline, one of its files and the interpreter."""
 ABSENT = """\
 cd -- "$1" || exit 1
@@ -205,6 +207,10 @@ class SlurmScheduler:
             raise RequestRefused(
                 f"Slurm at {self.transport.where} refuses the limit of job {scheduler_id} ({error_text(answer)})"
             )
+
+    def living(self) -> Collection[LivingJob]:
+        """Ask squeue for this user's jobs that bear a key of Leadline."""
+        return living_jobs(self._commands)
 
     def forecast_start_s(self, submission: Submission) -> float | None:
         """Ask ``sbatch --test-only``, which assumes full limits for all jobs and uses up a job id."""

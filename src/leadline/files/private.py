@@ -1,0 +1,44 @@
+"""Folders and files that only their owner can read, from their creation on and whatever the umask."""
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder and the missing ones above it; existing folders stay as they are.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    if not folder.exists():
+        make_private_folder(folder.parent)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+
+
+def open_private(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file as an ``opener`` of ``open`` does; a new file can only be read by its owner.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return os.open(path, flags, 0o600)
+
+
+def make_private_file(path: Path) -> None:
+    """Create an empty file unless it exists.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+
+
+def tighten(path: Path) -> None:
+    """Take the permissions of all other users from this user's file or folder, if it exists."""
+    with suppress(OSError):
+        status = path.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+            path.chmod(stat.S_IMODE(status.st_mode) & 0o700)

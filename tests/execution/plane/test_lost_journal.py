@@ -1,0 +1,192 @@
+"""A journal that is removed, emptied or replaced while jobs live: they are found again, and run once."""
+
+import sqlite3
+import sys
+import time
+from pathlib import PurePosixPath
+
+import pytest
+from test_engine import World, job
+
+from leadline.app.jobs.journal import journal_path, plane_dir
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.plane import EventKind, Job, Place, Policy
+from leadline.execution.clock import SystemClock
+from leadline.execution.plane.decide import decide
+from leadline.execution.plane.diagnose import diagnose
+from leadline.execution.plane.engine import Plane
+from leadline.execution.plane.journal import PlaneJournal
+from leadline.execution.schedulers.slurm.living_jobs import read_living
+from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
+from leadline.execution.transport.port import LocalTransport
+from leadline.interfaces.cli.main import main
+from leadline.testing.fake_scheduler import FakeAdvisor, diagnose_by_state, retry_node_failures
+
+
+class LosingWorld(World):
+    """A plane that looks for the jobs of a lost journal after a restart."""
+
+    def restart(self):
+        if self.journal is not None:
+            self.journal.close()
+        self.journal = PlaneJournal(self.path, self.clock)
+        self.messages = []
+        self.plane = Plane(
+            self.journal, {"here": self.here, "there": self.there}.__getitem__, self.counsel,
+            diagnose=diagnose_by_state, decide=retry_node_failures, clock=self.clock,
+            search={"here", "there"} - self.journal.searched_systems(),
+        )  # fmt: skip
+
+    def step(self, times=1, every_s=60.0):
+        for _ in range(times):
+            self.plane.try_step(self.messages.append)
+            self.clock.sleep(every_s)
+
+
+@pytest.fixture(params=[1, 4])
+def world(tmp_path, request):
+    made = LosingWorld(tmp_path / "plane" / "journal.sqlite", abreast=request.param)
+    yield made
+    made.journal.close()
+
+
+def remove(path):
+    for file in path.parent.glob("journal.sqlite*"):
+        file.unlink()
+
+
+def remove_the_file_only(path):
+    path.unlink()
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def replace(path):
+    new = path.with_name("new.sqlite")
+    with PlaneJournal(new) as journal:
+        journal.add([job("z")])
+    new.replace(path)
+
+
+def cut(path):
+    """Damage the file, which its user then moves away."""
+    with path.open("r+b") as stream:
+        stream.truncate(5000)
+    path.rename(path.with_name("damaged"))
+
+
+@pytest.mark.parametrize("lose", [remove, remove_the_file_only, empty, replace, cut])
+def test_a_running_plane_writes_its_jobs_again_and_submits_none_twice(world, lose):
+    world.journal.add([job("a"), job("b", after=("a",))])
+    world.step(2)
+    world.here.run(world.here.only())
+    world.step(2)
+    lose(world.path)
+    world.step(3)
+    assert world.job().current_state is JobState.RUNNING
+    assert len(world.here.submitted) == (2 if lose is replace else 1)
+    assert len([message for message in world.messages if "2 open jobs were written again" in message]) == 1
+    with PlaneJournal(world.path) as other:
+        assert {found.key for found in other.open_jobs()} >= {"a", "b"}
+        other.add([job("c")])
+    for _ in range(8):
+        for number in list(world.here.jobs):
+            world.here.run(number)
+            world.here.end(number, JobState.COMPLETED, reports=True)
+        world.step(2)
+    states = {name: world.job(name).state for name in "abc"}
+    assert states == dict.fromkeys("abc", JobState.COMPLETED)
+    assert len(world.here.submitted) == len(set(world.here.submitted))
+    assert "the plane wrote the job again" in str(world.said(EventKind.FAULT))
+    with sqlite3.connect(world.path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+@pytest.mark.parametrize("end", [JobState.COMPLETED, JobState.NODE_FAIL])
+def test_a_new_plane_finds_living_jobs_by_their_keys_and_does_not_submit_them(world, end):
+    world.journal.add([job("a")])
+    world.step(2)
+    world.here.run(world.here.only())
+    world.journal.close()
+    remove(world.path)
+    world.journal = None
+    world.restart()
+    world.step(2)
+    (found,) = world.journal.open_jobs()
+    assert found.current_state is JobState.RUNNING
+    assert found.attempts[0].key == world.here.submitted[0]
+    assert "1 jobs of a lost journal were found again at here" in world.messages
+    world.here.end(world.here.only(), end, reports=True)
+    world.step(6)
+    assert world.job(found.key).state is end
+    assert len(world.here.submitted) == 1
+    world.restart()
+    assert world.plane._unsearched == set()
+
+
+def test_a_listing_of_squeue_yields_the_jobs_with_keys():
+    rows = [
+        ("17", "RUNNING", "gpu", "1:00:00", "2", "leadline:aabbccddeeff", "train-aabbccddeeff"),
+        ("18_3", "PENDING", "cpu", "UNLIMITED", "1", "(null)", "my-sweep-001122334455"),
+        ("19", "RUNNING", "cpu", "10:00", "1", "a|comment", "foreign"),
+        ("20", "COMPLETED", "cpu", "10:00", "1", "leadline:ffffffffffff", "x"),
+    ]
+    listing = "\n".join("".join(f"<m>{field}" for field in row) for row in rows) + "\n"
+    first, second = read_living(listing, "<m>")
+    assert (first.key, first.batch, first.scheduler_id, first.index) == ("aabbccddeeff", "aabbccddeeff", "17", None)
+    assert (first.spec.name, first.spec.partition, first.spec.resources.walltime_s) == ("train", "gpu", 3600.0)
+    assert (second.key, second.batch, second.index, second.spec.name) == (
+        "001122334455-3", "001122334455", 3, "my-sweep",
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slurm")
+def test_jobs_in_a_real_slurm_are_found_again(tmp_path):
+    clock = SystemClock()
+    cluster = SlurmScheduler("slurm", PurePosixPath(tmp_path / "jobs"), LocalTransport(), python=sys.executable)
+
+    def plane_of(journal, search=()):
+        return Plane(
+            journal, {"slurm": cluster}.__getitem__, FakeAdvisor(), diagnose=diagnose, decide=decide, clock=clock,
+            search=search,
+        )  # fmt: skip
+
+    began = tmp_path / "began"
+    spec = JobSpec("train", ("sh", "-c", f"echo x >> {began}; sleep 4"), ResourceSpec(walltime_s=600.0))
+    with PlaneJournal(tmp_path / "lost" / "journal.sqlite") as journal:
+        journal.add([Job("j", spec, Policy((Place("slurm"),)))])
+        plane = plane_of(journal)
+        while not any(attempt.scheduler_id for attempt in journal.get("j").attempts):
+            time.sleep(plane.step())
+        key = journal.get("j").attempts[0].key
+    with PlaneJournal(tmp_path / "new" / "journal.sqlite") as journal:
+        plane = plane_of(journal, search=["slurm"])
+        deadline_s = time.monotonic() + 90.0
+        while not (journal.newest_jobs() and journal.newest_jobs()[0].closed):
+            assert time.monotonic() < deadline_s, journal.events()
+            time.sleep(plane.step())
+        (found,) = journal.newest_jobs()
+    assert (found.key, found.spec.name, found.state) == (key, "train", JobState.COMPLETED)
+    assert began.read_text() == "x\n"
+
+
+def test_the_command_line_says_what_was_found_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
+    words = ["submit", "--on", "local", "--detach", "-y", "--time", "1m", "--cores", "1", "--memory", "1G"]
+    assert main([*words, "--name", "sleeper", "--", sys.executable, "-c", "import time; time.sleep(20)"]) == 0
+    remove(journal_path())
+    capsys.readouterr()
+    assert main(["jobs"]) == 0
+    assert "some may be alive: leadline plane --once" in capsys.readouterr().err
+    assert main(["plane", "--once"]) == 0
+    assert "1 jobs of a lost journal were found again at local" in capsys.readouterr().err
+    assert main(["jobs"]) == 0
+    listed = capsys.readouterr().out
+    assert "sleeper" in listed
+    assert "found again at its scheduler after the journal was lost" in " ".join(listed.split())
+    assert main(["cancel", "sleeper", "-y"]) == 0
+    assert (plane_dir() / "local" / "jobs.sqlite").exists()
