@@ -36,6 +36,7 @@ class Policy(Frozen):
     deadline_at: str | None = None  # when the user needs the result
     risk: float = 0.05  # accepted probability that a limit is too low
     resizes: bool = True  # True if requests may be changed
+    may_restart: bool = False  # True if a prediction may end a running attempt, or shorten a limit
     max_running: int | None = None  # limit on the elements of its array that run at once
     own_commands: bool = False  # True if the elements of its array differ in command, environment or time limit
     measured: bool = True  # True if the command runs under the measuring wrapper, the source of its progress

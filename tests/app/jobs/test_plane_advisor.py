@@ -174,7 +174,7 @@ class Foretells:
         """Nothing is kept."""
 
 
-@pytest.mark.parametrize(("here_s", "action"), [(40_000.0, Action.MOVE), (900.0, Action.SHRINK)])
+@pytest.mark.parametrize(("here_s", "action"), [(40_000.0, Action.MOVE), (900.0, Action.KEEP)])
 def test_a_waiting_job_moves_to_the_target_where_it_ends_sooner(tmp_path, here_s, action):
     waits = Foretells(Interval(here_s, 0.8 * here_s, 1.2 * here_s), WAIT)
     advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), waits=waits)

@@ -45,6 +45,16 @@ def test_a_job_that_runs_shows_how_far_it_is_and_until_when(written, capsys):
     assert found["spent"]["currency"] == "USD"
 
 
+def test_a_job_that_will_outlast_its_limit_is_named_while_it_runs(written, capsys):
+    attempt = written.attempt(written.job("b1c2d3e4f5a6"), state=JobState.RUNNING)
+    written.tells(EventKind.DECISION, {"action": "keep", "late": 0.97}, attempt)
+    main(["jobs"])
+    assert lines(capsys)[1].endswith("likely to exceed its limit of 2h 00m")
+    written.tells(EventKind.DECISION, {"action": "keep", "late": 0.01}, attempt)
+    main(["jobs"])
+    assert "likely" not in lines(capsys)[1]
+
+
 def test_progress_and_forecast_of_an_earlier_attempt_are_not_those_of_this_one(written, capsys):
     job = written.job("b1c2d3e4f5a6")
     first = written.attempt(job, state=JobState.RUNNING)

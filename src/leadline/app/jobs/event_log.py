@@ -98,6 +98,7 @@ def describe_policy(policy: Policy) -> str:
     parts += [f"{policy.node_s / HOUR_S:.3g} node-hours in total"] if policy.node_s is not None else []
     parts += [f"a cost of {policy.cost:g} in total"] if policy.cost is not None else []
     parts.append(f"limits at a risk of {policy.risk:.0%}" if policy.resizes else "request never changed")
+    parts += ["a prediction may restart it"] if policy.may_restart else []
     parts += ["resumes from its checkpoint"] if policy.resumes else []
     if policy.checkpoint_signal:
         parts.append(f"{policy.checkpoint_signal} {format_duration(policy.checkpoint_s)} before a limit")

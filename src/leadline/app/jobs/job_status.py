@@ -13,7 +13,7 @@ from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job, JournalEvent, Place
 from leadline.core.systems import Partition
-from leadline.core.units import HOUR_S
+from leadline.core.units import HOUR_S, format_duration
 from leadline.execution.clock import SystemClock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
 
@@ -65,7 +65,7 @@ class JobStatus:
     """The status of one job.
 
     Attributes:
-        why: why it waits, in its scheduler's words, or how it ended.
+        why: why it waits, in its scheduler's words, how it ended, or a warning about its limit.
         elapsed_s: elapsed time of the current attempt.
         walltime_s: limit of the current attempt.
         closed: the plane is done with the job.
@@ -225,7 +225,7 @@ def _status_of(
         job.spec.name,
         str(place or ""),
         job.current_state,
-        _why(job, attempt),
+        _why(job, attempt) or _limit_warning(job, attempt, decision),
         job.created_at,
         job.closed,
         len(job.attempts),
@@ -258,6 +258,16 @@ def _why(job: Job, attempt: Attempt | None) -> str:
     if attempt.scheduler_id is None:
         return "being submitted"
     return attempt.reason if attempt.state is not JobState.RUNNING else ""
+
+
+def _limit_warning(job: Job, attempt: Attempt | None, decision: JournalEvent | None) -> str:
+    """Return a warning if the plane's last decision expects a running attempt to outlast its limit."""
+    if job.closed or attempt is None or decision is None or decision.attempt != attempt.key:
+        return ""
+    late, limit_s = decision.details.get("late"), attempt.walltime_s or attempt.resources.walltime_s
+    if attempt.state is not JobState.RUNNING or not isinstance(late, float) or late <= job.policy.risk or not limit_s:
+        return ""
+    return f"likely to exceed its limit of {format_duration(limit_s)}"
 
 
 def _reported_progress(event: JournalEvent | None, attempt: Attempt | None) -> ReportedProgress | None:

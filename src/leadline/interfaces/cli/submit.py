@@ -233,6 +233,11 @@ PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 @policy_option("--deadline", "WHEN", "Deadline: 6h from now, or 2026-11-23T08:00.", "none")
 @policy_option("--risk", "P", "Accepted probability of hitting a limit.", type=float, default=DEFAULT_RISK)
 @flag("--no-resize", "Never change the request.", section=PLANE)
+@flag(
+    "--may-restart",
+    "A prediction may end a running attempt for a larger one, or shorten a limit. Without it, the plane only warns.",
+    section=PLANE,
+)
 @flag("--no-measure", "Run the command without the measuring wrapper.", section=PLANE)
 @json_option
 def submit(
@@ -241,7 +246,8 @@ def submit(
     account: str | None, name: str, workdir: str | None, setup: tuple[str, ...], array: str | None,
     after: tuple[str, ...], after_any: tuple[str, ...], copies: int, attempts: int | None, most_cost: float | None,
     most_node_hours: float | None, resumes: bool, checkpoint_signal: str | None, checkpoint_folder: str | None,
-    checkpoint_before: str | None, deadline: str | None, risk: float, no_resize: bool, no_measure: bool, json: bool,
+    checkpoint_before: str | None, deadline: str | None, risk: float, no_resize: bool,
+    may_restart: bool, no_measure: bool, json: bool,
 ) -> None:  # fmt: skip
     """Run a job on this machine and record it, or submit it to the plane for a cluster or a detached run.
 
@@ -251,7 +257,7 @@ def submit(
     options = PlaneOptions(
         copies, array, after, after_any, attempts, most_cost, most_node_hours, resumes,
         checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
-        checkpoint_folder,
+        checkpoint_folder, may_restart,
     )  # fmt: skip
     request = JobRequest(
         subject, on or (LOCAL,), account=account, nodes=nodes, gpus=gpus, cores=cores,
