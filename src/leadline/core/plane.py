@@ -87,6 +87,7 @@ class Attempt(Frozen):
     walltime_s: float | None = None  # current limit at the scheduler; it may be shorter than the submitted one
     refused_extensions: int = 0
     segment: bool = False  # True if it ended with a checkpoint for the next attempt: a part of the job, not a failure
+    reached: int | None = None  # units of work done in all attempts at its end, as the job counts them
     recorded: bool = False  # True if its end is in the history
 
     @property
@@ -168,6 +169,7 @@ class FailureCause(StrEnum):
     HOST_MEMORY = "host-memory"  # it needed more memory than requested, or than its node has
     GPU_MEMORY = "gpu-memory"  # it needed more memory than a GPU has, which only another GPU or a smaller batch can fix
     NODE = "node"  # its node, or a device of the node, failed
+    CHECKPOINT = "checkpoint"  # it saved its state and ended before its work was done
     PREEMPTION = "preemption"  # a job of higher priority took its place
     TRANSIENT = "transient"  # a possibly temporary fault: a network, a file server, a port
     STORAGE = "storage"  # the file system was full; a retry fails until the user frees space

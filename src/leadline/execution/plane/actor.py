@@ -13,6 +13,7 @@ from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals
+from leadline.execution.plane.segments import has_checkpoint
 from leadline.execution.schedulers.port import RequestRefused, Scheduler
 from leadline.execution.wrapper.outcome import JobOutcome
 
@@ -187,15 +188,6 @@ def _current(book: JobCache, job: Job, attempt: Attempt) -> tuple[Job, Attempt]:
     """Return a job and its attempt as they are in the cache."""
     job = book.jobs.get(job.key, job)
     return job, next((current for current in job.attempts if current.key == attempt.key), attempt)
-
-
-def has_checkpoint(job: Job, outcome: JobOutcome | None) -> bool:
-    """True if a job has a checkpoint: it got the signal, or without a signal it has shown progress."""
-    if not job.policy.resumes or outcome is None:
-        return False
-    if job.policy.checkpoint_signal is not None:
-        return outcome.warned
-    return outcome.progress is not None and bool(outcome.progress.epochs or outcome.progress.steps)
 
 
 def decision_details(decision: Decision) -> EventDetails:

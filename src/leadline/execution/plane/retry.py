@@ -23,6 +23,7 @@ _CAUSE_OF = {
     JobState.PREEMPTED: FailureCause.PREEMPTION,
     JobState.FAILED: FailureCause.UNKNOWN,
 }
+_WHOLE_TIME = (FailureCause.WALLTIME, FailureCause.CHECKPOINT)
 _NOT_AGAIN = {
     FailureCause.PROGRAM: "its own program failed, and a retry would fail in the same way",
     FailureCause.STORAGE: "its file system is full; free space before submitting it again",
@@ -100,6 +101,12 @@ def _after_walltime(view: SituationView) -> Decision:
     return retry_with_longer_limit(view, reason)
 
 
+def _after_checkpoint(view: SituationView) -> Decision:
+    if not view.policy.resumes:
+        return give_up(view, "it ended before its work was done; submit it with --resumes to continue it")
+    return _resumed(view, "it saved its state before its work was done")
+
+
 def _after_host_memory(view: SituationView) -> Decision:
     requested_bytes = view.attempt.resources.memory_bytes_per_node
     reason = f"it ran out of memory{f' at {format_bytes(requested_bytes)} per node' if requested_bytes else ''}"
@@ -156,6 +163,7 @@ def _after_withdrawal(view: SituationView) -> Decision:
 
 _AFTER: dict[FailureCause, Callable[[SituationView], Decision]] = {
     FailureCause.WALLTIME: _after_walltime,
+    FailureCause.CHECKPOINT: _after_checkpoint,
     FailureCause.HOST_MEMORY: _after_host_memory,
     FailureCause.GPU_MEMORY: _after_gpu_memory,
     FailureCause.NODE: _after_node,
@@ -197,9 +205,11 @@ def _delay_s(view: SituationView) -> float:
 
 def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decision:
     """Return the attempt that continues from the checkpoint, with a limit for the remaining work if known."""
+    if standstill := _standstill(view):
+        return give_up(view, f"{reason}, but {standstill}")
     request = view.request()
     needed_s, limit_s = view.needed_s(), view.limit_s
-    if needed_s is not None and view.situation.total_s is not None and limit_s is not None:
+    if view.policy.resizes and needed_s is not None and view.situation.total_s is not None and limit_s is not None:
         remaining_s = MIN_RAISE * (needed_s - view.situation.elapsed_s) + 2 * view.policy.checkpoint_s
         request = replace(request, walltime_s=min(_minutes(remaining_s), view.situation.allowed_s or math.inf))
     elif limit_s is not None:
@@ -207,6 +217,17 @@ def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decis
     proposal = propose_same_place(view, f"{reason}; it continues from its checkpoint", request, delay_s=delay_s)
     # The distribution is of the whole run, but a resumed attempt only runs the remainder.
     return within_bounds(view, replace(proposal, run_time=None))
+
+
+def _standstill(view: SituationView) -> str:
+    """Return that this attempt did no more work than an earlier one; empty if it did, or if the job counts no work."""
+    earlier = [attempt.reached for attempt in view.job.attempts if attempt.number < view.attempt.number]
+    best, reached = max((count for count in earlier if count is not None), default=None), view.attempt.reached
+    # Only an attempt that had its whole time shows that the next one would do no more.
+    if best is None or reached is None or reached > best or cause_of(view) not in _WHOLE_TIME:
+        return ""
+    shown = f"it reached {reached} units of work, and an earlier attempt {best}"
+    return f"{shown}: it does not continue from its checkpoint"
 
 
 def _nowhere_longer(view: SituationView, reason: str, needed_s: float) -> Decision:

@@ -292,7 +292,7 @@ class LocalScheduler:
         index, submission = element_index(entry.note), stored.submission
         index_variables = {} if index is None else dict.fromkeys(ARRAY_INDEX, index)
         return LaunchOptions(
-            environment={**stored.environment, **index_variables},
+            environment={**stored.environment, **index_variables, **submission.restart_variables},
             warning=submission.checkpoint_signal,
             warning_s=submission.checkpoint_s,
             adjustable=True,

@@ -161,13 +161,15 @@ def _depend(submission: Submission, flavour: PbsFlavour) -> str:
 
 def _identity_lines(submission: Submission) -> list[str]:
     """Return the lines that export a job's index and key."""
+    restarts = exports(submission.restart_variables)
     if not submission.indices:
-        return [f"export LEADLINE_KEY={submission.key}"]
+        return [f"export LEADLINE_KEY={submission.key}", *restarts]
     pattern, key = "|".join(map(str, submission.indices)), element_key(submission.key, "$LEADLINE_INDEX")
     return [
         "export LEADLINE_INDEX=${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-$SLURM_ARRAY_TASK_ID}}",
         "export SLURM_ARRAY_TASK_ID=$LEADLINE_INDEX",
         f'case "$LEADLINE_INDEX" in {pattern}) export LEADLINE_KEY={key} ;; *) exit 0 ;; esac',
+        *restarts,
     ]
 
 

@@ -299,7 +299,7 @@ def _key_lines(submission: Submission, name: str) -> list[str]:
     if submission.is_array:
         key = element_key("$LEADLINE_KEY", "$SLURM_ARRAY_TASK_ID")
         lines.append(f"export LEADLINE_INDEX=$SLURM_ARRAY_TASK_ID LEADLINE_KEY={key}")
-    return lines
+    return [*lines, *exports(submission.restart_variables)]
 
 
 def _gate(submission: Submission, folder: PurePosixPath, cluster_python: ClusterPython | None) -> list[str]:
@@ -346,6 +346,10 @@ def _wrapper_arguments(submission: Submission, folder: PurePosixPath, *, by_task
     arguments = [f'--once --result {shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"$LEADLINE_KEY"{task}.json']
     if submission.held:
         arguments.append('--since-s "$SECONDS"')
+    if submission.checkpoint_signal:
+        # Slurm sends the signal; the wrapper must know it, because it may be one that ends other commands.
+        name, _, before_s = _signal(submission).removeprefix("B:").partition("@")
+        arguments.append(f"--warning {name} --warning-s {before_s}")
     if submission.spec.watched:
         arguments.append("--probe-hook")
     if submission.specs:
