@@ -206,6 +206,12 @@ def test_after_a_timeout_the_next_limit_follows_the_forecast_or_the_time_survive
     assert asked("its limit").walltime_s == 4 * H
 
 
+def test_after_a_limit_that_slurm_granted_below_the_request_the_whole_request_follows():
+    granted = {"walltime_s": 1800.0}
+    found = decide(situation("TIMEOUT", elapsed_s=1800.0, limit_s=8 * H, total_s=about(2000), attempt=granted))
+    assert found.resources.walltime_s == 8 * H
+
+
 def test_after_out_of_memory_the_next_request_follows_the_forecast_or_the_last_request():
     assert 13 * GIB <= asked("memory, with a forecast").memory_bytes_per_node <= 14 * GIB
     assert asked("memory").memory_bytes_per_node == 16 * GIB

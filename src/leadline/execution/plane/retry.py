@@ -65,6 +65,9 @@ def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
         return give_up(view, f"{reason}, and neither its limit nor its run time is known")
     # Runs of one job differ, so the new limit is noticeably above what was not enough.
     needed_s = max(needed_s, MIN_RAISE * view.outlived_s, MIN_RAISE * (view.limit_s or 0.0))
+    # The scheduler may have granted less than was requested (--time-min): the whole request comes before more.
+    if (requested_s := view.attempt.resources.walltime_s) is not None and requested_s > (view.limit_s or 0.0):
+        needed_s = max(needed_s, requested_s)
     details: Evidence = {"lasted_at_least_s": view.outlived_s, "needed_s": needed_s}
     if allowed_s is not None and needed_s > allowed_s:
         if not _is_worth_trying(view.limit_s, allowed_s, view.time_beyond(allowed_s)):

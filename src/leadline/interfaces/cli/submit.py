@@ -177,7 +177,7 @@ Examples:
 RUN, PLANE = "Behaviour", "Policy of the plane"
 resource, about_job = partial(option, section="Request"), partial(option, section="The job")
 policy_option = partial(option, section=PLANE)
-PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
+PREDICTED = "predicted, at the --risk"
 
 
 @command("submit", examples=EXAMPLES)
@@ -201,7 +201,7 @@ PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 )
 @resource(
     "--time-min", "TIME", "Minimum time limit that Slurm may set to start the job sooner.",
-    f"{PREDICTED}, if below --time",
+    f"{PREDICTED}, if below --time and the partition allows it",
 )  # fmt: skip
 @about_job("--account", "NAME", "Project to charge.", "none")
 @about_job("--name", "NAME", "Job name.", "name of the file or script", default="")
