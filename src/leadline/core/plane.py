@@ -39,6 +39,7 @@ class Policy(Frozen):
     may_restart: bool = False  # True if a prediction may end a running attempt, or shorten a limit
     max_running: int | None = None  # limit on the elements of its array that run at once
     own_commands: bool = False  # True if the elements of its array differ in command, environment or time limit
+    links_output: bool = False  # True if the job's own folder gets links to its output
     measured: bool = True  # True if the command runs under the measuring wrapper, the source of its progress
 
 

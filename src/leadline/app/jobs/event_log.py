@@ -7,9 +7,9 @@ from datetime import datetime
 
 from leadline.app import settings
 from leadline.app.jobs.job_status import JobStatus, statuses_of
-from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
-from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.jobs import JobState, ResourceSpec
+from leadline.app.jobs.journal import find_job, keep_journal_open, open_journal
+from leadline.core.errors import UnknownName
+from leadline.core.jobs import ResourceSpec
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, Policy
 from leadline.core.units import HOUR_S, format_bytes, format_duration
 from leadline.execution.clock import SystemClock, epoch_s
@@ -212,8 +212,6 @@ _DESCRIPTIONS: dict[EventKind, Callable[[EventDetails], str]] = {
 
 
 SCHEMA = "leadline.story/1"
-EXAMPLES = 3
-"""Number of array elements that are suggested where one is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +263,7 @@ def read_event_log(name: str, *, full: bool = False) -> EventLog:
         UnknownName: there is no such job.
         InvalidInput: the name is that of an array, which has one event log per element.
     """
-    job = _find_job(name)
+    job = find_job(name)
     now_s = SystemClock().now_s()
     with open_journal() as journal:
         events = journal.events(job=job.key)
@@ -282,17 +280,6 @@ def read_event_log(name: str, *, full: bool = False) -> EventLog:
         tuple(logged if full else _shortened(logged)),
         tuple(_attempt_usage(attempt, events, now_s) for attempt in job.attempts),
     )
-
-
-def _find_job(name: str) -> Job:
-    """Return the job of a name; if several jobs share the name, the newest."""
-    jobs = find_jobs([name])
-    if len(jobs) > 1 and jobs[0].group is not None and {job.group for job in jobs} == {jobs[0].group}:
-        failed = [job for job in jobs if job.closed and job.state is not JobState.COMPLETED]
-        examples = ", ".join(f"{jobs[0].group}_{job.index}" for job in (failed or jobs)[:EXAMPLES])
-        which = f"for example of the {len(failed)} that did not complete, " if failed else ""
-        raise InvalidInput(f"{name} is an array of {len(jobs)} jobs: choose one, {which}such as {examples}")
-    return jobs[-1]
 
 
 def _affects(event: JournalEvent, job: Job, now_s: float) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from leadline.app.composition import user_catalog
 from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
+from leadline.app.jobs.output_paths import OutputPaths
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
@@ -69,6 +70,7 @@ class JobStatus:
         elapsed_s: elapsed time of the current attempt.
         walltime_s: limit of the current attempt.
         closed: the plane is done with the job.
+        output: file with the output of the current attempt, on its system; None if its folder is unknown.
     """
 
     key: str
@@ -89,6 +91,7 @@ class JobStatus:
     node: str | None = None
     group: str | None = None
     index: int | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,8 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
         decisions = journal.latest_events(EventKind.DECISION, keys)
     # One instance for all jobs: the elements of an array share their partitions.
     prices = AttemptPrices(user_catalog())
-    return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
+    paths = OutputPaths()
+    return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, paths, now_s) for job in jobs)
 
 
 def silent_systems(statuses: Iterable[JobStatus]) -> dict[str, tuple[str, str]]:
@@ -215,7 +219,12 @@ class AttemptPrices:
 
 
 def _status_of(
-    job: Job, progress: JournalEvent | None, decision: JournalEvent | None, prices: AttemptPrices, now_s: float
+    job: Job,
+    progress: JournalEvent | None,
+    decision: JournalEvent | None,
+    prices: AttemptPrices,
+    paths: OutputPaths,
+    now_s: float,
 ) -> JobStatus:
     attempt = current_attempt(job)
     place = attempt.place if attempt else job.plan.place if job.plan else next(iter(job.policy.places), None)
@@ -239,6 +248,7 @@ def _status_of(
         attempt.node if attempt else None,
         job.group,
         job.index,
+        paths.of(attempt) if attempt else None,
     )
 
 

@@ -86,6 +86,7 @@ def build_policy(places: tuple[Place, ...], options: PlaneOptions) -> Policy:
         risk=options.risk,
         resizes=options.resizes,
         may_restart=options.may_restart,
+        links_output=True,
         measured=options.measured,
     )
     if options.attempts is not None:

@@ -306,6 +306,7 @@ def submission_of(attempts: Sequence[Attempt], jobs: Mapping[str, Job]) -> Submi
         measured=job.policy.measured,
         held=first.held,
         restarts=_restarts(job, first),
+        link=(job.group or job.key) if job.policy.links_output else "",
     )
 
 

@@ -46,6 +46,8 @@ class Submission:
         most: array elements that may run at once (None: the site's limit).
         restarts: attempts of the job that began before this one; its command reads it as LEADLINE_RESTART_COUNT.
         measured: the job runs under the wrapper.
+        link: name of the job or array for links to its output, in its own folder (empty: no links). On Slurm they have
+            the names that sbatch gives to output files.
         held: the commands wait for ``let_begin``, at most ``gate.RELEASE_TIMEOUT_S`` from their start. Needs
             ``measured``, because the wrapper does the waiting.
     """
@@ -62,6 +64,7 @@ class Submission:
     measured: bool = True
     held: bool = False
     restarts: int = 0
+    link: str = ""
 
     def __post_init__(self) -> None:
         """Check the indices.

@@ -57,6 +57,7 @@ def run_now(request: JobRequest, *, yes: bool, json: bool) -> None:
 
 
 SCHEMA = "leadline.submitted/1"
+MOST_PATH = 4096
 ACCEPTANCE_TIMEOUT_S = 60.0
 """How long the command waits for the scheduler; the job is in the journal either way."""
 
@@ -163,6 +164,8 @@ def _print_submitted(statuses: Sequence[JobStatus], *, json: bool) -> None:
     if missing and not statuses[0].why.startswith("after"):
         print_note(f"{len(missing)} not accepted by a scheduler yet; the plane submits them as soon as possible")
     then = "" if runner else "; the plane is not running: run leadline watch or leadline plane to manage this job"
+    if len(statuses) == 1 and statuses[0].output:
+        print_note(f"output: {plain_text(statuses[0].output, MOST_PATH)} (leadline logs {key})")
     print_note(f"next: leadline watch {key}{then}")
 
 

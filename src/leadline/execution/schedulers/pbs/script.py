@@ -21,7 +21,7 @@ from leadline.execution.launch import (
     option_arguments,
     wrapper_arguments,
 )
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name, run_once_script
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, link_line, log_name, run_once_script
 from leadline.execution.schedulers.port import Submission, element_key
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, release_file_name
 
@@ -98,6 +98,9 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
     # PBS starts jobs in the home folder.
     lines += [] if spec.workdir else ['cd -- "${PBS_O_WORKDIR:-.}"']
     lines += [f"mkdir -p {runs}", f'exec >> {runs}/"{log_name("$LEADLINE_KEY")}" 2>&1']
+    if submission.link and spec.workdir:
+        index = "_$LEADLINE_INDEX" if submission.indices else ""
+        lines.append(link_line(folder, f'{shlex.quote(spec.workdir)}/"leadline-{submission.link}{index}.out"'))
     return "\n".join([*lines, *_command(submission, folder, python), ""])
 
 

@@ -12,7 +12,7 @@ from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Partition, SubmitRules
 from leadline.core.units import MIB, MINUTE_S, format_bytes, format_clock, format_duration
 from leadline.execution.launch import WRAPPER, check_command, check_walltime, exports, job_environment, limit_arguments
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name, run_once_script
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, link_line, log_name, run_once_script
 from leadline.execution.schedulers.port import RequestRefused, Submission, element_key
 from leadline.execution.schedulers.slurm.parsing import format_ranges
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN
@@ -37,6 +37,7 @@ _FIX = {
     "--gpus": "set the number of GPUs with --gpus",
     "--gres": "set the number of GPUs with --gpus",
 }
+_JOB_IDS = {False: "$SLURM_JOB_ID", True: "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"}
 _TOKEN = re.compile(r"[^\s'\"\\#`$;]+")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _SIGNAL = re.compile(r"(?:SIG)?([A-Z][A-Z0-9]{1,7})")
@@ -96,6 +97,8 @@ def batch_script(
     lines = ["#!/bin/bash", *(f"#SBATCH {option}={value}" for option, value in options.items())]
     lines += [f"# {' '.join(note.split())}" for note in rules.notes]
     lines += ["", *_key_lines(submission, name), *_gate(submission, folder, cluster_python), *prologue]
+    if submission.link and spec.workdir:
+        lines.append(link_line(folder, f'"slurm-{_JOB_IDS[submission.is_array]}.out"'))
     if submission.measured and cluster_python is not None:
         python = shlex.quote(cluster_python.python)
         arguments = _wrapper_arguments(submission, folder, by_task=bool(launcher))
