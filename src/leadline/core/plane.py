@@ -88,7 +88,7 @@ class Attempt(Frozen):
     walltime_s: float | None = None  # current limit at the scheduler; it may be shorter than the submitted one
     refused_extensions: int = 0
     segment: bool = False  # True if it ended with a checkpoint for the next attempt: a part of the job, not a failure
-    reached: int | None = None  # units of work done in all attempts at its end, as the job counts them
+    done_share: float | None = None  # share of the work done in all attempts at its end, as the job counts it
     recorded: bool = False  # True if its end is in the history
 
     @property
@@ -140,6 +140,11 @@ class Job(Frozen):
     def live_attempts(self) -> tuple[Attempt, ...]:
         """The attempts that are, or may be, at a scheduler."""
         return tuple(attempt for attempt in self.attempts if attempt.live)
+
+    def share_before(self, attempt: Attempt) -> float:
+        """Return the share of the work that earlier attempts did for one that resumes; 0 if unknown."""
+        earlier = [past.done_share or 0.0 for past in self.attempts if past.number < attempt.number]
+        return max(earlier, default=0.0) if self.policy.resumes else 0.0
 
     def checkpoint_source(self, system: str) -> Attempt | None:
         """Return the attempt whose checkpoint must be copied to a system before the job continues there."""

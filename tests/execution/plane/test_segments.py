@@ -20,7 +20,7 @@ from leadline.execution.plane.diagnose import Diagnosis, diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import PollIntervals
-from leadline.execution.plane.segments import diagnose_segment, has_checkpoint, is_segment, reached_units
+from leadline.execution.plane.segments import diagnose_segment, done_share, has_checkpoint, is_segment
 from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.scheduler import LocalScheduler
 from leadline.execution.schedulers.port import SchedulerStatus
@@ -121,24 +121,26 @@ def test_a_failed_segment_counts_as_a_try_unless_it_shows_that_it_saved():
 
 
 def test_only_the_jobs_own_count_towards_a_total_is_one_over_all_attempts():
-    assert reached_units(wrote(0, steps=213, total=900)) == 213
-    assert reached_units(wrote(0, steps=213)) is None
-    assert reached_units(wrote(0, steps=213, total=900, source="the script's loops")) is None
+    assert done_share(wrote(0, steps=225, total=900)) == 0.25
+    assert done_share(wrote(0, steps=213)) is None
+    assert done_share(wrote(0, steps=213, total=900, source="the script's loops")) is None
 
 
 CHAINED = replace(POLICY, resumes=True)
 
 
-def ended(reached, before, cause=FailureCause.CHECKPOINT, policy=CHAINED, **more):
-    earlier = tuple(attempt(number, "TIMEOUT", reached=count, segment=True) for number, count in enumerate(before, 1))
-    last = {"number": len(before) + 1, "reached": reached, "key": "last"}
+def ended(share, before, cause=FailureCause.CHECKPOINT, policy=CHAINED, **more):
+    earlier = tuple(
+        attempt(number, "TIMEOUT", done_share=count, segment=True) for number, count in enumerate(before, 1)
+    )
+    last = {"number": len(before) + 1, "done_share": share, "key": "last"}
     made = situation("TIMEOUT", policy=policy, others=earlier, attempt=last, cause=cause, checkpointed=True, **more)
     return decide(made)
 
 
 def test_a_segment_is_followed_by_the_next_one_with_the_same_limit_if_nothing_may_be_changed():
     fixed = replace(POLICY, resumes=True, resizes=False)
-    found = ended(213, [], policy=fixed, elapsed_s=1800.0, limit_s=3600)
+    found = ended(0.25, [], policy=fixed, elapsed_s=1800.0, limit_s=3600)
     assert found.action is Action.RESUBMIT
     assert found.resources.walltime_s == 3600
     assert "it saved its state before its work was done; it continues from its checkpoint" in found.reason
@@ -146,15 +148,15 @@ def test_a_segment_is_followed_by_the_next_one_with_the_same_limit_if_nothing_ma
 
 @pytest.mark.parametrize("cause", [FailureCause.CHECKPOINT, FailureCause.WALLTIME])
 def test_a_chain_without_progress_ends_and_says_why(cause):
-    assert ended(426, [213], cause).action is Action.RESUBMIT
-    assert ended(None, [213], cause).action is Action.RESUBMIT
-    stuck = ended(213, [213], cause, elapsed_s=3600.0)
+    assert ended(0.5, [0.25], cause).action is Action.RESUBMIT
+    assert ended(None, [0.25], cause).action is Action.RESUBMIT
+    stuck = ended(0.25, [0.25], cause, elapsed_s=3600.0)
     assert stuck.action is Action.GIVE_UP
-    assert "reached 213 units of work, and an earlier attempt 213" in stuck.reason
+    assert "reached 25.0% of its work, and an earlier attempt 25.0%" in stuck.reason
 
 
 def test_an_attempt_that_its_node_cut_short_may_have_done_less_than_the_one_before():
-    assert ended(250, [426], FailureCause.NODE, elapsed_s=60.0).action is Action.RESUBMIT
+    assert ended(0.3, [0.5], FailureCause.NODE, elapsed_s=60.0).action is Action.RESUBMIT
 
 
 def test_without_resumes_the_job_ends_and_the_reason_names_the_option():
@@ -228,7 +230,7 @@ def training(folder, way, place, walltime_s, policy, signal_name="USR1"):
 
 def check_chain(folder, ended_job):
     assert ended_job.state is JobState.COMPLETED, (ended_job.key, ended_job.reason, ended_job.attempts)
-    assert [made.reached for made in ended_job.attempts] == [225, 450, 675, 900]
+    assert [made.done_share for made in ended_job.attempts] == [0.25, 0.5, 0.75, 1.0]
     assert [made.segment for made in ended_job.attempts] == [True, True, True, False]
     assert (folder / ended_job.key / "kept").read_text() == str(STEPS)
     assert (folder / ended_job.key / "restarts").read_text().split() == ["first", "1", "2", "3"]

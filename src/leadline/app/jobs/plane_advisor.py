@@ -279,7 +279,8 @@ class PlaneAdvisor:
         partition = lookup_partition(spec.system, spec.partition, self.catalog)
         wait = self.waits.predicted if self.waits else _unknown
         elsewhere = AlternativeFinder(self.catalog, self.local_memory, wait, self.staging)
-        elapsed = _elapsed(elsewhere.predicted(job, attempt.place, partition), attempt, outcome, now_s, self.table)
+        before = _remaining(elsewhere.predicted(job, attempt.place, partition), job.share_before(attempt))
+        elapsed = _elapsed(before, job, attempt, outcome, now_s, self.table)
         memory, peak = self._memory(job, attempt, outcome, elapsed), _measured(outcome, "host_memory_bytes")
         situation = Situation(job, attempt, now_s, attempt_elapsed_s(attempt, now_s), elapsed.total, memory, peak)
         waits = self.waits if attempt.live and attempt.state is JobState.PENDING else None
@@ -329,14 +330,30 @@ def _measured(outcome: JobOutcome | None, name: str) -> float | None:
     return measurement.value if measurement else None
 
 
+def _remaining(whole: Interval | None, share: float) -> Interval | None:
+    """Return the run time of the work that is left after a share of it."""
+    if whole is None or not share:
+        return whole
+    return Interval(whole.point * (1 - share), whole.low * (1 - share), whole.high * (1 - share), whole.level)
+
+
 def _elapsed(
-    before: Interval | None, attempt: Attempt, outcome: JobOutcome | None, now_s: float, table: LiveTable
+    before: Interval | None,
+    job: Job,
+    attempt: Attempt,
+    outcome: JobOutcome | None,
+    now_s: float,
+    table: LiveTable,
 ) -> LiveEstimate:
     if attempt.started_at is None:
         return LiveEstimate(before)
     at_s, looked_s = max(0.0, now_s - epoch_s(attempt.started_at)), _measured(outcome, "elapsed_s")
     progress = outcome.progress if outcome else None
-    return live_elapsed(before, progress, max(at_s, looked_s or 0.0), table, looked_s=looked_s)
+    units = None
+    # The count of a resumed job begins with the units of earlier attempts.
+    if (share := job.share_before(attempt)) and progress is not None and progress.reported and progress.total:
+        units = max(round(progress.total * (1 - share)), 1)
+    return live_elapsed(before, progress, max(at_s, looked_s or 0.0), table, units=units, looked_s=looked_s)
 
 
 def _run_of(ended: EndedAttempt) -> Run:

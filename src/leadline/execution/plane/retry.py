@@ -224,12 +224,11 @@ def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decis
 
 def _standstill(view: SituationView) -> str:
     """Return that this attempt did no more work than an earlier one; empty if it did, or if the job counts no work."""
-    earlier = [attempt.reached for attempt in view.job.attempts if attempt.number < view.attempt.number]
-    best, reached = max((count for count in earlier if count is not None), default=None), view.attempt.reached
+    before, share = view.job.share_before(view.attempt), view.attempt.done_share
     # Only an attempt that had its whole time shows that the next one would do no more.
-    if best is None or reached is None or reached > best or cause_of(view) not in _WHOLE_TIME:
+    if not before or share is None or share > before or cause_of(view) not in _WHOLE_TIME:
         return ""
-    shown = f"it reached {reached} units of work, and an earlier attempt {best}"
+    shown = f"it reached {share:.1%} of its work, and an earlier attempt {before:.1%}"
     return f"{shown}: it does not continue from its checkpoint"
 
 

@@ -49,14 +49,16 @@ def is_segment(job: Job, outcome: JobOutcome | None, diagnosis: Diagnosis) -> bo
     if not has_checkpoint(job, outcome) or outcome is None:
         return False
     failed = diagnosis.cause is FailureCause.CHECKPOINT and outcome.exit_code not in (0, *REQUEUE_CODES)
-    return not failed or outcome.marker == SAVED or reached_units(outcome) is not None
+    return not failed or outcome.marker == SAVED or done_share(outcome) is not None
 
 
-def reached_units(outcome: JobOutcome | None) -> int | None:
-    """Return the units of work that the job itself counts as done over all its attempts; None if it counts none."""
+def done_share(outcome: JobOutcome | None) -> float | None:
+    """Return the share of the work that the job itself counts as done over all its attempts; None if it counts none."""
     progress = outcome.progress if outcome is not None else None
     # Without a total, or seen by the hook, the count may be that of this attempt alone.
-    return progress.done if progress is not None and progress.reported and progress.total else None
+    if progress is None or progress.done is None or not (progress.reported and progress.total):
+        return None
+    return min(progress.done / progress.total, 1.0)
 
 
 def _saved_because(job: Job, outcome: JobOutcome) -> str:

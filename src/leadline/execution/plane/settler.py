@@ -12,7 +12,7 @@ from leadline.execution.plane.advisor import Advisor, Diagnose, EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache, closed_job
 from leadline.execution.plane.journal import NewEvent, attempt_event
-from leadline.execution.plane.segments import diagnose_segment, is_segment, reached_units
+from leadline.execution.plane.segments import diagnose_segment, done_share, is_segment
 from leadline.execution.plane.watcher import ObservedEnd
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -105,7 +105,7 @@ class Settler:
             reason="; ".join(diagnosis.evidence) or attempt.reason,
             node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
             exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
-            reached=reached_units(outcome),
+            done_share=done_share(outcome),
         )
 
     def _next(
