@@ -20,7 +20,8 @@ def diagnose_segment(
 ) -> Diagnosis:
     """Return the diagnosis of an ended attempt, or CHECKPOINT if it saved its state before its work was done."""
     stopped = status is not None and status.state is JobState.CANCELLED
-    if outcome is None or stopped or diagnosis.cause not in _OVERRULED or not diagnosis.state.final:
+    ended_by_itself = diagnosis.state in (JobState.COMPLETED, JobState.FAILED) and diagnosis.cause in _OVERRULED
+    if outcome is None or stopped or not ended_by_itself:
         return diagnosis
     why = _saved_because(job, outcome)
     if not why:
