@@ -87,7 +87,7 @@ def test_the_contract_tells_saved_from_done(name):
     after = diagnose_segment(job(policy), SchedulerStatus(JobState.FAILED), outcome, before)
     assert (after.cause is FailureCause.CHECKPOINT) is saved
     assert after.state is (JobState.TIMEOUT if saved else before.state)
-    assert saved or after == before
+    assert saved or after == before or name == "does not resume, handles the signal, exits 0"
 
 
 def test_the_evidence_names_the_step():
@@ -95,6 +95,14 @@ def test_the_evidence_names_the_step():
     assert after.evidence == (
         "it handled the warning before its limit and ended with exit code 0 at 213 of 900 steps: its work is not done",
     )
+
+
+def test_what_exit_code_0_does_not_prove_is_said():
+    doubtful = diagnose_segment(job(ONCE), None, wrote(0), WELL)
+    assert doubtful.state is JobState.COMPLETED
+    assert "its work may not be done (--resumes would continue it)" in doubtful.evidence[-1]
+    for clear in (wrote(0, warned=False), wrote(0, marker=DONE), wrote(0, steps=900, total=900)):
+        assert diagnose_segment(job(ONCE), None, clear, WELL) == WELL
 
 
 def test_a_job_that_its_user_cancels_at_the_scheduler_is_not_continued():

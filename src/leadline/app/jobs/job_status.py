@@ -275,7 +275,12 @@ def _limit_warning(job: Job, attempt: Attempt | None, decision: JournalEvent | N
     if job.closed or attempt is None or decision is None or decision.attempt != attempt.key:
         return ""
     late, limit_s = decision.details.get("late"), attempt.walltime_s or attempt.resources.walltime_s
-    if attempt.state is not JobState.RUNNING or not isinstance(late, float) or late <= job.policy.risk or not limit_s:
+    if (
+        attempt.state is not JobState.RUNNING
+        or not isinstance(late, int | float)
+        or late <= job.policy.risk
+        or not limit_s
+    ):
         return ""
     return f"likely to exceed its limit of {format_duration(limit_s)}"
 

@@ -25,7 +25,7 @@ def diagnose_segment(
         return diagnosis
     why = _saved_because(job, outcome)
     if not why:
-        return diagnosis
+        return replace(diagnosis, evidence=(*diagnosis.evidence, *_doubt(job, outcome)))
     evidence = f"{why}{_position(outcome)}: its work is not done"
     return replace(diagnosis, state=JobState.TIMEOUT, cause=FailureCause.CHECKPOINT, evidence=(evidence,))
 
@@ -79,6 +79,16 @@ def _saved_because(job: Job, outcome: JobOutcome) -> str:
         return ""
     how = f"exit code {outcome.exit_code}" if outcome.exit_code is not None else f"signal {outcome.signal}"
     return f"it handled the warning before its limit and ended with {how}"
+
+
+def _doubt(job: Job, outcome: JobOutcome) -> tuple[str, ...]:
+    """Return that exit code 0 after a warning does not prove that the work is done, if nothing else tells."""
+    is_clear = (
+        job.policy.resumes or outcome.marker == DONE or (outcome.progress is not None and outcome.progress.complete)
+    )
+    if is_clear or not outcome.warned or outcome.exit_code != 0:
+        return ()
+    return ("it had handled the warning before its limit, so its work may not be done (--resumes would continue it)",)
 
 
 def _position(outcome: JobOutcome) -> str:
