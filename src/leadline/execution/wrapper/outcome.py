@@ -103,7 +103,8 @@ def marker_path(result: Path) -> Path:
 def read_marker(marker: Path) -> str:
     """Return the word in a marker file; empty without a file or with another text."""
     try:
-        word = marker.read_text(encoding="utf-8", errors="replace")[:64].strip().casefold()
+        with marker.open("rb") as stream:
+            word = stream.read(64).decode(errors="replace").strip().casefold()
     except OSError:
         return ""
     return word if word in (DONE, SAVED) else ""
