@@ -17,6 +17,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Alternative, Attempt, AttemptPlan, Job, Place, Situation
 from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
+from leadline.core.progress import Progress
 from leadline.core.runs import Run
 from leadline.core.systems import UNLISTED_NODES, Partition
 from leadline.core.units import HOUR_S, MIB
@@ -31,6 +32,8 @@ from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.history.sqlite import SqliteHistory
 from leadline.recommendation.queued_jobs import check_request
 
+LEAST_REST = 0.05
+"""Least share of the work that a resumed job is expected to do."""
 Wait = Callable[[JobSpec, Place], Interval | None]
 """(job as it would be requested, target) → queue wait there; ``None`` if unknown."""
 
@@ -331,10 +334,22 @@ def _measured(outcome: JobOutcome | None, name: str) -> float | None:
 
 
 def _remaining(whole: Interval | None, share: float) -> Interval | None:
-    """Return the run time of the work that is left after a share of it."""
+    """Return the run time of the work that is left after a share of it.
+
+    Its checkpoint may be older than that share, so the interval reaches up to the whole.
+    """
     if whole is None or not share:
         return whole
-    return Interval(whole.point * (1 - share), whole.low * (1 - share), whole.high * (1 - share), whole.level)
+    rest = max(1 - share, LEAST_REST)
+    return Interval(whole.point * rest, whole.low * rest, whole.high, whole.level)
+
+
+def _units(progress: Progress | None) -> int | None:
+    """Return the units of work of a resumed attempt, whose count begins with those before its checkpoint."""
+    unit = progress.unit if progress is not None and progress.reported else None
+    if progress is None or unit is None or progress.total is None or progress.done is None:
+        return None
+    return max(progress.total - max(progress.done - unit.count - 1, 0), 1)
 
 
 def _elapsed(
@@ -349,10 +364,7 @@ def _elapsed(
         return LiveEstimate(before)
     at_s, looked_s = max(0.0, now_s - epoch_s(attempt.started_at)), _measured(outcome, "elapsed_s")
     progress = outcome.progress if outcome else None
-    units = None
-    # The count of a resumed job begins with the units of earlier attempts.
-    if (share := job.share_before(attempt)) and progress is not None and progress.reported and progress.total:
-        units = max(round(progress.total * (1 - share)), 1)
+    units = _units(progress) if job.share_before(attempt) else None
     return live_elapsed(before, progress, max(at_s, looked_s or 0.0), table, units=units, looked_s=looked_s)
 
 
