@@ -107,7 +107,7 @@ def right_sized(
     """Submit each job with a request that is far too small; return the jobs as the plane left them."""
     submitted = []
     for job in jobs:
-        policy = Policy((PLACE,), resumes=job.resumes, checkpoint_s=5.0)
+        policy = Policy((PLACE,), resumes=job.resumes, checkpoint_s=5.0, may_restart=True)
         submitted.append(_job(job, folder, truths[job.name].wrong(TIME_SHARE, MEMORY_SHARE), policy))
     return _round(cluster, folder, submitted)
 

@@ -36,8 +36,10 @@ class Policy(Frozen):
     deadline_at: str | None = None  # when the user needs the result
     risk: float = 0.05  # accepted probability that a limit is too low
     resizes: bool = True  # True if requests may be changed
+    may_restart: bool = False  # True if a prediction may end a running attempt, or shorten a limit
     max_running: int | None = None  # limit on the elements of its array that run at once
     own_commands: bool = False  # True if the elements of its array differ in command, environment or time limit
+    links_output: bool = False  # True if the job's own folder gets links to its output
     measured: bool = True  # True if the command runs under the measuring wrapper, the source of its progress
 
 
@@ -86,6 +88,7 @@ class Attempt(Frozen):
     walltime_s: float | None = None  # current limit at the scheduler; it may be shorter than the submitted one
     refused_extensions: int = 0
     segment: bool = False  # True if it ended with a checkpoint for the next attempt: a part of the job, not a failure
+    done_share: float | None = None  # share of the work done in all attempts at its end, as the job counts it
     recorded: bool = False  # True if its end is in the history
 
     @property
@@ -138,6 +141,11 @@ class Job(Frozen):
         """The attempts that are, or may be, at a scheduler."""
         return tuple(attempt for attempt in self.attempts if attempt.live)
 
+    def share_before(self, attempt: Attempt) -> float:
+        """Return the share of the work that earlier attempts did for one that resumes; 0 if unknown."""
+        earlier = [past.done_share or 0.0 for past in self.attempts if past.number < attempt.number]
+        return max(earlier, default=0.0) if self.policy.resumes else 0.0
+
     def checkpoint_source(self, system: str) -> Attempt | None:
         """Return the attempt whose checkpoint must be copied to a system before the job continues there."""
         began = [attempt for attempt in self.attempts if attempt.began]
@@ -167,6 +175,7 @@ class FailureCause(StrEnum):
     HOST_MEMORY = "host-memory"  # it needed more memory than requested, or than its node has
     GPU_MEMORY = "gpu-memory"  # it needed more memory than a GPU has, which only another GPU or a smaller batch can fix
     NODE = "node"  # its node, or a device of the node, failed
+    CHECKPOINT = "checkpoint"  # it saved its state and ended before its work was done
     PREEMPTION = "preemption"  # a job of higher priority took its place
     TRANSIENT = "transient"  # a possibly temporary fault: a network, a file server, a port
     STORAGE = "storage"  # the file system was full; a retry fails until the user frees space

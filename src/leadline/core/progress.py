@@ -9,6 +9,8 @@ from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 
+REPORTED = "progress file"
+"""Source of progress that the job itself reports."""
 MAX_SAMPLED_ITERATIONS = 1000  # most durations stored for one loop
 
 
@@ -45,6 +47,21 @@ class Progress(Frozen):
     stopped: bool = False  # True if the probe ended the job
     method: str = ""
     remarks: tuple[str, ...] = ()
+
+    @property
+    def done(self) -> int | None:
+        """Units of work done, in the unit of ``total``: steps if there are any, else epochs."""
+        return self.epochs if self.steps is None else self.steps
+
+    @property
+    def complete(self) -> bool:
+        """True if all units of the whole job are done."""
+        return self.total is not None and self.done is not None and self.done >= self.total
+
+    @property
+    def reported(self) -> bool:
+        """True if the job itself reports it."""
+        return self.source == REPORTED
 
     @property
     def unit(self) -> LoopProgress | None:

@@ -7,6 +7,7 @@ import pytest
 
 from leadline.app.composition import toolbox
 from leadline.app.jobs.job_request import JobRequest, infer_request, read_command, resolve_request
+from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.app.jobs.schedulers import resolve_job_targets
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.units import GIB
@@ -112,6 +113,32 @@ def test_a_script_brings_the_cores_the_memory_and_the_time_that_are_predicted(sc
     assert "00:05:00 of walltime (--time)" in answer.notes[-1]
 
 
+def test_a_job_whose_request_is_complete_has_a_prediction_too(script):
+    pytest.importorskip("torch")
+    answer = filled(SAID, "Pitzer:gpu", sys.executable, script)
+    assert answer.prediction.estimate is not None
+    assert [note for note in answer.notes if note.startswith("requesting, at")] == []
+
+
+def test_no_shorter_limit_is_offered_where_the_partition_rejects_it(script):
+    pytest.importorskip("torch")
+    (target,) = resolve_job_targets(["Pitzer:gpu"], toolbox().catalog)
+    rules = replace(target.partition.rules, rejects=("--time-min",))
+    closed = replace(target, partition=replace(target.partition, rules=rules))
+    request = JobRequest((sys.executable, script), walltime_s=8 * 3600.0)
+    answer = infer_request(request, read_command(request.subject), closed, toolbox())
+    assert answer.request.least_walltime_s is None
+    assert not any("--time-min" in note for note in answer.notes)
+
+
+def test_the_limit_follows_the_users_risk(script):
+    pytest.importorskip("torch")
+    (target,) = resolve_job_targets(["Pitzer:gpu"], toolbox().catalog)
+    request = JobRequest((sys.executable, script), options=PlaneOptions(risk=0.25))
+    notes = infer_request(request, read_command(request.subject), target, toolbox()).notes
+    assert notes[-1].startswith("requesting, at 25% risk: ")
+
+
 def test_a_place_that_does_not_exist_is_named():
     with pytest.raises(UnknownName, match="did you mean 'Pitzer'"):
         filled(SAID, "Pizter:gpu")
@@ -130,5 +157,9 @@ def test_a_shorter_limit_is_allowed_if_it_is_expected_to_be_enough(script):
     assert answer.request.walltime_s == 8 * 3600.0
     assert answer.request.least_walltime_s < answer.request.walltime_s
     assert any("the scheduler may set a limit of" in note for note in answer.notes)
+    whole = replace(SAID, walltime_s=8 * 3600.0, gpus=1)
+    assert filled(whole, "Pitzer:gpu", sys.executable, script).request.least_walltime_s == 300
+    fixed = replace(whole, options=PlaneOptions(resizes=False))
+    assert filled(fixed, "Pitzer:gpu", sys.executable, script).request.least_walltime_s is None
     least = JobRequest(walltime_s=8 * 3600.0, least_walltime_s=7 * 3600.0)
     assert filled(least, "Pitzer:gpu", sys.executable, script).request.least_walltime_s == 7 * 3600.0

@@ -19,10 +19,13 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, Attempt, FailureCause, Job, Place, Policy, Situation
 from leadline.core.processes import CompletedProcess
+from leadline.core.progress import REPORTED, LoopProgress, Progress
+from leadline.core.runs import Measurement
 from leadline.core.systems import UNLISTED_NODES, Billing, BillingRule, Limits, NodeType, Partition, System
 from leadline.core.units import GIB, HOUR_S, MIB
 from leadline.execution.clock import epoch_s
 from leadline.execution.plane.decide import decide
+from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.shipped_files import shipped_live_table
 
@@ -174,7 +177,7 @@ class Foretells:
         """Nothing is kept."""
 
 
-@pytest.mark.parametrize(("here_s", "action"), [(40_000.0, Action.MOVE), (900.0, Action.SHRINK)])
+@pytest.mark.parametrize(("here_s", "action"), [(40_000.0, Action.MOVE), (900.0, Action.KEEP)])
 def test_a_waiting_job_moves_to_the_target_where_it_ends_sooner(tmp_path, here_s, action):
     waits = Foretells(Interval(here_s, 0.8 * here_s, 1.2 * here_s), WAIT)
     advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table(), waits=waits)
@@ -184,6 +187,28 @@ def test_a_waiting_job_moves_to_the_target_where_it_ends_sooner(tmp_path, here_s
     full = replace(here, total_s=expected.total_s, remaining_wait_s=expected.remaining_wait_s,
                    alternatives=expected.alternatives, cost_per_s=expected.cost_per_s)  # fmt: skip
     assert action is decide(full).action
+
+
+def test_a_resumed_job_is_expected_to_do_what_is_left_of_its_work(tmp_path):
+    advisor = PlaneAdvisor(Catalog(), SqliteHistory(tmp_path / "h"), shipped_live_table())
+    known = Estimate(Target("x", "reef", "short"), "roofline", Basis(Tier.SPECS), elapsed_s=TAKES)
+    before = situation([SHORT], predicted=known, resumes=True)
+    first = replace(before.attempt, state=JobState.TIMEOUT, ended_at=START, done_share=0.75)
+    second = Attempt("b", "j", 2, SHORT, ASKED, state=JobState.RUNNING, submitted_at=START, started_at=START)
+    resumed = replace(before.job, attempts=(first, second))
+    rest = advisor.expect(resumed, replace(second, state=JobState.PENDING, started_at=None), None, now_s=NOW_S).total_s
+    assert (rest.low, rest.point, rest.high) == (750.0, 900.0, 4400.0), "its checkpoint may be older"
+    whole = replace(resumed, attempts=(replace(first, done_share=1.0), second))
+    assert advisor.expect(whole, second, None, now_s=NOW_S).total_s.point > 0
+    steps = LoopProgress("step", 50, 50.0, length=1000, first_s=(1.0,) * 8, sampled_s=(1.0,) * 50)
+    progress = Progress(REPORTED, (steps,), startup_s=1.0, last_s=51.0, steps=801, total=1000)
+    elapsed = {"elapsed_s": Measurement(51.0, "s", "clock")}
+    wrote = JobOutcome(JobState.RUNNING, START, "n", ("true",), measured=elapsed, progress=progress)
+    unpredicted = replace(resumed, predicted=None)
+    total_s = advisor.expect(unpredicted, second, wrote, now_s=NOW_S + 51.0).total_s
+    assert 225 < total_s.point < 290
+    once = replace(unpredicted, policy=replace(unpredicted.policy, resumes=False))
+    assert advisor.expect(once, second, wrote, now_s=NOW_S + 51.0).total_s.point > 900
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,8 @@ def test_terms_become_the_policy_in_seconds_and_moments():
         policy.attempts, policy.node_s, policy.cost, policy.resumes, policy.checkpoint_signal, policy.checkpoint_s,
     ) == (2, 5400.0, 3.0, True, "USR1", 300.0)  # fmt: skip
     assert (policy.risk, policy.resizes, policy.measured) == (0.1, False, False)
+    assert not policy.may_restart
+    assert build_policy(LOCAL, PlaneOptions(may_restart=True)).may_restart
     left = datetime.fromisoformat(policy.deadline_at) - datetime.now(UTC)
     assert timedelta(hours=5.9) < left < timedelta(hours=6.1)
     moment = build_policy(LOCAL, PlaneOptions(deadline="2100-01-01T08:00+02:00")).deadline_at
@@ -95,6 +97,7 @@ def test_terms_become_the_policy_in_seconds_and_moments():
             "--checkpoint-folder needs --resumes",
         ),
         (PlaneOptions(checkpoint_folder="../kept", resumes=True), "'../kept' is not a folder below the job's own"),
+        (PlaneOptions(resizes=False, may_restart=True), "--may-restart and --no-resize exclude each other"),
         (PlaneOptions(attempts=0), "--attempts is 0"),
         (PlaneOptions(cost=float("nan")), "--most-cost is nan"),
         (PlaneOptions(risk=1.0), "must be between 0 and 1"),

@@ -8,7 +8,7 @@ from leadline.core.plane import Alternative, Attempt, Job, Place, Policy, Situat
 from leadline.core.units import GIB, HOUR_S
 
 HERE, THERE, AWAY = Place("here", "short"), Place("here", "long"), Place("away")
-POLICY = Policy((HERE, THERE, AWAY))
+POLICY = Policy((HERE, THERE, AWAY), may_restart=True)
 NOW_S = 1767607200.0  # 2026-01-05T10:00:00Z
 ASKED = ResourceSpec(memory_bytes_per_node=8 * GIB, walltime_s=float(HOUR_S))
 

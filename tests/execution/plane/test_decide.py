@@ -13,6 +13,7 @@ from leadline.execution.plane.decide import decide
 
 RESUMES = replace(POLICY, resumes=True)
 FIXED = replace(POLICY, resizes=False)
+UNASKED = replace(POLICY, may_restart=False)
 TWO = replace(POLICY, copies=2)
 H = HOUR_S
 
@@ -75,6 +76,12 @@ TABLE = {
     "may need less, who knows": (running(600, Interval(1200, 700, 14000), limit_s=4 * H), Action.KEEP),
     "will run out of memory": (running(60, about(3000), memory_bytes=about(16 * GIB), memory_now_bytes=5 * GIB), Action.RESUBMIT),
     "will run out of memory, at its end": (running(2990, about(3000, 0.02), memory_bytes=about(9 * GIB), memory_now_bytes=7 * GIB), Action.KEEP),
+    "will run out of memory, without consent": (running(60, about(3000), policy=UNASKED, memory_bytes=about(16 * GIB), memory_now_bytes=5 * GIB), Action.KEEP),
+    "will run out of memory that elsewhere has, without consent": (running(60, about(3000), policy=UNASKED, memory_bytes=about(90 * GIB), node_memory_bytes=64 * GIB, alternatives=(other(memory=128 * GIB),)), Action.KEEP),
+    "will pass, without consent": (running(600, about(9000), policy=UNASKED), Action.EXTEND),
+    "will pass, refused twice, early, without consent": (running(600, about(9000), asked_to_extend=2, policy=UNASKED), Action.KEEP),
+    "needs far less, without consent": (running(600, about(1200), limit_s=4 * H, policy=UNASKED), Action.KEEP),
+    "all is spent, without consent": (running(600, about(3000), policy=replace(UNASKED, node_s=600), spent_node_s=600), Action.WITHDRAW),
     "may run out of memory": (running(60, about(3000), memory_bytes=about(8 * GIB)), Action.KEEP),
     "will run out of memory that no node has": (running(60, about(3000), memory_bytes=about(90 * GIB), node_memory_bytes=64 * GIB), Action.KEEP),
     # put back into the queue
@@ -108,6 +115,7 @@ TABLE = {
     "elsewhere is sooner, no attempt to spare": (waiting(about(3000), remaining_wait_s=about(20000, 0.3), before=["NODE_FAIL"] * 2, alternatives=(other(),)), Action.KEEP),
     "the deadline is met elsewhere only": (waiting(about(3000), remaining_wait_s=about(1000, 0.3), policy=by(3500), alternatives=(other(run_s=3000),)), Action.MOVE),
     "the deadline is past": (waiting(about(3000), policy=by(-1)), Action.WITHDRAW),
+    "waits with far too high a limit, without consent": (waiting(about(600), limit_s=24 * H, policy=UNASKED), Action.KEEP),
     # copies and cancellations
     "another copy started": (waiting(about(3000), policy=TWO, others=(ran_beside("RUNNING"),)), Action.WITHDRAW),
     "another copy waits too": (waiting(about(3000), policy=TWO, others=(ran_beside("PENDING"),)), Action.KEEP),
@@ -177,6 +185,15 @@ def test_the_action_is_the_expected_one(name):
     assert len(found.reason) < 300
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["will run out of memory, without consent", "will pass, refused twice, early, without consent"],
+)
+def test_without_consent_the_plane_warns_and_names_the_option(name):
+    found = decide(TABLE[name][0])
+    assert "with a probability of more than 99 %, but --may-restart was not given, so it runs on" in found.reason
+
+
 def test_the_table_is_long_and_holds_every_action():
     assert len(TABLE) >= 60
     by_the_engine = {Action.BEGIN}  # which of several copies begins is no question of figures
@@ -190,6 +207,12 @@ def asked(name):
 def test_after_a_timeout_the_next_limit_follows_the_forecast_or_the_time_survived():
     assert 6600 <= asked("its limit, with a forecast").walltime_s <= 7200
     assert asked("its limit").walltime_s == 4 * H
+
+
+def test_after_a_limit_that_slurm_granted_below_the_request_the_whole_request_follows():
+    granted = {"walltime_s": 1800.0}
+    found = decide(situation("TIMEOUT", elapsed_s=1800.0, limit_s=8 * H, total_s=about(2000), attempt=granted))
+    assert found.resources.walltime_s == 8 * H
 
 
 def test_after_out_of_memory_the_next_request_follows_the_forecast_or_the_last_request():

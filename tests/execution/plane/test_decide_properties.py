@@ -46,7 +46,7 @@ def policies(draw):
     return Policy(
         (HERE, THERE, AWAY), attempts=draw(st.integers(1, 9)), node_s=draw(maybe(st.floats(1e5, 1e8))),
         cost=draw(maybe(st.floats(10, 1e5))), resumes=draw(st.booleans()), risk=draw(st.floats(0.01, 0.3)),
-        resizes=draw(st.sampled_from([True, True, True, False])),
+        resizes=draw(st.sampled_from([True, True, True, False])), may_restart=draw(st.booleans()),
         deadline_at=draw(st.sampled_from([*[None] * 6, "2026-01-05T11:00:00Z", "2026-01-04T11:00:00"])),
     )  # fmt: skip
 
@@ -104,6 +104,16 @@ def test_live_jobs_are_not_given_up_and_ended_jobs_not_changed(given_situation):
         assert action in (Action.GIVE_UP, Action.FINISH, Action.RESUBMIT, Action.MOVE, Action.KEEP)
     if action is Action.FINISH:
         assert JobState.COMPLETED in {one.state for one in given_situation.job.attempts}
+
+
+@given(situations(states=["RUNNING"]))
+@settings(max_examples=200)
+def test_without_consent_no_prediction_ends_a_running_attempt(given_situation):
+    job, attempt = given_situation.job, given_situation.attempt
+    # Budgets, cancellations and other copies are the user's own word, not predictions.
+    alone = replace(job, attempts=(attempt,), policy=replace(job.policy, may_restart=False, node_s=None, cost=None))
+    found = decide(replace(given_situation, job=alone))
+    assert found.action in (Action.KEEP, Action.EXTEND, Action.CHECKPOINT)
 
 
 @given(situations(), st.sampled_from(["COMPLETED", "FAILED", "CANCELLED", "UNKNOWN"]))
@@ -176,12 +186,15 @@ def test_every_sequence_of_ends_is_over_in_bounds(ends, attempts, node_s, data):
     assert spent <= node_s * (1 + 1e-9)
 
 
+CONSENTING = Policy((HERE,), may_restart=True)
+
+
 def trials(count, seed, **more):
     """Return the share that completed, and what each of those took over its true time."""
     chance, taken = random.Random(seed), []  # noqa: S311 - a simulation
     for _ in range(count):
         truth, asked = wrong_first_request(chance)
-        loop = Loop(truth, asked, Policy((HERE,)), chance, poll_s=max(60.0, truth.time_s / 30), **more)
+        loop = Loop(truth, asked, CONSENTING, chance, poll_s=max(60.0, truth.time_s / 30), **more)
         if loop.run():
             taken.append(loop.spent_s / truth.time_s)
     return len(taken) / count, taken
@@ -204,7 +217,7 @@ def test_no_decision_of_the_loop_asks_for_less_memory_after_it_ran_out():
     chance = random.Random(3)  # noqa: S311 - a simulation
     for _ in range(30):
         truth, asked = wrong_first_request(chance)
-        loop = Loop(truth, asked, Policy((HERE,)), chance, node_bytes=round(4 * truth.memory_bytes), noise=0.3)
+        loop = Loop(truth, asked, CONSENTING, chance, node_bytes=round(4 * truth.memory_bytes), noise=0.3)
         loop.poll_s = max(60.0, truth.time_s / 10)
         loop.run()
         known = [one.resources.memory_bytes_per_node for one in loop.attempts]

@@ -576,6 +576,21 @@ def test_a_move_takes_the_job_to_the_other_place(tmp_path):
     assert [one.place for one in world.job().attempts] == [HERE, THERE]
 
 
+@pytest.mark.parametrize("may_restart", [False, True])
+def test_a_job_that_begins_while_its_move_is_decided_is_ended_only_with_consent(tmp_path, may_restart):
+    def move(situation):
+        if situation.attempt.place == HERE and situation.attempt.state is JobState.PENDING:
+            world.here.run(world.here.only())
+            return Decision(Action.MOVE, "it ends sooner there", place=THERE)
+        return Decision(Action.KEEP, "it is fine")
+
+    world = World(tmp_path / "journal.sqlite", decide=move)
+    world.journal.add([job("a", policy=Policy((HERE, THERE), may_restart=may_restart))])
+    world.step(20)
+    assert bool(world.here.cancelled) is may_restart
+    assert len(world.job().attempts) == (2 if may_restart else 1)
+
+
 def test_a_limit_that_may_not_be_changed_is_counted_as_refused(tmp_path):
     def extend(situation):
         if situation.attempt.state is JobState.RUNNING:

@@ -131,6 +131,45 @@ def test_a_warning_reaches_a_job_that_listens(tmp_path, monkeypatch):
     assert read_outcome(tmp_path / "result.json").state is JobState.COMPLETED
 
 
+@pytest.mark.parametrize(("limit_s", "warned"), [("60", True), ("3600", False)])
+def test_sigterm_is_the_warning_of_a_job_that_asked_for_it_near_its_limit(tmp_path, monkeypatch, limit_s, warned):
+    options = ["--warning", "TERM", "--warning-s", "30", "--site-walltime-s", limit_s]
+    with _started(tmp_path, monkeypatch, LISTENS.replace("SIGUSR1", "SIGTERM"), *options) as process:
+        process.terminate()
+        assert process.stdout.readline() == "saved\n"
+    outcome = read_outcome(tmp_path / "result.json")
+    assert outcome.warned is warned
+    assert outcome.state is (JobState.COMPLETED if warned else JobState.CANCELLED)
+
+
+def test_a_second_sigterm_ends_a_job_that_went_on_after_its_warning(tmp_path, monkeypatch):
+    keeps_on = LISTENS.replace("SIGUSR1", "SIGTERM").replace(", os._exit(0)", ", signal.signal(15, signal.SIG_DFL)")
+    options = ["--warning", "TERM", "--warning-s", "30", "--site-walltime-s", "60"]
+    with _started(tmp_path, monkeypatch, keeps_on + "\ntime.sleep(60)", *options) as process:
+        process.terminate()
+        assert process.stdout.readline() == "saved\n"
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    outcome = read_outcome(tmp_path / "result.json")
+    assert (outcome.state, outcome.warned) == (JobState.CANCELLED, True)
+
+
+def test_a_warning_that_comes_before_the_handler_is_given_to_it_later(tmp_path, monkeypatch):
+    late = "import os, signal, time; print('ready', flush=True); time.sleep(1)\n" + LISTENS.replace("'ready'", "'now'")
+    with _started(tmp_path, monkeypatch, late) as process:
+        process.send_signal(signal.SIGUSR1)
+        printed = process.stdout.read()
+    assert printed.endswith("saved\n")
+    assert read_outcome(tmp_path / "result.json").warned
+
+
+@pytest.mark.parametrize(("text", "word"), [("saved\n", "saved"), ("DONE", "done"), ("perhaps", ""), (None, "")])
+def test_the_marker_of_a_command_is_in_its_outcome(measure, text, word):
+    writes = "true" if text is None else f"printf %s {shlex.quote(text)} > $LEADLINE_MARKER"
+    _, outcome = measure("sh", "-c", writes)
+    assert outcome.marker == word
+
+
 def test_a_warning_does_not_kill_a_job_that_does_not_listen(tmp_path, monkeypatch):
     deaf = "import time; print('ready', flush=True); time.sleep(1); print('done', flush=True)"
     with _started(tmp_path, monkeypatch, deaf) as process:

@@ -77,8 +77,9 @@ def written(data_folder):
 
 
 @pytest.fixture
-def measures(monkeypatch):
-    """Jobs of this machine find Leadline under the same paths as the test."""
+def measures(monkeypatch, tmp_path):
+    """Jobs of this machine find Leadline under the same paths as the test, and leave their links in its folder."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
 
 

@@ -6,8 +6,9 @@ import time
 from datetime import datetime
 
 import pytest
+from click import unstyle
 
-from leadline.app.jobs.job_status import JobStatus, JobUsage
+from leadline.app.jobs.job_status import JobStatus, JobUsage, job_statuses
 from leadline.app.jobs.journal import plane_lock
 from leadline.core.jobs import JobState
 from leadline.core.plane import EventKind
@@ -48,6 +49,34 @@ def test_a_job_that_runs_shows_how_far_it_is_and_until_when(written, capsys):
     )
     assert found["shown"]["done"] / found["shown"]["total"] == 0.43
     assert found["spent"]["currency"] == "USD"
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_terminal_shows_a_bar_that_fits_and_a_pipe_shows_none(written, capsys, width):
+    attempt = written.attempt(written.job("b1c2d3e4f5a6", name="a-training-with-a-long-name"), state=JobState.RUNNING)
+    written.tells(EventKind.PROGRESS, {"steps": 430, "total": 1000}, attempt)
+    written.tells(
+        EventKind.DECISION,
+        {"action": "keep", "total_s": 9000.0, "total_low_s": 8000.0, "total_high_s": 9500.0},
+        attempt,
+    )
+    statuses = job_statuses()
+    shown = [unstyle(line) for line in jobs_table(statuses, width, bars=True)]
+    assert "[#########...........] · 430 of 1000 steps" in "\n".join(shown)
+    assert max(map(cell_width, shown)) <= width
+    assert not any("[#" in line for line in jobs_table(statuses, width))
+    main(["jobs"])
+    assert "[#" not in capsys.readouterr().out
+
+
+def test_a_job_that_will_outlast_its_limit_is_named_while_it_runs(written, capsys):
+    attempt = written.attempt(written.job("b1c2d3e4f5a6"), state=JobState.RUNNING)
+    written.tells(EventKind.DECISION, {"action": "keep", "late": 0.97}, attempt)
+    main(["jobs"])
+    assert lines(capsys)[1].endswith("likely to exceed its limit of 2h 00m")
+    written.tells(EventKind.DECISION, {"action": "keep", "late": 0.01}, attempt)
+    main(["jobs"])
+    assert "likely" not in lines(capsys)[1]
 
 
 def test_progress_and_forecast_of_an_earlier_attempt_are_not_those_of_this_one(written, capsys):

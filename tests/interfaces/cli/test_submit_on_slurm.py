@@ -32,7 +32,10 @@ def test_a_job_runs_on_slurm_and_has_an_event_log(capsys, tmp_path):
     assert f"next: leadline watch {job.key}" in printed.err
     assert main(["watch", number]) == 0
     assert (tmp_path / "done").exists()
+    assert (tmp_path / f"slurm-{number}.out").read_text() == "from Slurm\n"
     capsys.readouterr()
+    assert main(["logs", number]) == 0
+    assert capsys.readouterr().out == "from Slurm\n"
     assert main(["explain", number]) == 0
     story = capsys.readouterr().out
     assert f"accepted by the scheduler as {number}" in story

@@ -7,9 +7,9 @@ from datetime import datetime
 
 from leadline.app import settings
 from leadline.app.jobs.job_status import JobStatus, statuses_of
-from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
-from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.jobs import JobState, ResourceSpec
+from leadline.app.jobs.journal import find_job, keep_journal_open, open_journal
+from leadline.core.errors import UnknownName
+from leadline.core.jobs import ResourceSpec
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, Policy
 from leadline.core.units import HOUR_S, format_bytes, format_duration
 from leadline.execution.clock import SystemClock, epoch_s
@@ -98,6 +98,7 @@ def describe_policy(policy: Policy) -> str:
     parts += [f"{policy.node_s / HOUR_S:.3g} node-hours in total"] if policy.node_s is not None else []
     parts += [f"a cost of {policy.cost:g} in total"] if policy.cost is not None else []
     parts.append(f"limits at a risk of {policy.risk:.0%}" if policy.resizes else "request never changed")
+    parts += ["a prediction may restart it"] if policy.may_restart else []
     parts += ["resumes from its checkpoint"] if policy.resumes else []
     if policy.checkpoint_signal:
         parts.append(f"{policy.checkpoint_signal} {format_duration(policy.checkpoint_s)} before a limit")
@@ -222,8 +223,6 @@ _DESCRIPTIONS: dict[EventKind, Callable[[EventDetails], str]] = {
 
 
 SCHEMA = "leadline.story/1"
-EXAMPLES = 3
-"""Number of array elements that are suggested where one is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +274,7 @@ def read_event_log(name: str, *, full: bool = False) -> EventLog:
         UnknownName: there is no such job.
         InvalidInput: the name is that of an array, which has one event log per element.
     """
-    job = _find_job(name)
+    job = find_job(name)
     now_s = SystemClock().now_s()
     with open_journal() as journal:
         events = journal.events(job=job.key)
@@ -292,17 +291,6 @@ def read_event_log(name: str, *, full: bool = False) -> EventLog:
         tuple(logged if full else _shortened(logged)),
         tuple(_attempt_usage(attempt, events, now_s) for attempt in job.attempts),
     )
-
-
-def _find_job(name: str) -> Job:
-    """Return the job of a name; if several jobs share the name, the newest."""
-    jobs = find_jobs([name])
-    if len(jobs) > 1 and jobs[0].group is not None and {job.group for job in jobs} == {jobs[0].group}:
-        failed = [job for job in jobs if job.closed and job.state is not JobState.COMPLETED]
-        examples = ", ".join(f"{jobs[0].group}_{job.index}" for job in (failed or jobs)[:EXAMPLES])
-        which = f"for example of the {len(failed)} that did not complete, " if failed else ""
-        raise InvalidInput(f"{name} is an array of {len(jobs)} jobs: choose one, {which}such as {examples}")
-    return jobs[-1]
 
 
 def _affects(event: JournalEvent, job: Job, now_s: float) -> bool:

@@ -3,15 +3,13 @@
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from leadline.app.composition import live_catalog, user_catalog
 from leadline.app.jobs.journal import plane_dir, plane_lock
-from leadline.core.errors import LeadlineError
-from leadline.core.plane import Attempt
 from leadline.files.lock import lock_holder
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ RETRY_S = 5.0
 """Interval between attempts to take over the plane."""
 FINISH_S = 60.0
 """Time limit of a single round of all systems."""
-LOG_LINES = 20
 
 
 @contextmanager
@@ -106,14 +103,3 @@ def step_until(done: Callable[[], bool], timeout_s: float, report: Callable[[str
 def describe_runner() -> str | None:
     """Return the process that runs the plane, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
     return lock_holder(plane_lock()) if plane_dir().exists() else None
-
-
-def read_log_tail(attempt: Attempt, limit: int = LOG_LINES) -> tuple[str, ...]:
-    """Return the last lines of an attempt's output; empty if its system is unreachable."""
-    from leadline.app.jobs.schedulers import build_scheduler, close_scheduler  # noqa: PLC0415 - loaded on use
-
-    with ExitStack() as opened, suppress(LeadlineError):
-        scheduler = build_scheduler(attempt.place.system, user_catalog(), plane_dir())
-        opened.callback(close_scheduler, scheduler)
-        return tuple(scheduler.log_tails([attempt.key]).get(attempt.key, "").splitlines()[-limit:])
-    return ()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from leadline.app.estimate.estimate import DEFAULT_RISK, Toolbox, estimate
+from leadline.app.estimate.estimate import Toolbox, estimate
 from leadline.app.jobs.journal import JobSubmission
 from leadline.app.jobs.plane_options import PlaneOptions, build_policy, parse_array_indices
 from leadline.app.jobs.schedulers import JobTarget, check_at_hand, resolve_job_targets
@@ -200,8 +200,9 @@ def infer_request(request: JobRequest, command: JobCommand, target: JobTarget, t
     """Return ``request`` with GPUs, nodes, cores, memory and walltime inferred for a target.
 
     GPUs come from the workload file, else from the number of processes that the launcher starts; at least one on a
-    partition with GPUs, and all of a node that is given whole. Cores, memory and walltime are those of ``recommend``.
-    The user's own values stay. On this machine, and on a cluster whose rules are unknown, nothing is inferred.
+    partition with GPUs, and all of a node that is given whole. Cores, memory and walltime are those of ``recommend`` at
+    the user's risk. The user's own values stay. Below the user's walltime, Slurm may grant the predicted one. On this
+    machine, and on a cluster whose rules are unknown, nothing is inferred.
     """
     partition = target.partition
     if partition is None:
@@ -214,12 +215,10 @@ def infer_request(request: JobRequest, command: JobCommand, target: JobTarget, t
     notes: tuple[str, ...] = ()
     if why and gpus:
         notes = (f"requesting {gpus} GPU{'s' if gpus > 1 else ''} ({why}); change it with --gpus",)
-    if None in (request.cores, request.memory_bytes, request.walltime_s):
-        name = request.name or command.name
-        prediction = predict_job(target.place, request.subject, tools, name=name, gpus=used_gpus or None)
-        inferred = _infer_from_prediction(with_gpus, prediction, partition)
-        return replace(inferred, notes=(*notes, *inferred.notes))
-    return _unchanged(request, command, target, tools) if with_gpus == request else InferredRequest(with_gpus, notes)
+    name = request.name or command.name
+    prediction = predict_job(target.place, request.subject, tools, name=name, gpus=used_gpus or None)
+    inferred = _infer_from_prediction(with_gpus, prediction, partition)
+    return replace(inferred, notes=(*notes, *inferred.notes))
 
 
 def _unchanged(request: JobRequest, command: JobCommand, target: JobTarget, tools: Toolbox) -> InferredRequest:
@@ -246,11 +245,12 @@ def _gpus_of(command: JobCommand, target: JobTarget, partition: Partition) -> tu
 
 def _infer_from_prediction(request: JobRequest, prediction: JobPrediction, partition: Partition) -> InferredRequest:
     """Infer cores, memory and walltime from the prediction, with notes."""
-    predicted = prediction.estimate
+    predicted, risk = prediction.estimate, request.options.risk
     if predicted is None:
+        is_open = None in (request.cores, request.memory_bytes, request.walltime_s)
         why = f"no prediction, so unset resources are left to the site: {prediction.reason}"
-        return InferredRequest(request, (why,))
-    inferred = request_for_estimate(predicted, partition, DEFAULT_RISK).resources
+        return InferredRequest(request, (why,) if is_open else (), prediction)
+    inferred = request_for_estimate(predicted, partition, risk).resources
     cores, memory, enough_s = inferred.cores_per_task, inferred.memory_bytes_per_node, inferred.walltime_s
     changes = [
         ("cores", request.cores, cores, "--cores", f"{cores} cores" if cores else None),
@@ -262,9 +262,8 @@ def _infer_from_prediction(request: JobRequest, prediction: JobPrediction, parti
     open_changes = [change for change in changes if change[1] is None]
     filled = replace(request, **{name: value for name, _, value, _, _ in open_changes})  # type: ignore[arg-type]
     words = ", ".join(f"{text or 'the default of the site'} ({option})" for _, _, _, option, text in open_changes)
-    notes = [f"requesting, at {DEFAULT_RISK:.0%} risk: {words}"]
-    asked_s = request.walltime_s
-    if asked_s is not None and enough_s is not None and request.least_walltime_s is None and enough_s < asked_s:
+    notes = [f"requesting, at {100 * risk:g}% risk: {words}"] if words else []
+    if enough_s is not None and _may_grant_less(request, partition, enough_s):
         filled = replace(filled, least_walltime_s=enough_s)
         limit = format_clock(enough_s)
         notes.append(f"the scheduler may set a limit of {limit} to start the job sooner; change it with --time-min")
@@ -275,6 +274,13 @@ def _infer_from_prediction(request: JobRequest, prediction: JobPrediction, parti
             f"{format_bytes(capacity)}: leadline recommend shows where it fits"
         )
     return InferredRequest(filled, tuple(notes), prediction)
+
+
+def _may_grant_less(request: JobRequest, partition: Partition, enough_s: float) -> bool:
+    """True if Slurm may grant the predicted limit in place of the user's longer one."""
+    asked_s, options = request.walltime_s, request.options
+    is_left_open = asked_s is not None and request.least_walltime_s is None and options.resizes
+    return is_left_open and enough_s < (asked_s or 0.0) and "--time-min" not in partition.rules.rejects
 
 
 def _is_workload_file(subject: Sequence[str]) -> bool:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from leadline.app.composition import user_catalog
 from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
+from leadline.app.jobs.output_paths import OutputPaths
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job, JournalEvent, Place
 from leadline.core.systems import Partition
-from leadline.core.units import HOUR_S
+from leadline.core.units import HOUR_S, format_duration
 from leadline.execution.clock import SystemClock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
 from leadline.execution.plane.recovery import FOUND_AGAIN
@@ -77,10 +78,11 @@ class JobStatus:
     """The status of one job.
 
     Attributes:
-        why: why it waits, in its scheduler's words, or how it ended.
+        why: why it waits, in its scheduler's words, how it ended, or a warning about its limit.
         elapsed_s: elapsed time of the current attempt.
         walltime_s: limit of the current attempt.
         closed: the plane is done with the job.
+        output: file with the output of the current attempt, on its system; None if its folder is unknown.
     """
 
     key: str
@@ -101,6 +103,7 @@ class JobStatus:
     node: str | None = None
     group: str | None = None
     index: int | None = None
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
         decisions = journal.latest_events(EventKind.DECISION, keys)
     # One instance for all jobs: the elements of an array share their partitions.
     prices = AttemptPrices(user_catalog())
-    return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, now_s) for job in jobs)
+    paths = OutputPaths()
+    return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, paths, now_s) for job in jobs)
 
 
 def system_outages(statuses: Iterable[JobStatus]) -> tuple[SystemOutage, ...]:
@@ -239,7 +243,12 @@ class AttemptPrices:
 
 
 def _status_of(
-    job: Job, progress: JournalEvent | None, decision: JournalEvent | None, prices: AttemptPrices, now_s: float
+    job: Job,
+    progress: JournalEvent | None,
+    decision: JournalEvent | None,
+    prices: AttemptPrices,
+    paths: OutputPaths,
+    now_s: float,
 ) -> JobStatus:
     attempt = current_attempt(job)
     place = attempt.place if attempt else job.plan.place if job.plan else next(iter(job.policy.places), None)
@@ -249,7 +258,9 @@ def _status_of(
         job.spec.name,
         str(place or ""),
         job.current_state,
-        _why(job, attempt) or ("" if job.closed else job.tags.get(FOUND_AGAIN, "")),
+        _why(job, attempt)
+        or _limit_warning(job, attempt, decision)
+        or ("" if job.closed else job.tags.get(FOUND_AGAIN, "")),
         job.created_at,
         job.closed,
         len(job.attempts),
@@ -263,6 +274,7 @@ def _status_of(
         attempt.node if attempt else None,
         job.group,
         job.index,
+        paths.of(attempt) if attempt else None,
     )
 
 
@@ -282,6 +294,21 @@ def _why(job: Job, attempt: Attempt | None) -> str:
     if attempt.scheduler_id is None:
         return "being submitted"
     return attempt.reason if attempt.state is not JobState.RUNNING else ""
+
+
+def _limit_warning(job: Job, attempt: Attempt | None, decision: JournalEvent | None) -> str:
+    """Return a warning if the plane's last decision expects a running attempt to outlast its limit."""
+    if job.closed or attempt is None or decision is None or decision.attempt != attempt.key:
+        return ""
+    late, limit_s = decision.details.get("late"), attempt.walltime_s or attempt.resources.walltime_s
+    if (
+        attempt.state is not JobState.RUNNING
+        or not isinstance(late, int | float)
+        or late <= job.policy.risk
+        or not limit_s
+    ):
+        return ""
+    return f"likely to exceed its limit of {format_duration(limit_s)}"
 
 
 def _reported_progress(event: JournalEvent | None, attempt: Attempt | None) -> ReportedProgress | None:

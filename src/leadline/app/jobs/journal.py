@@ -12,7 +12,7 @@ from leadline.app import settings
 from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Estimate
-from leadline.core.jobs import JobSpec
+from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import DependencyKind, EventKind, Job, JournalEvent, Policy
 from leadline.execution.plane.journal import PlaneJournal, hash_key, journal_origin
 from leadline.files.private import make_private_folder
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from leadline.app.jobs.schedulers import JobTarget
 
 MAX_ARRAY_ELEMENTS = 100_000
+EXAMPLES = 3
+"""Number of array elements that are suggested where one is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,22 @@ def find_jobs(names: Sequence[str] = (), *, all_jobs: bool = False, limit: int |
         arrays = dict.fromkeys(job.group for job in at_work if job.group)
         ended = [each for group in arrays for each in journal.array_elements(group) if each.closed]
         return (*at_work, *ended)
+
+
+def find_job(name: str) -> Job:
+    """Return the job of a name; if several jobs share the name, the newest.
+
+    Raises:
+        UnknownName: there is no such job.
+        InvalidInput: the name is that of an array.
+    """
+    jobs = find_jobs([name])
+    if len(jobs) > 1 and jobs[0].group is not None and {job.group for job in jobs} == {jobs[0].group}:
+        failed = [job for job in jobs if job.closed and job.state is not JobState.COMPLETED]
+        examples = ", ".join(f"{jobs[0].group}_{job.index}" for job in (failed or jobs)[:EXAMPLES])
+        which = f"for example of the {len(failed)} that did not complete, " if failed else ""
+        raise InvalidInput(f"{name} is an array of {len(jobs)} jobs: choose one, {which}such as {examples}")
+    return jobs[-1]
 
 
 def cancel_jobs(names: Sequence[str]) -> tuple[Job, ...]:

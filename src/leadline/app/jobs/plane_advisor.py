@@ -17,6 +17,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Alternative, Attempt, AttemptPlan, Job, Place, Situation
 from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
+from leadline.core.progress import Progress
 from leadline.core.runs import Run
 from leadline.core.systems import UNLISTED_NODES, Partition
 from leadline.core.units import HOUR_S, MIB
@@ -31,6 +32,8 @@ from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.history.sqlite import SqliteHistory
 from leadline.recommendation.queued_jobs import check_request
 
+LEAST_REST = 0.05
+"""Least share of the work that a resumed job is expected to do."""
 Wait = Callable[[JobSpec, Place], Interval | None]
 """(job as it would be requested, target) → queue wait there; ``None`` if unknown."""
 
@@ -279,7 +282,8 @@ class PlaneAdvisor:
         partition = lookup_partition(spec.system, spec.partition, self.catalog)
         wait = self.waits.predicted if self.waits else _unknown
         elsewhere = AlternativeFinder(self.catalog, self.local_memory, wait, self.staging)
-        elapsed = _elapsed(elsewhere.predicted(job, attempt.place, partition), attempt, outcome, now_s, self.table)
+        before = _remaining(elsewhere.predicted(job, attempt.place, partition), job.share_before(attempt))
+        elapsed = _elapsed(before, job, attempt, outcome, now_s, self.table)
         memory, peak = self._memory(job, attempt, outcome, elapsed), _measured(outcome, "host_memory_bytes")
         situation = Situation(job, attempt, now_s, attempt_elapsed_s(attempt, now_s), elapsed.total, memory, peak)
         waits = self.waits if attempt.live and attempt.state is JobState.PENDING else None
@@ -329,14 +333,39 @@ def _measured(outcome: JobOutcome | None, name: str) -> float | None:
     return measurement.value if measurement else None
 
 
+def _remaining(whole: Interval | None, share: float) -> Interval | None:
+    """Return the run time of the work that is left after a share of it.
+
+    Its checkpoint may be older than that share, so the interval reaches up to the whole.
+    """
+    if whole is None or not share:
+        return whole
+    rest = max(1 - share, LEAST_REST)
+    return Interval(whole.point * rest, whole.low * rest, whole.high, whole.level)
+
+
+def _units(progress: Progress | None) -> int | None:
+    """Return the units of work of a resumed attempt, whose count begins with those before its checkpoint."""
+    unit = progress.unit if progress is not None and progress.reported else None
+    if progress is None or unit is None or progress.total is None or progress.done is None:
+        return None
+    return max(progress.total - max(progress.done - unit.count - 1, 0), 1)
+
+
 def _elapsed(
-    before: Interval | None, attempt: Attempt, outcome: JobOutcome | None, now_s: float, table: LiveTable
+    before: Interval | None,
+    job: Job,
+    attempt: Attempt,
+    outcome: JobOutcome | None,
+    now_s: float,
+    table: LiveTable,
 ) -> LiveEstimate:
     if attempt.started_at is None:
         return LiveEstimate(before)
     at_s, looked_s = max(0.0, now_s - epoch_s(attempt.started_at)), _measured(outcome, "elapsed_s")
     progress = outcome.progress if outcome else None
-    return live_elapsed(before, progress, max(at_s, looked_s or 0.0), table, looked_s=looked_s)
+    units = _units(progress) if job.share_before(attempt) else None
+    return live_elapsed(before, progress, max(at_s, looked_s or 0.0), table, units=units, looked_s=looked_s)
 
 
 def _run_of(ended: EndedAttempt) -> Run:

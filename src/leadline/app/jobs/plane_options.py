@@ -22,6 +22,7 @@ class PlaneOptions:
         after: jobs that must complete first.
         after_any: jobs that must end first.
         deadline: a duration from now, or a time in ISO 8601.
+        may_restart: a prediction may end a running attempt for a larger one, or shorten its limit.
     """
 
     copies: int = 1
@@ -39,6 +40,7 @@ class PlaneOptions:
     resizes: bool = True
     measured: bool = True
     checkpoint_folder: str | None = None
+    may_restart: bool = False
 
     @property
     def needs_plane(self) -> bool:
@@ -66,6 +68,8 @@ def build_policy(places: tuple[Place, ...], options: PlaneOptions) -> Policy:
         raise InvalidInput(
             "--copies needs the measuring wrapper, which starts only one replica: leave --no-measure out"
         )
+    if options.may_restart and not options.resizes:
+        raise InvalidInput("--may-restart and --no-resize exclude each other: leave one out")
     if options.checkpoint_folder is not None and not options.resumes:
         raise InvalidInput("--checkpoint-folder needs --resumes")
     if not 0 < options.risk < 1:
@@ -81,6 +85,8 @@ def build_policy(places: tuple[Place, ...], options: PlaneOptions) -> Policy:
         deadline_at=_deadline(options.deadline),
         risk=options.risk,
         resizes=options.resizes,
+        may_restart=options.may_restart,
+        links_output=True,
         measured=options.measured,
     )
     if options.attempts is not None:

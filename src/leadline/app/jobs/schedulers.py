@@ -4,9 +4,9 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from leadline.app.machines.remotes import Remote, find_remote, read_remotes
+from leadline.app.machines.remotes import Remote, find_remote, job_folder, read_remotes
 from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable, UnknownName
 from leadline.core.jobs import JobSpec
@@ -156,13 +156,13 @@ def scheduler_of(
     """Return the scheduler of a target other than this machine; raises as ``build_scheduler`` does."""
     system, remote = target.place.system, target.remote
     transport = transport_to(remote)
-    job_folder = _folder(system, remote, folder)
+    files = job_folder(system, remote, folder)
     # Jobs on this machine's cluster use this interpreter; on a remote system only PATH is known.
     python = remote.python or (sys.executable if remote.host is None else "python3")
     if target.kind in PBS_FLAVOURS:
-        return PbsScheduler(system, job_folder, transport, flavour=PBS_FLAVOURS[target.kind], python=python)
+        return PbsScheduler(system, files, transport, flavour=PBS_FLAVOURS[target.kind], python=python)
     rules_of = partition_of or (lambda _: target.partition)
-    return SlurmScheduler(system, job_folder, transport, python=python, partition_of=rules_of)
+    return SlurmScheduler(system, files, transport, python=python, partition_of=rules_of)
 
 
 def transport_to(remote: Remote) -> Transport:
@@ -204,17 +204,6 @@ def supported_kind(system: str, scheduler: str) -> str:
     return kind
 
 
-def _folder(system: str, remote: Remote, folder: Path) -> PurePosixPath:
-    """Return the folder of job files on the system."""
-    if remote.folder is not None:
-        return PurePosixPath(remote.folder)
-    if remote.host is not None:
-        raise InvalidInput(
-            f'no folder for {system}: add folder = "/path/that/its/nodes/see" to [systems.{system}] of reach.toml'
-        )
-    return PurePosixPath((folder / "systems" / system.casefold()).absolute())
-
-
 def check_at_hand(target: JobTarget) -> None:
     """Refuse a target that this machine cannot submit to, without contacting it.
 
@@ -224,7 +213,7 @@ def check_at_hand(target: JobTarget) -> None:
     """
     system, host = target.place.system, target.remote.host
     if host is not None:
-        _folder(system, target.remote, Path())
+        job_folder(system, target.remote, Path())
     elif not target.at_hand:
         raise SchedulerUnreachable(
             f"this machine has no {_submit_command(target.kind)}, so it cannot submit to {system}: log in to that "

@@ -1,7 +1,7 @@
 """Read ``reach.toml``: how to reach the systems whose scheduler is not on this machine."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from leadline.app import settings
 from leadline.core.documents import explain_read_error, from_toml
@@ -60,3 +60,18 @@ def read_remotes(path: Path | None = None) -> dict[str, Remote]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
     return from_toml(text, RemotesFile, label=str(path)).systems
+
+
+def job_folder(system: str, remote: Remote, folder: Path) -> PurePosixPath:
+    """Return the folder of job files on the system.
+
+    Raises:
+        InvalidInput: ``reach.toml`` lacks it.
+    """
+    if remote.folder is not None:
+        return PurePosixPath(remote.folder)
+    if remote.host is not None:
+        raise InvalidInput(
+            f'no folder for {system}: add folder = "/path/that/its/nodes/see" to [systems.{system}] of reach.toml'
+        )
+    return PurePosixPath((folder / "systems" / system.casefold()).absolute())

@@ -13,6 +13,7 @@ from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent, attempt_event
 from leadline.execution.plane.poll_interval import PollIntervals
+from leadline.execution.plane.segments import has_checkpoint
 from leadline.execution.schedulers.port import RequestRefused, Scheduler
 from leadline.execution.wrapper.outcome import JobOutcome
 
@@ -52,6 +53,8 @@ class Actor:
         is_repetitive = decision.action in (Action.KEEP, Action.CHECKPOINT) or self._is_fixed(attempt, decision)
         if is_repetitive and not self._should_store(attempt):
             return
+        if self._has_begun_meanwhile(job, attempt, decision):
+            return
         self.book.write(events=[NewEvent(EventKind.DECISION, job.key, attempt.key, decision_details(decision))])
         self._act(job, attempt, decision)
 
@@ -79,6 +82,20 @@ class Actor:
     def _is_fixed(self, attempt: Attempt, decision: Decision) -> bool:
         """True if shortening this limit was refused before."""
         return decision.action is Action.SHRINK and attempt.key in self.fixed
+
+    def _has_begun_meanwhile(self, job: Job, attempt: Attempt, decision: Decision) -> bool:
+        """True if a waiting attempt that is to be withdrawn has left the queue since the last poll.
+
+        It may run now, and ending it would need the user's consent. The next poll tells. Another replica that runs
+        withdraws this one in any case, because its command has not begun.
+        """
+        withdraws = decision.action in (Action.MOVE, Action.RESUBMIT, Action.WITHDRAW)
+        if not withdraws or attempt.state is not JobState.PENDING or attempt.scheduler_id is None:
+            return False
+        if job.policy.may_restart or len(job.live_attempts) > 1:
+            return False
+        status = self.schedulers[attempt.place.system].query([attempt.scheduler_id]).get(attempt.scheduler_id)
+        return status is None or status.state is not JobState.PENDING
 
     def _should_store(self, attempt: Attempt) -> bool:
         """True if a KEEP decision is stored: once for each state, then from time to time."""
@@ -187,15 +204,6 @@ def _current(book: JobCache, job: Job, attempt: Attempt) -> tuple[Job, Attempt]:
     """Return a job and its attempt as they are in the cache."""
     job = book.jobs.get(job.key, job)
     return job, next((current for current in job.attempts if current.key == attempt.key), attempt)
-
-
-def has_checkpoint(job: Job, outcome: JobOutcome | None) -> bool:
-    """True if a job has a checkpoint: it got the signal, or without a signal it has shown progress."""
-    if not job.policy.resumes or outcome is None:
-        return False
-    if job.policy.checkpoint_signal is not None:
-        return outcome.warned
-    return outcome.progress is not None and bool(outcome.progress.epochs or outcome.progress.steps)
 
 
 def decision_details(decision: Decision) -> EventDetails:

@@ -40,6 +40,7 @@ FREED_S = 900.0
 """Seconds that shortening a limit must free."""
 CAREFUL = 0.02
 """Share of the accepted risk used when a running job's limit is shortened: the owner cannot raise it again."""
+NO_CONSENT = "--may-restart was not given, so it runs on"
 WINDOW = 2.0
 """A checkpoint is requested this many checkpoint durations before the limit."""
 
@@ -51,21 +52,22 @@ def while_waiting(view: SituationView) -> Decision:
         return Decision(Action.WITHDRAW, f"its deadline {view.policy.deadline_at} has passed and it has not started")
     decision = _more_memory(view) if view.policy.resizes else None
     decision = decision or (_longer_before_start(view) if view.policy.resizes else None)
-    decision = (
-        decision or move_to_end_sooner(view) or (_shorter(view, view.policy.risk) if view.policy.resizes else None)
-    )
+    decision = decision or move_to_end_sooner(view) or _shorter(view, view.policy.risk)
     return decision or _keep(view, "it waits, and nothing is wrong with its request")
 
 
 def while_running(view: SituationView) -> Decision:
-    """Return what to do with a running attempt."""
+    """Return what to do with a running attempt. Only ``may_restart`` lets a prediction end it."""
     if overspending := _overspent(view):
         return Decision(Action.WITHDRAW, overspending, evidence=_time_details(view))
-    decision = _short_of_memory(view) if view.policy.resizes else None
-    if decision is None:
-        if view.late(view.limit_s) > view.policy.risk:
-            return _late(view)
-        decision = _shorter(view, CAREFUL * view.policy.risk) if view.policy.resizes else None
+    larger = _short_of_memory(view) if view.policy.resizes else None
+    if larger is not None and view.policy.may_restart:
+        return larger
+    if view.late(view.limit_s) > view.policy.risk:
+        return _late(view)
+    if larger is not None:
+        return _keep(view, _short_warning(view))
+    decision = _shorter(view, CAREFUL * view.policy.risk)
     return decision or _keep(view, "it runs and is expected to end within its limits")
 
 
@@ -98,11 +100,12 @@ def _late(view: SituationView) -> Decision:
     if view.policy.resumes:
         return _checkpoint(view, limit_s - elapsed_s, details)
     restart = late >= SURE and late * limit_s > elapsed_s + (1 - late) * _waited_s(view)
-    if restart and view.policy.resizes and (proposal := _larger_attempt(view)) is not None:
+    proposal = _larger_attempt(view) if restart and view.policy.resizes else None
+    if proposal is not None and view.policy.may_restart:
         return within_bounds(view, proposal)
     why = "it may still end in time" if late < SURE else "starting again would cost more than it can save"
     if restart:
-        why = "no larger attempt is possible"
+        why = "no larger attempt is possible" if proposal is None else NO_CONSENT
     return Decision(Action.KEEP, f"it will exceed its limit with {_percent(late)}, but {why}", evidence=details)
 
 
@@ -174,6 +177,13 @@ def _more_memory(view: SituationView) -> Decision | None:
     return _larger_memory(view, probability) if probability > 0.5 else None
 
 
+def _short_warning(view: SituationView) -> str:
+    """Return the sentence about a running attempt that will probably run out of memory."""
+    requested_bytes = view.attempt.resources.memory_bytes_per_node
+    needs = f"it needs more memory than its {format_bytes(requested_bytes or 0)}"
+    return f"{needs} with {_percent(view.short_of_memory(requested_bytes))}, but {NO_CONSENT}"
+
+
 def _short_of_memory(view: SituationView) -> Decision | None:
     """Return a larger request if a running attempt will almost surely run out of memory.
 
@@ -220,8 +230,11 @@ def _to_more_memory(view: SituationView, needed_bytes: float, reason: str) -> De
 def _shorter(view: SituationView, risk: float) -> Decision | None:
     """Return a shorter limit if that frees much time.
 
-    The limit never goes below the need at ``risk`` or below the time used. On its last attempt a job keeps its limit.
+    It needs the user's consent, because a shorter limit may end the attempt and users cannot raise it again. The limit
+    never goes below the need at ``risk`` or below the time used. On its last attempt a job keeps its limit.
     """
+    if not (view.policy.may_restart and view.policy.resizes):
+        return None
     limit_s, needed_s, total_s = view.limit_s, view.needed_s(), view.situation.total_s
     if limit_s is None or needed_s is None or total_s is None or attempts_left(view) < 1:
         return None

@@ -23,6 +23,7 @@ _CAUSE_OF = {
     JobState.PREEMPTED: FailureCause.PREEMPTION,
     JobState.FAILED: FailureCause.UNKNOWN,
 }
+_WHOLE_TIME = (FailureCause.WALLTIME, FailureCause.CHECKPOINT)
 _NOT_AGAIN = {
     FailureCause.PROGRAM: "its own program failed, and a retry would fail in the same way",
     FailureCause.STORAGE: "its file system is full; free space before submitting it again",
@@ -62,8 +63,8 @@ def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
     needed_s, allowed_s = view.needed_s(), view.situation.allowed_s
     if needed_s is None:
         return give_up(view, f"{reason}, and neither its limit nor its run time is known")
-    # Runs of one job differ, so the new limit is noticeably above what was not enough. Someone may have lowered the
-    # requested one.
+    # Runs of one job differ, so the new limit is noticeably above what was not enough. The scheduler may have granted less
+    # than was requested (--time-min), or someone lowered it: the whole request comes before more.
     requested_s = view.attempt.resources.walltime_s or 0.0
     needed_s = max(needed_s, MIN_RAISE * view.outlived_s, MIN_RAISE * (view.limit_s or 0.0), requested_s)
     details: Evidence = {"lasted_at_least_s": view.outlived_s, "needed_s": needed_s}
@@ -100,6 +101,12 @@ def _after_walltime(view: SituationView) -> Decision:
     if not view.policy.resizes:
         return give_up(view, f"{reason}, and its request may not be changed")
     return retry_with_longer_limit(view, reason)
+
+
+def _after_checkpoint(view: SituationView) -> Decision:
+    if not view.policy.resumes:
+        return give_up(view, "it ended before its work was done; submit it with --resumes to continue it")
+    return _resumed(view, "it saved its state before its work was done")
 
 
 def _after_host_memory(view: SituationView) -> Decision:
@@ -162,6 +169,7 @@ def _after_withdrawal(view: SituationView) -> Decision:
 
 _AFTER: dict[FailureCause, Callable[[SituationView], Decision]] = {
     FailureCause.WALLTIME: _after_walltime,
+    FailureCause.CHECKPOINT: _after_checkpoint,
     FailureCause.HOST_MEMORY: _after_host_memory,
     FailureCause.GPU_MEMORY: _after_gpu_memory,
     FailureCause.NODE: _after_node,
@@ -204,9 +212,11 @@ def _delay_s(view: SituationView) -> float:
 
 def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decision:
     """Return the attempt that continues from the checkpoint, with a limit for the remaining work if known."""
+    if standstill := _standstill(view):
+        return give_up(view, f"{reason}, but {standstill}")
     request = view.request()
     needed_s, limit_s = view.needed_s(), view.limit_s
-    if needed_s is not None and view.situation.total_s is not None and limit_s is not None:
+    if view.policy.resizes and needed_s is not None and view.situation.total_s is not None and limit_s is not None:
         remaining_s = MIN_RAISE * (needed_s - view.situation.elapsed_s) + 2 * view.policy.checkpoint_s
         request = replace(request, walltime_s=min(_minutes(remaining_s), view.situation.allowed_s or math.inf))
     elif limit_s is not None:
@@ -214,6 +224,16 @@ def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decis
     proposal = propose_same_place(view, f"{reason}; it continues from its checkpoint", request, delay_s=delay_s)
     # The distribution is of the whole run, but a resumed attempt only runs the remainder.
     return within_bounds(view, replace(proposal, run_time=None))
+
+
+def _standstill(view: SituationView) -> str:
+    """Return that this attempt did no more work than an earlier one; empty if it did, or if the job counts no work."""
+    before, share = view.job.share_before(view.attempt), view.attempt.done_share
+    # Only an attempt that had its whole time shows that the next one would do no more.
+    if not before or share is None or share > before or cause_of(view) not in _WHOLE_TIME:
+        return ""
+    shown = f"it reached {share:.1%} of its work, and an earlier attempt {before:.1%}"
+    return f"{shown}: it does not continue from its checkpoint"
 
 
 def _nowhere_longer(view: SituationView, reason: str, needed_s: float) -> Decision:

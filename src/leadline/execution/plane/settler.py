@@ -7,11 +7,12 @@ from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, EventKind, Job
 from leadline.execution.clock import Clock, iso_utc
-from leadline.execution.plane.actor import Actor, decision_details, has_checkpoint
+from leadline.execution.plane.actor import Actor, decision_details
 from leadline.execution.plane.advisor import Advisor, Diagnose, EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.plane.job_cache import JobCache, closed_job
 from leadline.execution.plane.journal import NewEvent, attempt_event
+from leadline.execution.plane.segments import diagnose_segment, done_share, is_segment
 from leadline.execution.plane.watcher import ObservedEnd
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -41,6 +42,7 @@ class Settler:
             before = next(attempt for attempt in job_before.attempts if attempt.key == end.attempt.key)
             end = replace(end, attempt=before)  # noqa: PLW2901 - the same end, brought up to date
             diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log, cancelled=job_before.cancelled)
+            diagnosis = diagnose_segment(job_before, end.status, end.outcome, diagnosis)
             ended = self._ended_attempt(end, diagnosis)
             events.append(
                 attempt_event(EventKind.STATE, ended, {"state": diagnosis.state.value, "reason": ended.reason})
@@ -113,6 +115,7 @@ class Settler:
             walltime_s=(status.walltime_s if status else None) or attempt.walltime_s,
             node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
             exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
+            done_share=done_share(outcome),
         )
 
     def _next(
@@ -141,7 +144,7 @@ class Settler:
         events = [NewEvent(EventKind.DECISION, job.key, ended.key, decision_details(decision))]
         if decision.action in (Action.RESUBMIT, Action.MOVE, Action.CHECKPOINT):
             attempts = tuple(
-                replace(attempt, segment=has_checkpoint(job, outcome)) if attempt.key == ended.key else attempt
+                replace(attempt, segment=is_segment(job, outcome, diagnosis)) if attempt.key == ended.key else attempt
                 for attempt in job.attempts
             )
             plan = self._plan(decision, ended)

@@ -300,6 +300,8 @@ def submission_of(attempts: Sequence[Attempt], jobs: Mapping[str, Job]) -> Submi
         checkpoint_s=job.policy.checkpoint_s,
         measured=job.policy.measured,
         held=first.held,
+        restarts=_restarts(job, first),
+        link=(job.group or job.key) if job.policy.links_output else "",
     )
 
 
@@ -307,10 +309,9 @@ def batches_of(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[lis
     """Group the elements of an array with equal request and place; every other attempt is submitted alone."""
     groups: dict[object, list[Attempt]] = {}
     for attempt in attempts:
-        array = jobs[attempt.job].group
-        groups.setdefault((array, attempt.place, attempt.resources, attempt.held) if array else attempt.key, []).append(
-            attempt
-        )
+        job = jobs[attempt.job]
+        alike = (job.group, attempt.place, attempt.resources, attempt.held, _restarts(job, attempt))
+        groups.setdefault(alike if job.group else attempt.key, []).append(attempt)
     batches = [
         group[at : at + MAX_ARRAY_SIZE] for group in groups.values() for at in range(0, len(group), MAX_ARRAY_SIZE)
     ]
@@ -329,6 +330,11 @@ def _by_batch(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
     for attempt in attempts:
         batches.setdefault(attempt.batch, []).append(attempt)
     return batches
+
+
+def _restarts(job: Job, attempt: Attempt) -> int:
+    """Return how many earlier attempts of a job began."""
+    return sum(earlier.began for earlier in job.attempts if earlier.number < attempt.number)
 
 
 def _index(job: Job) -> int:

@@ -3,6 +3,8 @@
 import shlex
 from base64 import b64decode
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from leadline.core.documents import from_json
@@ -23,9 +25,38 @@ done"""
 """Prints the last ``$2`` bytes of the files named on its input, one line each."""
 
 
+OUTPUT_BYTES = 4 << 20
+"""Bytes of output that are read at once."""
+OUTPUT = """\
+[ -e "$1" ] || exit 0
+size=$(wc -c < "$1") || exit 1
+echo "$size"
+if [ -n "$4" ]; then head -c "$size" -- "$1" | tail -n "$4"; else tail -c "+$2" -- "$1" | head -c "$3"; fi | base64"""
+"""Prints the size of a file, and the part from byte ``$2`` on, at most ``$3`` bytes, or the last ``$4`` lines."""
+
+
 def log_name(key: str) -> str:
     """Return the file with the output of an attempt and of its scheduler."""
     return f"{key}.log"
+
+
+def link_line(folder: PurePosixPath, link: str) -> str:
+    """Return a bash line that links the output of the attempt ``LEADLINE_KEY`` to ``link``, a word of the shell.
+
+    A script that is submitted by hand has no such output.
+    """
+    log = f'{shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"{log_name("$LEADLINE_KEY")}"'
+    return f"[ ! -e {log} ] || ln -sfn {log} {link} 2>/dev/null || true"
+
+
+def replace_link(link: Path, target: Path) -> None:
+    """Make a link, in place of an earlier one; the file of that name stays, and so does a folder without permission."""
+    if not target.exists() or (link.exists() and not link.is_symlink()):
+        return
+    # The link is a convenience: the job runs without it.
+    with suppress(OSError):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
 
 
 def end_name(key: str) -> str:
@@ -114,6 +145,35 @@ def read_end(text: str) -> JobOutcome:
     code, began_s, ended_s = map(int, words)
     state = JobState.FAILED if code else JobState.COMPLETED
     return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """A part of an output file, and the offset of the next one in bytes; None while there is no file."""
+
+    data: bytes
+    next_offset: int | None
+
+
+def read_output(
+    transport: Transport, path: PurePosixPath, offset: int, *, lines: int | None = None, timeout_s: float = 60.0
+) -> OutputPart:
+    """Return the output from ``offset`` on, at most ``OUTPUT_BYTES``, or its last ``lines``.
+
+    Raises:
+        SchedulerUnreachable: the file was not reached.
+    """
+    last = "" if lines is None else str(lines)
+    command = ["sh", "-c", OUTPUT, "sh", str(path), str(offset + 1), str(OUTPUT_BYTES), last]
+    answer = transport.run(command, timeout_s=timeout_s)
+    if answer.returncode or answer.timed_out:
+        why = "no answer in time" if answer.timed_out else " ".join(answer.stderr.split()) or "no reason given"
+        raise SchedulerUnreachable(f"{path} cannot be read at {transport.where} ({why})")
+    size, _, text = answer.stdout.partition("\n")
+    if not size.strip():
+        return OutputPart(b"", None)
+    data = b64decode(text)
+    return OutputPart(data, offset + len(data) if lines is None else int(size))
 
 
 def last_log_line(path: Path, *, max_characters: int = 300) -> str:

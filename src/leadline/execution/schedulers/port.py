@@ -15,6 +15,8 @@ from leadline.core.plane import DependencyKind
 from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import JobOutcome
 
+RESTART_COUNT = ("LEADLINE_RESTART_COUNT", "SLURM_RESTART_COUNT")
+
 
 class RequestRefused(LeadlineError):
     """The scheduler refused a request and changed nothing."""
@@ -42,7 +44,10 @@ class Submission:
         checkpoint_signal: signal to the command before its limit.
         checkpoint_s: seconds between this signal and the limit.
         most: array elements that may run at once (None: the site's limit).
+        restarts: attempts of the job that began before this one; its command reads it as LEADLINE_RESTART_COUNT.
         measured: the job runs under the wrapper.
+        link: name of the job or array for links to its output, in its own folder (empty: no links). On Slurm they have
+            the names that sbatch gives to output files.
         held: the commands wait for ``let_begin``, at most ``gate.RELEASE_TIMEOUT_S`` from their start. Needs
             ``measured``, because the wrapper does the waiting.
     """
@@ -58,6 +63,8 @@ class Submission:
     most: int | None = None
     measured: bool = True
     held: bool = False
+    restarts: int = 0
+    link: str = ""
 
     def __post_init__(self) -> None:
         """Check the indices.
@@ -77,6 +84,11 @@ class Submission:
     def keys(self) -> tuple[str, ...]:
         """The keys of its jobs: its own, or those of its elements in the order of ``indices``."""
         return tuple(element_key(self.key, index) for index in self.indices) or (self.key,)
+
+    @property
+    def restart_variables(self) -> dict[str, str]:
+        """The number of earlier attempts as variables, of Slurm's name too; empty at the first, as in Slurm."""
+        return dict.fromkeys(RESTART_COUNT, str(self.restarts)) if self.restarts else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from leadline.execution.wrapper.outcome import (
     STARTED_BEFORE,
     JobOutcome,
     control_path,
+    marker_path,
     read_outcome,
     write_outcome,
 )
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> int:
     limits = WrapperLimits(
         options.walltime_s, options.memory_bytes, options.site_walltime_s, options.cpus, options.warning,
         options.warning_s, control_path(path) if options.controlled else None, options.kill_after_s,
-        options.since_s + waited_s,
+        options.since_s + waited_s, marker_path(path),
     )  # fmt: skip
 
     def run(instruments: Instruments | None) -> int:

@@ -20,6 +20,10 @@ attempt (there is no outcome). Or the copy was never released (``never_released`
 # Scripts of submitted jobs contain this text, and ``failure_patterns`` looks for it: do not change it.
 STARTED_BEFORE = "was started before, and nothing tells how it ended: it is not started again"
 """Message about an attempt that a forgetful scheduler starts a second time."""
+DONE, SAVED = "done", "saved"
+"""Words of the marker file: the work is done, or the state is saved and the work goes on in another attempt."""
+MARKER_VARIABLE = "LEADLINE_MARKER"
+"""Environment variable with the path of the marker file."""
 RELEASE_TEXT = "begin\n"
 """Content of the file that releases a copy of a job."""
 
@@ -36,6 +40,7 @@ class JobOutcome:
         node: hardware of the node (``describe_node``).
         progress: the command's own progress.
         warned: a process of the command handled the signal before the limit, upon which it writes a checkpoint.
+        marker: DONE or SAVED, as the command wrote to its marker file; empty without one.
     """
 
     state: JobState
@@ -51,6 +56,7 @@ class JobOutcome:
     node: dict[str, str] = field(default_factory=dict)
     progress: Progress | None = None
     warned: bool = False
+    marker: str = ""
     schema: str = SCHEMA
 
     @property
@@ -87,6 +93,21 @@ def read_outcome(path: Path) -> JobOutcome:
 def control_path(result: Path) -> Path:
     """Return the control file of the command with that outcome file."""
     return result.with_suffix(".control")
+
+
+def marker_path(result: Path) -> Path:
+    """Return the marker file of the command with that outcome file."""
+    return result.with_suffix(".marker")
+
+
+def read_marker(marker: Path) -> str:
+    """Return the word in a marker file; empty without a file or with another text."""
+    try:
+        with marker.open("rb") as stream:
+            word = stream.read(64).decode(errors="replace").strip().casefold()
+    except OSError:
+        return ""
+    return word if word in (DONE, SAVED) else ""
 
 
 def set_walltime(result: Path, walltime_s: float) -> None:

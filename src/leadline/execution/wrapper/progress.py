@@ -5,7 +5,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from leadline.core.progress import MAX_SAMPLED_ITERATIONS, LoopProgress, Progress, ProgressLine, parse_progress_line
+from leadline.core.progress import (
+    MAX_SAMPLED_ITERATIONS,
+    REPORTED,
+    LoopProgress,
+    Progress,
+    ProgressLine,
+    parse_progress_line,
+)
 
 POLL_BYTES = 2**20
 """Bytes of one read, so that endless output does not block the wrapper."""
@@ -194,11 +201,11 @@ class ProgressFile:
     def progress(self, *, stopped: bool = False) -> Progress | None:
         """Return the job's reports; None without any."""
         if not self.lines:
-            return Progress("progress file", remarks=self._remarks()) if self.malformed else None
+            return Progress(REPORTED, remarks=self._remarks()) if self.malformed else None
         levels = tuple(level for level in (self.epochs.level(), self.steps.level()) if level is not None)
         inner = self.steps if self.steps.point_count else self.epochs
         return Progress(
-            "progress file",
+            REPORTED,
             levels,
             startup_s=self._startup_s(inner),
             last_s=inner.newest[0] if inner.newest else None,

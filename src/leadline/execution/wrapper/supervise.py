@@ -25,7 +25,7 @@ from leadline.execution.processes import run_process, start_process
 from leadline.execution.wrapper.cgroup import Cgroup, memory_cgroup
 from leadline.execution.wrapper.instruments import Instruments, progress_measurements
 from leadline.execution.wrapper.node import describe_node
-from leadline.execution.wrapper.outcome import JobOutcome, read_walltime_s
+from leadline.execution.wrapper.outcome import MARKER_VARIABLE, JobOutcome, read_marker, read_walltime_s
 from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
 GRACE_S = 5.0
@@ -35,6 +35,8 @@ FIRST_INTERIM_S, INTERIM_S = 5.0, 30.0
 
 A young job writes one after half its age, so that a far too small request shows early.
 """
+EARLIEST_S = 90.0
+"""Slurm sends a warning up to a minute early, and this process starts seconds after the job."""
 PROBE_DONE = "the probe has seen enough of it"
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
@@ -54,6 +56,7 @@ class WrapperLimits:
         control: file that may change the walltime while the command runs.
         kill_after_s: seconds from a SIGTERM until remaining processes are killed (None: the sender does that).
         since_s: seconds of all walltimes that had passed when the command started.
+        marker: file in which the command may write that it is done, or that it saved its state.
     """
 
     walltime_s: float | None = None
@@ -65,6 +68,7 @@ class WrapperLimits:
     control: Path | None = None
     kill_after_s: float | None = None
     since_s: float = 0.0
+    marker: Path | None = None
 
 
 def supervise(
@@ -86,11 +90,14 @@ def supervise(
     # Before anything is started, so that no descendant can leave the tree.
     adopt_orphans()
     environment = instruments.environment() if instruments else {}
+    if limits.marker is not None:
+        environment[MARKER_VARIABLE] = str(limits.marker)
     began = JobOutcome(JobState.RUNNING, now_utc(), socket.gethostname(), tuple(argv), node=describe_node())
     with memory_cgroup(limits.memory_bytes) as cgroup:
         watch = _Watch(began, limits, cgroup, cgroup.oom_kills(), time.monotonic(), instruments)
         # Before the start: a signal must not be lost between start and supervision.
-        handlers = {sign: signal.signal(sign, watch.on_signal) for sign in (*ENDING, *WARNING)}
+        signals = {*ENDING, *WARNING, *([limits.warning] if limits.warning is not None else [])}
+        handlers = {sign: signal.signal(sign, watch.on_signal) for sign in signals}
         try:
             # Affinity and control group are inherited at the start, so this process only takes them on for a moment.
             with _pinned(limits.cpus), cgroup.inside():
@@ -126,6 +133,8 @@ class _Watch:
     has_news: bool = False
     warned: bool = False
     warning_delivered: bool = False
+    unheard: int | None = None
+    """Warning that no process has handled yet, because the command is still starting."""
     pending: list[int] = field(default_factory=list)
     walltime_s: float | None = field(init=False)
 
@@ -143,7 +152,7 @@ class _Watch:
             return
         while self.pending:
             number = self.pending.pop(0)
-            if number in ENDING:
+            if number in ENDING and not self._is_warning(number):
                 self.end_state = self.end_state or self._ended_by_site()
                 self.reason = self.reason or f"ended by {signal.Signals(number).name}"
                 self._send(number)
@@ -201,6 +210,7 @@ class _Watch:
             exit_code=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             reason=reason,
+            marker="" if self.limits.marker is None else read_marker(self.limits.marker),
             **self._measured_fields(cpu_s),
         )
 
@@ -209,6 +219,16 @@ class _Watch:
         site_limit_s = self.limits.site_walltime_s
         at_limit = site_limit_s is not None and self._used_s() >= site_limit_s - 1.0
         return JobState.TIMEOUT if at_limit else JobState.CANCELLED
+
+    def _is_warning(self, number: int) -> bool:
+        """True if a signal that ends other commands is the warning of this one, such as SIGTERM.
+
+        The clock tells it from a cancellation.
+        """
+        limit_s = self.limits.site_walltime_s
+        if number != self.limits.warning or self.warning_delivered or limit_s is None:
+            return False
+        return limit_s - self.limits.warning_s - EARLIEST_S <= self._used_s() < limit_s - 1.0
 
     def _enforce(self) -> None:
         limits = self.limits
@@ -222,6 +242,8 @@ class _Watch:
             return
         if limits.warning is not None and self._used_s() >= self._warning_due_s():
             self._warn(limits.warning)
+        elif self.unheard is not None:
+            self._warn(self.unheard)
         # Time before memory: both may be exceeded by a command that hangs.
         if self.walltime_s is not None and self._used_s() >= self.walltime_s:
             self._cut(JobState.TIMEOUT, f"longer than the walltime of {format_duration(self.walltime_s)}")
@@ -246,10 +268,12 @@ class _Watch:
         return max(self.walltime_s - self.limits.warning_s, self.walltime_s / 2)
 
     def _warn(self, number: int) -> None:
-        """Send a warning to every process of the tree with a handler."""
+        """Send a warning to every process of the tree with a handler; without one, it is sent later."""
+        self.unheard = number
         for process in psutil.Process().children(recursive=True):
             if _catches(process.pid, number):
                 self.warned = self.warning_delivered = self.has_news = True
+                self.unheard = None
                 with suppress(psutil.NoSuchProcess):
                     process.send_signal(number)
 

@@ -23,6 +23,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "submit": "run a job here or on a cluster, or print its batch script",
         "jobs": "list jobs with their status, progress and cost",
         "watch": "follow jobs until they end",
+        "logs": "print or follow the output of a job",
         "explain": "show the event log of a job: every decision with its evidence",
         "cancel": "cancel jobs",
         "plane": "run the process that manages jobs: watch, resize, move, resubmit",

@@ -17,8 +17,9 @@ from leadline.app.jobs.event_log import (
     format_local_time,
     read_event_log,
 )
-from leadline.app.jobs.inline_plane import read_log_tail
 from leadline.app.jobs.journal import keep_journal_open
+from leadline.app.jobs.logs import last_lines
+from leadline.app.jobs.output_paths import OutputPaths
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job
@@ -56,8 +57,9 @@ def explain(job: str, *, full: bool, json: bool) -> None:
     lines += _event_lines(log.told, width)
     if log.used:
         lines += ["", _bold("Attempts")]
+        paths = OutputPaths()
         for attempt, usage in zip(log.job.attempts, log.used, strict=True):
-            lines += _attempt_lines(attempt, usage)
+            lines += [*_attempt_lines(attempt, usage), *_output_line(attempt, paths)]
     if output:
         lines += ["", _bold(f"End of the output of attempt {log.job.attempts[-1].number}")]
         lines += [f"  {plain_text(line, MOST_TEXT)}" for line in output]
@@ -68,7 +70,7 @@ def _log(log: EventLog) -> tuple[str, ...]:
     """Return the last lines of the last attempt's output, if the job failed."""
     if not log.job.attempts or log.standing.state in (JobState.PENDING, JobState.RUNNING, JobState.COMPLETED):
         return ()
-    return read_log_tail(log.job.attempts[-1])
+    return last_lines(log.job.attempts[-1])
 
 
 def _bold(text: str) -> str:
@@ -137,6 +139,11 @@ def _event_lines(events: Sequence[LoggedEvent], width: int) -> list[str]:
         if event.because:
             lines += wrap_text(" " * (len(start) + 2), plain_text("; ".join(event.because), MOST_TEXT), width, dim=True)
     return lines
+
+
+def _output_line(attempt: Attempt, paths: OutputPaths) -> list[str]:
+    path = paths.of(attempt) if attempt.began else None
+    return [f"     output {path}"] if path else []
 
 
 def _attempt_lines(attempt: Attempt, usage: AttemptUsage) -> list[str]:

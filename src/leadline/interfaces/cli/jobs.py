@@ -1,9 +1,10 @@
 """``leadline jobs``: list jobs with their status, progress and cost; and the table that other commands share."""
 
+import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -37,7 +38,9 @@ TITLES = ("job", "name", "where", "state", "done", "time", "took")
 LEAST = {"name": 8, "where": 12}
 """Columns that are cut on a narrow terminal, with their minimum width, in this order."""
 RIGHT = ("done", "time", "took")
-STATE = TITLES.index("state")
+STATE, DONE = TITLES.index("state"), TITLES.index("done")
+BAR = 20
+"""Columns of a progress bar."""
 STYLES: dict[JobState, dict[str, Any]] = {
     JobState.RUNNING: {"bold": True},
     JobState.COMPLETED: {"fg": "green"},
@@ -54,8 +57,13 @@ class JobRow:
     more: tuple[str, ...]
 
 
-def jobs_table(statuses: Sequence[JobStatus | ArrayStatus], width: int, now: datetime | None = None) -> list[str]:
-    """Return the lines of a table of jobs and arrays for a terminal width, without empty columns."""
+def jobs_table(
+    statuses: Sequence[JobStatus | ArrayStatus], width: int, now: datetime | None = None, *, bars: bool = False
+) -> list[str]:
+    """Return the lines of a table of jobs and arrays for a terminal width, without empty columns.
+
+    With ``bars``, the details of a job begin with a bar of its progress.
+    """
     shown = shorten_keys(
         [status.group if isinstance(status, ArrayStatus) else status.group or status.key for status in statuses]
     )
@@ -64,6 +72,8 @@ def jobs_table(statuses: Sequence[JobStatus | ArrayStatus], width: int, now: dat
         _of_array(status, shown) if isinstance(status, ArrayStatus) else _of_job(status, shown, now)
         for status in statuses
     ]
+    if bars:
+        rows = [replace(row, more=(*_bar(row.cells[DONE]), *row.more)) for row in rows]
     columns = [
         column for column, title in enumerate(TITLES) if title not in RIGHT or any(row.cells[column] for row in rows)
     ]
@@ -123,6 +133,14 @@ def format_progress(status: JobStatus) -> tuple[str, str]:
         return "", ""
     of, share = f" of {status.shown.total}" if status.shown.total else "", status.shown.share
     return "" if share is None else f"{100 * share:.0f} %", f"{status.shown.done}{of} {status.shown.unit}"
+
+
+def _bar(share: str) -> tuple[str, ...]:
+    """Return a bar for a share such as ``43 %``; nothing for an unknown one."""
+    if not share:
+        return ()
+    filled = round(float(share.removesuffix(" %")) / 100 * BAR)
+    return (f"[{'#' * filled}{'.' * (BAR - filled)}]",)
 
 
 def _of_job(status: JobStatus, shown: dict[str, str], now: datetime) -> JobRow:
@@ -216,7 +234,8 @@ def jobs(names: tuple[str, ...], *, everything: bool, most: int | None, each: bo
 
 def print_jobs(statuses: Sequence[JobStatus], *, each: bool = False) -> None:
     """Print jobs on stdout, and a note per unreachable system on stderr."""
-    for line in jobs_table(statuses if each else fold_arrays(statuses), table_width()):
+    shown = statuses if each else fold_arrays(statuses)
+    for line in jobs_table(shown, table_width(), bars=sys.stdout.isatty()):
         click.echo(line)
     print_notes(describe_silent_systems(statuses))
 

@@ -57,6 +57,7 @@ def run_now(request: JobRequest, *, yes: bool, json: bool) -> None:
 
 
 SCHEMA = "leadline.submitted/1"
+MOST_PATH = 4096
 ACCEPTANCE_TIMEOUT_S = 60.0
 """How long the command waits for the scheduler; the job is in the journal either way."""
 
@@ -163,6 +164,8 @@ def _print_submitted(statuses: Sequence[JobStatus], *, json: bool) -> None:
     if missing and not statuses[0].why.startswith("after"):
         print_note(f"{len(missing)} not accepted by a scheduler yet; the plane submits them as soon as possible")
     then = "" if runner else "; the plane is not running: run leadline watch or leadline plane to manage this job"
+    if len(statuses) == 1 and statuses[0].output:
+        print_note(f"output: {plain_text(statuses[0].output, MOST_PATH)} (leadline logs {key})")
     print_note(f"next: leadline watch {key}{then}")
 
 
@@ -177,7 +180,7 @@ Examples:
 RUN, PLANE = "Behaviour", "Policy of the plane"
 resource, about_job = partial(option, section="Request"), partial(option, section="The job")
 policy_option = partial(option, section=PLANE)
-PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
+PREDICTED = "predicted, at the --risk"
 
 
 @command("submit", examples=EXAMPLES)
@@ -201,7 +204,7 @@ PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 )
 @resource(
     "--time-min", "TIME", "Minimum time limit that Slurm may set to start the job sooner.",
-    f"{PREDICTED}, if below --time",
+    f"{PREDICTED}, if below --time and the partition allows it",
 )  # fmt: skip
 @about_job("--account", "NAME", "Project to charge.", "none")
 @about_job("--name", "NAME", "Job name.", "name of the file or script", default="")
@@ -233,6 +236,11 @@ PREDICTED = f"predicted, at {DEFAULT_RISK:.0%} risk"
 @policy_option("--deadline", "WHEN", "Deadline: 6h from now, or 2026-11-23T08:00.", "none")
 @policy_option("--risk", "P", "Accepted probability of hitting a limit.", type=float, default=DEFAULT_RISK)
 @flag("--no-resize", "Never change the request.", section=PLANE)
+@flag(
+    "--may-restart",
+    "A prediction may end a running attempt for a larger one, or shorten a limit. Without it, the plane only warns.",
+    section=PLANE,
+)
 @flag("--no-measure", "Run the command without the measuring wrapper.", section=PLANE)
 @json_option
 def submit(
@@ -241,7 +249,8 @@ def submit(
     account: str | None, name: str, workdir: str | None, setup: tuple[str, ...], array: str | None,
     after: tuple[str, ...], after_any: tuple[str, ...], copies: int, attempts: int | None, most_cost: float | None,
     most_node_hours: float | None, resumes: bool, checkpoint_signal: str | None, checkpoint_folder: str | None,
-    checkpoint_before: str | None, deadline: str | None, risk: float, no_resize: bool, no_measure: bool, json: bool,
+    checkpoint_before: str | None, deadline: str | None, risk: float, no_resize: bool,
+    may_restart: bool, no_measure: bool, json: bool,
 ) -> None:  # fmt: skip
     """Run a job on this machine and record it, or submit it to the plane for a cluster or a detached run.
 
@@ -251,7 +260,7 @@ def submit(
     options = PlaneOptions(
         copies, array, after, after_any, attempts, most_cost, most_node_hours, resumes,
         checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
-        checkpoint_folder,
+        checkpoint_folder, may_restart,
     )  # fmt: skip
     request = JobRequest(
         subject, on or (LOCAL,), account=account, nodes=nodes, gpus=gpus, cores=cores,

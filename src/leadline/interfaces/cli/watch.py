@@ -108,7 +108,7 @@ def _redraw(view: Sequence[str], rows: int) -> int:
 def _view(statuses: Sequence[JobStatus], inline_plane: InlinePlane, *, each: bool) -> list[str]:
     runner = "this command" if inline_plane.runs_plane else describe_runner() or "no process"
     foot = f"{time.strftime('%H:%M:%S')} · managed by {runner} · Ctrl-C ends only this view"
-    table = jobs_table(statuses if each else fold_arrays(statuses), table_width())
+    table = jobs_table(statuses if each else fold_arrays(statuses), table_width(), bars=True)
     silent = (click.style(system, fg="red") for system in describe_silent_systems(statuses))
     return [*table, *silent, click.style(foot, dim=True)]
 

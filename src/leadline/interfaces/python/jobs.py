@@ -7,10 +7,11 @@ from typing import overload
 
 from leadline.app.composition import toolbox
 from leadline.app.jobs.event_log import EventLog, read_event_log
-from leadline.app.jobs.inline_plane import read_log_tail, step_until
+from leadline.app.jobs.inline_plane import step_until
 from leadline.app.jobs.job_request import JobRequest, resolve_request
 from leadline.app.jobs.job_status import JobStatus, job_statuses
-from leadline.app.jobs.journal import cancel_jobs, open_journal, submit_jobs
+from leadline.app.jobs.journal import cancel_jobs, find_job, open_journal, submit_jobs
+from leadline.app.jobs.logs import last_lines, select_attempt
 from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
@@ -36,14 +37,17 @@ class Job:
         """
         return job_statuses([self.key])[0]
 
-    def logs(self, lines: int = 20) -> str:
-        """Return the last lines of the output of the newest attempt; empty before it has started.
+    def logs(self, lines: int = 20, *, attempt: int | None = None) -> str:
+        """Return the last lines of the output of an attempt, by default the current one; empty before it has started.
+
+        The file is ``status().output``.
 
         Raises:
             UnknownName: There is no such job.
+            InvalidInput: The job has no attempt of that number.
         """
-        attempts = read_event_log(self.key).job.attempts
-        return "\n".join(read_log_tail(attempts[-1], lines)) if attempts else ""
+        selected = select_attempt(find_job(self.key), attempt)
+        return "\n".join(last_lines(selected, lines)) if selected else ""
 
     def wait(self, timeout_s: float = FOREVER_S) -> JobStatus:
         """Wait until the job has ended, and return its status; the plane runs in this process meanwhile if needed.

@@ -161,6 +161,15 @@ def test_a_command_that_pbs_starts_again_has_run_already(tmp_path, measured):
     assert (tmp_path / "runs" / "k1.log").read_text().splitlines().count("ran") == 1
 
 
+def test_a_second_attempt_knows_that_it_is_one_and_its_folder_has_a_link_to_the_output(tmp_path):
+    own = tmp_path / "it's my own"
+    own.mkdir()
+    words = "echo $LEADLINE_RESTART_COUNT $SLURM_RESTART_COUNT"
+    spec = JobSpec("x", ("sh", "-c", words), ResourceSpec(), workdir=str(own))
+    assert run(tmp_path, submission(spec, restarts=2, link="3f2a91", measured=False)) == 0
+    assert (own / "leadline-3f2a91.out").read_text() == "2 2\n"
+
+
 def test_the_wrapper_sends_the_checkpoint_signal_under_pbs():
     made = submission(checkpoint_signal="USR1", checkpoint_s=90.0)
     assert "--warning USR1 --warning-s 90.0" in job_script(made, PurePosixPath("/scratch"), python="python3")

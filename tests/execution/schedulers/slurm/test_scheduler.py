@@ -16,6 +16,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
 from leadline.core.processes import CompletedProcess
 from leadline.core.units import MIB
+from leadline.execution.schedulers.attempt_files import read_output
 from leadline.execution.schedulers.port import RequestRefused, Submission, SubmissionUncertain
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
@@ -231,6 +232,21 @@ def test_the_step_that_ran_out_of_memory_shows_it(scheduler, cluster):
     assert any("ran out of memory" in one for one in by_step.evidence)
     survived = ended(scheduler, lives)
     assert any(f"step {lives}.0 ran out of memory" in one for one in survived.evidence)
+
+
+def test_the_output_is_read_in_parts_and_linked_where_the_job_runs(scheduler, tmp_path):
+    sent = python("import sys; sys.stdout.buffer.write(b'one\\n\\xfftwo\\n')", workdir=str(tmp_path), link="3f2a91")
+    job = scheduler.submit(sent)
+    ended(scheduler, job)
+    path = scheduler.folder / "runs" / f"{sent.key}.log"
+    whole = read_output(scheduler.transport, path, 0)
+    assert (whole.data, whole.next_offset) == (b"one\n\xfftwo\n", 9)
+    assert read_output(scheduler.transport, path, 4).data == b"\xfftwo\n"
+    last = read_output(scheduler.transport, path, 0, lines=1)
+    assert (last.data, last.next_offset) == (b"\xfftwo\n", 9)
+    assert read_output(scheduler.transport, path, 9).data == b""
+    assert read_output(scheduler.transport, path.with_name("it's $(none)"), 0).next_offset is None
+    assert (tmp_path / f"slurm-{job}.out").read_bytes() == whole.data
 
 
 def test_a_limit_is_shortened_and_the_warning_before_it_reaches_the_command(scheduler, tmp_path):

@@ -47,6 +47,36 @@ def test_a_script_that_is_submitted_by_hand_has_the_key_of_its_job():
         assert b"LEADLINE_KEY=" + key in run_script(script, SLURM_JOB_NAME=name, SLURM_JOB_ID="77").splitlines()
 
 
+def test_the_number_of_earlier_attempts_is_exported_from_the_second_on():
+    environment = replace(SPEC, command=("env",))
+    for restarts, lines in ((0, []), (2, [b"LEADLINE_RESTART_COUNT=2", b"SLURM_RESTART_COUNT=2"])):
+        again = replace(ONE, spec=environment, measured=False, restarts=restarts)
+        printed = run_script(batch_script(again, None, FOLDER, None), SLURM_JOB_NAME="fft-k1").splitlines()
+        assert sorted(line for line in printed if b"RESTART_COUNT" in line) == lines
+
+
+def test_the_wrapper_knows_the_signal_that_slurm_sends():
+    warned = replace(ONE, checkpoint_signal="SIGTERM", checkpoint_s=90.0)
+    script = batch_script(warned, None, FOLDER, MEASURER)
+    assert "#SBATCH --signal=B:TERM@90\n" in script
+    assert "--warning TERM --warning-s 90 --site-walltime-s 3600" in script
+
+
+def test_the_link_to_the_output_has_the_name_that_sbatch_gives(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "k1.log").write_text("said")
+    own = tmp_path / "it's my own"
+    own.mkdir()
+    linked = replace(ONE, spec=replace(SPEC, workdir=str(own)), measured=False, link="3f2a91")
+    script = batch_script(linked, None, PurePosixPath(tmp_path), None)
+    run_script(script, SLURM_JOB_NAME="fft", SLURM_JOB_ID="76")
+    assert list(own.iterdir()) == [], "a script that is submitted by hand has its output elsewhere"
+    run_script(script, SLURM_JOB_NAME="fft-k1", SLURM_JOB_ID="77")
+    assert [(link.name, link.read_text()) for link in own.iterdir()] == [("slurm-77.out", "said")]
+    array = batch_script(replace(ARRAY, spec=linked.spec, link="3f2a91"), None, FOLDER, None)
+    assert '"slurm-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.out"' in array
+
+
 class Answers(LocalTransport):
     """A transport that answers as it is told to."""
 

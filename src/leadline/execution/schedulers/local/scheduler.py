@@ -16,7 +16,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
 from leadline.execution.clock import epoch_s, now_utc
 from leadline.execution.launch import LaunchOptions, check_command, check_walltime
-from leadline.execution.schedulers.attempt_files import read_tail
+from leadline.execution.schedulers.attempt_files import read_tail, replace_link
 from leadline.execution.schedulers.local.capacity import Capacity, CapacityUse, Slots, backfill_starts_s
 from leadline.execution.schedulers.local.queue import KILL_DELAY_S, LocalJobQueue, wrapper_is_alive
 from leadline.execution.schedulers.local.statuses import job_status, vanished_outcome
@@ -27,6 +27,7 @@ from leadline.execution.schedulers.local.submissions import (
     StoredSubmission,
     element_index,
     log_path,
+    output_link,
     queue_document,
     result_path,
     submission_number,
@@ -247,6 +248,9 @@ class LocalScheduler:
             self._queue.start(entry)
         except JobWithdrawn:
             return
+        submission = self._journal.taken(submission_number(entry.note)).submission
+        if (link := output_link(entry, submission)) is not None:
+            replace_link(link, log_path(self.folder, entry))
         # The cancellation may have come between the listing and the start.
         if self._journal.has_flag(_cancelled(entry.key)):
             self._end(self._journal.get(entry.key))
@@ -302,7 +306,7 @@ class LocalScheduler:
         index, submission = element_index(entry.note), stored.submission
         index_variables = {} if index is None else dict.fromkeys(ARRAY_INDEX, index)
         return LaunchOptions(
-            environment={**stored.environment, **index_variables},
+            environment={**stored.environment, **index_variables, **submission.restart_variables},
             warning=submission.checkpoint_signal,
             warning_s=submission.checkpoint_s,
             adjustable=True,

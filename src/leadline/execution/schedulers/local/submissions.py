@@ -12,6 +12,7 @@ from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobSpec, JobState
 from leadline.execution.clock import now_utc
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
 from leadline.execution.schedulers.port import RequestRefused, Submission
 from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.files.sqlite import SqliteFile, chunks, marks
@@ -91,8 +92,15 @@ def result_path(folder: Path, entry: QueueEntry) -> Path:
 
 
 def log_path(folder: Path, entry: QueueEntry) -> Path:
-    """Return the output file of an attempt."""
-    return result_path(folder, entry).with_suffix(".log")
+    """Return the output file of an attempt; a second start follows only if no command began in the first."""
+    return folder / RUNS_FOLDER / log_name(entry.key)
+
+
+def output_link(entry: QueueEntry, submission: Submission) -> Path | None:
+    """Return the link to a job's output in its own folder; None if it has none."""
+    index = element_index(entry.note)
+    name = f"leadline-{submission.link}{f'_{index}' if index else ''}.out"
+    return Path(entry.spec.workdir, name) if submission.link and entry.spec.workdir else None
 
 
 def unmeasured_outcome(entry: QueueEntry, state: JobState, reason: str) -> JobOutcome:

@@ -21,7 +21,7 @@ from leadline.execution.launch import (
     option_arguments,
     wrapper_arguments,
 )
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name, run_once_script
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, link_line, log_name, run_once_script
 from leadline.execution.schedulers.port import Submission, element_key
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, release_file_name
 
@@ -99,6 +99,9 @@ def job_script(submission: Submission, folder: PurePosixPath, *, python: str) ->
     lines += [] if spec.workdir else ['cd -- "${PBS_O_WORKDIR:-.}"']
     log = f'{runs}/"{log_name("$LEADLINE_KEY")}"'
     lines += [f"(umask 077; mkdir -p {runs}; : >> {log})", f"exec >> {log} 2>&1"]
+    if submission.link and spec.workdir:
+        index = "_$LEADLINE_INDEX" if submission.indices else ""
+        lines.append(link_line(folder, f'{shlex.quote(spec.workdir)}/"leadline-{submission.link}{index}.out"'))
     return "\n".join([*lines, *_command(submission, folder, python), ""])
 
 
@@ -162,13 +165,15 @@ def _depend(submission: Submission, flavour: PbsFlavour) -> str:
 
 def _identity_lines(submission: Submission) -> list[str]:
     """Return the lines that export a job's index and key."""
+    restarts = exports(submission.restart_variables)
     if not submission.indices:
-        return [f"export LEADLINE_KEY={submission.key}"]
+        return [f"export LEADLINE_KEY={submission.key}", *restarts]
     pattern, key = "|".join(map(str, submission.indices)), element_key(submission.key, "$LEADLINE_INDEX")
     return [
         "export LEADLINE_INDEX=${PBS_ARRAY_INDEX:-${PBS_ARRAYID:-$SLURM_ARRAY_TASK_ID}}",
         "export SLURM_ARRAY_TASK_ID=$LEADLINE_INDEX",
         f'case "$LEADLINE_INDEX" in {pattern}) export LEADLINE_KEY={key} ;; *) exit 0 ;; esac',
+        *restarts,
     ]
 
 

@@ -12,7 +12,7 @@ from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Partition, SubmitRules
 from leadline.core.units import MIB, MINUTE_S, format_bytes, format_clock, format_duration
 from leadline.execution.launch import WRAPPER, check_command, check_walltime, exports, job_environment, limit_arguments
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name, run_once_script
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, link_line, log_name, run_once_script
 from leadline.execution.schedulers.port import RequestRefused, Submission, element_key
 from leadline.execution.schedulers.slurm.parsing import format_ranges
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN
@@ -37,6 +37,7 @@ _FIX = {
     "--gpus": "set the number of GPUs with --gpus",
     "--gres": "set the number of GPUs with --gpus",
 }
+_JOB_IDS = {False: "$SLURM_JOB_ID", True: "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"}
 _TOKEN = re.compile(r"[^\s'\"\\#`$;]+")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _SIGNAL = re.compile(r"(?:SIG)?([A-Z][A-Z0-9]{1,7})")
@@ -100,6 +101,8 @@ def batch_script(
     lines = ["#!/bin/bash", *(f"#SBATCH {option}={value}" for option, value in options.items())]
     lines += [f"# {' '.join(note.split())}" for note in rules.notes]
     lines += ["", *_key_lines(submission, name), *_gate(submission, folder, cluster_python), *prologue]
+    if submission.link and spec.workdir:
+        lines.append(link_line(folder, f'"slurm-{_JOB_IDS[submission.is_array]}.out"'))
     if submission.measured and cluster_python is not None:
         python = shlex.quote(cluster_python.python)
         arguments = _wrapper_arguments(submission, folder, by_task=bool(launcher))
@@ -319,7 +322,7 @@ def _key_lines(submission: Submission, name: str) -> list[str]:
     if submission.is_array:
         key = element_key("$LEADLINE_KEY", "$SLURM_ARRAY_TASK_ID")
         lines.append(f"export LEADLINE_INDEX=$SLURM_ARRAY_TASK_ID LEADLINE_KEY={key}")
-    return lines
+    return [*lines, *exports(submission.restart_variables)]
 
 
 def _gate(submission: Submission, folder: PurePosixPath, cluster_python: ClusterPython | None) -> list[str]:
@@ -366,6 +369,10 @@ def _wrapper_arguments(submission: Submission, folder: PurePosixPath, *, by_task
     arguments = [f'--once --result {shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"$LEADLINE_KEY"{task}.json']
     if submission.held:
         arguments.append('--since-s "$SECONDS"')
+    if submission.checkpoint_signal:
+        # Slurm sends the signal; the wrapper must know it, because it may be one that ends other commands.
+        name, _, before_s = _signal(submission).removeprefix("B:").partition("@")
+        arguments.append(f"--warning {name} --warning-s {before_s}")
     if submission.spec.watched:
         arguments.append("--probe-hook")
     if submission.specs:
