@@ -102,10 +102,16 @@ class RecordedDiagnosis:
     file: Path
 
     def __call__(
-        self, attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None, log: str
+        self,
+        attempt: Attempt,
+        status: SchedulerStatus | None,
+        outcome: JobOutcome | None,
+        log: str,
+        *,
+        cancelled: bool,
     ) -> Diagnosis:
         """Return the diagnosis of an attempt."""
-        verdict = diagnose(attempt, status, outcome, log)
+        verdict = diagnose(attempt, status, outcome, log, cancelled=cancelled)
         if verdict.state.final:
             line = [attempt.key, verdict.state.value, verdict.cause or "", "; ".join(verdict.evidence)]
             with self.file.open("a", encoding="utf-8") as stream:

@@ -106,6 +106,8 @@ def read_record(text: str, label: str) -> Device:
         with suppress(ValueError, RecursionError):
             convert_toml(json.loads(text), Device, text=text, label=label)
         raise
+
+
 class LiveCatalog:
     """A ``TomlCatalog`` that is read again once a file of the user's folder has changed.
 

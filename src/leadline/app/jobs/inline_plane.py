@@ -8,7 +8,7 @@ from threading import Event
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from leadline.app.composition import live_catalog, user_catalog
+from leadline.app.composition import live_catalog
 from leadline.app.jobs.journal import plane_dir, plane_lock
 from leadline.files.lock import lock_holder
 

@@ -63,8 +63,8 @@ def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
     needed_s, allowed_s = view.needed_s(), view.situation.allowed_s
     if needed_s is None:
         return give_up(view, f"{reason}, and neither its limit nor its run time is known")
-    # Runs of one job differ, so the new limit is noticeably above what was not enough. The scheduler may have granted less
-    # than was requested (--time-min), or someone lowered it: the whole request comes before more.
+    # Runs of one job differ, so the new limit is noticeably above what was not enough. The scheduler may have granted
+    # less than was requested (--time-min), or someone lowered it: the whole request comes before more.
     requested_s = view.attempt.resources.walltime_s or 0.0
     needed_s = max(needed_s, MIN_RAISE * view.outlived_s, MIN_RAISE * (view.limit_s or 0.0), requested_s)
     details: Evidence = {"lasted_at_least_s": view.outlived_s, "needed_s": needed_s}
