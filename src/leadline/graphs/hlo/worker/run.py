@@ -21,6 +21,12 @@ class UnusableFunction(Exception):
 def main(request_path: str) -> None:
     """Carry out one request and write its answer."""
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    folder, shared = str(Path(request["answer"]).parent), Path(__file__).resolve().parents[2] / "torch" / "worker"
+    # By their paths, as this environment need not have Leadline, and before jax starts threads.
+    confine = runpy.run_path(str(shared / "confinement.py"))["confine"]
+    confinement = confine(folder, str(Path(request["path"]).absolute().parent), request["without"])
+    redirect_writes = runpy.run_path(str(shared / "scratch.py"))["redirect_writes"]
+    redirect_writes(folder, caches=not confinement.refuses_writes)
     if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
         del sys.path[0]
     sys.path.insert(0, str(Path(request["path"]).resolve().parent))
@@ -28,6 +34,8 @@ def main(request_path: str) -> None:
         answer = _lower(request)
     except Exception as error:  # noqa: BLE001 - whatever a user's code raises becomes an answer
         answer = {"failure": _failure(error, request["path"])}
+    if confinement.possible and "notes" in answer:
+        answer["notes"].append(confinement.sentence())
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")

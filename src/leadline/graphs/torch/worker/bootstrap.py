@@ -15,7 +15,7 @@ SHELLS = ("leadline", "leadline.graphs", "leadline.graphs.torch")
 
 
 def main(request_path: str) -> None:
-    """Read the request, create the package shells, and start the worker."""
+    """Read the request, create the package shells, and start the worker in a confined process."""
     worker = Path(__file__).resolve().parent
     root = worker.parents[2]
     for name in SHELLS:
@@ -26,7 +26,12 @@ def main(request_path: str) -> None:
         del sys.path[0]  # else the worker's own file names would shadow the user's modules
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     os.environ.pop("PYTHONSAFEPATH", None)
-    importlib.import_module("leadline.graphs.torch.worker.main").serve(request)
+    folders = [str(Path(request[name]).absolute().parent) for name in ("answer", "target")]
+    # Before torch starts threads: a process that has any cannot enter namespaces.
+    confinement = importlib.import_module("leadline.graphs.torch.worker.confinement").confine(
+        *folders, request["without"]
+    )
+    importlib.import_module("leadline.graphs.torch.worker.main").serve(request, confinement)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
@@ -20,16 +21,20 @@ ORPHAN_S = 120
 SOURCES = Path(__file__).resolve().parent
 
 
-def serve(request: Dict[str, Any]) -> None:
+def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
     signal.alarm(int(request["timeout_s"]) + ORPHAN_S)
     session = TraceSession(policy=request["device_type"], bare=request["bare"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.deadline = time.monotonic() + request["timeout_s"]
+    session.caches_refused = confinement.refuses_writes
+    if confinement.possible or not request["function"]:
+        session.note(confinement.sentence())
     try:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
+    answer["possible_harms"] = confinement.possible
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")
@@ -57,7 +62,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
         session.policy, session.low_confidence = "cpu", True
         session.note(f"torch {torch.__version__} cannot simulate a GPU (2.10 can): CPU kernels were traced instead")
     import_patches.define_torchvision_ops()
-    scratch.redirect_writes(str(Path(request["answer"]).parent))
+    scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not session.caches_refused)
     recorder, steps = install_hooks(session)
     gc.enable()
     # Without freezing, collections that scan the framework's own objects take a twentieth of a trace.
