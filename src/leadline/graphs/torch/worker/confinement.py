@@ -25,7 +25,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 CHANGES = "changes of files by child processes and compiled libraries"
 TRUNCATION = "truncation of files by them"
 ATTRIBUTES = "changes of file modes, owners and times by them"
-SHARED_MEMORY = "files in /dev/shm"
+SHARED_MEMORY = "shared memory (/dev/shm and System V)"
 NETWORK = "the network"
 SOCKETS = "Unix sockets of other programs"
 SIGNALS = "signals to other processes"
@@ -279,6 +279,8 @@ def _isolate_files(folder: str, writable: Iterable[str], sockets: Iterable[str],
     for path in (*sockets, *devices, "/dev/mem", "/dev/kmsg"):
         with suppress(OSError):  # it is gone, or hidden by an overlay
             _mount("/dev/null", path, None, BIND)
+    with suppress(OSError):  # terminals of the user's other sessions
+        _mount("devpts", "/dev/pts", "devpts", NO_SUID | MOUNT_OPTIONS["noexec"], "newinstance,ptmxmode=0666,mode=620")
     if own_processes:
         _mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | MOUNT_OPTIONS["noexec"])
     for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"):
@@ -296,6 +298,8 @@ def _mounts() -> Dict[str, int]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             path, options = line.split(" ")[4:6]
+            if " - autofs " in line:  # a visit would mount what it stands for
+                continue
             path = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), path)
             mounts[path] = sum(MOUNT_OPTIONS.get(option, 0) for option in options.split(","))
     return mounts
@@ -321,7 +325,7 @@ def _mount_overlays(writable: Iterable[str], mounts: Iterable[str], layers: int)
         if inside or not os.path.isdir(path) or not os.access(path, os.W_OK):
             continue
         upper, work = f"upper{len(overlaid)}", f"work{len(overlaid)}"
-        status, lower = os.stat(path), os.open(path, os.O_RDONLY)
+        status, lower = os.stat(path), os.open(path, os.O_PATH)
         for name in (upper, work):
             os.makedirs(f"/proc/self/fd/{layers}/{name}", exist_ok=True)
         top = f"/proc/self/fd/{layers}"
