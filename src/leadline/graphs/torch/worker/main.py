@@ -1,5 +1,6 @@
 """Run the user's script or model function on the simulated device and write the recorded job."""
 
+import errno
 import gc
 import importlib
 import inspect
@@ -7,6 +8,7 @@ import json
 import os
 import runpy
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -28,12 +30,12 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.deadline = time.monotonic() + request["timeout_s"]
     session.caches_refused = confinement.refuses_writes
-    if confinement.possible or not request["function"]:
-        session.note(confinement.sentence())
     try:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
+    if confinement.possible or not request["function"]:
+        session.note(confinement.sentence())
     answer["possible_harms"] = confinement.possible
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
@@ -202,10 +204,21 @@ def failure_document(error: BaseException) -> Dict[str, Any]:
     message = " ".join(str(error).split())[:300].rstrip(".")
     if type(error).__name__ == "ModelNotBuilt":  # its module imports torch, which may be missing here
         return {"reason": message, "location": location}
-    return {
-        "reason": f"{type(error).__name__}: {message or 'no message'}; the trace stopped here",
-        "location": location,
-    }
+    advice = (
+        "the trace has no network, so download what it needs first"
+        if _needs_network(error)
+        else "the trace stopped here"
+    )
+    return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}
+
+
+def _needs_network(error: Optional[BaseException]) -> bool:
+    while error is not None:
+        if isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.ENETUNREACH:
+            return True
+        reason = getattr(error, "reason", None)  # urllib keeps the cause there
+        error = reason if isinstance(reason, OSError) else error.__cause__ or error.__context__
+    return False
 
 
 def _is_user_file(filename: str) -> bool:
