@@ -1,1 +1,1 @@
-"""Benchmarks of what must never happen: silent harm, wrong answers to bad input, lost or doubled work."""
+"""Claims about trust: wrong answers, harm done by a trace, and hostile input."""

@@ -100,7 +100,6 @@ else:
     "a FIFO": "os.mkfifo(home + '/new')",
     "a FIFO in C": "libc.mkfifo((home + '/new').encode(), 0o600)",
     "a socket file": "socket.socket(socket.AF_UNIX).bind(home + '/new')",
-    "a file of the cache": "open(home + '/.cache/file.txt', 'w').write('harmed')",
     "a worker of a data loader": """
 class Data(torch.utils.data.Dataset):
     def __len__(self):
@@ -124,6 +123,10 @@ ATTRIBUTES = {
     "chmod in C": "libc.chmod(encoded, 0o777)",
     "touch -d": "shell(f'touch -d 2001-01-01 {file}')",
     "an extended attribute in C": "libc.setxattr(encoded, b'user.harmed', b'1', 1, 0)",
+}
+CACHES = {
+    "a file of the cache": "open(home + '/.cache/file.txt', 'w').write('harmed')",
+    "a new folder of the cache": "os.makedirs(home + '/.cache/new/folder')",
 }
 SHARED_MEMORY = {
     "a file in /dev/shm": "open(shm, 'w').write('harmed')",
@@ -188,7 +191,7 @@ SETTINGS = {
 LASTING = {
     "a daemon": "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', mark], start_new_session=True)",
     "a daemon that starts daemons": """
-nested = "import os, sys, time; [os.fork() for _ in range(4)]; os.setsid() if os.getpgrp() != os.getpid() else 0; time.sleep(60)"
+nested = "import os, time; forks = [os.fork() for _ in range(4)]; all(forks) or os.setsid(); time.sleep(60)"
 subprocess.Popen([sys.executable, "-c", nested, mark], start_new_session=True)
 time.sleep(0.5)
 """,
@@ -197,6 +200,7 @@ time.sleep(0.5)
 HARMS: dict[str, dict[str, str]] = {
     confinement.CHANGES: FILES,
     confinement.ATTRIBUTES: ATTRIBUTES,
+    confinement.CACHES: CACHES,
     confinement.SHARED_MEMORY: SHARED_MEMORY,
     confinement.NETWORK: NETWORK,
     confinement.SOCKETS: SOCKETS,

@@ -7,21 +7,21 @@ import resource
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.results import BenchmarkRow, at_least, at_most
 from benchmarks.trust.harms import HARMS, script
 from leadline.core.errors import Untraceable
-from leadline.core.processes import ProcessRunner
+from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.workload import ModelKind, ModelSource, Workload
-from leadline.execution.processes import run_process
+from leadline.execution.processes import run_process, start_process
 from leadline.graphs.torch.trace import trace_command
 
 LEVELS: dict[str, tuple[str, ...]] = {
@@ -45,27 +45,28 @@ class Canary:
 
     def __init__(self, folder: Path) -> None:
         self.mark = f"leadline-canary-{os.getpid()}-{folder.name}"
-        self.home, self.shm = folder / "home", Path("/dev/shm", self.mark)
+        self.home, self.shm = folder / "home", Path("/dev/shm", self.mark)  # noqa: S108 - shared memory is what may be harmed
         for path in (".cache", "folder", "empty"):
             (self.home / path).mkdir(parents=True)
         for path in ("file.txt", ".cache/file.txt", "folder/file.txt", ".bashrc"):
             (self.home / path).write_text("safe")
         self.shm.write_text("safe")
-        self.process = subprocess.Popen([sys.executable, "-c", PROCESS], stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.address = int(self.process.stdout.readline())
+        readable, writable = os.pipe()
+        self.process = start_process([sys.executable, "-c", PROCESS], stdout=writable)
+        os.close(writable)
+        with os.fdopen(readable) as output:
+            self.address = int(output.readline())
         self.segment = _libc.shmget(0, 4096, 0o1600)
         self.listeners = [socket.socket(), socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
-        for listener, address in zip(
-            self.listeners, (("127.0.0.1", 0), str(self.home / "socket"), f"\0{self.mark}"), strict=True
-        ):
+        addresses: tuple[Any, ...] = (("127.0.0.1", 0), str(self.home / "socket"), f"\0{self.mark}")
+        for listener, address in zip(self.listeners, addresses, strict=True):
             listener.bind(address)
             listener.listen()
-            listener.setblocking(False)
+            listener.settimeout(0)
         self.port = self.listeners[0].getsockname()[1]
         self.messages = socket.socket(type=socket.SOCK_DGRAM)
         self.messages.bind(("127.0.0.1", self.port))
-        self.messages.setblocking(False)
+        self.messages.settimeout(0)
         with socket.socket() as free:
             free.bind(("", 0))
             self.free_port = free.getsockname()[1]
@@ -84,7 +85,7 @@ class Canary:
         for path in (self.shm, *sorted(self.home.rglob("*"))):
             state[str(path)] = _file_state(path)
         if state["process"] is None:
-            with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+            with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
                 memory.seek(self.address)
                 state["memory"] = memory.read(len(BUFFER))
             # the state of a process follows its name, which is in parentheses
@@ -117,8 +118,6 @@ class Canary:
                 os.kill(pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
         self.shm.unlink(missing_ok=True)
         _libc.shmctl(self.segment, 0, None)
         for listener in (*self.listeners, self.messages):
@@ -136,9 +135,9 @@ def _file_state(path: Path) -> object:
 
 
 def _processes() -> Iterator[tuple[int, str]]:
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            yield int(name), Path("/proc", name, "cmdline").read_bytes().decode(errors="replace")
+            yield int(folder.name), (folder / "cmdline").read_bytes().decode(errors="replace")
 
 
 @contextmanager
@@ -149,6 +148,19 @@ def _canary() -> Iterator[tuple[Canary, Path]]:
             yield canary, Path(folder)
         finally:
             canary.remove()
+
+
+def _run_with(
+    runner: ProcessRunner,
+    variables: Mapping[str, str],
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    timeout_s: float | None = None,
+) -> CompletedProcess:
+    return runner(argv, env={**(env or {}), **variables}, cwd=cwd, stdin=stdin, timeout_s=timeout_s)
 
 
 def attempt(
@@ -163,12 +175,11 @@ def attempt(
         watcher.start()
         extra = {"HOME": str(canary.home), "LEADLINE_CANARY": canary.description(), "XDG_CACHE_HOME": ""}
 
-        def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, **options: Any) -> Any:
-            return runner(argv, env={**(env or {}), **extra}, **options)
-
         try:
             workload = Workload(ModelSource(ModelKind.COMMAND, shlex.join(words), words))
-            notes = trace_command(workload, runner=run, cwd=folder, timeout_s=TIMEOUT_S, without=without).notes
+            notes = trace_command(
+                workload, runner=partial(_run_with, runner, extra), cwd=folder, timeout_s=TIMEOUT_S, without=without
+            ).notes
         except Untraceable as error:
             notes = (str(error),)
         finally:
@@ -178,7 +189,7 @@ def attempt(
         return sorted(name for name in {*before, *after} if before.get(name) != after.get(name)), notes
 
 
-def rows(*, quick: bool = False, progress: Callable[[str], object] = lambda _: None) -> list[BenchmarkRow]:
+def rows(*, quick: bool = False) -> list[BenchmarkRow]:
     """Run every hostile script with all means of the kernel, and without some of them; ``quick`` skips the latter."""
     result = []
     for level, without in list(LEVELS.items())[: 1 if quick else None]:
@@ -191,7 +202,6 @@ def rows(*, quick: bool = False, progress: Callable[[str], object] = lambda _: N
                     through.append(name)
                     if harm not in benign:
                         unnamed.append(name)
-                    progress(f"{level}: {name} changed {', '.join(changes)}")
         count = sum(map(len, HARMS.values()))
         how = f"{count} hostile scripts, {level}" + (f"; through: {', '.join(through)}" if through else "")
         if not without:
@@ -202,8 +212,3 @@ def rows(*, quick: bool = False, progress: Callable[[str], object] = lambda _: N
         named = f"harms of a kind that the output does not name, {level}"
         result.append(at_most(named, float(len(unnamed)), 0.0, "", n=count, how=", ".join(unnamed)))
     return result
-
-
-if __name__ == "__main__":
-    for row in rows(quick="--quick" in sys.argv, progress=print):
-        print(row.name, row.value, row.how, sep=" | ")

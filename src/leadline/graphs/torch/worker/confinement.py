@@ -25,13 +25,14 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 CHANGES = "changes of files by child processes and compiled libraries"
 TRUNCATION = "truncation of files by them"
 ATTRIBUTES = "changes of file modes, owners and times by them"
+CACHES = "caches below the home folder"
 SHARED_MEMORY = "shared memory (/dev/shm and System V)"
 NETWORK = "the network"
 SOCKETS = "Unix sockets of other programs"
 SIGNALS = "signals to other processes"
 SETTINGS = "priorities and limits of other processes"
 LASTING = "child processes that outlive the trace"
-HARMS = (CHANGES, TRUNCATION, ATTRIBUTES, SHARED_MEMORY, NETWORK, SOCKETS, SIGNALS, SETTINGS, LASTING)
+HARMS = (CHANGES, TRUNCATION, ATTRIBUTES, CACHES, SHARED_MEMORY, NETWORK, SOCKETS, SIGNALS, SETTINGS, LASTING)
 
 NEW_MOUNTS, NEW_HOSTNAME, NEW_IPC = 1 << 17, 1 << 26, 1 << 27
 NEW_USER, NEW_PIDS, NEW_NETWORK = 1 << 28, 1 << 29, 1 << 30
@@ -137,7 +138,9 @@ def _restrict(folder: str, without: Iterable[str], features: List[str], prevente
         version = 0 if "landlock" in without else _landlock(folder, files=not isolated)
         if version:
             features.append(f"Landlock {version}")
-            prevented |= {CHANGES} | ({TRUNCATION} if version >= 3 else set()) | ({SIGNALS} if version >= 6 else set())
+            prevented |= (
+                {CHANGES, CACHES} | ({TRUNCATION} if version >= 3 else set()) | ({SIGNALS} if version >= 6 else set())
+            )
         if "seccomp" not in without and _filter_calls(isolated):
             features.append("seccomp")
             prevented |= {ATTRIBUTES, NETWORK}
@@ -261,8 +264,8 @@ def _mount(source: Optional[str], target: str, kind: Optional[str], flags: int =
 
 def _isolate_files(folder: str, writable: Iterable[str], sockets: Iterable[str], *, own_processes: bool) -> None:
     """Make every mount read-only, with overlays over the folders that scripts write to."""
-    here = os.getcwd()
-    kept = os.open(folder, os.O_RDONLY)
+    cwd = os.getcwd()
+    folder_fd = os.open(folder, os.O_RDONLY)
     mounts = _mounts()
     _mount(None, "/", None, RECURSIVE | PRIVATE)
     layers = os.path.join(folder, "layers")
@@ -271,7 +274,7 @@ def _isolate_files(folder: str, writable: Iterable[str], sockets: Iterable[str],
     layers_fd = os.open(layers, os.O_RDONLY)
     overlaid = _mount_overlays(writable, mounts, layers_fd)
     # A parent folder may have an overlay by now, which hides the real folder.
-    _mount(f"/proc/self/fd/{kept}", folder, None, BIND)
+    _mount(f"/proc/self/fd/{folder_fd}", folder, None, BIND)
     for path, flags in mounts.items():
         if path not in overlaid:
             _mount_read_only(path, flags)
@@ -287,9 +290,9 @@ def _isolate_files(folder: str, writable: Iterable[str], sockets: Iterable[str],
         if own_processes and os.path.exists(path):
             _mount(path, path, None, BIND)
             _mount_read_only(path, NO_SUID | NO_DEVICES | MOUNT_OPTIONS["noexec"])
-    os.close(kept)
+    os.close(folder_fd)
     os.close(layers_fd)
-    os.chdir(here)  # by its path, which may lead to an overlay now
+    os.chdir(cwd)  # by its path, which may lead to an overlay now
 
 
 def _mounts() -> Dict[str, int]:
@@ -318,9 +321,9 @@ def _mount_overlays(writable: Iterable[str], mounts: Iterable[str], layers: int)
     """Mount an overlay over each folder that this user may write to, and return those folders."""
     system = ("/proc/", "/sys/", "/dev/", "/run/")
     usual = [os.path.realpath(os.path.expandvars(os.path.expanduser(path))) for path in writable]
-    others = [path for path in mounts if not f"{path}/".startswith(system)]
+    mounted = [path for path in mounts if not f"{path}/".startswith(system)]
     overlaid: Set[str] = set()
-    for path in sorted({*usual, *others} - {"/"}, key=lambda path: (path.count("/"), path)):
+    for path in sorted({*usual, *mounted} - {"/"}, key=lambda path: (path.count("/"), path)):
         inside = any(path.startswith(folder + "/") for folder in overlaid)
         if inside or not os.path.isdir(path) or not os.access(path, os.W_OK):
             continue
@@ -346,12 +349,12 @@ def _start_loopback() -> None:
 
 
 def _drop_capabilities() -> None:
-    kept = FILE_CAPABILITIES if os.geteuid() == 0 else 0
+    capabilities = FILE_CAPABILITIES if os.geteuid() == 0 else 0
     for number in range(64):
-        if not kept >> number & 1:
+        if not capabilities >> number & 1:
             _libc.prctl(DROP_BOUND, number, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    _call("capset", header, (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0))
+    _call("capset", header, (ctypes.c_uint32 * 6)(capabilities, capabilities, 0, 0, 0, 0))
 
 
 def _landlock(folder: str, *, files: bool) -> int:
