@@ -11,11 +11,14 @@ file, encoded = home + "/file.txt", (home + "/file.txt").encode()
 libc = ctypes.CDLL(None, use_errno=True)
 def shell(command):
     subprocess.run(command, shell=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+"""
+ATTEMPT = """
 try:
+    {body}
+except (OSError, RuntimeError, subprocess.SubprocessError):
+    pass
 """
 TRAINING = """
-except (OSError, subprocess.SubprocessError):
-    pass
 net = torch.nn.Linear(2, 2).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for step in range(9):
@@ -211,7 +214,7 @@ HARMS: dict[str, dict[str, str]] = {
 """Harm that the output names → name of a script → code that tries it."""
 
 
-def script(code: str) -> str:
-    """Return the whole text of a hostile script."""
-    body = "".join(f"    {line}\n" for line in code.strip("\n").splitlines())
-    return PRELUDE + body + TRAINING.lstrip("\n")
+def script(*codes: str) -> str:
+    """Return the text of a script that tries harms and trains in spite of errors."""
+    bodies = [code.strip("\n").replace("\n", "\n    ") for code in codes]
+    return PRELUDE + "".join(ATTEMPT.format(body=body) for body in bodies) + TRAINING

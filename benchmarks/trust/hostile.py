@@ -164,11 +164,11 @@ def _run_with(
 
 
 def attempt(
-    code: str, without: Sequence[str] = (), *, runner: ProcessRunner = run_process
+    *codes: str, without: Sequence[str] = (), runner: ProcessRunner = run_process
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Trace one hostile script, and return what it changed of its canary and the notes of the trace."""
+    """Trace one script that tries these harms. Return what it changed of its canary, and the notes of the trace."""
     with _canary() as (canary, folder):
-        (canary.home / "train.py").write_text(script(code))
+        (canary.home / "train.py").write_text(script(*codes))
         words = (sys.executable, str(canary.home / "train.py"))
         before, ended = canary.state(), threading.Event()
         watcher = threading.Thread(target=canary.watch_port, args=(ended,))
@@ -193,11 +193,11 @@ def rows(*, quick: bool = False) -> list[BenchmarkRow]:
     """Run every hostile script with all means of the kernel, and without some of them; ``quick`` skips the latter."""
     result = []
     for level, without in list(LEVELS.items())[: 1 if quick else None]:
-        benign = next(note for note in attempt("pass", without)[1] if "trace" in note)
+        benign = next(note for note in attempt("pass", without=without)[1] if "trace" in note)
         through, unnamed = [], []
         for harm, scripts in HARMS.items():
             for name, code in scripts.items():
-                changes, _ = attempt(code, without)
+                changes, _ = attempt(code, without=without)
                 if changes:
                     through.append(name)
                     if harm not in benign:

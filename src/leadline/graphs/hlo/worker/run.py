@@ -21,12 +21,11 @@ class UnusableFunction(Exception):
 def main(request_path: str) -> None:
     """Carry out one request and write its answer."""
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    folder, shared = str(Path(request["answer"]).parent), Path(__file__).resolve().parents[2] / "torch" / "worker"
-    # By their paths, as this environment need not have Leadline, and before jax starts threads.
-    confine = runpy.run_path(str(shared / "confinement.py"))["confine"]
-    confinement = confine(folder, str(Path(request["path"]).absolute().parent), request["without"])
-    redirect_writes = runpy.run_path(str(shared / "scratch.py"))["redirect_writes"]
-    redirect_writes(folder, caches=not confinement.refuses_writes)
+    # By its path: this environment need not have Leadline.
+    bootstrap = runpy.run_path(str(Path(__file__).resolve().parents[2] / "torch" / "worker" / "bootstrap.py"))
+    confinement = bootstrap["confine"](request, request["path"])
+    scratch = importlib.import_module("leadline.graphs.torch.worker.scratch")
+    scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not confinement.refuses_writes)
     if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
         del sys.path[0]
     sys.path.insert(0, str(Path(request["path"]).resolve().parent))

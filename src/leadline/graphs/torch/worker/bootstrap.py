@@ -10,27 +10,33 @@ import os
 import sys
 import types
 from pathlib import Path
+from typing import Any, Dict
 
 SHELLS = ("leadline", "leadline.graphs", "leadline.graphs.torch")
 
 
-def main(request_path: str) -> None:
-    """Read the request, create the package shells, and start the worker in a confined process."""
-    worker = Path(__file__).resolve().parent
-    root = worker.parents[2]
+def confine(request: Dict[str, Any], code: str) -> Any:
+    """Create the package shells, continue in a process that is confined, and return how it is.
+
+    ``code`` is the file of the user. To be called before any thread starts: none may run when namespaces are entered.
+    """
+    root = Path(__file__).resolve().parents[3]
     for name in SHELLS:
         shell = types.ModuleType(name)
         shell.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = shell
-    if sys.path and sys.path[0] == str(worker):
+    confinement = importlib.import_module("leadline.graphs.torch.worker.confinement")
+    folders = [str(Path(path).absolute().parent) for path in (request["answer"], code)]
+    return confinement.confine(*folders, request["without"])
+
+
+def main(request_path: str) -> None:
+    """Read the request, and start the worker in a confined process."""
+    if sys.path and sys.path[0] == str(Path(__file__).resolve().parent):
         del sys.path[0]  # else the worker's own file names would shadow the user's modules
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     os.environ.pop("PYTHONSAFEPATH", None)
-    folders = [str(Path(request[name]).absolute().parent) for name in ("answer", "target")]
-    # Before torch starts threads: a process that has any cannot enter namespaces.
-    confinement = importlib.import_module("leadline.graphs.torch.worker.confinement").confine(
-        *folders, request["without"]
-    )
+    confinement = confine(request, request["target"])
     importlib.import_module("leadline.graphs.torch.worker.main").serve(request, confinement)
 
 

@@ -13,7 +13,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import platform
 import re
 import signal
 import socket
@@ -21,6 +20,8 @@ import stat
 import struct
 from contextlib import suppress
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+from leadline.graphs.torch.worker import call_filter
 
 CHANGES = "changes of files by child processes and compiled libraries"
 TRUNCATION = "truncation of files by them"
@@ -41,49 +42,18 @@ MOUNT_OPTIONS = {
     "nosuid": NO_SUID, "nodev": NO_DEVICES, "noexec": 8, "nosymfollow": 1 << 8, "noatime": 1 << 10,
     "nodiratime": 1 << 11, "relatime": 1 << 21,
 }  # fmt: skip
-SET_DEATH_SIGNAL, SET_SECCOMP, DROP_BOUND, SET_SUBREAPER, NO_NEW_PRIVILEGES = 1, 22, 24, 36, 38
+SET_DEATH_SIGNAL, DROP_BOUND, SET_SUBREAPER, NO_NEW_PRIVILEGES = 1, 24, 36, 38
 FILE_CAPABILITIES = 0xFF
 """Root keeps the capabilities about files and users: CAP_CHOWN to CAP_SETUID."""
 WRITABLE = ("~", ".", "/tmp", "/var/tmp", "/dev/shm", "$TMPDIR", "$XDG_CACHE_HOME", "$HF_HOME", "$TORCH_HOME")  # noqa: S108
 NAME_SERVICES = ("/nscd/", "/sss/pipes/nss")
 """Sockets that stay: they only look up names, and on some sites no user has a name without them."""
 
-MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Machine → column of the numbers below, and its audit architecture."""
-REFUSED = {
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "setns": (308, 268), "unshare": (272, 97),
-    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432),
-    "mount_setattr": (442, 442), "ptrace": (101, 117), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438),
-    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
-    "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
-    "settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161), "setdomainname": (171, 162),
-    "acct": (163, 89), "quotactl": (179, 60), "bpf": (321, 280), "add_key": (248, 217), "request_key": (249, 218),
-    "keyctl": (250, 219), "open_by_handle_at": (304, 265),
-}  # fmt: skip
-"""System calls and their numbers on x86_64 and aarch64, from the headers of Linux. -1: it has none."""
-IGNORED = {
-    "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, -1),
-    "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54), "utime": (132, -1), "utimes": (235, -1),
-    "futimesat": (261, -1), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
-    "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469),
-}  # fmt: skip
-"""Changes of attributes, which Landlock lacks: they do nothing and report success, as a script expects."""
-NODES = {"mknod": (133, -1), "mknodat": (259, 33)}
-BYPASSES = {"io_uring_setup": (425, 425)}
-SOCKET, KILL, LIMITS, PRIORITY = (41, 198), (62, 129), (302, 261), (141, 140)
-LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-ALLOW, FAIL = 0x7FFF0000, 0x00050000
-NUMBER_OFFSET, MACHINE_OFFSET, ARGUMENTS_OFFSET = 0, 4, 16
-COMPATIBLE_CALLS = 0x40000000
-"""First number of the second table of system calls on x86_64."""
-
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 FILE_WRITES = 1 << 1 | sum(1 << bit for bit in range(4, 13))
 RENAMES, TRUNCATES = 1 << 13, 1 << 14
 
 _libc = ctypes.CDLL(None, use_errno=True)
-Instruction = Tuple[int, int, int, int]
 
 
 class Confinement(NamedTuple):
@@ -107,15 +77,15 @@ class Confinement(NamedTuple):
         if not self.possible:
             return "the traced code could not change files, use the network or affect other processes"
         offer = " and ".join(self.features) or "no confinement"
-        return f"this machine offers {offer}: the trace did not hold back {', '.join(self.possible)}"
+        prevented, possible = ", ".join(self.prevented) or "nothing", ", ".join(self.possible)
+        return f"this machine offers {offer}: the trace did not hold back {possible}; it held back {prevented}"
 
 
 def confine(folder: str, sources: str, without: Iterable[str] = ()) -> Confinement:
-    """Continue in a confined child process, and return there. The caller's process waits and ends as the child does.
+    """Continue in a confined child process, and return there. The caller, which has one thread, ends as the child does.
 
     ``folder`` stays writable. Changes below ``sources`` and the usual folders look successful and vanish where the
-    kernel has overlays. ``without`` names features to leave unused: namespaces, landlock, seccomp. The process must
-    have one thread.
+    kernel has overlays. ``without`` names features to leave unused: namespaces, landlock, seccomp.
     """
     folder = os.path.realpath(folder)
     everything = NEW_USER | NEW_MOUNTS | NEW_HOSTNAME | NEW_IPC | NEW_NETWORK | NEW_PIDS
@@ -136,12 +106,10 @@ def _restrict(folder: str, without: Iterable[str], features: List[str], prevente
     _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if _libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0:
         version = 0 if "landlock" in without else _landlock(folder, files=not isolated)
-        if version:
-            features.append(f"Landlock {version}")
-            prevented |= (
-                {CHANGES, CACHES} | ({TRUNCATION} if version >= 3 else set()) | ({SIGNALS} if version >= 6 else set())
-            )
-        if "seccomp" not in without and _filter_calls(isolated):
+        for minimum, harms in ((1, {CHANGES, CACHES}), (3, {TRUNCATION}), (6, {SIGNALS})):
+            prevented |= harms if version >= minimum else set()
+        features += [f"Landlock {version}"] if version else []
+        if "seccomp" not in without and call_filter.filter_calls(isolated):
             features.append("seccomp")
             prevented |= {ATTRIBUTES, NETWORK}
     return Confinement(tuple(features), tuple(harm for harm in HARMS if harm in prevented))
@@ -200,6 +168,7 @@ def _enter_namespaces(flags: int, folder: str, writable: Iterable[str]) -> bool:
             os.close(to_child)
             if not os.read(from_parent, 1):
                 os._exit(1)
+            os.close(from_parent)
             inside = os.fork()  # the first process of the new process namespace
             if inside:
                 os.close(to_parent)
@@ -226,8 +195,8 @@ def _enter_namespaces(flags: int, folder: str, writable: Iterable[str]) -> bool:
     if os.read(from_child, 1):
         _end_with(outside)
     os.waitpid(outside, 0)
-    for descriptor in (from_child, from_parent):
-        os.close(descriptor)
+    os.close(from_child)
+    os.close(from_parent)
     return False
 
 
@@ -379,38 +348,3 @@ def _landlock(folder: str, *, files: bool) -> int:
     refused = _libc.syscall(RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
     return 0 if refused else int(version)
-
-
-def _filter_calls(isolated: bool) -> bool:
-    """Filter the system calls of this process and its children. Without namespaces, more of them do harm."""
-    if platform.machine() not in MACHINES:
-        return False
-    column, machine = MACHINES[platform.machine()]
-    program: List[Instruction] = [
-        (LOAD, 0, 0, MACHINE_OFFSET), (EQUAL, 1, 0, machine), (RETURN, 0, 0, FAIL | errno.EPERM),
-        (LOAD, 0, 0, NUMBER_OFFSET), (AT_LEAST, 0, 1, COMPATIBLE_CALLS), (RETURN, 0, 0, FAIL | errno.EPERM),
-    ]  # fmt: skip
-    groups = [(REFUSED, errno.EPERM), (BYPASSES, errno.ENOSYS)]
-    if not isolated:
-        groups += [(IGNORED, 0), (NODES, errno.EPERM)]
-        program += _check_argument(SOCKET[column], 0, (socket.AF_UNIX, 16), FAIL | errno.ENETUNREACH, ALLOW)
-        program += _check_argument(KILL[column], 0, (0xFFFFFFFF,), ALLOW, FAIL | errno.EPERM)
-        program += _check_argument(LIMITS[column], 0, (0,), FAIL | errno.EPERM, ALLOW)
-        program += _check_argument(PRIORITY[column], 1, (0,), FAIL | errno.EPERM, ALLOW)
-    for calls, error in groups:
-        for numbers in calls.values():
-            if numbers[column] >= 0:
-                program += [(EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, FAIL | error)]
-    program.append((RETURN, 0, 0, ALLOW))
-    code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
-    buffer = ctypes.create_string_buffer(code, len(code))
-    header = struct.pack("HP", len(program), ctypes.addressof(buffer))
-    return bool(_libc.prctl(SET_SECCOMP, 2, header, 0, 0) == 0)
-
-
-def _check_argument(number: int, index: int, values: Tuple[int, ...], other: int, equal: int) -> List[Instruction]:
-    """Return instructions that answer one system call by one argument: ``equal`` if it is one of the values."""
-    count = len(values)
-    tests = [(EQUAL, count - place, 0, value) for place, value in enumerate(values)]
-    load = (LOAD, 0, 0, ARGUMENTS_OFFSET + 8 * index)
-    return [(EQUAL, 0, count + 3, number), load, *tests, (RETURN, 0, 0, other), (RETURN, 0, 0, equal)]
