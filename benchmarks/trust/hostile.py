@@ -193,14 +193,15 @@ def rows(*, quick: bool = False) -> list[BenchmarkRow]:
     """Run every hostile script with all means of the kernel, and without some of them; ``quick`` skips the latter."""
     result = []
     for level, without in list(LEVELS.items())[: 1 if quick else None]:
-        benign = next(note for note in attempt("pass", without=without)[1] if "trace" in note)
+        notes = attempt("pass", without=without)[1]
+        named = next((note.partition(";")[0] for note in notes if note.startswith("this machine offers")), "")
         through, unnamed = [], []
         for harm, scripts in HARMS.items():
             for name, code in scripts.items():
                 changes, _ = attempt(code, without=without)
                 if changes:
                     through.append(name)
-                    if harm not in benign:
+                    if harm not in named:
                         unnamed.append(name)
         count = sum(map(len, HARMS.values()))
         how = f"{count} hostile scripts, {level}" + (f"; through: {', '.join(through)}" if through else "")
@@ -209,6 +210,6 @@ def rows(*, quick: bool = False) -> list[BenchmarkRow]:
             result.append(at_most(f"harms that got through, {level}", float(len(through)), 0.0, "", n=count, how=how))
         else:
             result.append(BenchmarkRow(f"harms that got through, {level}", float(len(through)), "", n=count, how=how))
-        named = f"harms of a kind that the output does not name, {level}"
-        result.append(at_most(named, float(len(unnamed)), 0.0, "", n=count, how=", ".join(unnamed)))
+        label = f"harms of a kind that the output does not name, {level}"
+        result.append(at_most(label, float(len(unnamed)), 0.0, "", n=count, how=", ".join(unnamed)))
     return result
