@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from benchmarks.trust.harms import HARMS
+from benchmarks.trust.harms import HARMS, TRAINING
 from benchmarks.trust.hostile import attempt
 from leadline.core.errors import Untraceable
 from leadline.core.workload import ModelKind, ModelSource, Workload
@@ -109,6 +109,19 @@ def test_a_container_that_hides_parts_of_proc_keeps_files_and_network_safe():
 
 
 @needs_namespaces
+def test_a_child_process_may_write_to_a_folder_among_the_arguments(tmp_path):
+    source, results = tmp_path / "source" / "train.py", tmp_path / "results"
+    source.parent.mkdir()
+    results.mkdir()
+    command = "subprocess.run(['touch', sys.argv[1].partition('=')[2] + '/new'], check=True)"
+    source.write_text(f"import subprocess, sys, torch\n{command}{TRAINING}")
+    words = (sys.executable, str(source), f"--output={results}")
+    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
+    assert trace_command(workload, runner=run_forked, cwd=source.parent).step.parameters == 6
+    assert list(results.iterdir()) == []
+
+
+@needs_namespaces
 def test_a_failure_for_lack_of_the_network_says_so(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
@@ -131,9 +144,9 @@ def test_every_harm_is_either_prevented_or_named():
 def test_the_exit_code_of_a_confined_process_is_its_own(tmp_path):
     code = f"""
 import os, sys
-sys.path.insert(0, {str(Path(confinement.__file__).parent)!r})
-import confinement
-confinement.confine({str(tmp_path)!r}, {str(tmp_path)!r})
+sys.path.insert(0, {str(Path(confinement.__file__).parents[4])!r})
+from leadline.graphs.torch.worker import confinement
+confinement.confine({str(tmp_path)!r}, [])
 os._exit(7)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7

@@ -26,8 +26,9 @@ def confine(request: Dict[str, Any], code: str) -> Any:
         shell.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = shell
     confinement = importlib.import_module("leadline.graphs.torch.worker.confinement")
-    folders = [str(Path(path).absolute().parent) for path in (request["answer"], code)]
-    return confinement.confine(*folders, request["without"])
+    # An argument may name a folder of data or results, also as --output=FOLDER.
+    paths = [code, *(word.rpartition("=")[2] for word in request.get("argv", ()))]
+    return confinement.confine(str(Path(request["answer"]).parent), paths, request["without"])
 
 
 def main(request_path: str) -> None:

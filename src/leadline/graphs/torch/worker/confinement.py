@@ -81,16 +81,16 @@ class Confinement(NamedTuple):
         return f"this machine offers {offer}: the trace did not hold back {possible}; it held back {prevented}"
 
 
-def confine(folder: str, sources: str, without: Iterable[str] = ()) -> Confinement:
+def confine(folder: str, paths: Iterable[str], without: Iterable[str] = ()) -> Confinement:
     """Continue in a confined child process, and return there. The caller, which has one thread, ends as the child does.
 
-    ``folder`` stays writable. Changes below ``sources`` and the usual folders look successful and vanish where the
+    ``folder`` stays writable. Changes near ``paths`` and in the usual folders look successful and vanish where the
     kernel has overlays. ``without`` names features to leave unused: namespaces, landlock, seccomp.
     """
     folder = os.path.realpath(folder)
     everything = NEW_USER | NEW_MOUNTS | NEW_HOSTNAME | NEW_IPC | NEW_NETWORK | NEW_PIDS
     for flags in (everything, everything & ~NEW_PIDS):
-        if "namespaces" not in without and _enter_namespaces(flags, folder, (*WRITABLE, sources)):
+        if "namespaces" not in without and _enter_namespaces(flags, folder, (*WRITABLE, *paths)):
             reachable = {SIGNALS, SETTINGS} if not flags & NEW_PIDS else set()
             return _restrict(folder, without, ["namespaces"], set(HARMS) - reachable)
     prevented = {LASTING} if _libc.prctl(SET_SUBREAPER, 1, 0, 0, 0) == 0 else set()
@@ -290,6 +290,7 @@ def _mount_overlays(writable: Iterable[str], mounts: Iterable[str], layers: int)
     """Mount an overlay over each folder that this user may write to, and return those folders."""
     system = ("/proc/", "/sys/", "/dev/", "/run/")
     usual = [os.path.realpath(os.path.expandvars(os.path.expanduser(path))) for path in writable]
+    usual = [path if os.path.isdir(path) else os.path.dirname(path) for path in usual]
     mounted = [path for path in mounts if not f"{path}/".startswith(system)]
     overlaid: Set[str] = set()
     for path in sorted({*usual, *mounted} - {"/"}, key=lambda path: (path.count("/"), path)):
