@@ -30,6 +30,12 @@ def codes(*harms):
     return [code for harm in harms or HARMS for name, code in HARMS[harm].items() if name != ENDING]
 
 
+def trace(script, *arguments, without=()):
+    words = (sys.executable, str(script), *arguments)
+    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
+    return trace_command(workload, runner=run_forked, cwd=script.parent, timeout_s=60, without=without)
+
+
 @cache
 def offer(without=()):
     """Return the note about this kernel on a harmless script."""
@@ -115,10 +121,29 @@ def test_a_child_process_may_write_to_a_folder_among_the_arguments(tmp_path):
     results.mkdir()
     command = "subprocess.run(['touch', sys.argv[1].partition('=')[2] + '/new'], check=True)"
     source.write_text(f"import subprocess, sys, torch\n{command}{TRAINING}")
-    words = (sys.executable, str(source), f"--output={results}")
-    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
-    assert trace_command(workload, runner=run_forked, cwd=source.parent).step.parameters == 6
+    assert trace(source, f"--output={results}").step.parameters == 6
     assert list(results.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.access("/usr", os.W_OK), reason="needs a folder that root may write to")
+@needs_namespaces
+def test_python_code_may_write_where_everything_below_it_is_read_only(tmp_path):
+    new = Path("/usr/leadline-test.txt")
+    write = f"open({str(new)!r}, 'w').write('x')\nassert open({str(new)!r}).read() == 'x'"
+    (tmp_path / "train.py").write_text(f"import os, torch\nassert os.access('/usr', os.W_OK)\n{write}{TRAINING}")
+    assert trace(tmp_path / "train.py").step.parameters == 6
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("without", [(), PYTHON_ONLY])
+def test_a_note_says_that_a_script_ran_twice_unless_it_was_confined(tmp_path, without):
+    (tmp_path / "train.py").write_text(f"import torch{TRAINING.replace('.cuda()', '')}")
+    notes = trace(tmp_path / "train.py", without=without).notes
+    assert any("trains on the CPU" in note for note in notes)
+    confined = any(note == NOTHING for note in notes)
+    assert [note for note in notes if "ran twice" in note] == (
+        [] if confined else ["the script ran twice, and so did everything that was not held back"]
+    )
 
 
 @needs_namespaces
@@ -127,10 +152,8 @@ def test_a_failure_for_lack_of_the_network_says_so(tmp_path):
     script.write_text(
         "import torch, urllib.request\nurllib.request.urlopen('http://192.0.2.1/weights.pt', timeout=9)\n"
     )
-    words = (sys.executable, str(script))
-    workload = Workload(ModelSource(ModelKind.COMMAND, " ".join(words), words))
     with pytest.raises(Untraceable, match="the trace has no network, so download what it needs first"):
-        trace_command(workload, runner=run_forked, cwd=tmp_path)
+        trace(script)
 
 
 def test_every_harm_is_either_prevented_or_named():

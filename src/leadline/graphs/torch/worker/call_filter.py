@@ -7,7 +7,7 @@ import socket
 import struct
 from typing import List, Tuple
 
-SET_SECCOMP, FILTER_MODE = 22, 2
+SET_SECCOMP, FILTER_MODE, NETLINK = 22, 2, 16
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Machine → column of the numbers below, and its audit architecture."""
 REFUSED = {
@@ -48,10 +48,11 @@ def filter_calls(isolated: bool) -> bool:
         (LOAD, 0, 0, MACHINE_OFFSET), (EQUAL, 1, 0, machine), (RETURN, 0, 0, FAIL | errno.EPERM),
         (LOAD, 0, 0, NUMBER_OFFSET), (AT_LEAST, 0, 1, SECOND_TABLE), (RETURN, 0, 0, FAIL | errno.EPERM),
     ]  # fmt: skip
+    families = (socket.AF_UNIX, NETLINK, *((socket.AF_INET, socket.AF_INET6) if isolated else ()))
+    program += _check_argument(SOCKET[column], 0, families, FAIL | errno.ENETUNREACH, ALLOW)
     groups = [(REFUSED, errno.EPERM)]
     if not isolated:
         groups += [(IGNORED, 0), (NODES, errno.EPERM)]
-        program += _check_argument(SOCKET[column], 0, (socket.AF_UNIX, 16), FAIL | errno.ENETUNREACH, ALLOW)
         program += _check_argument(KILL[column], 0, (0xFFFFFFFF,), ALLOW, FAIL | errno.EPERM)
         program += _check_argument(LIMITS[column], 0, (0,), FAIL | errno.EPERM, ALLOW)
         program += _check_argument(PRIORITY[column], 1, (0,), FAIL | errno.EPERM, ALLOW)

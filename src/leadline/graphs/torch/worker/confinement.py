@@ -104,6 +104,7 @@ def _restrict(folder: str, without: Iterable[str], features: List[str], prevente
     """Give up what the process needs no more, for itself and its children."""
     isolated = bool(features)
     _libc.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    _drop_capabilities()
     if _libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0) == 0:
         version = 0 if "landlock" in without else _landlock(folder, files=not isolated)
         for minimum, harms in ((1, {CHANGES, CACHES}), (3, {TRUNCATION}), (6, {SIGNALS})):
@@ -177,7 +178,6 @@ def _enter_namespaces(flags: int, folder: str, writable: Iterable[str]) -> bool:
             _libc.prctl(SET_SUBREAPER, 1, 0, 0, 0)
             _isolate_files(folder, writable, sockets, own_processes=bool(flags & NEW_PIDS))
             _start_loopback()
-            _drop_capabilities()
             os.write(to_parent, b"r")
             os.close(to_parent)
         except OSError:
@@ -324,7 +324,7 @@ def _drop_capabilities() -> None:
         if not capabilities >> number & 1:
             _libc.prctl(DROP_BOUND, number, 0, 0, 0)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    _call("capset", header, (ctypes.c_uint32 * 6)(capabilities, capabilities, 0, 0, 0, 0))
+    _libc.capset(header, (ctypes.c_uint32 * 6)(capabilities, capabilities, 0, 0, 0, 0))
 
 
 def _landlock(folder: str, *, files: bool) -> int:
