@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,12 @@ WORKER = Path(__file__).parent / "worker" / "run.py"
 
 
 def lower_function(
-    workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda", python: str | None = None
+    workload: Workload,
+    *,
+    runner: ProcessRunner,
+    device_type: str = "cuda",
+    python: str | None = None,
+    without: Sequence[str] = (),
 ) -> TracedJob:
     """Return the step of the JAX function ``file.py:function``, lowered from shapes alone.
 
@@ -130,13 +136,14 @@ def lower_function(
     - A flax module (linen or nnx), which is run on the workload's inputs. Inference is the forward pass. Training adds
       the mean of the outputs as the loss, and the workload's optimizer from optax.
 
-    ``python`` defaults to the interpreter of Leadline.
+    ``python`` defaults to the interpreter of Leadline. ``without`` names features of the kernel to confine the function
+    without: namespaces, landlock, seccomp.
 
     Raises:
         InvalidInput: The file is missing, or the step does not train although the workload does.
         Untraceable: The function cannot be called or lowered. Carries the user's line.
     """
-    return _read_job(workload, _run_worker(workload, {}, runner, python), device_type)
+    return _read_job(workload, _run_worker(workload, {}, runner, python, without), device_type)
 
 
 def compile_function(
@@ -172,7 +179,11 @@ def _read_job(workload: Workload, answer: dict[str, Any], device_type: str) -> T
 
 
 def _run_worker(
-    workload: Workload, target: dict[str, str], runner: ProcessRunner, python: str | None
+    workload: Workload,
+    target: dict[str, str],
+    runner: ProcessRunner,
+    python: str | None,
+    without: Sequence[str] = (),
 ) -> dict[str, Any]:
     path, _, name = workload.model.reference.rpartition(":")
     if not path or not Path(path).is_file():
@@ -186,6 +197,7 @@ def _run_worker(
             "phase": workload.phase.value,
             "optimizer": workload.optimizer.value if workload.optimizer else "",
             "target": target,
+            "without": list(without),
             "answer": str(answer_file),
         }
         request_file.write_text(json.dumps(request), encoding="utf-8")

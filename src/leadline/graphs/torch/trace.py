@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,13 @@ def trace_command(
     timeout_s: float = TIMEOUT_S,
     bare: bool = False,
     cwd: Path | None = None,
+    without: Sequence[str] = (),
 ) -> TracedJob:
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
     ``timeout_s`` limits the script itself, which runs in ``cwd``. ``bare`` records nothing and returns an empty job,
-    the baseline of the tracer's own cost.
+    the baseline of the tracer's own cost. ``without`` names features of the kernel to confine the script without:
+    namespaces, landlock, seccomp.
 
     Raises:
         InvalidInput: The command names no interpreter or script that exists.
@@ -42,7 +45,7 @@ def trace_command(
     """
     command = parse_command(workload.model.argv)
     request = {
-        **_base_request(device_type, timeout_s, bare),
+        **_base_request(device_type, timeout_s, bare, without),
         "target": command.target,
         "module": command.is_module,
         "argv": list(command.argv),
@@ -55,7 +58,8 @@ def trace_command(
         return _read_job(answer)
     request["device_type"] = failure["retry"]
     job = _read_job(_run_worker(command.python, request, runner, _environment(command, failure["retry"]), cwd))
-    return replace(job, notes=(*job.notes, failure["reason"]))
+    twice = ["the script ran twice, and so did everything that was not held back"] if answer["possible_harms"] else []
+    return replace(job, notes=(*job.notes, failure["reason"], *twice))
 
 
 def trace_function(
@@ -66,11 +70,12 @@ def trace_function(
     timeout_s: float = TIMEOUT_S,
     python: str | None = None,
     bare: bool = False,
+    without: Sequence[str] = (),
 ) -> TracedJob:
     """Trace the model that ``file.py:function`` returns on inputs of the workload's shapes.
 
     Training runs a forward pass, the mean of the outputs as the loss, a backward pass and the optimizer. Inference runs
-    the forward pass. ``python`` defaults to the interpreter of Leadline.
+    the forward pass. ``python`` defaults to the interpreter of Leadline. ``without`` is that of ``trace_command``.
 
     Raises:
         InvalidInput: The reference names no such file, or there is no input shape.
@@ -83,7 +88,7 @@ def trace_function(
         raise InvalidInput(f"{workload.model.reference} needs an input shape: give one, such as --input 64x3x224x224")
     precision = workload.precision or Precision.FP32
     request = {
-        **_base_request(device_type, timeout_s, bare),
+        **_base_request(device_type, timeout_s, bare, without),
         "target": path,
         "function": name,
         "inputs": [(list(shape.shape), shape.dtype) for shape in workload.inputs],
@@ -104,11 +109,12 @@ def trace_function(
         raise Untraceable(f"{error.reason}; the model was given {inputs}: check --input") from error
 
 
-def _base_request(device_type: str, timeout_s: float, bare: bool) -> dict[str, Any]:
+def _base_request(device_type: str, timeout_s: float, bare: bool, without: Sequence[str]) -> dict[str, Any]:
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
-    return {"device_type": device_type, "timeout_s": timeout_s, "bare": bare, **defaults}
+    common = {"device_type": device_type, "timeout_s": timeout_s, "bare": bare, "without": list(without)}
+    return {**common, **defaults}
 
 
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:

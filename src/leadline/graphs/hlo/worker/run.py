@@ -21,6 +21,11 @@ class UnusableFunction(Exception):
 def main(request_path: str) -> None:
     """Carry out one request and write its answer."""
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
+    # By its path: this environment need not have Leadline.
+    bootstrap = runpy.run_path(str(Path(__file__).resolve().parents[2] / "torch" / "worker" / "bootstrap.py"))
+    confinement = bootstrap["confine"](request, request["path"])
+    scratch = importlib.import_module("leadline.graphs.torch.worker.scratch")
+    scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not confinement.refuses_writes)
     if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
         del sys.path[0]
     sys.path.insert(0, str(Path(request["path"]).resolve().parent))
@@ -28,6 +33,8 @@ def main(request_path: str) -> None:
         answer = _lower(request)
     except Exception as error:  # noqa: BLE001 - whatever a user's code raises becomes an answer
         answer = {"failure": _failure(error, request["path"])}
+    if confinement.possible and "notes" in answer:
+        answer["notes"].append(confinement.sentence())
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")

@@ -10,23 +10,35 @@ import os
 import sys
 import types
 from pathlib import Path
+from typing import Any, Dict
 
 SHELLS = ("leadline", "leadline.graphs", "leadline.graphs.torch")
 
 
-def main(request_path: str) -> None:
-    """Read the request, create the package shells, and start the worker."""
-    worker = Path(__file__).resolve().parent
-    root = worker.parents[2]
+def confine(request: Dict[str, Any], code: str) -> Any:
+    """Create the package shells, continue in a process that is confined, and return how it is.
+
+    ``code`` is the file of the user. To be called before any thread starts: none may run when namespaces are entered.
+    """
+    root = Path(__file__).resolve().parents[3]
     for name in SHELLS:
         shell = types.ModuleType(name)
         shell.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = shell
-    if sys.path and sys.path[0] == str(worker):
+    confinement = importlib.import_module("leadline.graphs.torch.worker.confinement")
+    # An argument may name a folder of data or results, also as --output=FOLDER.
+    paths = [code, *(word.rpartition("=")[2] for word in request.get("argv", ()))]
+    return confinement.confine(str(Path(request["answer"]).parent), paths, request["without"])
+
+
+def main(request_path: str) -> None:
+    """Read the request, and start the worker in a confined process."""
+    if sys.path and sys.path[0] == str(Path(__file__).resolve().parent):
         del sys.path[0]  # else the worker's own file names would shadow the user's modules
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     os.environ.pop("PYTHONSAFEPATH", None)
-    importlib.import_module("leadline.graphs.torch.worker.main").serve(request)
+    confinement = confine(request, request["target"])
+    importlib.import_module("leadline.graphs.torch.worker.main").serve(request, confinement)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import importlib
+import sys
 from types import SimpleNamespace
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
@@ -83,10 +84,12 @@ def _as_cuda(device: Any) -> Any:
     return fake_tensors.CUDA if device is not None and device.type == fake_tensors.BACKEND else device
 
 
-def _replace(name: str, function: Any) -> None:
-    for module in (torch.distributed, torch.distributed.distributed_c10d):
-        if hasattr(module, name):
-            setattr(module, name, function)
+def _replace(name: str, replacement: Any) -> None:
+    """Replace a function of ``torch.distributed`` in all of its modules: some hold it under a name of their own."""
+    original = getattr(torch.distributed, name, None) or getattr(torch.distributed.distributed_c10d, name, None)
+    for module in [module for key, module in sys.modules.items() if key.startswith("torch.distributed")]:
+        for alias in [alias for alias, value in vars(module).items() if value is original is not None]:
+            setattr(module, alias, replacement)
 
 
 def _fake_groups(session: TraceSession) -> None:
@@ -98,7 +101,14 @@ def _fake_groups(session: TraceSession) -> None:
         if not torch.distributed.is_initialized():
             original(backend="fake", rank=0, world_size=session.world_size, store=FakeStore())
 
+    class LocalStore(torch.distributed.HashStore):
+        """A store of this process, in place of one that listens on a port."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__()
+
     _replace("init_process_group", init)
+    _replace("TCPStore", LocalStore)
     _replace("is_nccl_available", lambda: True)
     new_group = torch.distributed.new_group
     _replace("new_group", lambda ranks=None, *_, **__: new_group(ranks, backend="fake"))

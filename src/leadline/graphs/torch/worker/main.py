@@ -1,5 +1,6 @@
 """Run the user's script or model function on the simulated device and write the recorded job."""
 
+import errno
 import gc
 import importlib
 import inspect
@@ -7,12 +8,14 @@ import json
 import os
 import runpy
 import signal
+import socket
 import sys
 import time
 import traceback
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
@@ -20,16 +23,20 @@ ORPHAN_S = 120
 SOURCES = Path(__file__).resolve().parent
 
 
-def serve(request: Dict[str, Any]) -> None:
+def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
     signal.alarm(int(request["timeout_s"]) + ORPHAN_S)
     session = TraceSession(policy=request["device_type"], bare=request["bare"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.deadline = time.monotonic() + request["timeout_s"]
+    session.caches_refused = confinement.refuses_writes
     try:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
         answer = {"failure": failure_document(error)}
+    if confinement.possible or not request["function"]:
+        session.note(confinement.sentence())
+    answer["possible_harms"] = confinement.possible
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")
@@ -57,7 +64,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
         session.policy, session.low_confidence = "cpu", True
         session.note(f"torch {torch.__version__} cannot simulate a GPU (2.10 can): CPU kernels were traced instead")
     import_patches.define_torchvision_ops()
-    scratch.redirect_writes(str(Path(request["answer"]).parent))
+    scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not session.caches_refused)
     recorder, steps = install_hooks(session)
     gc.enable()
     # Without freezing, collections that scan the framework's own objects take a twentieth of a trace.
@@ -197,10 +204,21 @@ def failure_document(error: BaseException) -> Dict[str, Any]:
     message = " ".join(str(error).split())[:300].rstrip(".")
     if type(error).__name__ == "ModelNotBuilt":  # its module imports torch, which may be missing here
         return {"reason": message, "location": location}
-    return {
-        "reason": f"{type(error).__name__}: {message or 'no message'}; the trace stopped here",
-        "location": location,
-    }
+    advice = (
+        "the trace has no network, so download what it needs first"
+        if _needs_network(error)
+        else "the trace stopped here"
+    )
+    return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}
+
+
+def _needs_network(error: Optional[BaseException]) -> bool:
+    while error is not None:
+        if isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.ENETUNREACH:
+            return True
+        reason = getattr(error, "reason", None)  # urllib keeps the cause there
+        error = reason if isinstance(reason, OSError) else error.__cause__ or error.__context__
+    return False
 
 
 def _is_user_file(filename: str) -> bool:

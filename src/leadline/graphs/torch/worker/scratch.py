@@ -1,7 +1,8 @@
 """Keep what a traced script writes away from the user's files, in a scratch tree that reads see through.
 
 Writes of Python code are redirected, and so are the folders it makes, moves and removes. Caches below the home folder
-are written as they are, because compiled readers open what is put there. Writes of compiled libraries are not seen.
+are written as they are, because compiled readers open what is put there, unless the kernel refuses that. Writes of
+compiled libraries are not seen: ``leadline.graphs.torch.worker.confinement`` keeps them away where the kernel can.
 """
 
 import builtins
@@ -47,11 +48,11 @@ class _OverlayEntries(AbstractContextManager[Any], Iterator[Any]):
     __exit__ = close
 
 
-READERS = ("stat", "access", "statvfs", "getxattr", "listxattr")
+READERS = ("stat", "statvfs", "getxattr", "listxattr")
 CHANGERS = ("chmod", "chown", "lchown", "utime", "truncate", "setxattr", "removexattr")
 REPLACED = (
     "open", "mkdir", "rmdir", "unlink", "remove", "rename", "replace", "link", "symlink", "readlink", "lstat",
-    "scandir", "listdir", "chdir", "getcwd",
+    "scandir", "listdir", "chdir", "getcwd", "access",
 )  # fmt: skip
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE", "TORCH_HOME", "TRITON_CACHE_DIR")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -60,12 +61,15 @@ LARGE_BYTES = 1 << 30
 _scratch_trees: List["_ScratchTree"] = []
 
 
-def redirect_writes(folder: str) -> None:
-    """Redirect writes by Python code of this process to ``folder``. Files opened before stay as they are."""
+def redirect_writes(folder: str, *, caches: bool = True) -> None:
+    """Redirect writes by Python code of this process to ``folder``, except to ``caches`` below the home folder.
+
+    Files opened before stay as they are.
+    """
     temporary = os.path.join(folder, "tmp")
     os.makedirs(temporary)
     tempfile.tempdir = os.environ["TMPDIR"] = temporary
-    tree = _ScratchTree(folder)
+    tree = _ScratchTree(folder, caches=caches)
     _scratch_trees[:] = [tree]
     accessor: Any = getattr(pathlib, "_NormalAccessor", None)  # pathlib calls it before Python 3.10
     for name, function in {**tree.functions(), "open": tree.open_descriptor}.items():
@@ -91,11 +95,12 @@ def is_scratch(path: Any) -> bool:
 class _ScratchTree:
     """The script's own writes over the user's files. Methods named as functions of ``os`` stand in for those."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, caches: bool) -> None:
         self.top = os.path.join(os.path.realpath(folder), "tree")
         os.mkdir(self.top)
-        caches = [os.environ.get(name) for name in CACHES]
-        folders = [os.path.expanduser("~/.cache"), *filter(None, caches), os.path.realpath(folder), folder]
+        cached = [os.path.expanduser("~/.cache"), *filter(None, map(os.environ.get, CACHES))] if caches else []
+        usable = [path for path in cached if not os.path.exists(path) or os.access(path, os.W_OK)]
+        folders = [*usable, os.path.realpath(folder), folder]
         self.excluded = tuple(os.path.join(os.path.abspath(path), "") for path in (*folders, "/dev", "/proc", "/sys"))
         self.removed: Set[str] = set()
         self.links: Dict[str, str] = {}
@@ -108,6 +113,7 @@ class _ScratchTree:
         """Return the replacements for functions of ``os``, by name."""
         functions: Dict[str, Any] = {name: self._unless_by_descriptor(name) for name in REPLACED if hasattr(self, name)}
         functions.update(remove=functions["unlink"], replace=functions["rename"], getcwd=lambda: self.cwd)
+        functions["access"] = self._with_path(self._access, self.path_to_read)
         functions["lstat"] = self._with_path(self.os.lstat, lambda path: self.path_to_read(path, follow=False))
         for names, resolve in ((READERS, self.path_to_read), (CHANGERS, self.path_to_change)):
             for name in names:
@@ -178,7 +184,7 @@ class _ScratchTree:
         if not is_folder:
             raise _os_error(errno.ENOTDIR, path)
         checked = full if self._exists(full) else parent
-        if not self.os.access(self.path_to_read(checked), os.W_OK):
+        if not self._access(self.path_to_read(checked), os.W_OK):
             raise _os_error(errno.EACCES, path)
         self._make_folders(self.top + parent)
         return self.top + full
@@ -330,6 +336,17 @@ class _ScratchTree:
                 return False
             full = parent
         return True
+
+    def _access(self, path: Any, mode: int, **options: Any) -> bool:
+        """Return the result of ``os.access`` without the confinement, which makes most folders read-only."""
+        if self.os.access(path, mode, **options) or not mode & os.W_OK:
+            return bool(self.os.access(path, mode, **options))
+        if not self._lexists(path) or not self.os.statvfs(path).f_flag & os.ST_RDONLY:
+            return False
+        status = self.os.stat(path)
+        shift = 6 if status.st_uid == os.geteuid() else 3 if status.st_gid in os.getgroups() else 0
+        permitted = os.geteuid() == 0 or status.st_mode >> shift & os.W_OK
+        return bool(permitted and self.os.access(path, mode & ~os.W_OK, **options))
 
     def _is_folder(self, path: Any) -> bool:
         return stat.S_ISDIR(self.os.stat(path).st_mode)

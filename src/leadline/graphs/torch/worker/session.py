@@ -28,6 +28,7 @@ class TraceSession:
         policy: Device whose kernel choices are recorded, ``cuda`` or ``cpu``.
         bare: Run on the simulated device and record nothing: the baseline of the tracer's own overhead.
         real: Record ops on tensors with data too, as nothing else trains (bare tensors on the CPU).
+        caches_refused: The kernel refuses to write caches below the home folder.
         world_size: Processes of the job; ``local_size``: those on this node.
         deadline: Monotonic clock time at which the script is stopped.
         after_backward: Functions to call when a backward pass ends.
@@ -38,6 +39,7 @@ class TraceSession:
     policy: str = "cuda"
     bare: bool = False
     real: bool = False
+    caches_refused: bool = False
     world_size: int = 1
     local_size: int = 1
     deadline: float = float("inf")
