@@ -142,6 +142,7 @@ def test_a_batch_that_is_not_the_scripts_own_is_refused_with_where_to_say_it(cap
         (["--budget", "5", "--currency", "usd"], "unknown currency 'usd': did you mean 'USD'"),
         (["--budget", "-5"], "--budget is -5, but it must be 0 or more"),
         (["--deadline", "soon"], "'soon' is not a duration"),
+        (["--deadline", "12"], "'12' has no unit: write 12h, 12m or 12s"),
         (["--risk", "1"], "--risk is 1, but it must be between 0 and 1"),
         (["--kill", "-1"], "--kill is -1, but it must be 0 or more"),
         (["--waste", "nan"], "--waste is nan, but it must be 0 or more"),

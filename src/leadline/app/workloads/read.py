@@ -340,7 +340,7 @@ def _choice(kind: type[T], text: str | None, option: str) -> T | None:
 def _size(value: int | str | None) -> int | None:
     if value is None:
         return None
-    size_bytes = value if isinstance(value, int) else parse_bytes(value)
+    size_bytes = value if isinstance(value, int) else parse_bytes(value, bare_bytes=1)
     if size_bytes > _MOST["samples"]:
         raise InvalidInput(f"--bytes-per-sample is {value}, but a sample can hold at most 1 PB: check its digits")
     if size_bytes < 0:
