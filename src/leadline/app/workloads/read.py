@@ -44,6 +44,9 @@ _KINDS = {
 }  # fmt: skip
 """Suffix → kind of the model in the file. A dump of XLA ends in ``.txt``."""
 
+MODEL_SUFFIXES = (".toml", *_KINDS)
+"""Suffixes of files that describe a workload and cannot be run."""
+
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
@@ -120,7 +123,7 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     word = subject[0]
     if len(subject) == 1:
         return _model(word, base)
-    if Path(word).suffix in (".toml", *_KINDS) or ".py:" in word:
+    if Path(word).suffix in MODEL_SUFFIXES or ".py:" in word:
         raise InvalidInput(
             f"unexpected {' '.join(subject[1:])!r} after {word}: quote names with spaces, as in --on "
             "'A100 SXM4 80GB', and put your own command after --"
