@@ -2,6 +2,7 @@
 
 import collections
 import math
+import operator
 import os
 import sys
 import types
@@ -19,6 +20,8 @@ class WatchedStep(NamedTuple):
     loops: List[EnclosingLoop]
     loader: Any
     backward: int
+    batches: int = 0
+    """Training batches that were drawn before it."""
 
 
 class LoopObservations:
@@ -35,7 +38,7 @@ class LoopObservations:
         self.steps: List[WatchedStep] = []
         self.step_count = 0
         self.updates: List[WatchedStep] = []
-        self.backward_count = 0
+        self.backward_count = self.batch_count = 0
         self.backward_lines: "collections.Counter[str]" = collections.Counter()
         self.autocast: Optional[str] = None
         self.optimizers: List[Any] = []
@@ -139,7 +142,7 @@ def _typical_step(observed: LoopObservations) -> Optional[WatchedStep]:
 
 
 def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
-    """Return the backward passes from one source line in one optimizer step."""
+    """Return the backward passes from one source line in one optimizer step, at most one per batch."""
     if observed.framework.get("accumulation"):
         return int(observed.framework["accumulation"])
     if any(type(optimizer).__name__ == "LBFGS" for optimizer in observed.optimizers):
@@ -147,7 +150,10 @@ def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
         notes.append("LBFGS calls its closure several times a step; that is not counted as gradient accumulation")
         return 1
     counts = [step.backward for step in observed.steps[1:] or observed.steps if step.backward]
-    return max(counts, default=1)
+    # All passes of a library's loop come from one line of the script, those of several losses on one batch too.
+    batches = [step.batches for step in observed.steps]
+    repeated = max(counts, default=1)
+    return min(repeated, max(map(operator.sub, batches[1:], batches), default=0) or repeated)
 
 
 def _optimizer(observed: LoopObservations, notes: List[str]) -> Optional[str]:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
+from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
 
@@ -28,6 +29,7 @@ _watch: Optional[LoopObservations] = None
 def watch_loop(script: Optional[str] = None) -> None:
     """Start watching, before the user's script runs, and after other code that replaces parts of DataLoader."""
     global _watch  # noqa: PLW0603 - one process runs one script
+    record_preloaded()
     _watch = LoopObservations(script)
     _watch_loaders(_watch)
     _watch_backward(_watch)
@@ -84,6 +86,7 @@ def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
     if torch.is_grad_enabled():
         watch.current = loader
+        watch.batch_count += 1
     elif key not in watch.evaluated:
         watch.evaluated.append(key)
 
@@ -130,7 +133,8 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
         watch.optimizers.append(optimizer)
     if len(watch.steps) < WATCHED_STEPS:
         repeated = max(watch.backward_lines.values(), default=0)
-        watch.steps.append(WatchedStep(enclosing_loops(watch.folder), watch.current, repeated))
+        loops = enclosing_loops(watch.folder)
+        watch.steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count))
         _read_stack(watch)
     watch.backward_lines.clear()
 

@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import inspect
 import json
 import os
 import runpy
@@ -13,11 +12,11 @@ import traceback
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
 """Seconds after its time limit that a worker ends itself, in case its parent is gone."""
-SOURCES = Path(__file__).resolve().parent
 
 
 def serve(request: Dict[str, Any]) -> None:
@@ -188,7 +187,8 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
 def failure_document(error: BaseException) -> Dict[str, Any]:
     """Return the reason of a failure, and the line of the user's own code where it happened."""
     frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in frames if _is_user_file(frame.filename)]
+    folder = str(Path(sys.argv[0]).absolute().parent)
+    user_frames = [frame for frame in frames if is_user_file(frame.filename, folder)]
     location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
@@ -201,10 +201,3 @@ def failure_document(error: BaseException) -> Dict[str, Any]:
         "reason": f"{type(error).__name__}: {message or 'no message'}; the trace stopped here",
         "location": location,
     }
-
-
-def _is_user_file(filename: str) -> bool:
-    if filename.startswith("<") or str(SOURCES) in filename:
-        return False
-    library = str(Path(inspect.getfile(os)).parent)
-    return "site-packages" not in filename and not filename.startswith(library)
