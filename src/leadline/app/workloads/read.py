@@ -223,6 +223,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
             samples=options.samples,
             bytes_per_sample=_size(options.bytes_per_sample),
             workers=options.workers or 0,
+            load_s=options.load_s,
             held_in_memory=bool(options.held_in_memory),
         ),
         epochs=options.epochs,
@@ -247,6 +248,8 @@ def _check_ranges(options: WorkloadOptions) -> None:
             raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
     if options.epochs is not None and not options.epochs > 0:
         raise InvalidInput(f"--epochs is {options.epochs:g}, but it must be above 0")
+    if options.load_s is not None and not options.load_s >= 0:
+        raise InvalidInput(f"--load-s is {options.load_s:g}, but it must be 0 or more")
     for name, most in _MOST.items():
         value = getattr(options, name)
         if value is not None and value > most:
@@ -303,8 +306,8 @@ _LEAST = {
 }  # fmt: skip
 _MOST = {
     "batch": 10**9, "seq": 10**9, "seq_max": 10**9, "generate": 10**9, "accumulate": 10**6, "lora": 10**5,
-    "epochs": 10**9, "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6, "tensor_parallel": 10**4,
-    "pipeline_parallel": 10**4,
+    "load_s": 10**6, "epochs": 10**9, "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6,
+    "tensor_parallel": 10**4, "pipeline_parallel": 10**4,
 }  # fmt: skip
 """Larger values are typing errors: no job comes near them."""
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")

@@ -295,22 +295,26 @@ def _read_options(
 
 
 def _evaluation_batches(observed: LoopObservations, training: Any, notes: List[str]) -> Optional[int]:
-    """Return the batches of one evaluation: of the loader iterated without gradients, else of an unused one."""
+    """Return the batches of one evaluation: as the framework says, else of the loaders read without gradients.
+
+    A loader that was not read is no evaluation. Only its name may say that there is one later, which is a note.
+    """
     if observed.framework.get("evaluation_batches") is not None:
         return int(observed.framework["evaluation_batches"])
-    trained = {id(step.loader) for step in observed.steps + observed.updates} | {id(training)}
-    candidates = [loader for loader in observed.loaders if id(loader) not in trained]
-    used = [loader for loader in candidates if id(loader) in observed.evaluated]
-    names = {id(loader): observed.loader_names.get(id(loader), "").lower() for loader in candidates}
-    validation = [loader for loader in candidates if any(word in names[id(loader)] for word in ("val", "dev", "eval"))]
-    chosen = used or validation or candidates
-    if not chosen or training is None:
-        return None
-    try:
-        count = len(chosen[0])
-    except TypeError:
-        return None
-    if not used:
-        name = observed.loader_names.get(id(chosen[0]), "the loader that the traced steps did not use")
-        notes.append(f"{count} evaluation batches per epoch: {name} is assumed to be read once an epoch")
-    return count
+    training_loaders = [step.loader for step in observed.steps + observed.updates] + [training]
+    trained = {id(loader) for loader in training_loaders}
+    others = [loader for loader in observed.loaders if id(loader) not in trained]
+    used = [loader for loader in others if id(loader) in observed.evaluated]
+    if used:
+        try:
+            return sum(len(loader) for loader in used)
+        except TypeError:
+            return None
+    data = {id(getattr(loader, "dataset", None)) for loader in training_loaders}
+    for loader in others:
+        name = observed.loader_names.get(id(loader), "")
+        # Accelerate makes each loader again, over the same data.
+        if id(loader.dataset) not in data and any(word in name.lower() for word in ("val", "dev", "eval")):
+            notes.append(f"evaluation is not counted: {name} was not read after the traced steps")
+            break
+    return None

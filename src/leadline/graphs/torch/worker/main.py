@@ -1,5 +1,6 @@
 """Run the user's script or model function on the simulated device and write the recorded job."""
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -16,15 +17,17 @@ from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
-"""Seconds after its time limit that a worker ends itself, in case its parent is gone."""
+"""Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
+CHECK_S = 5.0
+"""Seconds between checks of the time limit, once the wall clock has passed it."""
 
 
 def serve(request: Dict[str, Any]) -> None:
     """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
-    signal.alarm(int(request["timeout_s"]) + ORPHAN_S)
+    faulthandler.dump_traceback_later(request["wall_s"] + ORPHAN_S, exit=True)
     session = TraceSession(policy=request["device_type"], bare=request["bare"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
-    session.deadline = time.monotonic() + request["timeout_s"]
+    session.limit_s = request["timeout_s"]
     try:
         answer = trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a user's script raises becomes an answer
@@ -99,6 +102,9 @@ def install_hooks(session: TraceSession) -> Any:
 
 def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
     """Run the script. An error after training, while evaluation is traced, only becomes a note."""
+    # A script that sleeps calls no hook. It may take the signal for itself, and then the parent's limit remains.
+    signal.signal(signal.SIGALRM, lambda *_: session.check_time())
+    signal.setitimer(signal.ITIMER_REAL, session.limit_s + CHECK_S, CHECK_S)
     try:
         run()
     except StopTrace:
@@ -114,6 +120,8 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         failure = failure_document(error)
         reason = failure["reason"].rpartition(";")[0]
         session.note(f"code after training is not traced: {failure['location'] or 'the script'} raised {reason}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class ScriptEnded(Exception):
@@ -162,10 +170,10 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
 def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import loop_hooks
 
-    facts = {**loop_hooks.read_facts(), **session.facts, "load_s": steps.load_s()}
+    facts = {**loop_hooks.read_facts(), **session.facts, **steps.loading()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
-    if steps.evaluation_batches and not facts.get("evaluation_batches_per_epoch"):
+    if steps.evaluation is not None and steps.evaluation_batches and facts.get("evaluation_batches_per_epoch") is None:
         facts["evaluation_batches_per_epoch"] = steps.evaluation_batches
     if steps.optimizers and not facts.get("optimizer"):
         facts["optimizer"] = type(steps.optimizers[0]).__name__.lower()
@@ -177,7 +185,7 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
 def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
     if steps.backwards and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
-    if time.monotonic() > session.deadline:
+    if session.is_over:
         return {"reason": "the script did not reach its second training step in the time allowed; give it longer"}
     if steps.backwards == 1 or steps.counts:
         return {"reason": "the script ended after one training step; give it data for at least three"}
