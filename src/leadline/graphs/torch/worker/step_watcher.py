@@ -20,6 +20,7 @@ MOST_STEPS = 18
 LATE_STEPS = 2
 """Steps after the last batch was given: loaders that fetch ahead still hold one."""
 EVALUATION_BATCHES = 2
+"""Batches of each evaluation loader."""
 EVALUATION_S = 30.0
 MEASURED_LOADS, MEASURED_S = 8, 0.5
 """Training batches whose loading is timed, besides the first, and the time limit of those beyond the traced steps."""
@@ -249,7 +250,7 @@ class StepWatcher:
             window = self.recorder.cut()
             if self.evaluation is None or moved_bytes(window) > moved_bytes(self.evaluation):
                 self.evaluation = window
-        if self.evaluated >= EVALUATION_BATCHES:
+        if batches.evaluated >= EVALUATION_BATCHES:
             raise StopIteration
         if not self.evaluated:
             self.recorder.cut()
@@ -257,6 +258,7 @@ class StepWatcher:
             with contextlib.suppress(TypeError):  # a stream has no length
                 self.evaluation_batches = len(loader)
         self.evaluated += 1
+        batches.evaluated += 1
 
     def start_evaluation(self) -> None:
         """End the training loaders, so that the script goes on to evaluation."""
@@ -273,6 +275,7 @@ class _LimitedIterator:
     def __init__(self, watcher: StepWatcher, loader: Any, iterator: Any) -> None:
         self.steps, self.loader, self.iterator = watcher, loader, iterator
         self.training = not watcher.evaluating
+        self.evaluated = 0
 
     def __iter__(self) -> "_LimitedIterator":
         return self
