@@ -232,7 +232,7 @@ def validate_after_step(frame: Any) -> None:
     """
     while frame is not None:
         owner = read_locals(frame).get("self")
-        if _is_trainer(owner, "transformers"):
+        if owner is not None and _is_trainer(owner, "transformers"):
             owner.control.should_evaluate |= _evaluation_strategy(owner) == "steps"
             return
         trainer = _lightning_trainer(owner)
@@ -287,13 +287,14 @@ def _transformers_evaluation(trainer: Any) -> Optional[int]:
     sets = list(evaluation_set.values()) if isinstance(evaluation_set, dict) else [evaluation_set]
     if not all(hasattr(data, "__len__") for data in sets):
         return None
-    batches = sum(math.ceil(len(data) / trainer.args.per_device_eval_batch_size) for data in sets)
+    batches: int = sum(math.ceil(len(data) / trainer.args.per_device_eval_batch_size) for data in sets)
     if strategy == "epoch":
         return batches
     state = trainer.state
-    between = getattr(state, "eval_steps", None) or trainer.args.eval_steps or math.inf
+    between = float(getattr(state, "eval_steps", None) or trainer.args.eval_steps or math.inf)
     between = between * state.max_steps if between < 1 else between  # a share of all steps
-    return round(batches * state.max_steps / max(state.num_train_epochs, 1) / between)
+    steps_per_epoch: float = state.max_steps / max(state.num_train_epochs, 1)
+    return round(batches * steps_per_epoch / between)
 
 
 def _lightning_settings(trainer: Any) -> Dict[str, Any]:
