@@ -1,74 +1,20 @@
 """Evaluation is counted where the script evaluates, with its loading, and nowhere else."""
 
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from benchmarks.trust.fact_scripts import ACCELERATED, LOOP, TRAINER
 from leadline.core.graph import TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
 
-DATA = """
-import sys, tempfile, torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-training, held_out = TensorDataset(torch.rand(160, 4)), TensorDataset(torch.rand(40, 4))
-"""
-TRAINER = """
-from transformers import Trainer, TrainingArguments
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 2)
-    def forward(self, x=None, labels=None):
-        logits = self.layer(x)
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
-
-def rows(count):
-    return [{"x": torch.rand(4), "labels": number % 2} for number in range(count)]
-
-strategy, evaluation_set = sys.argv[1], rows(40) if sys.argv[2] == "set" else None
-arguments = TrainingArguments(
-    tempfile.mkdtemp(), per_device_train_batch_size=8, per_device_eval_batch_size=8, num_train_epochs=2,
-    report_to="none", save_strategy="no", disable_tqdm=True, eval_strategy=strategy, eval_steps=5)
-Trainer(Net(), arguments, train_dataset=rows(160), eval_dataset=evaluation_set).train()
-"""
-ACCELERATED = """
-from accelerate import Accelerator
-accelerator = Accelerator()
-model = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-model, optimizer, batches = accelerator.prepare(model, optimizer, DataLoader(training, 8, shuffle=True))
-for epoch in range(3):
-    for (x,) in batches:
-        accelerator.backward(model(x).square().mean())
-        optimizer.step()
-        optimizer.zero_grad()
-"""
-LOOP = """
-model = nn.Linear(4, 1).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-def evaluate(loader):
-    with torch.no_grad():
-        for (x,) in loader:
-            model(x.cuda())
-{before}
-for epoch in range(3):
-    for (x,) in DataLoader(training, 8, shuffle=True):
-        model(x.cuda()).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    {after}
-"""
-
 
 def trace(folder: Path, code: str, *arguments: str) -> TracedJob:
     script = folder / "train.py"
-    script.write_text(DATA + textwrap.dedent(code))
+    script.write_text(code)
     words = (sys.executable, str(script), *arguments)
     return trace_command(
         Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_process, cwd=folder, timeout_s=60

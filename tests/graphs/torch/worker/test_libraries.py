@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.trust.fact_scripts import LIBRARY_LOOP, LIBRARY_SCRIPT, TWO_LOSSES
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
 from leadline.graphs.torch.trace import trace_command
@@ -20,31 +21,6 @@ folder, imports, *paths = sys.argv[1:]
 for name in filter(None, imports.split(",")):
     __import__(name)
 print(json.dumps([is_user_file(path, folder) for path in paths]))
-"""
-LIBRARY = """
-def fit(model, optimizer, loader):
-    for epoch in range(7):
-        for x in loader:
-            for _ in range(2):
-                model(x.cuda()).square().mean().backward()
-            optimizer.step()
-"""
-SCRIPT = """
-import torch, trainlib
-from torch.utils.data import DataLoader
-model = torch.nn.Linear(4, 1).cuda()
-trainlib.fit(model, torch.optim.SGD(model.parameters(), 0.1), DataLoader(torch.rand(80, 4), 8))
-"""
-TWO_LOSSES = """
-import torch
-from torch.utils.data import DataLoader
-model = torch.nn.Linear(4, 1).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for epoch in range(3):
-    for x in DataLoader(torch.rand(80, 4), 8):
-        model(x.cuda()).square().mean().backward()
-        model(x.cuda()).abs().mean().backward()
-        optimizer.step()
 """
 
 
@@ -121,8 +97,8 @@ def test_steps_are_not_halved_when_torch_lies_outside_the_site_folders(tmp_path,
 
 def test_a_loop_inside_a_library_is_not_the_scripts(tmp_path, monkeypatch):
     vendor = tmp_path / "vendor"
-    write(vendor / "trainlib.py", LIBRARY)
-    write(tmp_path / "train.py", SCRIPT)
+    write(vendor / "trainlib.py", LIBRARY_LOOP)
+    write(tmp_path / "train.py", LIBRARY_SCRIPT)
     monkeypatch.setenv("PYTHONPATH", str(vendor))
     assert traced_loop(tmp_path).epochs == 7  # the user's own module
     write(vendor / "trainlib-1.0.dist-info/RECORD", "trainlib.py,,\n")
