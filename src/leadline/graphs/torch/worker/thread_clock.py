@@ -1,11 +1,11 @@
-"""Time of the main thread that other processes do not lengthen: waiting for a processor is left out."""
+"""Time of a thread that other processes do not lengthen: waiting for a processor is left out."""
 
 import os
 import time
 from pathlib import Path
 from typing import Dict, NamedTuple, Optional
 
-TASKS = Path("/proc/self/task")
+TASKS, THIS_THREAD = Path("/proc/self/task"), Path("/proc/thread-self")
 
 
 class ThreadTimes(NamedTuple):
@@ -54,12 +54,13 @@ class ThreadTimes(NamedTuple):
 
 
 def read_times() -> ThreadTimes:
-    """Read all clocks of the calling thread, which must be the main one. It takes 10 µs a thread."""
-    main = str(os.getpid())  # a benchmark forks traces, so it may change
-    queued = {entry.name: _queued_s(entry) for entry in TASKS.iterdir()} if TASKS.is_dir() else {}
-    own_s = queued.pop(main, None)
+    """Read all clocks of the calling thread, which takes some 10 µs per thread of the process."""
+    # In a namespace of processes, /proc may have other numbers than the process itself.
+    this = os.path.basename(os.readlink(THIS_THREAD)) if THIS_THREAD.exists() else ""
+    queued = {entry.name: _queued_s(entry) for entry in TASKS.iterdir()} if this else {}
+    this_s = queued.pop(this, None)
     others = {thread: queued_s for thread, queued_s in queued.items() if queued_s is not None}
-    return ThreadTimes(time.monotonic(), time.thread_time(), own_s, others, _read_bytes(TASKS / main / "io"))
+    return ThreadTimes(time.monotonic(), time.thread_time(), this_s, others, _read_bytes(TASKS / this / "io"))
 
 
 def _queued_s(task: Path) -> Optional[float]:
