@@ -186,9 +186,7 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
     if steps.backwards and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
     if session.is_over:
-        return {
-            "reason": "the script did not reach its second training step in the time allowed; shorten the work before it"
-        }
+        return {"reason": "the script did not reach its second training step in the time allowed; shorten its start"}
     if steps.backwards == 1 or steps.counts:
         return {"reason": "the script ended after one training step; give it data for at least three"}
     return {"reason": "the script ended without a backward pass, an optimizer step or a model call on the device"}
