@@ -81,9 +81,10 @@ def loading(workload: Workload, job: TracedJob, device: Device) -> Loading:
     share = max(workload.accumulation, loop.accumulation) / max(1, dataset.workers or loop.loader_workers)
     if dataset.load_s is not None:
         return Loading(_exactly(dataset.load_s * share), f"loading takes {dataset.load_s:.3g} s a batch, as requested")
-    if loop.loading is not None and loop.batch:
+    if loop.loading is not None:
         measured = loading_interval(loop.loading, _read_bytes(workload, loop))
-        return Loading(measured.scaled(share * batch / loop.batch), _describe_measured(loop.loading))
+        scale = batch / loop.batch if batch and loop.batch else 1.0
+        return Loading(measured.scaled(share * scale), _describe_measured(loop.loading))
     figures = device.calibration.figures if device.calibration else {}
     has_data = bool(dataset.samples or dataset.bytes_per_sample or dataset.workers)
     calibrated_s = 0.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trust.fact_scripts import ACCELERATED, LOOP, TRAINER
+from benchmarks.trust.fact_scripts import ACCELERATED, DATA, LOOP, TRAINER
 from leadline.core.graph import TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.execution.processes import run_process
@@ -60,3 +60,12 @@ def test_a_loop_has_the_evaluation_that_it_runs(tmp_path, before, after, batches
     assert job.loop.evaluation_batches_per_epoch == batches
     assert (job.evaluation is not None) == (batches is not None) == (job.loop.evaluation_loading is not None)
     assert [text for text in job.notes if "evaluation" in text] == [f"{note} after the traced steps"] * bool(note)
+
+
+def test_inference_has_the_length_and_the_loading_of_its_loader(tmp_path):
+    model = "model = nn.Linear(4, 1).cuda().eval()\nwith torch.inference_mode():\n    "
+    loop = "for (x,) in DataLoader(training, 8, num_workers=2):\n        model(x.cuda())\n"
+    job = trace(tmp_path, DATA + model + loop)
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs, job.loop.loader_workers) == (8, 20, 1, 2)
+    assert job.loop.loading is not None
+    assert (job.evaluation, job.loop.evaluation_loading) == (None, None)

@@ -33,6 +33,8 @@ class LoopObservations:
         self.loader_settings: Dict[int, Dict[str, Any]] = {}
         self.first_batch: Dict[int, Any] = {}
         self.current: Any = None
+        self.inferring: Any = None
+        """Loader that was read without gradients before any training."""
         self.evaluated: List[int] = []
         self.options: Dict[str, Any] = {}
         self.steps: List[WatchedStep] = []
@@ -111,7 +113,7 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     """Return the fields of ``LoopFacts`` and ``notes``. Unknown fields are absent or ``None``."""
     notes: List[str] = []
     step = _typical_step(observed)
-    loader = step.loader if step else None
+    loader = step.loader if step else observed.inferring
     accumulation = _accumulation(observed, notes)
     is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     world_size = torch.distributed.get_world_size() if is_distributed else int(os.environ.get("WORLD_SIZE", "1"))

@@ -87,7 +87,9 @@ def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
     if torch.is_grad_enabled():
         watch.current = loader
         watch.batch_count += 1
-    elif key not in watch.evaluated and (watch.step_count or watch.backward_count):  # not a check before training
+    elif not (watch.step_count or watch.backward_count):  # inference, or a check before training
+        watch.inferring = loader
+    elif key not in watch.evaluated:
         watch.evaluated.append(key)
 
 

@@ -22,6 +22,8 @@ LATE_STEPS = 2
 EVALUATION_BATCHES = 2
 """Batches of each evaluation loader."""
 EVALUATION_S = 30.0
+TRAINING, EVALUATION, INFERENCE = "loading", "evaluation_loading", "inference_loading"
+"""Uses of a batch; the first two as fields of ``LoopFacts``."""
 MEASURED_LOADS, MEASURED_S = 8, 0.5
 """Training batches whose loading is timed, besides the first, and the time limit of those beyond the traced steps."""
 WORKER_SETTINGS = (
@@ -58,7 +60,7 @@ class StepWatcher:
         self.training_loaders: Set[int] = set()
         self.evaluated = self.evaluation_batches = self.late = 0
         self.ended = False
-        self.loads: Dict[bool, List[MeasuredLoad]] = {True: [], False: []}
+        self.loads: Dict[str, List[MeasuredLoad]] = {name: [] for name in (TRAINING, EVALUATION, INFERENCE)}
         self.batches = BatchPlanner()
         self.largest: Optional[TraceWindow] = None
 
@@ -85,10 +87,10 @@ class StepWatcher:
 
     def loading(self) -> Dict[str, Any]:
         """Return the loading times of ``LoopFacts``, without the cost of watching."""
-        names = {True: "loading", False: "evaluation_loading"}
-        if self.evaluation is None:  # what followed training was another epoch
-            self.loads[False].clear()
-        return {names[training]: self._loading(loads) for training, loads in self.loads.items() if loads}
+        loads = {TRAINING: self.loads[TRAINING] or self.loads[INFERENCE]}
+        if self.evaluation is not None:  # otherwise, another epoch followed
+            loads[EVALUATION] = self.loads[EVALUATION]
+        return {name: self._loading(measured) for name, measured in loads.items() if measured}
 
     def _loading(self, loads: List["MeasuredLoad"]) -> Dict[str, Any]:
         # The first batch is left out where there are others: it starts the iterator and opens files.
@@ -294,10 +296,10 @@ class _LimitedIterator:
         batch, load = self._load()
         if self.training and torch.is_grad_enabled():  # false where a framework tries validation before training
             self.steps.training_loaders.add(id(self.loader))
-            self.steps.loads[True].append(load)
+            self.steps.loads[TRAINING].append(load)
             self.steps.batches.record(self.loader, batch)
-        elif not self.training:
-            self.steps.loads[False].append(load)
+        else:
+            self.steps.loads[INFERENCE if self.training else EVALUATION].append(load)
         return batch
 
     def _load(self) -> Tuple[Any, MeasuredLoad]:
@@ -307,7 +309,7 @@ class _LimitedIterator:
 
     def measure_more(self) -> None:
         """Load further training batches only to time them, as far as their number and time are limited."""
-        loads = self.steps.loads[True]
+        loads = self.steps.loads[TRAINING]
         used_s = 0.0
         while loads and len(loads) <= MEASURED_LOADS and used_s < MEASURED_S:
             try:
