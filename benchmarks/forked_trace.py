@@ -1,11 +1,10 @@
 """Trace many models, each in a fork of a process that has imported their packages."""
 
+import faulthandler
 import json
 import os
 import shutil
-import signal
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def trace_in_forks(
     child = os.fork()
     if child == 0:
         try:
-            signal.alarm(int(timeout_s * 1.5))
+            faulthandler.dump_traceback_later(timeout_s * 1.5, exit=True)
             prepare()
             answer = convert(_answer(request))
             (scratch / "answer").write_text(json.dumps(answer), encoding="utf-8")
@@ -53,7 +52,7 @@ def _answer(request: dict[str, Any]) -> Answer:
     from leadline.graphs.torch.worker.session import TraceSession  # noqa: PLC0415
 
     session = TraceSession(policy="cuda")
-    session.deadline = time.monotonic() + request["timeout_s"]
+    session.limit_s = request["timeout_s"]
     try:
         answer: Answer = worker.trace_request(session, request)
     except Exception as error:  # noqa: BLE001 - whatever a model raises is its answer

@@ -3,10 +3,17 @@
 import pytest
 
 from leadline.core.estimate import Interval
-from leadline.core.graph import LoopFacts, OpGraph, TracedJob
+from leadline.core.graph import LoadingTime, LoopFacts, OpGraph, TracedJob
 from leadline.core.hardware import Calibration, Device, DeviceKind
 from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Workload
-from leadline.estimators.walltime import job_length, load_s, startup_interval, step_with_loading
+from leadline.estimators.walltime import (
+    LOAD_BYTES_PER_S,
+    evaluation_interval,
+    job_length,
+    loading,
+    startup_interval,
+    step_with_loading,
+)
 
 MODEL = ModelSource(ModelKind.FUNCTION, "net.py:build")
 CPU = Device("CPU", "amd", DeviceKind.CPU)
@@ -48,29 +55,87 @@ def test_inference_passes_the_data_once():
     assert length(workload).steps == 10
 
 
-def test_workers_share_the_loading():
-    job = TracedJob(OpGraph(()))
-    alone, four = (
-        load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, workers=workers)), job, CPU)
-        for workers in (0, 4)
-    )
-    assert four == pytest.approx(alone / 4)
+SCRIPT = ModelSource(ModelKind.COMMAND, "python train.py", ("python", "train.py"))
+MEASURED = LoadingTime(batch_s=0.4, cpu_s=0.3, batches=8, queued_share=0.0)
 
 
-def test_data_in_memory_is_not_read_again():
-    job = TracedJob(OpGraph(()))
-    stored, held = (
-        load_s(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, held_in_memory=held)), job, CPU)
-        for held in (False, True)
-    )
-    assert held < stored / 10
+def loading_of(workload, device=CPU, **loop):
+    return loading(workload, TracedJob(OpGraph(()), LoopFacts(**loop)), device)
+
+
+def test_without_a_loader_no_loading_is_invented():
+    for workload in (Workload(SCRIPT, batch=64), Workload(MODEL, batch=64), Workload(MODEL, dataset=Dataset(10_000))):
+        assert loading_of(workload, bytes_per_sample=16_384).step_s == Interval(0.0, 0.0, 0.0)
+    assert "no DataLoader was measured" in loading_of(Workload(SCRIPT, batch=64)).reason
+
+
+def test_unmeasured_reading_only_bounds_the_loading_from_above():
+    told = loading_of(Workload(MODEL, batch=8, dataset=Dataset(bytes_per_sample=10**6, workers=4)))
+    assert told.step_s == Interval(0.0, 0.0, 8e6 / LOAD_BYTES_PER_S / 4)
+    assert "not counted, as it was not measured; reading at 150 MB/s" in told.reason
+    held = Dataset(bytes_per_sample=10**6, held_in_memory=True)
+    assert loading_of(Workload(MODEL, batch=8, dataset=held)).step_s.high == 0.0
+
+
+def test_the_scripts_measured_loader_is_shared_by_its_workers_and_says_where_it_was_measured():
+    told = loading_of(Workload(SCRIPT), batch=8, loading=MEASURED, loader_workers=2)
+    assert told.step_s.point == 0.2
+    assert told.reason.startswith("loading measured on this machine, 8 batches: 0.4 s a batch in one process")
+    assert "25% of it waiting for files or the network" in told.reason
+    assert loading_of(Workload(SCRIPT, batch=16), batch=8, loading=MEASURED).step_s.point == 0.8
+    assert loading_of(Workload(SCRIPT, accumulation=3), batch=8, loading=MEASURED).step_s.point == pytest.approx(1.2)
+
+
+def test_cached_and_cold_files_lead_to_intervals_that_overlap():
+    cold = LoadingTime(batch_s=2.9, cpu_s=0.4, batches=8, read_bytes=10**8, queued_share=0.0)
+    warm = LoadingTime(batch_s=0.4, cpu_s=0.4, batches=8, read_bytes=10**8, queued_share=0.0)
+    first, second = (loading_of(Workload(SCRIPT), batch=8, loading=measured).step_s for measured in (cold, warm))
+    assert first.low <= second.point <= first.high
+    assert second.high > first.low
+    held = loading_of(Workload(SCRIPT, dataset=Dataset(held_in_memory=True)), batch=8, loading=warm).step_s
+    assert held.high == 0.8
+
+
+def test_a_busy_machine_or_a_silent_kernel_widens_the_loading_and_says_so():
+    def told(share):
+        measured = LoadingTime(batch_s=0.4, cpu_s=0.4, batches=8, queued_share=share)
+        return loading_of(Workload(SCRIPT), batch=8, loading=measured)
+
+    idle, busy, silent = told(0.0), told(0.6), told(None)
+    assert idle.step_s.point == busy.step_s.point == silent.step_s.point
+    assert idle.step_s.high < silent.step_s.high < busy.step_s.high
+    assert busy.step_s.low < silent.step_s.low < idle.step_s.low
+    assert "the machine is busy (60% waiting for a processor, not counted)" in busy.reason
+    assert "the kernel does not report waiting" in silent.reason
+
+
+def test_the_users_own_loading_time_is_exact_and_takes_precedence():
+    told = loading_of(Workload(SCRIPT, dataset=Dataset(load_s=0.1, workers=2)), batch=8, loading=MEASURED)
+    assert told.step_s == Interval(0.05, 0.05, 0.05)
+    assert told.reason == "loading takes 0.1 s a batch, as requested"
+    assert loading_of(Workload(SCRIPT, dataset=Dataset(load_s=0.0)), batch=8, loading=MEASURED).step_s.high == 0.0
+
+
+def test_an_evaluation_batch_is_loaded_too():
+    def seconds(load_s=None, **loop):
+        workload = Workload(SCRIPT, dataset=Dataset(load_s=load_s))
+        return evaluation_interval(workload, TracedJob(OpGraph(()), LoopFacts(**loop)), CPU, 1.0)
+
+    assert seconds().point == 1.0
+    assert seconds(batch=8, loading=MEASURED).point == pytest.approx(1.4)
+    assert seconds(batch=8, loading=MEASURED, accumulation=4).point == pytest.approx(1.4)
+    larger = LoadingTime(batch_s=3.0, cpu_s=3.0, batches=1, queued_share=0.0)
+    assert seconds(batch=8, loading=MEASURED, evaluation_loading=larger).point == pytest.approx(4.0)
+    assert seconds(batch=8, loading=MEASURED, evaluation_loading=larger, loader_workers=2).point == pytest.approx(1.5)
+    assert seconds(load_s=2.0, evaluation_loading=larger).point == pytest.approx(3.0)
 
 
 def test_workers_hide_loading_behind_the_step_and_nothing_else_does():
     compute = Interval(1.0, 0.5, 2.0)
-    assert step_with_loading(compute, 0.4, workers=2).point == 1.0
-    assert step_with_loading(compute, 3.0, workers=2).point == 3.0
-    assert step_with_loading(compute, 0.4, workers=0).point == pytest.approx(1.4)
+    short, long = Interval(0.4, 0.2, 0.8), Interval(3.0, 1.5, 6.0)
+    assert step_with_loading(compute, short, workers=2) == compute
+    assert step_with_loading(compute, long, workers=2) == long
+    assert step_with_loading(compute, short, workers=0).point == pytest.approx(1.4)
 
 
 def test_a_measured_import_narrows_the_start():
@@ -89,16 +154,11 @@ def test_a_scripts_own_imports_lengthen_the_start_in_proportion():
     assert startup_interval(known, LoopFacts(script_s=0.7, framework_s=1.4)).point == 3.5
 
 
-def test_the_scripts_measured_loader_takes_precedence():
-    job = TracedJob(OpGraph(()), LoopFacts(batch=8, load_s=0.4, loader_workers=2))
-    assert load_s(Workload(MODEL), job, CPU) == 0.2
-    assert load_s(Workload(MODEL, batch=16), job, CPU) == 0.4
-    assert load_s(Workload(MODEL, batch=16, dataset=Dataset(bytes_per_sample=10**7)), job, CPU) != 0.4
-
-
-def test_a_calibrated_loader_is_priced_by_the_batch_and_by_the_sample():
+def test_a_calibrated_loader_is_priced_by_the_batch_and_by_the_sample_if_there_is_data():
     figures = {"loader_batch_s": 1e-4, "loader_sample_s": 1e-5}
-    known = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
-    job = TracedJob(OpGraph(()))
-    assert load_s(Workload(MODEL, batch=32), job, known) == pytest.approx(1e-4 + 32e-5)
-    assert load_s(Workload(MODEL), job, known) == 0.0
+    calibrated = Device("CPU", "amd", DeviceKind.CPU, calibration=Calibration("now", "torch", 1, figures=figures))
+    told = loading_of(Workload(MODEL, batch=32, dataset=Dataset(samples=1000)), calibrated)
+    assert told.step_s.point == pytest.approx(1e-4 + 32e-5)
+    assert "as DataLoader on the calibrated device" in told.reason
+    assert loading_of(Workload(MODEL, batch=32), calibrated).step_s.point == 0.0
+    assert loading_of(Workload(SCRIPT, batch=32, dataset=Dataset(samples=1000)), calibrated).step_s.point == 0.0

@@ -16,15 +16,15 @@ _CORE_HOURS = re.compile(r"(?P<amount>\d[\d_]*\.?\d*)\s*core[- ]?h(?:ours?)?", r
 FORMS = '"20m", "3 core-hours" or "2.50 USD"'
 
 
-def parse_budget(value: str | float) -> Budget:
-    """Parse a budget: ``20m`` (of wall time over all runs), ``3 core-hours``, ``2.50 USD``, or a number of seconds.
+def parse_budget(text: str) -> Budget:
+    """Parse a budget: ``20m`` (of wall time over all runs), ``3 core-hours`` or ``2.50 USD``.
 
     Raises:
         InvalidInput: the text has another form, or the amount is not positive.
     """
-    budget = _parse_text(value) if isinstance(value, str) else Budget(float(value), BudgetUnit.SECONDS)
+    budget = _parse_text(text)
     if not 0 < budget.amount < math.inf:
-        raise InvalidInput(f"the budget is {value}, but it must be more than 0")
+        raise InvalidInput(f"the budget is {text}, but it must be more than 0")
     return budget
 
 

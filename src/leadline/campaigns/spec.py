@@ -104,7 +104,7 @@ def _campaign(content: _CampaignFile, path: Path) -> Campaign:
         gpus=_whole("gpus", resources.gpus, minimum=0),
         memory_bytes=_distinct("memory", [_bytes(size) for size in _list(resources.memory)]),
         partitions=_distinct("partition", _list(resources.partition)),
-        budget=None if content.budget is None else parse_budget(content.budget),
+        budget=None if content.budget is None else parse_budget(str(content.budget)),
         scaled_down_runs=content.scaled_down_runs,
         full_scale_runs=content.full_scale_runs,
         repeats=content.repeats,
@@ -300,7 +300,10 @@ def _distinct(label: str, values: Sequence[T]) -> tuple[T, ...]:
 
 
 def _bytes(value: str | int) -> int:
-    size = value if isinstance(value, int) else parse_bytes(value)
+    try:
+        size = parse_bytes(str(value))
+    except InvalidInput as error:
+        raise InvalidInput(f"memory: {error}") from error
     if size <= 0:
         raise InvalidInput(f"memory is {value}, but it must be more than 0")
     return size
@@ -310,7 +313,7 @@ def _duration(name: str, value: str | float | None) -> float | None:
     if value is None:
         return None
     try:
-        duration_s = parse_duration_s(value) if isinstance(value, str) else float(value)
+        duration_s = parse_duration_s(str(value))
     except InvalidInput as error:
         raise InvalidInput(f"{name}: {error}") from error
     if not 0 < duration_s < math.inf:

@@ -132,6 +132,19 @@ class OpGraph(Frozen):
         return float(sum((op.bytes_read + op.bytes_written) * op.count for op in self.ops))
 
 
+class LoadingTime(Frozen):
+    """Time in which one process makes a batch, measured where the script was traced, and what it rests on.
+
+    Waiting for a processor is not counted: it belongs to the machine of the trace.
+    """
+
+    batch_s: float  # median seconds of processor time and of waiting for files and network
+    cpu_s: float  # the processor seconds of `batch_s`
+    batches: int  # measured batches
+    read_bytes: int = 0  # bytes that a batch read from files, from the page cache too
+    queued_share: float | None = None  # share of the wall time spent waiting for a processor; `None` if unknown
+
+
 class LoopFacts(Frozen):
     """Facts about the training loop of a traced script; ``None`` if the script does not reveal them."""
 
@@ -151,7 +164,8 @@ class LoopFacts(Frozen):
     built_bytes: int | None = None  # peak CPU tensor memory before the first step; tied weights exist twice for a while
     script_s: float | None = None  # processor seconds of the script's own imports and data
     framework_s: float | None = None  # processor seconds of the framework import, measured in the same process
-    load_s: float | None = None  # seconds to load one batch in one process
+    loading: LoadingTime | None = None  # of a training batch; `None` without a loader
+    evaluation_loading: LoadingTime | None = None
     pinned: bool | None = None  # True if the loader pins its batches
     prefetch: int | None = None  # batches that each loader worker keeps ready
     batch_tensor_bytes: tuple[int, ...] = ()  # size of each tensor of a batch

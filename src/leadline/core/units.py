@@ -15,17 +15,20 @@ _SPAN_S = {"ms": 1e-3, "s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S}
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){1,2})")
 
 
-def parse_bytes(text: str) -> int:
-    """Parse a size such as ``16GiB``, ``16GB``, ``512M`` (binary) or ``1073741824``.
+def parse_bytes(text: str, *, bare_bytes: int | None = None) -> int:
+    """Parse a size such as ``16GiB``, ``16GB``, ``512M`` (binary) or ``4096B``.
 
-    ``K``, ``M``, ``G`` alone are binary, as in Slurm; ``KB``, ``MB``, ``GB`` are decimal.
+    ``K``, ``M``, ``G`` alone are binary, as in Slurm; ``KB``, ``MB``, ``GB`` are decimal. ``bare_bytes`` is the size
+    of 1 without a unit, where a format defines it.
 
     Raises:
-        InvalidInput: the text is not a size.
+        InvalidInput: the text is not a size, or has no unit.
     """
     match = _SIZE.fullmatch(text)
     if match is None:
         raise InvalidInput(f"{text!r} is not a size: write for example 16GiB, 16GB or 512M")
+    if not text.strip()[-1].isalpha():
+        return round(_bare_number(text, bare_bytes, ("GiB", "MiB", "B")))
     exponent = " KMGTP".index(match["unit"].upper() or " ")
     # Slurm's own suffixes are binary, but people write GB for 10^9 bytes, as vendors do.
     decimal = text.strip().upper().endswith("B") and not match["binary"]
@@ -33,17 +36,19 @@ def parse_bytes(text: str) -> int:
     return round(float(match["number"]) * base**exponent)
 
 
-def parse_duration_s(text: str) -> float:
-    """Parse a duration: ``90``, ``90s``, ``15m``, ``2h30m``, ``1d``, or Slurm's ``[D-]HH:MM[:SS]``.
+def parse_duration_s(text: str, *, bare_s: float | None = None) -> float:
+    """Parse a duration: ``90s``, ``15m``, ``2h30m``, ``1d``, or Slurm's ``[D-]HH:MM[:SS]``.
+
+    ``bare_s`` is the duration of 1 without a unit, where a format defines it.
 
     Raises:
-        InvalidInput: the text is not a duration.
+        InvalidInput: the text is not a duration, or has no unit.
     """
-    # A bare number is seconds. As in Slurm, two clock fields are hours and minutes with days (`1-12:30`), and minutes
-    # and seconds without (`12:30`).
+    # As in Slurm, two clock fields are hours and minutes with days (`1-12:30`), and minutes and seconds without
+    # (`12:30`).
     stripped = text.strip()
     if re.fullmatch(r"\d+(\.\d+)?", stripped):
-        return float(stripped)
+        return _bare_number(stripped, bare_s, ("h", "m", "s"))
     if clock := _CLOCK.fullmatch(stripped):
         fields = [int(field) for field in clock["clock"].split(":")]
         if len(fields) == 2:
@@ -54,6 +59,15 @@ def parse_duration_s(text: str) -> float:
     if not spans or "".join(span.group() for span in spans) != re.sub(r"\s+(?=\d)", "", stripped):
         raise InvalidInput(f"{text!r} is not a duration: write for example 90s, 15m, 2h30m, 1-12:00:00")
     return sum(float(span["number"]) * _SPAN_S[span["unit"].lower()] for span in spans)
+
+
+def _bare_number(text: str, scale: float | None, units: tuple[str, ...]) -> float:
+    """Return a number without a unit times ``scale``; without a scale, refuse it."""
+    number = text.strip()
+    if scale is None:
+        *first, last = (f"{number}{unit}" for unit in units)
+        raise InvalidInput(f"{text!r} has no unit: write {', '.join(first)} or {last}")
+    return float(number) * scale
 
 
 def format_bytes(size_bytes: float) -> str:

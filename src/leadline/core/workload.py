@@ -163,11 +163,12 @@ class InputShape(Frozen):
 
 
 class Dataset(Frozen):
-    """Data of one epoch: number of samples, their stored size, and the loader's worker processes."""
+    """Data of one epoch: number of samples, their stored size, and how they are loaded."""
 
     samples: int | None = None
     bytes_per_sample: int | None = None
-    workers: int = 0
+    workers: int = 0  # processes of the loader
+    load_s: float | None = None  # seconds in which one process makes a batch, as the user measured it
     held_in_memory: bool = False
 
 

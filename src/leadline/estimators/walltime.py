@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from leadline.core.estimate import Interval
 from leadline.core.frozen import Frozen
-from leadline.core.graph import LoopFacts, TracedJob
+from leadline.core.graph import LoadingTime, LoopFacts, TracedJob
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.workload import Phase, Workload
+from leadline.core.workload import ModelKind, Phase, Workload
 
 # Interpreter, imports, device context, model set-up and first-call tuning, where nothing was measured.
 START_S = {
@@ -18,9 +18,10 @@ START_S = {
     DeviceKind.ACCELERATOR: Interval(30.0, 10.0, 90.0),
 }
 
-LOAD_BYTES_PER_S = 150e6  # rate of one loader process that reads and decodes, where nothing was measured
-# Loader time per sample in addition to its bytes (indexing, transforms, collation), where unmeasured.
-LOAD_SAMPLE_S = 2e-5
+# Rate of one loader process that reads files, an assumption. It only bounds unmeasured reading from above.
+LOAD_BYTES_PER_S = 150e6
+# Factor on both sides of a measured loading time: other processors, other storage.
+LOAD_SPREAD = 2.0
 
 # Import of torch from a cluster's shared file system, where nothing was measured; an assumption.
 FRAMEWORK_IMPORT_S = 3.0
@@ -62,27 +63,111 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
     return JobLength(steps, epochs, _evaluations(job, epochs), (f"{epochs:g} × {per_epoch} steps, {origin}",))
 
 
-def load_s(workload: Workload, job: TracedJob, device: Device) -> float:
-    """Return the seconds that the input pipeline needs for one step's samples, by all workers."""
-    # A traced loader is assumed to take the same time elsewhere. Otherwise the calibration of DataLoader and the
-    # reading of the samples count.
-    loop = job.loop
-    batch = (workload.batch or loop.batch or 0) * max(workload.accumulation, loop.accumulation)
-    workers = max(1, workload.dataset.workers or loop.loader_workers)
-    if loop.load_s is not None and loop.batch and workload.dataset.bytes_per_sample in (None, loop.bytes_per_sample):
-        return loop.load_s * batch / loop.batch / workers
-    size = workload.dataset.bytes_per_sample or loop.bytes_per_sample or 0
-    reading: float = 0.0 if workload.dataset.held_in_memory else size / LOAD_BYTES_PER_S
+class Loading(Frozen):
+    """Seconds in which the loader's processes make the samples of one step, and the sentence that explains them."""
+
+    step_s: Interval
+    reason: str = ""
+
+
+def loading(workload: Workload, job: TracedJob, device: Device) -> Loading:
+    """Return the loading time of one step, by all workers.
+
+    It is the user's own, else that of the traced script, else that of the device's calibration. Unmeasured loading is
+    not counted.
+    """
+    loop, dataset = job.loop, workload.dataset
+    batch = workload.batch or loop.batch or 0
+    share = max(workload.accumulation, loop.accumulation) / max(1, dataset.workers or loop.loader_workers)
+    if dataset.load_s is not None:
+        return Loading(_exactly(dataset.load_s * share), f"loading takes {dataset.load_s:.3g} s a batch, as requested")
+    if loop.loading is not None:
+        measured = loading_interval(loop.loading, _read_bytes(workload, loop))
+        scale = batch / loop.batch if batch and loop.batch else 1.0
+        return Loading(measured.scaled(share * scale), _describe_measured(loop.loading))
     figures = device.calibration.figures if device.calibration else {}
-    once_s = figures.get("loader_batch_s", 0.0) if batch else 0.0
-    return (once_s + batch * (figures.get("loader_sample_s", LOAD_SAMPLE_S) + reading)) / workers
+    has_data = bool(dataset.samples or dataset.bytes_per_sample or dataset.workers)
+    calibrated_s = 0.0
+    if batch and has_data and workload.model.kind is not ModelKind.COMMAND and "loader_sample_s" in figures:
+        calibrated_s = figures.get("loader_batch_s", 0.0) + batch * figures["loader_sample_s"]
+    unread_s = 0.0 if dataset.held_in_memory else batch * (dataset.bytes_per_sample or 0) / LOAD_BYTES_PER_S
+    high_s = LOAD_SPREAD * calibrated_s + unread_s
+    return Loading(
+        Interval(calibrated_s * share, calibrated_s / LOAD_SPREAD * share, high_s * share),
+        _describe_unmeasured(calibrated_s, unread_s, has_data or workload.model.kind is ModelKind.COMMAND),
+    )
 
 
-def step_with_loading(compute: Interval, loading_s: float, workers: int) -> Interval:
+def loading_interval(measured: LoadingTime, read_bytes: float) -> Interval:
+    """Return the loading time of one batch in one process elsewhere.
+
+    The low end needs no waiting, as with cached files. The high end reads all files anew. Both are wider the busier
+    the machine was: a shared processor is slower, even while it runs the loader.
+    """
+    spread = LOAD_SPREAD * (1.0 + (0.5 if measured.queued_share is None else measured.queued_share))
+    waited_s = measured.batch_s - measured.cpu_s
+    high_s = spread * measured.cpu_s + max(spread * waited_s, read_bytes / LOAD_BYTES_PER_S)
+    return Interval(measured.batch_s, measured.cpu_s / spread, max(high_s, measured.batch_s))
+
+
+def _read_bytes(workload: Workload, loop: LoopFacts) -> float:
+    """Return the bytes of files in a batch of the script: the user's own figure, else the measured one."""
+    if workload.dataset.held_in_memory or loop.loading is None:
+        return 0.0
+    if workload.dataset.bytes_per_sample is not None:
+        return float(workload.dataset.bytes_per_sample * (loop.batch or 0))
+    return float(loop.loading.read_bytes)
+
+
+def _describe_measured(measured: LoadingTime) -> str:
+    count = f"{measured.batches} batch{'es' if measured.batches > 1 else ''}"
+    text = f"loading measured on this machine, {count}: {measured.batch_s:.3g} s a batch in one process"
+    if measured.batch_s - measured.cpu_s > 0.1 * measured.batch_s:
+        text += f", {1 - measured.cpu_s / measured.batch_s:.0%} of it waiting for files or the network"
+    if measured.queued_share is None:
+        return f"{text}; wider, as the kernel does not report waiting for a processor"
+    if measured.queued_share >= 0.05:
+        text += f"; wider, as the machine is busy ({measured.queued_share:.0%} waiting for a processor, not counted)"
+    return text
+
+
+def _describe_unmeasured(calibrated_s: float, unread_s: float, is_expected: bool) -> str:
+    if calibrated_s:
+        return f"loading takes {calibrated_s:.3g} s a batch, as DataLoader on the calibrated device"
+    if unread_s:
+        return f"loading is not counted, as it was not measured; reading at 150 MB/s, up to {unread_s:.3g} s a batch"
+    return "loading is not counted: no DataLoader was measured (--load-s sets it)" if is_expected else ""
+
+
+def _exactly(value: float) -> Interval:
+    return Interval(value, value, value)
+
+
+def step_with_loading(compute: Interval, loading_s: Interval, workers: int) -> Interval:
     """Return the step with its input: overlapped with workers, sequential without."""
     join: Callable[[float, float], float] = max if workers else operator.add
-    point, low = join(compute.point, loading_s), join(compute.low, loading_s / 2)
-    return Interval(point, low, join(compute.high, loading_s * 2), compute.level)
+    return Interval(
+        join(compute.point, loading_s.point),
+        join(compute.low, loading_s.low),
+        join(compute.high, loading_s.high),
+        compute.level,
+    )
+
+
+def evaluation_interval(workload: Workload, job: TracedJob, device: Device, compute_s: float) -> Interval:
+    """Return the seconds of one evaluation batch: its kernels, which take ``compute_s``, and its loading."""
+    loop = job.loop
+    workers = workload.dataset.workers or loop.loader_workers
+    share = 1.0 / max(1, workers)
+    if workload.dataset.load_s is not None:
+        loading_s = _exactly(workload.dataset.load_s * share)
+    elif loop.evaluation_loading is not None:
+        read_bytes = 0 if workload.dataset.held_in_memory else loop.evaluation_loading.read_bytes
+        loading_s = loading_interval(loop.evaluation_loading, read_bytes).scaled(share)
+    else:
+        accumulation = max(workload.accumulation, loop.accumulation)
+        loading_s = loading(workload, job, device).step_s.scaled(1.0 / accumulation)
+    return step_with_loading(Interval(compute_s, compute_s / 2, compute_s * 2), loading_s, workers)
 
 
 def startup_interval(device: Device, loop: LoopFacts) -> Interval:

@@ -40,7 +40,13 @@ from leadline.estimators.token_times import (
     predict_answer,
     token_times,
 )
-from leadline.estimators.walltime import job_length, load_s, startup_interval, step_with_loading
+from leadline.estimators.walltime import (
+    evaluation_interval,
+    job_length,
+    loading,
+    startup_interval,
+    step_with_loading,
+)
 
 LEVEL = 0.9
 
@@ -309,18 +315,19 @@ def _predict_job(
 ) -> tuple[Interval, Interval, list[str]]:
     """Return the elapsed time, the step with its input, and sentences about the job's length."""
     length = job_length(workload, job)
-    loading_s = load_s(workload, job, device)
-    fed = step_with_loading(step, loading_s, workload.dataset.workers or job.loop.loader_workers)
-    reasons = list(length.reasons)
-    if loading_s > step.point:
-        reasons.append(f"input-bound: {loading_s:.3g} s a step to load, {step.point:.3g} s to compute")
-    begin = startup_interval(device, job.loop)
-    evaluation_s = model.step_s(job.evaluation) if job.evaluation else 0.0
-    extra_s = evaluation_s * length.evaluation_batches
+    loaded = loading(workload, job, device)
+    fed = step_with_loading(step, loaded.step_s, workload.dataset.workers or job.loop.loader_workers)
+    reasons = [*length.reasons, *filter(None, [loaded.reason])]
+    if loaded.step_s.point > step.point:
+        reasons.append(f"input-bound: {loaded.step_s.point:.3g} s a step to load, {step.point:.3g} s to compute")
+    parts = [(startup_interval(device, job.loop), 1), (fed, length.steps)]
+    if job.evaluation and length.evaluation_batches:
+        batch = evaluation_interval(workload, job, device, model.step_s(job.evaluation))
+        parts.append((batch, length.evaluation_batches))
     elapsed = Interval(
-        begin.point + fed.point * length.steps + extra_s,
-        begin.low + fed.low * length.steps + extra_s / 2,
-        begin.high + fed.high * length.steps + extra_s * 2,
+        sum(part.point * count for part, count in parts),
+        sum(part.low * count for part, count in parts),
+        sum(part.high * count for part, count in parts),
         LEVEL,
     )
     return elapsed, fed, reasons

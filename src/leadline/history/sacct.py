@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
-from leadline.core.units import MINUTE_S, parse_bytes
+from leadline.core.units import MIB, MINUTE_S, parse_bytes
 
 DELIMITER = "\x1f"
 SACCT_FIELDS = (
@@ -97,7 +97,7 @@ def _jobs(fields: list[str], zone: tzinfo) -> list[AccountedJob]:
         "nodes": max(1, _whole(row["ReqNodes"]) or _whole(request.get("node", ""))),
         "cores": max(1, _whole(row["ReqCPUS"]) or _whole(request.get("cpu", ""))),
         "gpus": _gpus(request),
-        "memory_bytes": parse_bytes(request["mem"]) if request.get("mem") else None,
+        "memory_bytes": parse_bytes(request["mem"], bare_bytes=MIB) if request.get("mem") else None,
         "walltime_s": float(_whole(row["TimelimitRaw"]) * MINUTE_S) or None,
     }
     return [AccountedJob(job_id, **shared) for job_id in _ids(row["JobID"])]  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """The verb submit: the job that is asked for, its script, and a real run beside its prediction."""
 
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 
@@ -144,3 +145,36 @@ def test_the_history_is_exported_with_a_line_a_run():
     header, line = export_runs("csv").splitlines()
     assert line.split(",")[header.split(",").index("name")] == "nap"
     assert '"schema": "leadline.history/1"' in export_runs("json")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("config.json", "config.json is not a command: write leadline estimate config.json, or name the command"),
+        ("net.py:build", "net.py:build is not a command: write leadline estimate net.py:build"),
+        ("./notes.txt", "./notes.txt is a file that cannot be run as a command: make it executable and write ./notes"),
+        ("train.py", "train.py is a file that cannot be run as a command: name its interpreter, as in -- python train"),
+        ("./run.sh", "name its interpreter, as in -- bash ./run.sh"),
+        ("./folder", "./folder is a folder: name the command to run"),
+    ],
+)
+def test_a_file_that_is_no_program_is_refused_with_the_fix(tmp_path, monkeypatch, name, reason):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for file in ("config.json", "net.py", "notes.txt", "train.py", "run.sh"):
+        (tmp_path / file).write_text("x = 1\n")
+    for words in ((name,), (name, "--epochs", "3")):
+        with pytest.raises(InvalidInput, match=re.escape(reason)):
+            build_job_spec(JobRequest(words))
+        with pytest.raises(InvalidInput, match=re.escape(reason)):
+            resolve_request(JobRequest(words), Toolbox(OneSystem(), {}, None))
+
+
+def test_a_program_is_left_alone_if_it_can_be_run_or_is_not_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "run.sh").chmod(0o755)
+    for program in ("./run.sh", "echo", "solver-of-the-site"):
+        assert build_job_spec(JobRequest((program,))).command == (program,)
+    (tmp_path / "run.sh").chmod(0o644)
+    assert build_job_spec(JobRequest(("./run.sh",), setup=("chmod +x run.sh",))).command == ("./run.sh",)

@@ -103,10 +103,12 @@ def test_terms_become_the_policy_in_seconds_and_moments():
         (PlaneOptions(risk=1.0), "must be between 0 and 1"),
         (PlaneOptions(checkpoint_signal="KILL"), "not a signal that a command can handle"),
         (PlaneOptions(checkpoint_signal="FIVE"), "not a signal that a command can handle"),
-        (PlaneOptions(deadline="soon"), "not a duration or a time"),
+        (PlaneOptions(deadline="soon"), "'soon' is not a duration: .*, or a time such as"),
+        (PlaneOptions(deadline="12"), "--deadline: '12' has no unit: write 12h, 12m or 12s, or a time such as"),
+        (PlaneOptions(checkpoint_before="2"), "'2' has no unit: write 2h, 2m or 2s"),
         (PlaneOptions(deadline="2026-13-45"), "not a time"),
         (PlaneOptions(deadline="2020-01-01"), "is in the past"),
-        (PlaneOptions(deadline="99999999999d"), "not a duration or a time"),
+        (PlaneOptions(deadline="99999999999d"), "'99999999999d' is too far away"),
     ],
 )
 def test_terms_that_cannot_be_are_refused_by_name(terms, says):

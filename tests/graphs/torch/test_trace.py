@@ -1,6 +1,7 @@
 import shlex
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -172,10 +173,12 @@ def test_the_scripts_own_imports_and_its_loader_are_timed(tmp_path: Path) -> Non
         optimizer.step()
     """
     loop = trace(tmp_path, slow).loop
-    assert loop.load_s is not None
+    assert loop.loading is not None
     assert loop.script_s is not None
     assert loop.framework_s is not None
-    assert 0.08 <= loop.load_s <= 0.4
+    assert loop.loading.batches == 8
+    assert 0.08 <= loop.loading.batch_s <= 0.12
+    assert loop.loading.cpu_s < 0.02
     assert 0.3 <= loop.script_s <= 3.0
     assert loop.framework_s > 0.1
 
@@ -194,3 +197,13 @@ def test_recurrent_layers_are_traced_by_a_torch_that_has_cudnn(tmp_path: Path) -
     """
     job = trace(tmp_path, recurrent)
     assert {"aten.lstm", "aten.lstm_backward"} == {op.name for op in job.step.ops if op.kind is OpKind.RNN}
+
+
+def test_a_script_that_sleeps_ends_at_its_limit(tmp_path: Path) -> None:
+    words = (sys.executable, str(tmp_path / "train.py"))
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(1000)\n")
+    workload = Workload(ModelSource(ModelKind.COMMAND, "train", words))
+    began = time.monotonic()
+    with pytest.raises(Untraceable, match="did not reach its second training step in the time allowed"):
+        trace_command(workload, runner=run_process, cwd=tmp_path, timeout_s=1)
+    assert time.monotonic() - began < 60  # the wall-clock limit, 64 s, was not needed

@@ -98,6 +98,7 @@ def test_hardware_that_no_run_had_is_marked(capsys, model):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--set", "memory=16"], "--set memory=16: '16' has no unit: write 16GiB, 16MiB or 16B"),
         (["--set", "steps=10"], "the model needs kind"),
         ([*ASK, "--batch", "3"], "--batch is for workloads"),
         ([*ASK, "--set", "step=3"], "did you mean 'steps'"),

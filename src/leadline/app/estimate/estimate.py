@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from leadline.app.machines.targets import ResolvedTarget, resolve_targets
+from leadline.app.estimate.kept_probes import apply_probe, find_probe
+from leadline.app.machines.targets import ResolvedTarget, local_device, resolve_targets
 from leadline.catalog.billing import compute_charge
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate
 from leadline.core.graph import OpGraph, TracedJob
 from leadline.core.hardware import Device, DeviceKind
@@ -114,12 +115,13 @@ def estimate(workload: Workload, tools: Toolbox, *, on: Sequence[str] = ()) -> E
     # An uncalibrated CPU reuses the graph of a GPU, so GPUs must be traced first.
     accelerators_first = sorted(places.targets, key=lambda place: place.device.kind is DeviceKind.CPU)
     estimates = estimate_targets(accelerators_first, tracer)
+    estimates, probe_notes = _with_probe(accelerators_first, estimates, tracer)
     return EstimateAnswer(
         workload=workload,
         graph=_facts(workload, tracer.first_job),
         estimates=tuple(estimates),
         left_out=places.left_out,
-        notes=tracer.first_job.notes,
+        notes=(*tracer.first_job.notes, *probe_notes),
         assumed=_assumed(workload, tracer.first_job),
     )
 
@@ -147,6 +149,24 @@ def estimate_targets(places: Sequence[ResolvedTarget], tracer: Tracer) -> list[E
         target = replace(place.target, nodes=estimates[key].target.nodes)
         answers.append(add_cost(replace(estimates[key], target=target), place))
     return answers
+
+
+def _with_probe(
+    places: Sequence[ResolvedTarget], estimates: list[Estimate], tracer: Tracer
+) -> tuple[list[Estimate], tuple[str, ...]]:
+    """Return the estimates, that of this machine by a probe of the same command if there is one, and notes."""
+    try:
+        kept = find_probe(tracer.workload)
+    except LeadlineError as error:
+        return estimates, (f"the probe of this command is not used: {error}",)
+    if kept is None:
+        return estimates, ()
+    local = [place.system is None and place.device.calibration is not None for place in places]
+    if not any(local):
+        return estimates, (f"{kept.sentence}; --on local uses that",)
+    here = local_device(tracer.tools.catalog).name
+    pairs = zip(places, estimates, strict=True)
+    return [apply_probe(each, kept) if place.device.name == here else each for place, each in pairs], ()
 
 
 def add_cost(estimate: Estimate, place: ResolvedTarget) -> Estimate:

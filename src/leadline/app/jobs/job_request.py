@@ -1,6 +1,8 @@
 """A job request, and its resolution: the command, the targets, and the resources that the user left open."""
 
 import math
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from leadline.app.jobs.plane_options import PlaneOptions, build_policy, parse_ar
 from leadline.app.jobs.schedulers import JobTarget, check_at_hand, resolve_job_targets
 from leadline.app.machines.targets import ANY_SLURM, LOCAL
 from leadline.app.workloads.options import WorkloadOptions
-from leadline.app.workloads.read import count_launched_processes, read_workload
+from leadline.app.workloads.read import MODEL_SUFFIXES, count_launched_processes, read_workload
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate
 from leadline.core.jobs import JobSpec, ResourceSpec
@@ -98,6 +100,7 @@ def resolve_request(request: JobRequest, tools: Toolbox, *, at_hand: bool = Fals
     if options.after and options.after_any:
         raise InvalidInput("--after and --after-any exclude each other")
     command = read_command(request.subject)
+    check_program(command, request, here=all(target.at_hand for target in targets))
     inferred = infer_request(request, command, targets[0], tools)
     # The plane may run in another folder, so the current one is kept if a target has this machine's files.
     workdir = request.workdir or (str(Path.cwd()) if any(target.at_hand for target in targets) else None)
@@ -139,6 +142,34 @@ def read_command(subject: Sequence[str]) -> JobCommand:
     return JobCommand(workload.model.argv, workload.name or _name_of(workload.model.argv), gpus)
 
 
+def check_program(command: JobCommand, request: JobRequest, *, here: bool) -> None:
+    """Refuse a file that cannot be run as the program of a command; ``here`` if the job has this machine's files.
+
+    Raises:
+        InvalidInput: the program describes a model, or is a folder or a file without the right to run it.
+    """
+    program = command.words[0]
+    if shutil.which(program):
+        return
+    suffix = Path(program).suffix
+    if suffix in MODEL_SUFFIXES or ".py:" in program:
+        raise InvalidInput(
+            f"{program} is not a command: write leadline estimate {program}, or name the command to run, as in "
+            "-- python train.py"
+        )
+    path = Path(request.workdir or ".", program)
+    is_runnable = os.sep in program and path.is_file() and os.access(path, os.X_OK)
+    # Setup lines may define the program or change the folder.
+    if not here or request.setup or not path.exists() or is_runnable:
+        return
+    if path.is_dir():
+        raise InvalidInput(f"{program} is a folder: name the command to run, as in -- python train.py")
+    fix = f"make it executable and write ./{program.removeprefix('./')}"
+    if interpreter := {".py": "python", ".sh": "bash"}.get(suffix):
+        fix = f"name its interpreter, as in -- {interpreter} {program}"
+    raise InvalidInput(f"{program} is a file that cannot be run as a command: {fix}")
+
+
 def build_job_spec(request: JobRequest, place: Place = LOCAL_PLACE, command: JobCommand | None = None) -> JobSpec:
     """Return the job of a request at a place.
 
@@ -152,7 +183,9 @@ def build_job_spec(request: JobRequest, place: Place = LOCAL_PLACE, command: Job
     ):  # fmt: skip
         if value is not None and value < least:
             raise InvalidInput(f"{option} is {value:g}, but it must be at least {least}")
-    command = command or read_command(request.subject)
+    if command is None:
+        command = read_command(request.subject)
+        check_program(command, request, here=True)
     # 0 GPUs is a valid request, so None is the only missing value.
     gpus, nodes = command.gpus if request.gpus is None else request.gpus, request.nodes or 1
     if gpus % nodes:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.journal import MAX_ARRAY_ELEMENTS, check_indices
-from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.errors import InvalidInput
 from leadline.core.plane import Place, Policy
 from leadline.core.units import HOUR_S, parse_duration_s
 from leadline.execution.plane.stager import check_folder_name
@@ -140,10 +140,10 @@ def _deadline(text: str | None) -> str | None:
     else:
         try:
             moment = datetime.fromtimestamp(now.timestamp() + parse_duration_s(text), UTC)
-        except (LeadlineError, OverflowError, OSError, ValueError) as error:
-            raise InvalidInput(
-                f"--deadline {text!r} is not a duration or a time: write 6h, or 2026-11-23T08:00"
-            ) from error
+        except InvalidInput as error:
+            raise InvalidInput(f"--deadline: {error}, or a time such as 2026-11-23T08:00") from error
+        except (OverflowError, OSError, ValueError) as error:
+            raise InvalidInput(f"--deadline {text!r} is too far away: write 6h, or 2026-11-23T08:00") from error
     if moment <= now:
         raise InvalidInput(f"--deadline {text!r} is in the past")
     return moment.isoformat(timespec="milliseconds")

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from leadline.core.errors import InvalidInput
+from leadline.app.estimate.kept_probes import file_digests, keep_probe
+from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.progress import Probe, ProbeForecast
@@ -35,6 +37,8 @@ def probe(
 ) -> Probe:
     """Run ``command`` until a limit, stop it cleanly, and forecast the whole job.
 
+    The next estimate of the same command on this machine uses the forecast.
+
     Args:
         command: the command and its arguments.
         limits: when to stop.
@@ -48,8 +52,14 @@ def probe(
         raise InvalidInput("no command given: put it after --, as in -- python train.py")
     _check(limits, units_total)
     time_s = TIME_S if limits.units is None and limits.time_s is None else limits.time_s
+    digests = file_digests(command, Path.cwd())
     outcome = run_probe(command, probe_limit=ProbeLimit(limits.units, time_s), limit_s=limits.limit_s, output=output)
-    return summarize_probe(outcome, limits, units_total=units_total)
+    probed = summarize_probe(outcome, limits, units_total=units_total)
+    try:
+        keep_probe(probed, digests)
+    except LeadlineError as error:
+        return replace(probed, remarks=(*probed.remarks, f"the next estimate does not use this probe: {error}"))
+    return probed
 
 
 def summarize_probe(outcome: JobOutcome, limits: ProbeLimits, *, units_total: int | None = None) -> Probe:

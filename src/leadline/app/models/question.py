@@ -102,7 +102,8 @@ def describe_range(feature: Feature) -> str:
 
 def _read(option: str, text: str, by_name: Mapping[str, Feature]) -> tuple[str, tuple[Value, ...]]:
     name, equals, value_text = (part.strip() for part in text.partition("="))
-    name = ALIASES.get(name, name) if name not in by_name else name
+    needs_unit = name in ALIASES and name not in by_name
+    name = ALIASES[name] if needs_unit else name
     if not equals or not name or not value_text:
         example = "batch=32,64,128" if option == "--vary" else "epochs=30"
         raise InvalidInput(f"{option} {text} is not valid: write NAME=VALUE, as in {option} {example}")
@@ -115,10 +116,20 @@ def _read(option: str, text: str, by_name: Mapping[str, Feature]) -> tuple[str, 
     texts = [part.strip() for part in value_text.split(",")] if option == "--vary" else [value_text]
     if "" in texts:
         raise InvalidInput(f"{option} {text} has an empty value")
+    if needs_unit:
+        _check_sizes(f"{option} {text}", texts)
     values = tuple(_value(option, name, part, feature) for part in texts)
     if len(set(values)) < len(values):
         raise InvalidInput(f"{option} {text} has the same value twice")
     return name, values
+
+
+def _check_sizes(where: str, texts: Sequence[str]) -> None:
+    try:
+        for text in texts:
+            parse_bytes(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"{where}: {error}") from error
 
 
 def _is_settable(feature: Feature) -> bool:

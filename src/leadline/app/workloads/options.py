@@ -164,6 +164,15 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     workers: Annotated[int | None, _option("Processes that load data.", default=f"{_SCRIPT}; else 0", part=DATA)] = None
+    load_s: Annotated[
+        float | None,
+        _option(
+            "Seconds in which one loader process makes a batch; 0 if the data is ready.",
+            default="measured on this machine while a script is traced; else not counted",
+            form="SECONDS",
+            part=DATA,
+        ),
+    ] = None
     held_in_memory: Annotated[
         bool | None, _option("Keep the whole data set in host memory.", default="no", part=DATA)
     ] = None

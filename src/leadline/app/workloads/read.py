@@ -50,6 +50,9 @@ _KINDS = {
 }  # fmt: skip
 """Suffix → kind of the model in the file. A dump of XLA ends in ``.txt``."""
 
+MODEL_SUFFIXES = (".toml", *_KINDS)
+"""Suffixes of files that describe a workload and cannot be run."""
+
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 
@@ -126,7 +129,7 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     word = subject[0]
     if len(subject) == 1:
         return _model(word, base)
-    if Path(word).suffix in (".toml", *_KINDS) or ".py:" in word:
+    if Path(word).suffix in MODEL_SUFFIXES or ".py:" in word:
         raise InvalidInput(
             f"unexpected {' '.join(subject[1:])!r} after {word}: quote names with spaces, as in --on "
             "'A100 SXM4 80GB', and put your own command after --"
@@ -226,6 +229,7 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
             samples=options.samples,
             bytes_per_sample=_size(options.bytes_per_sample),
             workers=options.workers or 0,
+            load_s=options.load_s,
             held_in_memory=bool(options.held_in_memory),
         ),
         epochs=options.epochs,
@@ -252,6 +256,8 @@ def _check_ranges(options: WorkloadOptions) -> None:
             raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
     if options.epochs is not None and not options.epochs > 0:
         raise InvalidInput(f"--epochs is {options.epochs:g}, but it must be above 0")
+    if options.load_s is not None and not options.load_s >= 0:
+        raise InvalidInput(f"--load-s is {options.load_s:g}, but it must be 0 or more")
     for name, most in _MOST.items():
         value = getattr(options, name)
         if value is not None and value > most:
@@ -308,8 +314,8 @@ _LEAST = {
 }  # fmt: skip
 _MOST = {
     "batch": 10**9, "seq": 10**9, "seq_max": 10**9, "generate": 10**9, "accumulate": 10**6, "lora": 10**5,
-    "epochs": 10**9, "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6, "tensor_parallel": 10**4,
-    "pipeline_parallel": 10**4,
+    "load_s": 10**6, "epochs": 10**9, "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6,
+    "tensor_parallel": 10**4, "pipeline_parallel": 10**4,
 }  # fmt: skip
 """Larger values are typing errors: no job comes near them."""
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")
@@ -348,7 +354,7 @@ def _choice(kind: type[T], text: str | None, option: str) -> T | None:
 def _size(value: int | str | None) -> int | None:
     if value is None:
         return None
-    size_bytes = value if isinstance(value, int) else parse_bytes(value)
+    size_bytes = value if isinstance(value, int) else parse_bytes(value, bare_bytes=1)
     if size_bytes > _MOST["samples"]:
         raise InvalidInput(f"--bytes-per-sample is {value}, but a sample can hold at most 1 PB: check its digits")
     if size_bytes < 0:

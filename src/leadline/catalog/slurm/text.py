@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput
-from leadline.core.units import MIB, parse_bytes, parse_duration_s
+from leadline.core.units import MIB, MINUTE_S, parse_bytes, parse_duration_s
 
 SINFO = "%R|%l|%s|%D|%c|%m|%G|%f|%N"
 """Partition, time limit, job sizes, nodes, CPUs, MiB, GRES, features, names; without widths, which would truncate."""
@@ -150,11 +150,11 @@ def read_weights(text: str) -> dict[str, float]:
 
 
 def parse_seconds(text: str) -> float | None:
-    """Parse a limit such as ``2-00:00:00`` or ``30:00``; ``None`` if unlimited or unreadable."""
+    """Parse a limit such as ``2-00:00:00``, in minutes without a unit; ``None`` if unlimited or unreadable."""
     if text in _NOTHING:
         return None
     try:
-        return parse_duration_s(text)
+        return parse_duration_s(text, bare_s=MINUTE_S)
     except InvalidInput:
         return None
 
@@ -164,7 +164,7 @@ def parse_memory(text: str) -> int | None:
     if text in _NOTHING:
         return None
     try:
-        return parse_bytes(text) * (MIB if text.strip()[-1:].isdigit() else 1)
+        return parse_bytes(text, bare_bytes=MIB)
     except InvalidInput:
         return None
 

@@ -20,6 +20,8 @@ from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
 TIMEOUT_S = 180.0
 START_S = 60.0
 """Extra time for importing torch and writing the answer."""
+BUSY_FACTOR = 4
+"""Wall-clock limit over the limit of a trace, which does not count waiting for a processor."""
 BOOTSTRAP = Path(__file__).parent / "worker" / "bootstrap.py"
 
 
@@ -35,9 +37,9 @@ def trace_command(
 ) -> TracedJob:
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
-    ``timeout_s`` limits the script itself, which runs in ``cwd``. ``bare`` records nothing and returns an empty job,
-    the baseline of the tracer's own cost. ``without`` names features of the kernel to confine the script without:
-    namespaces, landlock, seccomp.
+    ``timeout_s`` limits the script itself, which runs in ``cwd``. Waiting for a processor does not count, up to
+    ``BUSY_FACTOR`` times the limit. ``bare`` records nothing and returns an empty job, the baseline of the tracer's own
+    cost. ``without`` names features of the kernel to confine the script without: namespaces, landlock, seccomp.
 
     Raises:
         InvalidInput: The command names no interpreter or script that exists.
@@ -113,7 +115,8 @@ def _base_request(device_type: str, timeout_s: float, bare: bool, without: Seque
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
-    common = {"device_type": device_type, "timeout_s": timeout_s, "bare": bare, "without": list(without)}
+    limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
+    common = {"device_type": device_type, **limits, "bare": bare, "without": list(without)}
     return {**common, **defaults}
 
 
@@ -142,18 +145,16 @@ def _run_worker(
     with tempfile.TemporaryDirectory(prefix="leadline-trace-") as folder:
         request_file, answer_file = Path(folder, "request.json"), Path(folder, "answer.json")
         request_file.write_text(json.dumps({**request, "answer": str(answer_file)}), encoding="utf-8")
-        completed = runner(
-            [python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["timeout_s"] + START_S
-        )
+        completed = runner([python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["wall_s"])
         if answer_file.is_file():
             answer: dict[str, Any] = msgspec.json.decode(answer_file.read_bytes())
             return answer
-        return {"failure": {"reason": _exit_reason(completed, request["timeout_s"])}}
+        return {"failure": {"reason": _exit_reason(completed, request["wall_s"])}}
 
 
-def _exit_reason(completed: CompletedProcess, timeout_s: float) -> str:
+def _exit_reason(completed: CompletedProcess, wall_s: float) -> str:
     if completed.timed_out:
-        return f"the script was still running after {timeout_s + START_S:g} s; make its first steps shorter"
+        return f"the script was still running after {wall_s:g} s; make its first steps shorter"
     lines = [line for line in completed.stderr.strip().splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "it printed no error"
     return f"the traced process ended with exit code {completed.returncode} before it could answer: {last}"

@@ -55,6 +55,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "--phase": ("mode", "train", "training", "inference", "infer"),
     "--accumulate": ("accumulation", "gradient-accumulation", "gradient-accumulation-steps", "grad-accum"),
     "--checkpointing": ("gradient-checkpointing", "activation-checkpointing", "recompute", "remat"),
+    "--load-s": ("load-time", "loading-time", "data-time", "load"),
     "--held-in-memory": ("in-memory", "cache", "preload"),
     "--all": ("a", "full", "verbose", "v", "everything"),
     "--json": ("format", "output", "o", "machine-readable"),

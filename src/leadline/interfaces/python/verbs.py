@@ -59,6 +59,7 @@ class WorkloadKeywords(TypedDict, total=False):
     samples: int
     bytes_per_sample: int | str
     workers: int
+    load_s: float
     held_in_memory: bool
     name: str
 

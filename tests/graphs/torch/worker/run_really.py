@@ -80,6 +80,9 @@ def run(path, arguments, answer):
     if not early:
         early = {**loop_hooks.read_facts(), "parameters": trained(torch)}
     steps = min(counts.values()) if counts else loop_hooks._watch.backward_count
+    if early["evaluation_batches_per_epoch"] is None:
+        # A trace goes on to the evaluation after its steps.
+        early["evaluation_batches_per_epoch"] = loop_hooks.read_facts()["evaluation_batches_per_epoch"]
     json.dump({"facts": early, "steps": steps, "backward": loop_hooks._watch.backward_count}, answer)
     answer.flush()
     sys.stdout.flush()

@@ -1,13 +1,14 @@
 """Plan batches of different sizes: train on mean ones, then on the largest."""
 
 import copy
-import time
 from collections.abc import MutableMapping
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
+
+from leadline.graphs.torch.worker.thread_clock import read_times
 
 PREVIEW_S, PREVIEW_BATCHES, PREVIEW_BYTES = 5.0, 256, 512 << 20
 """Limits of the batches that are drawn ahead and kept, in time, number and bytes."""
@@ -85,9 +86,9 @@ class BatchPlanner:
         """Draw batches within the limits. Plan mean ones for two steps, then the largest repeatedly."""
         key = self._loader or 0
         batches: List[Tuple[int, Any]] = []
-        began, is_whole_epoch = time.monotonic(), False
-        drawn_bytes = 0
-        while len(batches) < PREVIEW_BATCHES and time.monotonic() - began < PREVIEW_S and drawn_bytes < PREVIEW_BYTES:
+        began, is_whole_epoch = read_times(), False
+        used_s = drawn_bytes = 0.0
+        while len(batches) < PREVIEW_BATCHES and used_s < PREVIEW_S and drawn_bytes < PREVIEW_BYTES:
             try:
                 batch = next(draws)
             except StopIteration:
@@ -95,6 +96,7 @@ class BatchPlanner:
                 break
             batches.append((_bytes(batch), _independent_copy(batch)))
             drawn_bytes += batches[-1][0]
+            used_s = read_times().since(began).needed_s
         if not batches:
             return
         sizes = [*self._sizes[key], *(size for size, _ in batches)]

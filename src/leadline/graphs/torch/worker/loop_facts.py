@@ -2,6 +2,7 @@
 
 import collections
 import math
+import operator
 import os
 import sys
 import types
@@ -19,6 +20,8 @@ class WatchedStep(NamedTuple):
     loops: List[EnclosingLoop]
     loader: Any
     backward: int
+    batches: int = 0
+    """Training batches that were drawn before it."""
 
 
 class LoopObservations:
@@ -30,12 +33,14 @@ class LoopObservations:
         self.loader_settings: Dict[int, Dict[str, Any]] = {}
         self.first_batch: Dict[int, Any] = {}
         self.current: Any = None
+        self.inferring: Any = None
+        """Loader that was read without gradients before any training."""
         self.evaluated: List[int] = []
         self.options: Dict[str, Any] = {}
         self.steps: List[WatchedStep] = []
         self.step_count = 0
         self.updates: List[WatchedStep] = []
-        self.backward_count = 0
+        self.backward_count = self.batch_count = 0
         self.backward_lines: "collections.Counter[str]" = collections.Counter()
         self.autocast: Optional[str] = None
         self.optimizers: List[Any] = []
@@ -108,7 +113,7 @@ def infer_loop_facts(observed: LoopObservations) -> Dict[str, Any]:
     """Return the fields of ``LoopFacts`` and ``notes``. Unknown fields are absent or ``None``."""
     notes: List[str] = []
     step = _typical_step(observed)
-    loader = step.loader if step else None
+    loader = step.loader if step else observed.inferring
     accumulation = _accumulation(observed, notes)
     is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     world_size = torch.distributed.get_world_size() if is_distributed else int(os.environ.get("WORLD_SIZE", "1"))
@@ -139,7 +144,7 @@ def _typical_step(observed: LoopObservations) -> Optional[WatchedStep]:
 
 
 def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
-    """Return the backward passes from one source line in one optimizer step."""
+    """Return the backward passes from one source line in one optimizer step, at most one per batch."""
     if observed.framework.get("accumulation"):
         return int(observed.framework["accumulation"])
     if any(type(optimizer).__name__ == "LBFGS" for optimizer in observed.optimizers):
@@ -147,7 +152,10 @@ def _accumulation(observed: LoopObservations, notes: List[str]) -> int:
         notes.append("LBFGS calls its closure several times a step; that is not counted as gradient accumulation")
         return 1
     counts = [step.backward for step in observed.steps[1:] or observed.steps if step.backward]
-    return max(counts, default=1)
+    # All passes of a library's loop come from one line of the script, those of several losses on one batch too.
+    batches = [step.batches for step in observed.steps]
+    repeated = max(counts, default=1)
+    return min(repeated, max(map(operator.sub, batches[1:], batches), default=0) or repeated)
 
 
 def _optimizer(observed: LoopObservations, notes: List[str]) -> Optional[str]:
@@ -289,22 +297,26 @@ def _read_options(
 
 
 def _evaluation_batches(observed: LoopObservations, training: Any, notes: List[str]) -> Optional[int]:
-    """Return the batches of one evaluation: of the loader iterated without gradients, else of an unused one."""
+    """Return the batches of one evaluation: as the framework says, else of the loaders read without gradients.
+
+    A loader that was not read is no evaluation. Only its name may say that there is one later, which is a note.
+    """
     if observed.framework.get("evaluation_batches") is not None:
         return int(observed.framework["evaluation_batches"])
-    trained = {id(step.loader) for step in observed.steps + observed.updates} | {id(training)}
-    candidates = [loader for loader in observed.loaders if id(loader) not in trained]
-    used = [loader for loader in candidates if id(loader) in observed.evaluated]
-    names = {id(loader): observed.loader_names.get(id(loader), "").lower() for loader in candidates}
-    validation = [loader for loader in candidates if any(word in names[id(loader)] for word in ("val", "dev", "eval"))]
-    chosen = used or validation or candidates
-    if not chosen or training is None:
-        return None
-    try:
-        count = len(chosen[0])
-    except TypeError:
-        return None
-    if not used:
-        name = observed.loader_names.get(id(chosen[0]), "the loader that the traced steps did not use")
-        notes.append(f"{count} evaluation batches per epoch: {name} is assumed to be read once an epoch")
-    return count
+    training_loaders = [step.loader for step in observed.steps + observed.updates] + [training]
+    trained = {id(loader) for loader in training_loaders}
+    others = [loader for loader in observed.loaders if id(loader) not in trained]
+    used = [loader for loader in others if id(loader) in observed.evaluated]
+    if used:
+        try:
+            return sum(len(loader) for loader in used)
+        except TypeError:
+            return None
+    data = {id(getattr(loader, "dataset", None)) for loader in training_loaders}
+    for loader in others:
+        name = observed.loader_names.get(id(loader), "")
+        # Accelerate makes each loader again, over the same data.
+        if id(loader.dataset) not in data and any(word in name.lower() for word in ("val", "dev", "eval")):
+            notes.append(f"evaluation is not counted: {name} was not read after the traced steps")
+            break
+    return None

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
+from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
 
@@ -28,6 +29,7 @@ _watch: Optional[LoopObservations] = None
 def watch_loop(script: Optional[str] = None) -> None:
     """Start watching, before the user's script runs, and after other code that replaces parts of DataLoader."""
     global _watch  # noqa: PLW0603 - one process runs one script
+    record_preloaded()
     _watch = LoopObservations(script)
     _watch_loaders(_watch)
     _watch_backward(_watch)
@@ -84,6 +86,9 @@ def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
     if torch.is_grad_enabled():
         watch.current = loader
+        watch.batch_count += 1
+    elif not (watch.step_count or watch.backward_count):  # inference, or a check before training
+        watch.inferring = loader
     elif key not in watch.evaluated:
         watch.evaluated.append(key)
 
@@ -130,7 +135,8 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
         watch.optimizers.append(optimizer)
     if len(watch.steps) < WATCHED_STEPS:
         repeated = max(watch.backward_lines.values(), default=0)
-        watch.steps.append(WatchedStep(enclosing_loops(watch.folder), watch.current, repeated))
+        loops = enclosing_loops(watch.folder)
+        watch.steps.append(WatchedStep(loops, watch.current, repeated, watch.batch_count))
         _read_stack(watch)
     watch.backward_lines.clear()
 
@@ -222,9 +228,16 @@ def framework_settings(frame: Any) -> Dict[str, Any]:
 
 
 def validate_after_step(frame: Any) -> None:
-    """Let the Lightning trainer of the current step validate after it: an epoch cut short has no last batch."""
+    """Let the trainer of the current step validate after it, where that would come after the traced steps.
+
+    In Lightning, an epoch cut short has no last batch. The Hugging Face Trainer may evaluate every so many steps.
+    """
     while frame is not None:
-        trainer = _lightning_trainer(read_locals(frame).get("self"))
+        owner = read_locals(frame).get("self")
+        if owner is not None and _is_trainer(owner, "transformers"):
+            owner.control.should_evaluate |= _evaluation_strategy(owner) == "steps"
+            return
+        trainer = _lightning_trainer(owner)
         if trainer is not None:
             trainer.val_check_batch = 1
             return
@@ -249,8 +262,7 @@ def _lightning_trainer(owner: Any) -> Optional[Any]:
 
 def _transformers_settings(trainer: Any) -> Dict[str, Any]:
     args = trainer.args
-    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
-    settings = {
+    return {
         "framework": "Hugging Face Trainer",
         "epochs": args.num_train_epochs,
         "max_steps": args.max_steps if args.max_steps > 0 else None,
@@ -260,11 +272,31 @@ def _transformers_settings(trainer: Any) -> Dict[str, Any]:
         "pinned": args.dataloader_pin_memory,
         "prefetch": getattr(args, "dataloader_prefetch_factor", None),
         "precision": "amp-fp16" if args.fp16 else "amp-bf16" if args.bf16 else None,
+        "evaluation_batches": _transformers_evaluation(trainer),
     }
-    evaluation_set = trainer.eval_dataset
-    if strategy == "epoch" and hasattr(evaluation_set, "__len__") and not isinstance(evaluation_set, dict):
-        settings["evaluation_batches"] = math.ceil(len(evaluation_set) / args.per_device_eval_batch_size)
-    return settings
+
+
+def _evaluation_strategy(trainer: Any) -> str:
+    strategy = trainer.args.eval_strategy
+    return str(getattr(strategy, "value", strategy))
+
+
+def _transformers_evaluation(trainer: Any) -> Optional[int]:
+    """Return the evaluation batches per epoch; ``None`` if the evaluation set has no length."""
+    strategy, evaluation_set = _evaluation_strategy(trainer), trainer.eval_dataset
+    if strategy == "no" or evaluation_set is None:
+        return 0
+    sets = list(evaluation_set.values()) if isinstance(evaluation_set, dict) else [evaluation_set]
+    if not all(hasattr(data, "__len__") for data in sets):
+        return None
+    batches: int = sum(math.ceil(len(data) / trainer.args.per_device_eval_batch_size) for data in sets)
+    if strategy == "epoch":
+        return batches
+    state = trainer.state
+    between = float(getattr(state, "eval_steps", None) or trainer.args.eval_steps or math.inf)
+    between = between * state.max_steps if between < 1 else between  # a share of all steps
+    steps_per_epoch: float = state.max_steps / max(state.num_train_epochs, 1)
+    return round(batches * steps_per_epoch / between)
 
 
 def _lightning_settings(trainer: Any) -> Dict[str, Any]:

@@ -1,9 +1,9 @@
 """Run the user's script or model function on the simulated device and write the recorded job."""
 
 import errno
+import faulthandler
 import gc
 import importlib
-import inspect
 import json
 import os
 import runpy
@@ -16,19 +16,21 @@ from pathlib import Path
 from typing import Any, Dict, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
+from leadline.graphs.torch.worker.libraries import is_user_file
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
-"""Seconds after its time limit that a worker ends itself, in case its parent is gone."""
-SOURCES = Path(__file__).resolve().parent
+"""Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
+CHECK_S = 5.0
+"""Seconds between checks of the time limit, once the wall clock has passed it."""
 
 
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
-    signal.alarm(int(request["timeout_s"]) + ORPHAN_S)
+    faulthandler.dump_traceback_later(request["wall_s"] + ORPHAN_S, exit=True)
     session = TraceSession(policy=request["device_type"], bare=request["bare"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
-    session.deadline = time.monotonic() + request["timeout_s"]
+    session.limit_s = request["timeout_s"]
     session.caches_refused = confinement.refuses_writes
     try:
         answer = trace_request(session, request)
@@ -107,6 +109,9 @@ def install_hooks(session: TraceSession) -> Any:
 
 def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
     """Run the script. An error after training, while evaluation is traced, only becomes a note."""
+    # A script that sleeps calls no hook. It may take the signal for itself, and then the parent's limit remains.
+    signal.signal(signal.SIGALRM, lambda *_: session.check_time())
+    signal.setitimer(signal.ITIMER_REAL, session.limit_s + CHECK_S, CHECK_S)
     try:
         run()
     except StopTrace:
@@ -122,6 +127,8 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         failure = failure_document(error)
         reason = failure["reason"].rpartition(";")[0]
         session.note(f"code after training is not traced: {failure['location'] or 'the script'} raised {reason}")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class ScriptEnded(Exception):
@@ -170,10 +177,10 @@ def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[A
 def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import loop_hooks
 
-    facts = {**loop_hooks.read_facts(), **session.facts, "load_s": steps.load_s()}
+    facts = {**loop_hooks.read_facts(), **session.facts, **steps.loading()}
     for sentence in facts.pop("notes", ()):
         session.note(sentence)
-    if steps.evaluation_batches and not facts.get("evaluation_batches_per_epoch"):
+    if steps.evaluation is not None and steps.evaluation_batches and facts.get("evaluation_batches_per_epoch") is None:
         facts["evaluation_batches_per_epoch"] = steps.evaluation_batches
     if steps.optimizers and not facts.get("optimizer"):
         facts["optimizer"] = type(steps.optimizers[0]).__name__.lower()
@@ -185,8 +192,8 @@ def _loop_document(session: TraceSession, steps: Any) -> Dict[str, Any]:
 def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
     if steps.backwards and session.policy == "cuda":
         return {"reason": "the script trains on the CPU: nothing was put on the GPU", "retry": "cpu"}
-    if time.monotonic() > session.deadline:
-        return {"reason": "the script did not reach its second training step in the time allowed; give it longer"}
+    if session.is_over:
+        return {"reason": "the script did not reach its second training step in the time allowed; shorten its start"}
     if steps.backwards == 1 or steps.counts:
         return {"reason": "the script ended after one training step; give it data for at least three"}
     return {"reason": "the script ended without a backward pass, an optimizer step or a model call on the device"}
@@ -195,7 +202,8 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
 def failure_document(error: BaseException) -> Dict[str, Any]:
     """Return the reason of a failure, and the line of the user's own code where it happened."""
     frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in frames if _is_user_file(frame.filename)]
+    folder = str(Path(sys.argv[0]).absolute().parent)
+    user_frames = [frame for frame in frames if is_user_file(frame.filename, folder)]
     location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
@@ -219,10 +227,3 @@ def _needs_network(error: Optional[BaseException]) -> bool:
         reason = getattr(error, "reason", None)  # urllib keeps the cause there
         error = reason if isinstance(reason, OSError) else error.__cause__ or error.__context__
     return False
-
-
-def _is_user_file(filename: str) -> bool:
-    if filename.startswith("<") or str(SOURCES) in filename:
-        return False
-    library = str(Path(inspect.getfile(os)).parent)
-    return "site-packages" not in filename and not filename.startswith(library)

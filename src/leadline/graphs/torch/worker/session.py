@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from leadline.graphs.torch.worker.thread_clock import ThreadTimes, read_times
+
 STATM = Path("/proc/self/statm")
 
 
@@ -30,7 +32,8 @@ class TraceSession:
         real: Record ops on tensors with data too, as nothing else trains (bare tensors on the CPU).
         caches_refused: The kernel refuses to write caches below the home folder.
         world_size: Processes of the job; ``local_size``: those on this node.
-        deadline: Monotonic clock time at which the script is stopped.
+        began: Clocks when the trace began.
+        limit_s: Time that the script may use, without waiting for a processor; a hang uses it up, too.
         after_backward: Functions to call when a backward pass ends.
         framework_s: Processor seconds of importing torch here.
         began_s: Processor time when the user's own code began; ``began_bytes``: resident memory, or zero if unknown.
@@ -42,7 +45,8 @@ class TraceSession:
     caches_refused: bool = False
     world_size: int = 1
     local_size: int = 1
-    deadline: float = float("inf")
+    began: ThreadTimes = field(default_factory=read_times)
+    limit_s: float = float("inf")
     low_confidence: bool = False
     compiled: bool = False
     notes: List[str] = field(default_factory=list)
@@ -70,7 +74,18 @@ class TraceSession:
         if self.recorder is not None and self.policy == "cpu":
             self.facts["built_bytes"] = self.recorder.peak_bytes
 
+    @property
+    def used_s(self) -> float:
+        """Seconds since the trace began, without waiting for a processor."""
+        return read_times().since(self.began).needed_s
+
+    @property
+    def is_over(self) -> bool:
+        """True once the time limit is reached."""
+        # The wall clock is cheap to read, and never behind.
+        return time.monotonic() - self.began.wall_s > self.limit_s and self.used_s > self.limit_s
+
     def check_time(self) -> None:
         """End the script when its time limit is reached."""
-        if time.monotonic() > self.deadline:
+        if self.is_over:
             raise StopTrace

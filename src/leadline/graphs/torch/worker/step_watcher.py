@@ -1,10 +1,9 @@
 """Find the steps of a training loop, and stop the script once enough of them are recorded."""
 
 import contextlib
-import statistics
 import sys
-import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from statistics import median
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -13,6 +12,7 @@ from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession
+from leadline.graphs.torch.worker.thread_clock import ThreadTimes, read_times
 
 STEPS = 3
 MOST_STEPS = 18
@@ -20,12 +20,24 @@ MOST_STEPS = 18
 LATE_STEPS = 2
 """Steps after the last batch was given: loaders that fetch ahead still hold one."""
 EVALUATION_BATCHES = 2
+"""Batches of each evaluation loader."""
 EVALUATION_S = 30.0
+TRAINING, EVALUATION, INFERENCE = "loading", "evaluation_loading", "inference_loading"
+"""Uses of a batch; the first two as fields of ``LoopFacts``."""
+MEASURED_LOADS, MEASURED_S = 8, 0.5
+"""Training batches whose loading is timed, besides the first, and the time limit of those beyond the traced steps."""
 WORKER_SETTINGS = (
     "num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "pin_memory",
     "pin_memory_device",
 )  # fmt: skip
 """Settings of a data loader that a trace leaves out: it loads in its own process."""
+
+
+class MeasuredLoad(NamedTuple):
+    """The clocks while a batch was loaded, and the watched ops on its data."""
+
+    times: ThreadTimes
+    ops: int
 
 
 class StepWatcher:
@@ -48,7 +60,7 @@ class StepWatcher:
         self.training_loaders: Set[int] = set()
         self.evaluated = self.evaluation_batches = self.late = 0
         self.ended = False
-        self.loads: List[Tuple[float, int]] = []
+        self.loads: Dict[str, List[MeasuredLoad]] = {name: [] for name in (TRAINING, EVALUATION, INFERENCE)}
         self.batches = BatchPlanner()
         self.largest: Optional[TraceWindow] = None
 
@@ -73,14 +85,27 @@ class StepWatcher:
             self.evaluation = self.recorder.cut()
         return self.steady or self.called
 
-    def load_s(self) -> Optional[float]:
-        """Return the seconds in which one process makes a batch of training data, without the cost of watching."""
+    def loading(self) -> Dict[str, Any]:
+        """Return the loading times of ``LoopFacts``, without the cost of watching."""
+        loads = {TRAINING: self.loads[TRAINING] or self.loads[INFERENCE]}
+        if self.evaluation is not None:  # otherwise, another epoch followed
+            loads[EVALUATION] = self.loads[EVALUATION]
+        return {name: self._loading(measured) for name, measured in loads.items() if measured}
+
+    def _loading(self, loads: List["MeasuredLoad"]) -> Dict[str, Any]:
         # The first batch is left out where there are others: it starts the iterator and opens files.
-        loads = self.loads[1:] or self.loads
-        if not loads:
-            return None
+        loads = loads[1:] or loads
         watching_s = self.recorder.watching_cost_s()
-        return max(statistics.median(took - ops * watching_s for took, ops in loads), 0.0)
+        whole = read_times().since(self.session.began)
+        runnable_s = whole.cpu_s + (whole.queued_s or 0.0)
+        return {
+            "batch_s": max(median(load.times.needed_s - load.ops * watching_s for load in loads), 0.0),
+            "cpu_s": max(median(load.times.cpu_s - load.ops * watching_s for load in loads), 0.0),
+            "batches": len(loads),
+            # Reading the clocks reads some 200 bytes, too.
+            "read_bytes": int(median(load.times.read_bytes for load in loads)) // 1024 * 1024,
+            "queued_share": None if whole.queued_s is None else whole.queued_s / max(runnable_s, 1e-9),
+        }
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         if self.evaluating and not self.late:
@@ -216,6 +241,8 @@ class StepWatcher:
         if not self.evaluating:
             return
         if batches.training:
+            if not self.ended and not self.session.bare:
+                batches.measure_more()
             self.ended = True
             raise StopIteration
         if id(loader) in self.training_loaders:
@@ -225,7 +252,7 @@ class StepWatcher:
             window = self.recorder.cut()
             if self.evaluation is None or moved_bytes(window) > moved_bytes(self.evaluation):
                 self.evaluation = window
-        if self.evaluated >= EVALUATION_BATCHES:
+        if batches.evaluated >= EVALUATION_BATCHES:
             raise StopIteration
         if not self.evaluated:
             self.recorder.cut()
@@ -233,11 +260,12 @@ class StepWatcher:
             with contextlib.suppress(TypeError):  # a stream has no length
                 self.evaluation_batches = len(loader)
         self.evaluated += 1
+        batches.evaluated += 1
 
     def start_evaluation(self) -> None:
         """End the training loaders, so that the script goes on to evaluation."""
         self.evaluating = True
-        self.session.deadline = min(self.session.deadline, time.monotonic() + EVALUATION_S)
+        self.session.limit_s = min(self.session.limit_s, self.session.used_s + EVALUATION_S)
         if not self.training_loaders:
             raise StopTrace
         loop_hooks.validate_after_step(sys._getframe())
@@ -249,6 +277,7 @@ class _LimitedIterator:
     def __init__(self, watcher: StepWatcher, loader: Any, iterator: Any) -> None:
         self.steps, self.loader, self.iterator = watcher, loader, iterator
         self.training = not watcher.evaluating
+        self.evaluated = 0
 
     def __iter__(self) -> "_LimitedIterator":
         return self
@@ -264,13 +293,35 @@ class _LimitedIterator:
                 self.steps.start_evaluation()
                 self.steps.before_batch(self.loader, self)
             return batch
-        began, ops = time.perf_counter(), self.steps.recorder.real_ops
-        batch = next(self.iterator)
+        batch, load = self._load()
         if self.training and torch.is_grad_enabled():  # false where a framework tries validation before training
             self.steps.training_loaders.add(id(self.loader))
-            self.steps.loads.append((time.perf_counter() - began, self.steps.recorder.real_ops - ops))
+            self.steps.loads[TRAINING].append(load)
             self.steps.batches.record(self.loader, batch)
+        else:
+            self.steps.loads[INFERENCE if self.training else EVALUATION].append(load)
         return batch
+
+    def _load(self) -> Tuple[Any, MeasuredLoad]:
+        before, ops = read_times(), self.steps.recorder.real_ops
+        batch = next(self.iterator)
+        return batch, MeasuredLoad(read_times().since(before), self.steps.recorder.real_ops - ops)
+
+    def measure_more(self) -> None:
+        """Load further training batches only to time them, as far as their number and time are limited."""
+        loads = self.steps.loads[TRAINING]
+        used_s = 0.0
+        while loads and len(loads) <= MEASURED_LOADS and used_s < MEASURED_S:
+            try:
+                _, load = self._load()
+            except StopIteration:
+                return
+            except Exception as error:  # noqa: BLE001 - the user's data set may raise anything
+                failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                self.steps.session.note(f"a batch after the traced steps cannot be loaded: {failure}")
+                return
+            loads.append(load)
+            used_s += load.times.needed_s
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.iterator, name)

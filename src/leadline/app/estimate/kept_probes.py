@@ -1,0 +1,133 @@
+"""Probes of commands, kept so that the next estimate of the same command on this machine uses them."""
+
+import hashlib
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from leadline.app import settings
+from leadline.core.documents import explain_read_error, from_json, to_json
+from leadline.core.errors import LeadlineError
+from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
+from leadline.core.progress import Probe
+from leadline.core.units import format_duration
+from leadline.core.workload import Dataset, ModelKind, Workload
+from leadline.files.atomic import write_atomically
+
+HASHED_BYTES = 16 << 20
+"""Larger files of a command are data: their size and time of change stand for the content."""
+RUN_SPREAD = 0.1
+"""Half width of the interval of a whole job that was measured once."""
+
+
+class KeptProbe(Frozen):
+    """A probe, the time when it was made, and the content of the command's files that it left unchanged."""
+
+    probe: Probe
+    probed_at: str
+    digests: dict[str, str]
+
+    @property
+    def elapsed_s(self) -> Interval | None:
+        """Time of the whole job; ``None`` if the probe does not tell it."""
+        elapsed_s = self.probe.forecast.elapsed_s
+        if elapsed_s is None or not self.probe.finished:
+            return elapsed_s
+        whole_s = elapsed_s.point
+        return Interval(whole_s, whole_s * (1 - RUN_SPREAD), whole_s * (1 + RUN_SPREAD))
+
+    @property
+    def sentence(self) -> str:
+        """The probe and its answer, for the user."""
+        elapsed_s = self.elapsed_s
+        whole = "" if elapsed_s is None else f": the whole job takes {format_duration(elapsed_s.point)}"
+        return f"this command was probed on this machine at {self.probed_at[:16].replace('T', ' ')} UTC{whole}"
+
+
+def keep_probe(probe: Probe, digests: dict[str, str]) -> None:
+    """Keep a probe that tells the time of the whole job, in place of an earlier one of the same command.
+
+    ``digests`` are those of the command's files before the probe. Files that it wrote do not identify the command.
+
+    Raises:
+        LeadlineError: the data folder is not writable.
+    """
+    if probe.forecast.elapsed_s is None:
+        return
+    after = file_digests(probe.command, Path.cwd())
+    unchanged = {path: digest for path, digest in digests.items() if after.get(path) == digest}
+    kept = KeptProbe(probe, datetime.now(UTC).isoformat(timespec="seconds"), unchanged)
+    path = _path(probe.command, Path.cwd())
+    try:
+        write_atomically(path, to_json(kept), private=True)
+    except OSError as error:
+        raise settings.unwritable(path.parent, error.strerror) from error
+
+
+def find_probe(workload: Workload) -> KeptProbe | None:
+    """Return the probe of a workload's command; ``None`` without one of the same script and options.
+
+    Raises:
+        LeadlineError: the probe cannot be read.
+    """
+    is_scripts_own = (workload.epochs, workload.steps, workload.dataset) == (None, None, Dataset())
+    if workload.model.kind is not ModelKind.COMMAND or not is_scripts_own or "gpus" not in workload.defaulted:
+        return None
+    workdir = Path(workload.model.workdir or Path.cwd())
+    path = _path(workload.model.argv, workdir)
+    if not path.is_file():
+        return None
+    try:
+        kept = from_json(path.read_bytes(), KeptProbe, label=str(path))
+    except OSError as error:
+        raise LeadlineError(f"{path} cannot be read: {explain_read_error(error)}") from error
+    present = file_digests(workload.model.argv, workdir)
+    return kept if all(present.get(file) == digest for file, digest in kept.digests.items()) else None
+
+
+def apply_probe(estimate: Estimate, kept: KeptProbe) -> Estimate:
+    """Return the estimate for this machine with the probe's time, and at least its memory."""
+    memory, peak = estimate.host_memory_bytes, kept.probe.measured.get("host_memory_bytes")
+    if memory is not None and peak is not None:
+        point, low, high = (max(bound, peak.value) for bound in (memory.point, memory.low, memory.high))
+        memory = Interval(point, low, high, memory.level)
+    basis = replace(estimate.basis, reasons=(kept.sentence, *kept.probe.forecast.assumptions, *estimate.basis.reasons))
+    return replace(
+        estimate,
+        estimator=f"{estimate.estimator}, probe",
+        basis=basis,
+        elapsed_s=kept.elapsed_s,
+        host_memory_bytes=memory,
+        unknown={name: reason for name, reason in estimate.unknown.items() if name != "elapsed_s"},
+    )
+
+
+def file_digests(words: Sequence[str], workdir: Path) -> dict[str, str]:
+    """Return the files that a command names, such as its script and configuration, with digests of their content."""
+    # `python -m package.module` names a file, too.
+    paths = [workdir / name for word in words for name in (word, f"{word.replace('.', os.sep)}.py")]
+    digests = {str(path): _digest(path) for path in paths}
+    return {path: digest for path, digest in digests.items() if digest}
+
+
+def _digest(path: Path) -> str:
+    try:
+        if not path.is_file():
+            return ""
+        status = path.stat()
+        if status.st_size > HASHED_BYTES:
+            return f"{status.st_size} {status.st_mtime_ns}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError):  # an argument that looks like no path, or a file that only the job may read
+        return ""
+
+
+def _path(words: Sequence[str], workdir: Path) -> Path:
+    """Return the file of a command's probe, named by the words, the folder and the machine."""
+    place = "\0".join((socket.gethostname(), str(workdir.resolve()), *words))
+    name = hashlib.sha256(place.encode(errors="surrogateescape")).hexdigest()[:32]
+    return settings.data_dir() / "probes" / f"{name}.json"

@@ -1,0 +1,71 @@
+"""Evaluation is counted where the script evaluates, with its loading, and nowhere else."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.trust.fact_scripts import ACCELERATED, DATA, LOOP, TRAINER
+from leadline.core.graph import TracedJob
+from leadline.core.workload import ModelKind, ModelSource, Workload
+from leadline.execution.processes import run_process
+from leadline.graphs.torch.trace import trace_command
+
+
+def trace(folder: Path, code: str, *arguments: str) -> TracedJob:
+    script = folder / "train.py"
+    script.write_text(code)
+    words = (sys.executable, str(script), *arguments)
+    return trace_command(
+        Workload(ModelSource(ModelKind.COMMAND, "train", words)), runner=run_process, cwd=folder, timeout_s=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("strategy", "data", "batches"), [("no", "none", 0), ("no", "set", 0), ("epoch", "set", 5), ("steps", "set", 20)]
+)
+def test_the_hugging_face_trainer_evaluates_as_its_settings_say(tmp_path, strategy, data, batches):
+    pytest.importorskip("transformers")
+    job = trace(tmp_path, TRAINER, strategy, data)
+    assert job.loop.evaluation_batches_per_epoch == batches
+    assert (job.evaluation is not None) == bool(batches)
+    assert (job.loop.evaluation_loading is not None) == bool(batches)
+
+
+def test_the_loader_that_accelerate_makes_again_is_no_evaluation(tmp_path):
+    pytest.importorskip("accelerate")
+    job = trace(tmp_path, ACCELERATED)
+    assert (job.loop.evaluation_batches_per_epoch, job.evaluation) == (None, None)
+    assert not any("evaluation" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "batches", "note"),
+    [
+        ("", "pass", None, None),
+        ("unused = DataLoader(held_out, 8)", "pass", None, None),
+        ("val_loader = DataLoader(held_out, 8)", "pass", None, "evaluation is not counted: val_loader was not read"),
+        ("first = DataLoader(held_out, 4); evaluate(first)", "pass", None, None),
+        (
+            "loaders = [DataLoader(held_out, 8), DataLoader(held_out, 20)]",
+            "[evaluate(each) for each in loaders]",
+            7,
+            None,
+        ),
+    ],
+)
+def test_a_loop_has_the_evaluation_that_it_runs(tmp_path, before, after, batches, note):
+    job = trace(tmp_path, LOOP.format(before=before, after=after))
+    assert (job.loop.steps_per_epoch, job.loop.epochs) == (20, 3)
+    assert job.loop.evaluation_batches_per_epoch == batches
+    assert (job.evaluation is not None) == (batches is not None) == (job.loop.evaluation_loading is not None)
+    assert [text for text in job.notes if "evaluation" in text] == [f"{note} after the traced steps"] * bool(note)
+
+
+def test_inference_has_the_length_and_the_loading_of_its_loader(tmp_path):
+    model = "model = nn.Linear(4, 1).cuda().eval()\nwith torch.inference_mode():\n    "
+    loop = "for (x,) in DataLoader(training, 8, num_workers=2):\n        model(x.cuda())\n"
+    job = trace(tmp_path, DATA + model + loop)
+    assert (job.loop.batch, job.loop.steps_per_epoch, job.loop.epochs, job.loop.loader_workers) == (8, 20, 1, 2)
+    assert job.loop.loading is not None
+    assert (job.evaluation, job.loop.evaluation_loading) == (None, None)
