@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from leadline.catalog.cache import read_cached
-from leadline.core.documents import explain_read_error, from_json
-from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.documents import MOST_TOML_BYTES, from_json
+from leadline.core.errors import UnknownName
 from leadline.core.hardware import Device
 from leadline.core.systems import System
+from leadline.files.read import read_input_text
 
 T = TypeVar("T", Device, System)
 
@@ -118,10 +119,7 @@ def _shipped_sites() -> list[Traversable]:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}, or move it away") from error
+    return read_input_text(path, most=MOST_TOML_BYTES, fix=", or move it away")
 
 
 def _first_wins(entries: Iterable[T]) -> dict[str, T]:

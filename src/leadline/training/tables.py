@@ -15,6 +15,7 @@ from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale, Value
+from leadline.files.read import read_input
 from leadline.training.records import (
     DeviceOf,
     RunRecord,
@@ -36,6 +37,8 @@ METRIC_COLUMNS = frozenset(
 )  # fmt: skip
 """Columns that are measured, and so are never features."""
 EMPTY: Mapping[str, Value] = MappingProxyType({})
+MOST_BYTES = 2**28
+"""Size of the largest table, unpacked: its rows take several times as much memory."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
@@ -106,14 +109,17 @@ def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
 
 
 def _text(path: Path) -> str:
+    content = read_input(path)
     try:
-        content = path.read_bytes()
         if path.name.endswith(".gz"):
-            content = gzip.decompress(content)
+            with gzip.open(io.BytesIO(content)) as stream:
+                content = stream.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise InvalidInput(f"{path} cannot be read: it has more than {MOST_BYTES:,} bytes; split it")
         return content.decode("utf-8-sig")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InvalidInput(f"{path} is cut short or not compressed by gzip: copy it again ({error})") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
 
 

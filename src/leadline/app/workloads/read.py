@@ -13,7 +13,7 @@ import msgspec
 from leadline.app.workloads.model_function import find_framework
 from leadline.app.workloads.options import WorkloadOptions, build_adapters, build_quantization, check_optimizer
 from leadline.app.workloads.sequence_lengths import read_batch_lengths
-from leadline.core.documents import explain_read_error, from_toml
+from leadline.core.documents import MOST_TOML_BYTES, from_toml, split_command
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
@@ -29,6 +29,7 @@ from leadline.core.workload import (
     Sharding,
     Workload,
 )
+from leadline.files.read import read_input_text
 from leadline.graphs.torch.command import parse_command
 
 T = TypeVar("T", bound=StrEnum)
@@ -78,12 +79,7 @@ def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None
 
 def _from_file(path: Path, options: WorkloadOptions) -> Workload:
     """Read a TOML workload file; options of the command line override its own."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InvalidInput(f"{path} does not exist: check the path of the workload file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
+    text = read_input_text(path, most=MOST_TOML_BYTES)
     content = from_toml(text, _WorkloadFile, label=str(path))
     if content.lengths is not None:
         # A path in a workload file counts from the folder of that file.
@@ -100,9 +96,7 @@ def _words_of(content: _WorkloadFile, path: Path) -> list[str]:
     if content.model is not None:
         return [content.model]
     command = content.command or ""
-    words = shlex.split(command) if isinstance(command, str) else list(command)
-    if not words:
-        raise InvalidInput(f"{path}: the command is empty: write what you would type, such as python train.py")
+    words = split_command(command, label=str(path))
     return [_fill(word, content.parameters, path) for word in words]
 
 

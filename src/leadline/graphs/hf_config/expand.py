@@ -1,15 +1,16 @@
 """Expand a configuration file into a traced job: read sizes, fill in defaults, run the model on a tape."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Optimizer, Phase, Precision, Workload
+from leadline.files.read import read_input_text
 from leadline.graphs.hf_config.families import read_model_shape
 from leadline.graphs.hf_config.generation import (
     CACHE_BLOCK,
@@ -25,6 +26,7 @@ from leadline.graphs.hf_config.shape import EncoderDecoderShape, ModelShape, Sta
 from leadline.graphs.hf_config.tape import Tape
 
 DEFAULT_SEQUENCE = 2048
+MOST_CONFIG_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +98,7 @@ def read_config(reference: str) -> dict[str, Any]:
     path = Path(reference)
     if path.is_dir():
         path /= "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{reference} cannot be read: {error}") from error
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"{reference} is not JSON: {error}") from error
+    config = parse_json(read_input_text(path, most=MOST_CONFIG_BYTES), label=reference)
     if not isinstance(config, dict):
         raise InvalidInput(f"{reference} is not a model configuration: its JSON is no object")
     return config

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Phase, Workload
+from leadline.files.read import read_input, read_input_text
 from leadline.graphs.hlo.graph import build_op_graph
 from leadline.graphs.hlo.hlo_text import parse_hlo
 from leadline.graphs.hlo.module import Module
@@ -25,16 +25,11 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """
     reference = workload.model.reference
     path = Path(reference)
-    try:
-        content = path.read_bytes()
-        if content.startswith(BYTECODE):
-            raise InvalidInput(
-                f"{reference} is MLIR bytecode, but Leadline reads text: write it with jax.jit(f).lower(…).as_text()"
-            )
-        text = content.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{reference} cannot be read: {explain_read_error(error)}") from error
-    return traced_job(text, workload, device_type=device_type)
+    if read_input(path)[: len(BYTECODE)] == BYTECODE:
+        raise InvalidInput(
+            f"{reference} is MLIR bytecode, but Leadline reads text: write it with jax.jit(f).lower(…).as_text()"
+        )
+    return traced_job(read_input_text(path), workload, device_type=device_type)
 
 
 def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
