@@ -6,6 +6,7 @@ import random
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
@@ -126,7 +127,7 @@ def mutate_json(content: bytes, draw: random.Random) -> bytes:
     """Replace, remove or repeat one value of a JSON document, or nest it deeply."""
     try:
         document = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return flip(content, draw)
     if draw.random() < 0.03:
         return _nested(json.dumps(document), draw)
@@ -175,8 +176,10 @@ def mutate_zip(content: bytes, draw: random.Random) -> bytes:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError):
         return flip(content, draw)
+    if not members:
+        return content
     name = draw.choice(list(members))
     kind = draw.randrange(8)
     if kind == 0:

@@ -264,12 +264,23 @@ def read_site(text: str, label: str, additions: tuple[str, str] | None = None) -
     site = from_toml(text, SiteFile, label=label)
     if additions is not None:
         added_text, label = additions
-        merged = merge_tables(parse_toml(text, label=label), parse_toml(added_text, label=label))
+        added = parse_toml(added_text, label=label)
+        for system in _named_tables(added, "systems", label):
+            _named_tables(system, "partitions", label)
+        merged = merge_tables(parse_toml(text, label=label), added)
         # The probe of a later day may drop a partition that the user has annotated.
         for system in merged["systems"]:
             system["partitions"] = [row for row in system.get("partitions", ()) if "node" in row]
         site = convert_toml(merged, SiteFile, text=added_text, label=label)
     return [row.system(site.site, label) for row in site.systems]
+
+
+def _named_tables(table: Mapping[str, Any], key: str, label: str) -> list[dict[str, Any]]:
+    """Return the tables of a list, each of which must have a name."""
+    rows = table.get(key, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
+        raise InvalidInput(f"{label}: {key} must be a list of tables that each have a name")
+    return rows
 
 
 def _entry(table: dict[str, Any], name: str, place: str, kind: str) -> Any:  # noqa: ANN401 - the type is the table's

@@ -13,6 +13,7 @@ from leadline.core.errors import InvalidInput, excerpt
 
 T = TypeVar("T")
 
+LARGEST_WHOLE = 2**63 - 1
 MOST_TOML_BYTES = 2**24
 """Size of the largest TOML file that is read."""
 LONGEST_COMMAND = 2**17
@@ -118,9 +119,20 @@ def parse_toml(text: str, *, label: str) -> dict[str, Any]:
     if key := _LONG_KEY.search(text):
         raise InvalidInput(f"{label} is not valid TOML: the key {excerpt(key[0])} has more than 100 parts")
     try:
-        return tomllib.loads(text)
+        document = tomllib.loads(text)
     except RecursionError as error:
         raise InvalidInput(f"{label} is not valid TOML: it is nested too deeply") from error
     except ValueError as error:  # a number of thousands of digits is a plain one
         last = f"at line {max(1, len(text.splitlines()))}"
         raise InvalidInput(f"{label} is not valid TOML: {str(error).replace('at end of document', last)}") from error
+    _refuse_large(document, label)
+    return document
+
+
+def _refuse_large(value: object, label: str) -> None:
+    """Refuse whole numbers beyond 64 bits, which TOML does not have and floating-point arithmetic cannot hold."""
+    if isinstance(value, dict | list):
+        for inside in value.values() if isinstance(value, dict) else value:
+            _refuse_large(inside, label)
+    elif isinstance(value, int) and abs(value) > LARGEST_WHOLE:
+        raise InvalidInput(f"{label}: the number {excerpt(str(value))} has more than 64 bits: check its digits")

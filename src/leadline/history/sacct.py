@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
-from leadline.core.units import MINUTE_S, parse_bytes
+from leadline.core.units import MINUTE_S, parse_bytes, parse_whole
 
 DELIMITER = "\x1f"
 SACCT_FIELDS = (
@@ -23,6 +23,7 @@ SACCT_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
 """Makes ``sacct`` write times as seconds since the epoch, in any time zone."""
 MOST_ELEMENTS = 10_000  # elements of a pending array that become jobs; further ones are left out
 _ID = re.compile(r"\d+(?:_(?:\d+|\[(?P<elements>[\d,-]+)(?:%\d+)?\]))?(?:\+\d+)?")
+LATEST_S = 2.5e11  # seconds since the epoch in the last year that dates reach
 _MOMENT = re.compile(r"\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
@@ -111,18 +112,20 @@ def _ids(text: str) -> list[str]:
     ids: list[str] = []
     for part in match["elements"].split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            numbers = range(int(first), int(last or first) + 1)[: MOST_ELEMENTS - len(ids)]
+        low, high = parse_whole(first), parse_whole(last or first)
+        if low is not None and high is not None:
+            numbers = range(low, high + 1)[: MOST_ELEMENTS - len(ids)]
             ids += [f"{text.partition('_')[0]}_{number}" for number in numbers]
     return ids
 
 
 def _moment(text: str, zone: tzinfo) -> float | None:
-    if text.isdigit():
-        return float(text)
-    if _MOMENT.fullmatch(text) is None:
+    if (number := parse_whole(text)) is not None:
+        return float(number) if number < LATEST_S else None
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp() if _MOMENT.fullmatch(text) else None
+    except (ValueError, OverflowError):  # no day of the calendar
         return None
-    return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
 
 
 def _resources(tres: str) -> dict[str, str]:
@@ -137,4 +140,4 @@ def _gpus(request: dict[str, str]) -> int:
 
 
 def _whole(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return parse_whole(text) or 0

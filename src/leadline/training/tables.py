@@ -88,21 +88,25 @@ def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     head = text.lstrip().splitlines()[0]
     delimiter = max(",;\t", key=head.count)
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-    columns = [name.strip() for name in next(reader)]
+    try:
+        columns = [name.strip() for name in next(reader)]
+        lines = [(reader.line_num, cells) for cells in reader]
+    except csv.Error as error:
+        raise InvalidInput(f"line {reader.line_num} of {path.name} cannot be read ({error}): correct or delete it") from error
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise InvalidInput(f"{path.name} has the column {twice[0]!r} twice: rename or delete one")
     if "" in columns:
         raise InvalidInput(f"column {columns.index('') + 1} of {path.name} has no name: give it one or delete it")
     rows = []
-    for cells in reader:
+    for number, cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(columns):
             raise InvalidInput(
-                f"line {reader.line_num} of {path.name} has {len(cells)} cells where the first line names "
+                f"line {number} of {path.name} has {len(cells)} cells where the first line names "
                 f"{len(columns)} columns: complete or delete it"
             )
-        rows.append((reader.line_num, dict(zip(columns, (cell.strip() for cell in cells), strict=True))))
+        rows.append((number, dict(zip(columns, (cell.strip() for cell in cells), strict=True))))
     if not rows:
         raise InvalidInput(f"{path.name} names columns and has no run below them")
     return columns, rows

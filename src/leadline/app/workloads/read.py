@@ -13,8 +13,8 @@ import msgspec
 from leadline.app.workloads.model_function import find_framework
 from leadline.app.workloads.options import WorkloadOptions, build_adapters, build_quantization, check_optimizer
 from leadline.app.workloads.sequence_lengths import read_batch_lengths
-from leadline.core.documents import MOST_TOML_BYTES, from_toml, split_command
-from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
+from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, from_toml, split_command
+from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excerpt
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
 from leadline.core.workload import (
@@ -46,7 +46,7 @@ _KINDS = {
 """Suffix → kind of the model in the file. A dump of XLA ends in ``.txt``."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
+_INPUT = re.compile(r"(?P<shape>\d{1,18}(?:x\d{1,18}){0,15})(?::(?P<dtype>\w+))?")
 
 
 class _WorkloadFile(WorkloadOptions, frozen=True, forbid_unknown_fields=True):
@@ -113,7 +113,10 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     """Return the model source that the form of the subject implies; a relative path counts from ``base``."""
     word = subject[0]
     if len(subject) == 1:
-        return _model(word, base)
+        try:
+            return _model(word, base)
+        except OSError as error:  # too long for a name, or in a folder that may not be entered
+            raise InvalidInput(f"{excerpt(word)!r} cannot be read: {explain_read_error(error)}") from error
     if Path(word).suffix in (".toml", *_KINDS) or ".py:" in word:
         raise InvalidInput(
             f"unexpected {' '.join(subject[1:])!r} after {word}: quote names with spaces, as in --on "

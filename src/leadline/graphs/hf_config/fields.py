@@ -2,9 +2,14 @@
 
 from typing import Any
 
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, excerpt
 
 Config = dict[str, Any]
+
+MOST, MOST_LAYERS = 10**9, 10_000
+"""Larger sizes and more layers are typing errors: each layer is expanded."""
+COUNTED = frozenset({"num_hidden_groups"})
+"""Names of numbers of layers without the word."""
 
 
 class ConfigFields:
@@ -36,7 +41,12 @@ class ConfigFields:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 kind = "positive whole number" if least else "whole number from 0 on"
-                raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a {kind}")
+                raise InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be a {kind}")
+            most = MOST_LAYERS if "layer" in name or name in COUNTED else MOST
+            if value > most:
+                raise InvalidInput(
+                    f"{self.reference}: {name} is {excerpt(repr(value))}, but it can be at most {most:,}: check its digits"
+                )
             return value
         return None
 

@@ -31,6 +31,8 @@ ANNOTATIONS = frozenset({
 """Custom calls that annotate their operand, and do nothing."""
 
 MOST_NESTED_CALLS = 200
+MOST_NODES = 1_000_000
+"""Instructions of a program with its calls in place, which calls of calls multiply."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,13 @@ class _ProgramWriter:
             )
         for instruction in computation.instructions:
             if instruction.opcode != "parameter":
-                names[instruction.name] = self._write(instruction, names, count, loop)
+                try:
+                    names[instruction.name] = self._write(instruction, names, count, loop)
+                except (LookupError, ValueError) as error:
+                    raise InvalidInput(
+                        f"{self.source_name}: the operands of {instruction.name} ({instruction.opcode}) do not fit: export "
+                        "the whole text again"
+                    ) from error
         self.around.pop()
         returned = tuple(self._read(name, names) for name in computation.returned)
         return returned[0] if len(returned) == 1 else returned
@@ -206,6 +214,8 @@ class _ProgramWriter:
     def _node(self, instruction: Instruction, operands: list[Tree], count: int, loop: int) -> Tree:
         inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
         position = len(self.program.nodes)
+        if position >= MOST_NODES:
+            raise InvalidInput(f"{self.source_name} has more than {MOST_NODES:,} instructions in place: it cannot be read")
         outputs = tuple(self.new(spec, position) for spec in instruction.results)
         near = instruction.attributes.get("near", ())
         self.program.near.update(outputs[index] for index in (near if isinstance(near, tuple) else ()))
@@ -284,7 +294,7 @@ class _ProgramWriter:
     def _conditional(self, instruction: Instruction, operands: list[Tree], names: Names, count: int, loop: int) -> Tree:
         """Write the branch that computes the most, as data decides which one runs."""
         branches = [self._called(name) for name in instruction.called]
-        weights = [self._weight(branch) for branch in branches]
+        weights = [self._weight(branch, {}) for branch in branches]
         largest = weights.index(max(weights))
         branch_operands = [operands[1 + largest]] if len(operands) == 1 + len(branches) else operands[1:]
         note = "the branch of a condition depends on data: the largest is counted"
@@ -292,14 +302,17 @@ class _ProgramWriter:
             self.program.notes.append(note)
         return self._call(branches[largest], branch_operands, names, count, loop, self._around(instruction))
 
-    def _weight(self, computation: Computation) -> int:
+    def _weight(self, computation: Computation, weights: dict[str, int]) -> int:
         """Return a measure of a computation's work: elements made, those of a product times a thousand."""
+        if computation.name in weights:
+            return weights[computation.name]
         total = 0
         for instruction in computation.instructions:
             elements = sum(element_count(spec) for spec in instruction.results)
             total += elements * (1000 if instruction.opcode in ("dot", "convolution", "custom_call") else 1)
             if instruction.opcode not in ("reduce", "scatter"):
-                total += sum(self._weight(self._called(name)) for name in instruction.called)
+                total += sum(self._weight(self._called(name), weights) for name in instruction.called)
+        weights[computation.name] = total
         return total
 
     def _async_result(self, instruction: Instruction, tree: Tree) -> Tree:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Phase, Workload
@@ -41,8 +42,9 @@ def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
         InvalidInput: The text is no module, or does not train although the workload does.
     """
     source_name = workload.model.reference
-    module = (parse_hlo if "HloModule" in text[:4096] else parse_stablehlo)(text, source_name)
-    graph, notes = build_op_graph(module, source_name, device_type=device_type)
+    with refuse_damaged(f"{source_name} is damaged, export the whole text again: its instructions do not fit together"):
+        module = (parse_hlo if "HloModule" in text[:4096] else parse_stablehlo)(text, source_name)
+        graph, notes = build_op_graph(module, source_name, device_type=device_type)
     if workload.phase is Phase.TRAINING and not _trains(graph, module):
         raise InvalidInput(
             f"{source_name} returns none of its arguments updated, so it trains nothing: add --phase inference, "

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from leadline.core.jobs import JobState
-from leadline.core.units import HOUR_S, MINUTE_S
+from leadline.core.units import HOUR_S, MINUTE_S, parse_whole
 from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -34,7 +34,7 @@ _ATTRIBUTE = re.compile(r"^(\s+)([A-Za-z_][\w.]*) = (.*)$")
 _INDENT = re.compile(r"^(\t| {1,8})")
 _ID = re.compile(r"^(\d+(?:\[\])?(?:\.[A-Za-z0-9.-]+)?)\s*$", re.MULTILINE)
 _ELEMENT = re.compile(r"(\d+)\[(\d+)\](.*)")
-_SIZE = re.compile(r"(\d+)(b|kb|mb|gb|tb|)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,18})(b|kb|mb|gb|tb|)", re.IGNORECASE)
 _MEMORY = re.compile(r"\b(p?v?mem\w*|memory)\b.*exceed|out of memory|oom", re.IGNORECASE)
 _TIME = re.compile(r"walltime.*exceed|exceed.*walltime", re.IGNORECASE)
 
@@ -189,9 +189,10 @@ def _reached(used: float | None, limit: float | None, share: float) -> bool:
 def parse_duration_s(text: str | None) -> float | None:
     """Parse ``HH:MM:SS`` or a number of seconds."""
     parts = (text or "").split(":")
-    if not all(part.isdigit() for part in parts) or len(parts) > 3:
+    numbers = [number for number in map(parse_whole, parts) if number is not None]
+    if len(numbers) < len(parts) or len(parts) > 3:
         return None
-    hours, minutes, seconds = (0, 0, *map(int, parts))[-3:]
+    hours, minutes, seconds = (0, 0, *numbers)[-3:]
     return float(hours * HOUR_S + minutes * MINUTE_S + seconds)
 
 
@@ -217,7 +218,7 @@ def _first(job: Mapping[str, str], names: Iterable[str]) -> str | None:
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
+    return int(text) if text is not None and re.fullmatch(r"-?\d{1,18}", text) else None
 
 
 def _nodes(text: str | None) -> str | None:
@@ -230,7 +231,7 @@ def _nodes(text: str | None) -> str | None:
 def _epoch_s(text: str | None) -> float | None:
     """Parse ``Tue Mar 12 10:27:52 2024`` in this machine's time zone, or seconds since the epoch."""
     if text is None or text.isdigit():
-        return float(text) if text else None
+        return None if (seconds := parse_whole(text or "")) is None else float(seconds)
     try:
         return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):

@@ -10,14 +10,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from leadline.core.jobs import JobState
-from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes
+from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes, parse_whole
 from leadline.execution.schedulers.port import SchedulerStatus
 
 EPOCH_TIMES = {"SLURM_TIME_FORMAT": "%s"}
 """Makes the commands print times as seconds since the epoch, free of time zones and daylight saving."""
 
-_DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?")
-_SIZE_PATTERN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGTP]?)")
+_DURATION = re.compile(
+    r"(?:(?P<days>\d{1,9})-)?(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):(?P<seconds>\d{1,9})(?:\.\d+)?"
+)
+_SIZE_PATTERN = re.compile(r"(?P<number>\d{1,18}(?:\.\d+)?)(?P<unit>[KMGTP]?)")
+MOST_INDICES = 1_000_000
+"""Elements of an array that are read; no Slurm allows more than four times as many."""
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
@@ -33,7 +37,7 @@ def duration_s(text: str) -> float | None:
 def moment_s(text: str) -> float | None:
     """Return a time in seconds since the epoch, from that form or from local ISO 8601."""
     if text.isdecimal():
-        return float(text) or None
+        return float(parse_whole(text) or 0) or None
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -54,8 +58,9 @@ def parse_indices(text: str) -> list[int]:
     for part in text.strip("[]").partition("%")[0].split(","):
         span, _, step = part.partition(":")
         first, dash, last = span.partition("-")
-        if first.isdecimal() and (not dash or last.isdecimal()):
-            indices += range(int(first), int(last if dash else first) + 1, int(step) if step.isdecimal() else 1)
+        low, high = parse_whole(first), parse_whole(last if dash else first)
+        if low is not None and high is not None:
+            indices += range(low, high + 1, parse_whole(step) or 1)[: MOST_INDICES - len(indices)]
     return indices
 
 
@@ -220,9 +225,9 @@ class _Accounted:
             state,
             state_text if state is JobState.UNKNOWN else words[1] if len(words) > 1 else "",
             moment_s(submitted), moment_s(started), moment_s(ended),
-            walltime_s=float(limit) * MINUTE_S if limit.isdecimal() else None,
-            elapsed_s=float(elapsed) if elapsed.isdecimal() else None,
-            nodes=int(nodes) or None if nodes.isdecimal() else None,
+            walltime_s=None if (minutes := parse_whole(limit)) is None else float(minutes) * MINUTE_S,
+            elapsed_s=None if (seconds := parse_whole(elapsed)) is None else float(seconds),
+            nodes=parse_whole(nodes) or None,
             node=_named(names),
             exit_code=code if state in _ENDED and not sign else None,
             # 125 marks a memory kill and is not a signal.
@@ -267,7 +272,7 @@ def _queued(fields: list[str]) -> SchedulerStatus:
         expected_start_s=start_s if waits else None,
         walltime_s=duration_s(limit),
         elapsed_s=duration_s(elapsed),
-        nodes=int(nodes) or None if nodes.isdecimal() else None,
+        nodes=parse_whole(nodes) or None,
         node=_named(names),
         name=_key(comment) or name or None,
     )
@@ -280,7 +285,7 @@ def _key(comment: str) -> str:
 
 def _codes(text: str) -> tuple[int, int]:
     code, _, sign = text.partition(":")
-    return int(code) if code.isdecimal() else 0, int(sign) if sign.isdecimal() else 0
+    return parse_whole(code) or 0, parse_whole(sign) or 0
 
 
 def _named(nodes: str) -> str | None:
