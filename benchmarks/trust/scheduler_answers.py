@@ -1,7 +1,7 @@
 """Readers of what the commands of Slurm and PBS print."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.trust.mutations import Form
@@ -11,7 +11,9 @@ from leadline.catalog.slurm.site import ClusterRecords, build_system
 from leadline.catalog.slurm.text import ASSOCIATION, QOS, from_sinfo, read_nodes, read_partitions, read_rows, read_slurm_config
 from leadline.catalog.toml_files import read_site
 from leadline.catalog.write import format_site
+from leadline.execution.clock import iso_utc
 from leadline.execution.schedulers.pbs import parsing as pbs
+from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.schedulers.slurm import parsing as slurm
 from tests.catalog.slurm import slurm_outputs
 
@@ -64,6 +66,16 @@ def _answer(parse: Callable[[str], object]) -> Callable[[Path], object]:
     return lambda path: parse(path.read_bytes().decode("utf-8", "replace"))
 
 
+def _times(status: SchedulerStatus) -> list[str]:
+    """Return the times of a status as the plane stores them."""
+    moments = (status.submitted_s, status.started_s, status.ended_s, status.expected_start_s)
+    return [iso_utc(moment_s) for moment_s in moments if moment_s is not None]
+
+
+def _all_times(statuses: Mapping[str, SchedulerStatus]) -> list[list[str]]:
+    return [_times(status) for status in statuses.values()]
+
+
 def _parse_cluster(text: str) -> object:
     """Build a system from the answers of a cluster, write it, and read it again, as ``systems probe`` does."""
     config, partitions, nodes, qos, associations = (text.split(SEPARATOR) + [""] * 5)[:5]
@@ -86,11 +98,11 @@ def _write_and_read(records: ClusterRecords) -> object:
 
 def _parse_qstat(text: str) -> object:
     jobs = pbs.read_qstat_json(text) or {}
-    return [(pbs.job_status(job), pbs.job_key(job), pbs.ended_without_status(job)) for job in jobs.values()]
+    return [(_times(pbs.job_status(job)), pbs.job_key(job), pbs.ended_without_status(job)) for job in jobs.values()]
 
 
 def _parse_qstat_text(text: str) -> object:
-    return [(pbs.job_status(job), pbs.job_key(job)) for job in pbs.read_qstat_text(text).values()]
+    return [(_times(pbs.job_status(job)), pbs.job_key(job)) for job in pbs.read_qstat_text(text).values()]
 
 
 def _slurm(name: str, parse: Callable[[str], object], *corpus: str, weight: int = 1) -> Reader:
@@ -98,9 +110,9 @@ def _slurm(name: str, parse: Callable[[str], object], *corpus: str, weight: int 
 
 
 READERS = (
-    _slurm("squeue", lambda text: slurm.read_queue(text, IDS), QUEUE, weight=2),
-    _slurm("sacct of own jobs", lambda text: slurm.read_accounting(text, IDS), SACCT, weight=2),
-    _slurm("scontrol show job", lambda text: slurm.read_controller(text, IDS), CONTROLLER, weight=2),
+    _slurm("squeue", lambda text: _all_times(slurm.read_queue(text, IDS)), QUEUE, weight=2),
+    _slurm("sacct of own jobs", lambda text: _all_times(slurm.read_accounting(text, IDS)), SACCT, weight=2),
+    _slurm("scontrol show job", lambda text: _all_times(slurm.read_controller(text, IDS)), CONTROLLER, weight=2),
     _slurm("names of jobs", lambda text: slurm.read_names(text, "\x01", ("k1", "k2")), NAMES),
     _slurm("sbatch and its forecast", lambda text: (slurm.read_job_id(text), slurm.read_forecast(text)), "12;reef\n",
            "sbatch: Job 5 to start at 1795349658 using 1 processors on nodes n1 in partition batch\n"),

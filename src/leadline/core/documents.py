@@ -13,7 +13,8 @@ from leadline.core.errors import InvalidInput, excerpt
 
 T = TypeVar("T")
 
-LARGEST_WHOLE = 2**63 - 1
+LARGEST_WHOLE, LARGEST = 2**63 - 1, 1e200
+"""Largest whole number of TOML, and largest number that is read."""
 MOST_TOML_BYTES = 2**24
 """Size of the largest TOML file that is read."""
 LONGEST_COMMAND = 2**17
@@ -130,9 +131,9 @@ def parse_toml(text: str, *, label: str) -> dict[str, Any]:
 
 
 def _refuse_large(value: object, label: str) -> None:
-    """Refuse whole numbers beyond 64 bits, which TOML does not have and floating-point arithmetic cannot hold."""
+    """Refuse numbers that TOML does not have, as 80 bits, or that arithmetic would turn into infinity."""
     if isinstance(value, dict | list):
         for inside in value.values() if isinstance(value, dict) else value:
             _refuse_large(inside, label)
-    elif isinstance(value, int) and abs(value) > LARGEST_WHOLE:
-        raise InvalidInput(f"{label}: the number {excerpt(str(value))} has more than 64 bits: check its digits")
+    elif isinstance(value, int | float) and not abs(value) <= (LARGEST if isinstance(value, float) else LARGEST_WHOLE):
+        raise InvalidInput(f"{label}: the number {excerpt(str(value))} is too large or not finite: check its digits")

@@ -10,6 +10,8 @@ GB = 10**9
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
 MOST_DIGITS = 18
+LATEST_S = 2.5e11
+"""Seconds since the epoch in the last year that dates reach."""
 
 _SIZE = re.compile(r"\s*(?P<number>\d{1,18}(?:\.\d{1,60})?)\s*(?P<unit>[KMGTP]?)(?P<binary>i?)B?\s*", re.IGNORECASE)
 _SPAN = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,60})?)\s*(?P<unit>ms|[smhd])", re.IGNORECASE)
@@ -21,6 +23,12 @@ def parse_whole(text: str) -> int | None:
     """Return the whole number that decimal digits write; ``None`` for other text, and beyond 18 digits."""
     # Python refuses to convert thousands of digits, and reads the digits of any script.
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+def parse_epoch_s(text: str) -> float | None:
+    """Return the seconds since the epoch that decimal digits write; ``None`` for other text, and beyond all dates."""
+    seconds = parse_whole(text)
+    return None if seconds is None or seconds > LATEST_S else float(seconds)
 
 
 def parse_bytes(text: str) -> int:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
-from leadline.core.units import MINUTE_S, parse_bytes, parse_whole
+from leadline.core.units import MINUTE_S, parse_bytes, parse_epoch_s, parse_whole
 
 DELIMITER = "\x1f"
 SACCT_FIELDS = (
@@ -23,7 +23,6 @@ SACCT_ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s"}
 """Makes ``sacct`` write times as seconds since the epoch, in any time zone."""
 MOST_ELEMENTS = 10_000  # elements of a pending array that become jobs; further ones are left out
 _ID = re.compile(r"\d+(?:_(?:\d+|\[(?P<elements>[\d,-]+)(?:%\d+)?\]))?(?:\+\d+)?")
-LATEST_S = 2.5e11  # seconds since the epoch in the last year that dates reach
 _MOMENT = re.compile(r"\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
@@ -120,8 +119,8 @@ def _ids(text: str) -> list[str]:
 
 
 def _moment(text: str, zone: tzinfo) -> float | None:
-    if (number := parse_whole(text)) is not None:
-        return float(number) if number < LATEST_S else None
+    if text.isdigit():
+        return parse_epoch_s(text)
     try:
         return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp() if _MOMENT.fullmatch(text) else None
     except (ValueError, OverflowError):  # no day of the calendar

@@ -19,6 +19,7 @@ from leadline.app.estimate.kernel_models import shipped_device
 from leadline.app.estimate.step_estimators import select_shipped_kernels
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
+from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
@@ -86,7 +87,9 @@ def measured_steps(path: Path, most: int) -> Iterator[tuple[list[MeasuredStep], 
     if not points:
         raise InvalidInput(f"{path} has no completed eager step of training or inference: measure longer")
     with TemporaryDirectory(prefix="leadline-adapt-") as folder:
-        yield [_step_of_point(point, Path(folder), path) for point in points], measurements.device.name
+        with refuse_damaged(f"{path} has a point that cannot be used: delete its line"):
+            steps = [_step_of_point(point, Path(folder), path) for point in points]
+        yield steps, measurements.device.name
 
 
 def _read_table(path: Path) -> list[MeasuredStep]:

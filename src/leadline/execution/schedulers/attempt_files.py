@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 from leadline.core.documents import from_json
-from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.errors import InvalidInput, SchedulerUnreachable, excerpt
 from leadline.core.jobs import JobState
+from leadline.core.units import parse_epoch_s, parse_whole
 from leadline.execution.clock import iso_utc
 from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, STARTED_BEFORE, JobOutcome
@@ -109,9 +110,10 @@ def read_end(text: str) -> JobOutcome:
         InvalidInput: the text has another form.
     """
     words = text.split()
-    if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
-        raise InvalidInput(f"{text!r} is not an exit code, a start and an end")
-    code, began_s, ended_s = map(int, words)
+    code, *moments = [parse_whole(words[0]), *map(parse_epoch_s, words[1:])] if words else [None]
+    began_s, ended_s = moments if len(moments) == 2 else (None, None)
+    if code is None or began_s is None or ended_s is None:
+        raise InvalidInput(f"{excerpt(text)!r} is not an exit code, a start and an end")
     state = JobState.FAILED if code else JobState.COMPLETED
     return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code)
 

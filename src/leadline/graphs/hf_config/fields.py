@@ -50,6 +50,13 @@ class ConfigFields:
             return value
         return None
 
+    def listed(self, name: str) -> list[Any]:
+        """Return a field that is a list; empty if it is not set."""
+        value = self.config.get(name)
+        if value is not None and not isinstance(value, list):
+            raise InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be a list")
+        return value or []
+
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a boolean field."""
         value = self.config.get(name)

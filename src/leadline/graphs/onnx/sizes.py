@@ -129,7 +129,7 @@ class _ValueTracker:
             inferred = onnx.shape_inference.infer_node_outputs(
                 schema, node, {name: self.types[name] for name in names}, data, opset_imports=imports
             )
-        except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
+        except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, TypeError):  # also a version beyond 32 bits
             return
         self.types.update({name: kind for name, kind in inferred.items() if _is_fixed(kind) or name not in self.types})
 

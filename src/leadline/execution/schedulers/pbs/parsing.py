@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from leadline.core.jobs import JobState
-from leadline.core.units import HOUR_S, MINUTE_S, parse_whole
+from leadline.core.units import HOUR_S, MINUTE_S, parse_epoch_s, parse_whole
 from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -68,7 +68,7 @@ def read_qstat_json(output: str) -> dict[str, JobAttributes] | None:
     try:
         # Some versions write raw control characters into strings.
         document = json.loads(output, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     jobs = document.get("Jobs", {}) if isinstance(document, dict) else {}
     return {leadline_id(number): dict(_flat("", job)) for number, job in jobs.items() if isinstance(job, dict)}
@@ -231,7 +231,7 @@ def _nodes(text: str | None) -> str | None:
 def _epoch_s(text: str | None) -> float | None:
     """Parse ``Tue Mar 12 10:27:52 2024`` in this machine's time zone, or seconds since the epoch."""
     if text is None or text.isdigit():
-        return None if (seconds := parse_whole(text or "")) is None else float(seconds)
+        return parse_epoch_s(text or "")
     try:
         return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):

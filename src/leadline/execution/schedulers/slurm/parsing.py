@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from leadline.core.jobs import JobState
-from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes, parse_whole
+from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes, parse_epoch_s, parse_whole
 from leadline.execution.schedulers.port import SchedulerStatus
 
 EPOCH_TIMES = {"SLURM_TIME_FORMAT": "%s"}
@@ -37,7 +37,7 @@ def duration_s(text: str) -> float | None:
 def moment_s(text: str) -> float | None:
     """Return a time in seconds since the epoch, from that form or from local ISO 8601."""
     if text.isdecimal():
-        return float(parse_whole(text) or 0) or None
+        return parse_epoch_s(text) or None
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -183,7 +183,7 @@ def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]
     key_set, ids = frozenset(keys), dict[str, str]()
     pieces = iter(listing.split(mark)[1:])
     for scheduler_id, state, node, comment, name in zip(*[pieces] * 5, strict=False):
-        match = re.match(r"\s*(\d+)", scheduler_id)
+        match = re.match(r"\s*(\d{1,18})", scheduler_id)
         if match is None or (JobState.from_slurm(state) is JobState.FAILED and _named(node.strip()) is None):
             continue
         if key := _key(comment):
