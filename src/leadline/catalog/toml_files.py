@@ -4,6 +4,7 @@ A row class describes a table of a file. Its fields have the names of the noun's
 practical unit (``memory_gib`` for ``memory_bytes``). Conversion matches them by name.
 """
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar
@@ -308,6 +309,8 @@ def _convert(noun: type[Noun], row: msgspec.Struct, **overrides: object) -> Noun
     shared: dict[str, Any] = {}
     for name, noun_name, factor in _shared_fields(type(row), noun):
         value = getattr(row, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InvalidInput(f"{name} of {getattr(row, 'name', 'a table') or 'a table'} is {value}: give a finite number")
         shared[noun_name] = value if factor is None or value is None else _to_base_unit(value, factor, noun_name)
     return noun(**{**shared, **overrides})
 

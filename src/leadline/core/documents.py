@@ -1,6 +1,7 @@
 """Versioned JSON documents and TOML input."""
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -135,5 +136,6 @@ def _refuse_large(value: object, label: str) -> None:
     if isinstance(value, dict | list):
         for inside in value.values() if isinstance(value, dict) else value:
             _refuse_large(inside, label)
-    elif isinstance(value, int | float) and not abs(value) <= (LARGEST if isinstance(value, float) else LARGEST_WHOLE):
-        raise InvalidInput(f"{label}: the number {excerpt(str(value))} is too large or not finite: check its digits")
+    elif (isinstance(value, int) and abs(value) > LARGEST_WHOLE) or (isinstance(value, float) and abs(value) > LARGEST):
+        if abs(value) != math.inf:  # which a reader names with its key
+            raise InvalidInput(f"{label}: the number {excerpt(str(value))} is too large: check its digits")

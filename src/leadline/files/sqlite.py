@@ -117,7 +117,7 @@ class SqliteFile:
             raise LeadlineError(
                 f"the journal {self.path} cannot be used ({error}): check its permissions and the free space"
             ) from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise LeadlineError(
                 f"the journal {self.path} is damaged or not a journal ({error}); nothing was changed: move it away, or "
                 f"save what it holds with sqlite3 {self.path} .recover"

@@ -90,7 +90,7 @@ class SqliteHistory:
                 f"the history {self.path} cannot be used ({error}): check its permissions and the free space, or name "
                 "another folder with LEADLINE_DATA_DIR"
             ) from error
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise LeadlineError(
                 f"the history {self.path} is damaged or no history ({error}); nothing was changed: move it away, or "
                 f"save what it holds with sqlite3 {self.path} .recover"

@@ -97,22 +97,22 @@ class RowFile:
     def _parse_line(self, number: int, line: bytes, *, last: bool) -> None:
         try:
             row = json.loads(line)
-            if not isinstance(row, dict):
-                raise ValueError("a line is no object")
+            if number > 1 and not isinstance(row, dict):
+                raise ValueError("the line is no object")
         except (ValueError, RecursionError) as error:
             if last and number > 1:  # blocks that a failing machine did not write whole
                 size = os.fstat(self._file).st_size
                 self._cut(os.pread(self._file, size, 0).rfind(b"\n", 0, size - 1) + 1, size)
                 return
             raise KitError(
-                f"line {number} of {self.path} is no JSON object: delete that line, or give --out another file"
+                f"line {number} of {self.path} is no JSON: delete that line, or give --out another file"
             ) from error
         if number > 1:
             self.rows.append(row)
-        elif row.get("schema") == SCHEMA:
+        elif isinstance(row, dict) and row.get("schema") == SCHEMA:
             self.header = row
         else:
-            schema = str(row.get("schema", "none"))[:60]
+            schema = str(row.get("schema", "none"))[:60] if isinstance(row, dict) else "none"
             raise KitError(f"{self.path} has the schema {schema}, not {SCHEMA}: give --out another file")
 
     def _write(self, row: Dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from leadline.training.model_card import MODEL_SCHEMA, ModelCard, TargetCard
 from leadline.uncertainty.conformal import IntervalCalibration
 
 CARD, DIGEST = "card.json", "sha256"
-_SEAL = b"leadline sha256 "
+_SEAL, _SEAL_BYTES = b"leadline sha256 ", 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,21 +188,18 @@ def _sealed(archive: bytes) -> bytes:
 
 def _is_broken(content: bytes) -> bool:
     """Return whether an archive has a seal that does not fit. Models of earlier versions have none."""
-    digest = content[-2 * hashlib.sha256().digest_size :]
-    comment = _SEAL + digest
-    if not content.endswith(comment):
-        return False
-    return hashlib.sha256(content[: -len(comment) - 2]).hexdigest().encode() != digest
+    at = content.rfind(_SEAL, -_SEAL_BYTES)
+    return at >= 0 and hashlib.sha256(content[: at - 2]).hexdigest().encode() != content[at + len(_SEAL) :]
 
 
 def _members(path: Path, content: bytes) -> dict[str, bytes]:
     foreign = f"{path} is no model of Leadline: name a file that leadline train wrote"
+    damaged = f"{path} is cut short or damaged: copy it again, or train it again"
     if _is_broken(content):
-        raise InvalidInput(f"{path} was changed after it was written, or is damaged: copy it again, or train it again")
+        raise InvalidInput(damaged)
     try:
         members = read_members(content, str(path))
     except InvalidInput as error:
-        damaged = f"{path} is cut short or damaged: copy it again, or train it again"
         raise InvalidInput(damaged if content[:2] == b"PK" else foreign) from error
     if CARD not in members:
         raise InvalidInput(foreign)

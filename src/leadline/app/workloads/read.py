@@ -46,7 +46,7 @@ _KINDS = {
 """Suffix → kind of the model in the file. A dump of XLA ends in ``.txt``."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_INPUT = re.compile(r"(?P<shape>\d{1,18}(?:x\d{1,18}){0,15})(?::(?P<dtype>\w+))?")
+_INPUT = re.compile(r"(?P<shape>\d{1,300}(?:x\d{1,300}){0,15})(?::(?P<dtype>\w+))?")
 
 
 class _WorkloadFile(WorkloadOptions, frozen=True, forbid_unknown_fields=True):
@@ -245,7 +245,7 @@ def _check_ranges(options: WorkloadOptions) -> None:
         value = getattr(options, name)
         if value is not None and value > most:
             raise InvalidInput(
-                f"--{name.replace('_', '-')} is {value:g}, but it can be at most {most:,}: check its digits"
+                f"--{name.replace('_', '-')} is {min(value, 1e300):g}, but it can be at most {most:,}: check its digits"
             )
 
 

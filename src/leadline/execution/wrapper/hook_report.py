@@ -26,7 +26,7 @@ def read_hook_progress(folder: Path, start_s: float) -> Progress | None:
         return Progress("hook", remarks=faults) if faults else None
     try:
         candidates = [progress_of(report, start_s) for report in reports]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return Progress("hook", remarks=(f"the hook's report could not be used ({type(error).__name__}: {error})",))
 
     def work(candidate: Progress) -> tuple[bool, bool, float]:

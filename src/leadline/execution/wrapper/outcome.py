@@ -56,7 +56,7 @@ class JobOutcome:
 
     def __post_init__(self) -> None:
         """Refuse times that are none; a damaged file would otherwise stop the process that reads it."""
-        for moment in filter(None, (self.started_at, self.ended_at)):
+        for moment in (self.started_at, self.ended_at or self.started_at):
             try:
                 epoch_s(moment)
             except OverflowError as error:
