@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.results import BenchmarkRow, at_least, at_most
 from benchmarks.trust.mutations import mutate
-from benchmarks.trust.readers import Reader, all_readers
+from benchmarks.trust.readers import Reader, all_readers, put_input
 from leadline.core.errors import LONGEST_MESSAGE, LeadlineError
 
 INPUTS, QUICK_INPUTS = 24_000, 600
@@ -86,11 +86,8 @@ def plan(inputs: int, seed: int, readers: Sequence[Reader]) -> list[list[Case]]:
     return batches
 
 
-def try_input(reader: Reader, content: bytes, folder: Path) -> tuple[str, str]:
-    """Read a content from a new file, and return ("", ""), or the kind of fault and what happened."""
-    path = folder / reader.file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+def try_input(reader: Reader, path: Path) -> tuple[str, str]:
+    """Read a file, and return ("", ""), or the kind of fault and what happened; a refusal is ("refused", "")."""
     try:
         reader.read(path)
     except LeadlineError as error:
@@ -102,7 +99,7 @@ def try_input(reader: Reader, content: bytes, folder: Path) -> tuple[str, str]:
     return "", ""
 
 
-def fuzz(batches: Sequence[Sequence[Case]]) -> FuzzResult:
+def fuzz(batches: Sequence[Sequence[Case]], *, limit_s: float = LIMIT_S) -> FuzzResult:
     """Try all cases in worker processes; one that dies or hangs is replaced, and its input counted."""
     context = multiprocessing.get_context("fork")
     result = FuzzResult()
@@ -112,7 +109,7 @@ def fuzz(batches: Sequence[Sequence[Case]]) -> FuzzResult:
         while waiting and len(running) < WORKERS:
             batch = list(waiting.pop())
             ours, theirs = context.Pipe(duplex=False)
-            worker = context.Process(target=_work, args=(batch, theirs), daemon=True)
+            worker = context.Process(target=_work, args=(batch, theirs, limit_s), daemon=True)
             worker.start()
             theirs.close()
             running[ours] = worker, batch
@@ -153,7 +150,7 @@ def rows(*, quick: bool = False, seed: int = 1) -> list[BenchmarkRow]:
     return [at_least("damaged inputs tried", result.inputs, least, "inputs", n=result.inputs, how=count), *judged]
 
 
-def _work(cases: Sequence[Case], answers: Connection) -> None:
+def _work(cases: Sequence[Case], answers: Connection, limit_s: float) -> None:
     """Try cases in a process that the kernel ends at the limits; send one answer for each."""
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
@@ -162,11 +159,11 @@ def _work(cases: Sequence[Case], answers: Connection) -> None:
         signal.signal(name, signal.SIG_DFL)
     with tempfile.TemporaryDirectory(prefix="leadline-fuzz-") as folder:
         for number, case in enumerate(cases):
-            content = case.content()
+            reader, content = all_readers()[case.reader], case.content()
             place = Path(folder, str(number))
-            signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
+            signal.setitimer(signal.ITIMER_PROF, limit_s)
             signal.setitimer(signal.ITIMER_REAL, SLEEP_LIMIT_S)
-            answer = try_input(all_readers()[case.reader], content, place)
+            answer = try_input(reader, put_input(reader, content, place, case.number))
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             answers.send(answer)

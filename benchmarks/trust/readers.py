@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.trust.mutations import Form
 
-ROOMS = ("graph_files", "table_files", "stored_files", "job_files", "scheduler_answers")
+ROOMS = ("graph_files", "table_files", "stored_files", "job_files", "journal_files", "scheduler_answers")
 """Modules of this package, each with a table ``READERS``."""
 
 
@@ -24,6 +24,7 @@ class Reader:
         corpus: Returns valid contents.
         read: Reads the file of a path, and uses it as far as a command does before it computes.
         weight: Share of the mutated inputs.
+        opens: The reader opens the file itself, so that the file may also be missing, a folder or a loop of links.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Reader:
     corpus: Callable[[], tuple[bytes, ...]]
     read: Callable[[Path], object]
     weight: int = 1
+    opens: bool = True
 
 
 @cache
@@ -45,6 +47,19 @@ def all_readers() -> dict[str, Reader]:
 def readers_of(*rooms: str) -> list[Reader]:
     """Return the readers of some packages, such as ``graphs``."""
     return [reader for reader in all_readers().values() if reader.room.partition("/")[0] in rooms]
+
+
+def put_input(reader: Reader, content: bytes, folder: Path, number: int = -1) -> Path:
+    """Write a content where the reader looks for it; the first three numbers are a folder, a loop of links, and nothing."""
+    path = folder / reader.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not reader.opens or not 0 <= number <= 2:
+        path.write_bytes(content)
+    elif number == 0:
+        path.mkdir()
+    elif number == 1:
+        path.symlink_to(path.name)
+    return path
 
 
 def texts(*contents: str) -> Callable[[], tuple[bytes, ...]]:

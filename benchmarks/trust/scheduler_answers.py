@@ -106,7 +106,7 @@ def _parse_qstat_text(text: str) -> object:
 
 
 def _slurm(name: str, parse: Callable[[str], object], *corpus: str, weight: int = 1) -> Reader:
-    return Reader(name, "execution", "output.txt", Form.TEXT, texts(*corpus), _answer(parse), weight)
+    return Reader(name, "execution", "output.txt", Form.TEXT, texts(*corpus), _answer(parse), weight, opens=False)
 
 
 READERS = (
@@ -119,6 +119,7 @@ READERS = (
     _slurm("qstat in JSON", _parse_qstat, QSTAT, weight=2),
     _slurm("qstat in text", _parse_qstat_text, QSTAT_TEXT, weight=2),
     _slurm("qsub", pbs.read_job_id, "12[].server\n"),
-    Reader("scontrol of a cluster", "catalog", "output.txt", Form.TEXT, texts(CLUSTER, MODERN), _answer(_parse_cluster), 3),
-    Reader("sinfo of a cluster", "catalog", "output.txt", Form.TEXT, texts(SINFO), _answer(_parse_sinfo), 2),
+    Reader("scontrol of a cluster", "catalog", "output.txt", Form.TEXT, texts(CLUSTER, MODERN), _answer(_parse_cluster), 3,
+           opens=False),
+    Reader("sinfo of a cluster", "catalog", "output.txt", Form.TEXT, texts(SINFO), _answer(_parse_sinfo), 2, opens=False),
 )  # fmt: skip

@@ -4,6 +4,7 @@ import random
 import sqlite3
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from leadline.core.queues import AccountedJob
 from leadline.core.runs import Measurement, Run, Scale
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.files.arrays import read_members
+from leadline.files.read import read_input
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.adapted_steps import (
     ADAPTED_SCHEMA,
@@ -85,10 +87,8 @@ def resealed(members: Mapping[str, bytes]) -> bytes:
 
 def _read_resealed(path: Path) -> object:
     """Load a damaged model after its digest is made to fit the damage."""
-    try:
-        path.write_bytes(resealed(read_members(path.read_bytes(), path.name)))
-    except InvalidInput:
-        pass  # an archive that cannot be unpacked is read as it is
+    with suppress(InvalidInput):  # an archive that cannot be unpacked is read as it is
+        path.write_bytes(resealed(read_members(read_input(path), path.name)))
     return load_model(path)
 
 
@@ -181,7 +181,7 @@ READERS = (
     Reader("cached waits", "training", "reef.npz", Form.ZIP, wait_models, _read_waits, 2),
     Reader("history", "history", "history.sqlite", Form.BINARY, histories,
            lambda path: list(SqliteHistory(path).runs()), 1),
-    Reader("run of the history", "history", "run.json", Form.JSON, run_documents, _read_run, 2),
+    Reader("run of the history", "history", "run.json", Form.JSON, run_documents, _read_run, 2, opens=False),
     Reader("stored campaign", "campaigns", "campaign.json", Form.JSON, lambda: (to_json(CAMPAIGN).encode(),), _read_campaign, 2),
     Reader("rejected refits", "app", "learned.json", Form.JSON, lambda: (b'{"schema": "leadline.learned/1", "runs": {"a": 3}}',),
            read_rejected_refits, 1),

@@ -1,5 +1,6 @@
 """Read files that come from outside: bounded, and with one message for everything that can be wrong with a path."""
 
+import os
 from pathlib import Path
 
 from leadline.core.documents import explain_read_error
@@ -18,7 +19,10 @@ def read_input(path: Path, *, most: int = MOST_BYTES, label: str = "", fix: str 
     name = label or str(path)
     try:
         with path.open("rb") as stream:
-            content = stream.read(most + 1)
+            # One read of ``most`` bytes would reserve them all; a pipe has no size.
+            content = stream.read(min(os.fstat(stream.fileno()).st_size, most) + 1)
+            while len(content) <= most and (chunk := stream.read(max(len(content), 2**20))):
+                content += chunk
     except (OSError, ValueError) as error:  # a path may hold a NUL
         reason = explain_read_error(error) if isinstance(error, OSError) else f"{error}; check the path"
         raise InvalidInput(f"{name} cannot be read: {reason}{fix}") from error
@@ -33,9 +37,13 @@ def read_input_text(path: Path, *, most: int = MOST_BYTES, label: str = "", fix:
     Raises:
         InvalidInput: as in ``read_input``, or the file is not text.
     """
-    content = read_input(path, most=most, label=label, fix=fix)
+    return decode_input(read_input(path, most=most, label=label, fix=fix), label or str(path), fix)
+
+
+def decode_input(content: bytes, label: str, fix: str = "") -> str:
+    """Return the text of a content in UTF-8, with ``\\n`` at the ends of lines; ``InvalidInput`` if it is none."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidInput(f"{label or path} cannot be read: {explain_read_error(error)}{fix}") from error
+        raise InvalidInput(f"{label} cannot be read: {explain_read_error(error)}{fix}") from error
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

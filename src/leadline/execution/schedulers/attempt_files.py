@@ -100,7 +100,10 @@ def read_log_tails(
         why = "no answer in time" if answer.timed_out else " ".join(answer.stderr.split()) or "no reason given"
         raise SchedulerUnreachable(f"logs cannot be read at {transport.where} ({why})")
     rows = (line.partition(" ") for line in answer.stdout.splitlines())
-    return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
+    try:
+        return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
+    except ValueError as error:
+        raise SchedulerUnreachable(f"logs cannot be read at {transport.where}: its answer was cut ({error})") from error
 
 
 def read_end(text: str) -> JobOutcome:

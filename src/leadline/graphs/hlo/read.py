@@ -6,7 +6,7 @@ from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Phase, Workload
-from leadline.files.read import read_input, read_input_text
+from leadline.files.read import decode_input, read_input
 from leadline.graphs.hlo.graph import build_op_graph
 from leadline.graphs.hlo.hlo_text import parse_hlo
 from leadline.graphs.hlo.module import Module
@@ -26,11 +26,12 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """
     reference = workload.model.reference
     path = Path(reference)
-    if read_input(path)[: len(BYTECODE)] == BYTECODE:
+    content = read_input(path)
+    if content.startswith(BYTECODE):
         raise InvalidInput(
             f"{reference} is MLIR bytecode, but Leadline reads text: write it with jax.jit(f).lower(…).as_text()"
         )
-    return traced_job(read_input_text(path), workload, device_type=device_type)
+    return traced_job(decode_input(content, reference), workload, device_type=device_type)
 
 
 def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
