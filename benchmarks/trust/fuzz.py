@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from benchmarks.results import BenchmarkRow, at_least, at_most
@@ -104,7 +105,7 @@ def fuzz(batches: Sequence[Sequence[Case]], *, limit_s: float = LIMIT_S) -> Fuzz
     context = multiprocessing.get_context("fork")
     result = FuzzResult()
     waiting = list(reversed(batches))
-    running: dict[Connection, tuple[multiprocessing.process.BaseProcess, list[Case]]] = {}
+    running: dict[Connection, tuple[BaseProcess, list[Case]]] = {}
     while waiting or running:
         while waiting and len(running) < WORKERS:
             batch = list(waiting.pop())
@@ -113,16 +114,17 @@ def fuzz(batches: Sequence[Sequence[Case]], *, limit_s: float = LIMIT_S) -> Fuzz
             worker.start()
             theirs.close()
             running[ours] = worker, batch
-        for connection in wait(list(running)):
-            worker, batch = running[connection]  # type: ignore[index] # only our pipes are waited for
+        ready = wait(list(running))
+        for connection in [connection for connection in running if connection in ready]:
+            process, batch = running[connection]
             try:
-                kind, what = connection.recv()  # type: ignore[union-attr]
+                kind, what = connection.recv()
             except EOFError:
-                del running[connection]  # type: ignore[arg-type]
-                worker.join()
+                del running[connection]
+                process.join()
                 if not batch:
                     continue
-                kind, what = _death(worker.exitcode or 0)
+                kind, what = _death(process.exitcode or 0)
                 if batch[1:]:
                     waiting.append(batch[1:])
             case = batch.pop(0)

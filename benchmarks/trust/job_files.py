@@ -41,7 +41,9 @@ PROGRESS = "".join(f"epoch={step // 10} step={step} total_steps=100 t={step * 0.
 @cache
 def outcomes() -> tuple[bytes, ...]:
     """Return outcomes of the wrapper: one that ended, and one of a running command."""
-    progress = Progress("hook", (LoopProgress("epoch", 2, 20.0, length=10, first_s=(10.0,), sampled_s=(10.0,)),), steps=20)
+    progress = Progress(
+        "hook", (LoopProgress("epoch", 2, 20.0, length=10, first_s=(10.0,), sampled_s=(10.0,)),), steps=20
+    )
     ended = JobOutcome(
         JobState.FAILED, "2026-01-01T00:00:00.000+00:00", "node1", ("python", "train.py"), 12, "2026-01-01T00:10:00.000+00:00",
         1, measured={"elapsed_s": Measurement(600.0, "s", "clock")}, node={"cpu": "x"}, progress=progress,

@@ -28,7 +28,9 @@ from leadline.execution.transport.port import LocalTransport
 from leadline.execution.transport.ssh import SshTransport
 
 SPEC = JobSpec("net", ("train", "3"), ResourceSpec(cores_per_task=2, walltime_s=60.0), environment={"A": "1"})
-PLANNED = PlannedRun("net", Configuration({"epochs": 3}, SPEC.resources), Scale.SCALED_DOWN, forecast_s=Interval(3.0, 2.0, 5.0))
+PLANNED = PlannedRun(
+    "net", Configuration({"epochs": 3}, SPEC.resources), Scale.SCALED_DOWN, forecast_s=Interval(3.0, 2.0, 5.0)
+)
 SUBMISSION = Submission("k1", SPEC, indices=(0, 1))
 NET = "import torch\nfrom torch import nn\n\n\ndef build(width=8):\n    return nn.Sequential(nn.Linear(width, 8), nn.ReLU())\n"
 

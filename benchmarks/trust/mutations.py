@@ -7,8 +7,9 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
+from typing import Any
 
 Mutator = Callable[[bytes, random.Random], bytes]
 
@@ -204,7 +205,9 @@ def wrong_zip_sizes(content: bytes, draw: random.Random) -> bytes:
     at = content.rfind(b"PK\x01\x02", 0, draw.randrange(len(content) + 1))
     if at < 0:
         return flip(content, draw)
-    offset, value = draw.choice(((20, 2**32 - 2), (24, 2**32 - 2), (24, 2**31), (24, 0), (20, 0), (42, 2**31), (10, 12), (10, 14), (8, 1)))
+    offset, value = draw.choice(
+        ((20, 2**32 - 2), (24, 2**32 - 2), (24, 2**31), (24, 0), (20, 0), (42, 2**31), (10, 12), (10, 14), (8, 1))
+    )
     size = 2 if offset in (8, 10) else 4
     return content[: at + offset] + value.to_bytes(size, "little") + content[at + offset + size :]
 
@@ -219,7 +222,16 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> byt
 
 
 ANY: tuple[Mutator, ...] = (flip, truncate, delete, duplicate, swap, insert_token, insert_bytes)
-TEXT: tuple[Mutator, ...] = (*ANY, delete_line, delete_line, replace_number, replace_number, replace_number, replace_word, replace_word)
+TEXT: tuple[Mutator, ...] = (
+    *ANY,
+    delete_line,
+    delete_line,
+    replace_number,
+    replace_number,
+    replace_number,
+    replace_word,
+    replace_word,
+)
 MUTATORS: dict[Form, tuple[Mutator, ...]] = {
     Form.TEXT: TEXT,
     Form.JSON: (*TEXT, *[mutate_json] * 14),
@@ -268,13 +280,13 @@ def _change_value(document: object, draw: random.Random) -> None:
         container[key] = draw.choice(VALUES)
 
 
-def _places(tree: object) -> Sequence[tuple[list | dict, object]]:  # type: ignore[type-arg] # of any values
-    if isinstance(tree, dict):
-        inside = [(tree, key) for key in tree]
-        return [*inside, *(place for value in tree.values() for place in _places(value))]
-    if isinstance(tree, list):
-        return [*((tree, at) for at in range(len(tree))), *(place for value in tree for place in _places(value))]
-    return []
+def _places(tree: object) -> list[tuple[Any, Any]]:
+    """Return each container of a document with each of its keys or positions."""
+    if not isinstance(tree, dict | list):
+        return []
+    keys: list[Any] = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
+    values = tree.values() if isinstance(tree, dict) else tree
+    return [*((tree, key) for key in keys), *(place for value in values for place in _places(value))]
 
 
 def _nested(text: str, draw: random.Random) -> bytes:

@@ -8,7 +8,15 @@ from benchmarks.trust.mutations import Form
 from benchmarks.trust.readers import Reader, texts
 from leadline.catalog.read import TomlCatalog
 from leadline.catalog.slurm.site import ClusterRecords, build_system
-from leadline.catalog.slurm.text import ASSOCIATION, QOS, from_sinfo, read_nodes, read_partitions, read_rows, read_slurm_config
+from leadline.catalog.slurm.text import (
+    ASSOCIATION,
+    QOS,
+    from_sinfo,
+    read_nodes,
+    read_partitions,
+    read_rows,
+    read_slurm_config,
+)
 from leadline.catalog.toml_files import read_site
 from leadline.catalog.write import format_site
 from leadline.execution.clock import iso_utc

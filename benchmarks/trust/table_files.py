@@ -22,22 +22,77 @@ from leadline.training.measurements import measured_records, read_measurements
 from leadline.training.tables import read_tables
 from tests.training.test_measurements import HEADER, OK, OOM
 
-WORKLOADS = (
-    'command = "python train.py --lr {lr} --epochs 3"\nname = "job"\nepochs = 2.5\nworkers = 4\nbytes_per_sample = "110KB"\n'
-    "held_in_memory = true\n[parameters]\nlr = 0.1\n",
-    'command = ["torchrun", "--nproc-per-node", "4", "train.py"]\nsamples = 5000\nbatch = 8\ngpus = 4\n',
-    'model = "config.json"\nbatch = 8\nseq = 128\nprecision = "bf16"\noptimizer = "adamw"\nsteps = 100\nphase = "training"\n'
-    'sharding = "full"\ngpus = 8\naccumulate = 2\nlora = 8\nquantize = "4bit"\n',
-    'model = "net.onnx"\nphase = "inference"\ninput = ["8x3x224x224", "8x16:int64"]\n',
-)
-CAMPAIGNS = (
-    'command = "python train.py --epochs {epochs} --width {width} --set {data}"\nname = "net"\nbudget = "2h"\nrepeats = 2\n'
-    'limit = "30m"\nseed = 3\nscaled_down_runs = 20\nfull_scale_runs = 4\nfirst_run = "10s"\n'
-    "[parameters.epochs]\nscaled_down = [1, 3]\nfull_scale = [10, 60]\n[parameters.width]\nkind = \"log-integer\"\nrange = [64, 1024]\n"
-    '[parameters.data]\nchoices = ["mnist", "cifar10"]\n[resources]\ncores = [1, 2]\ngpus = 0\nmemory = ["2GiB", "4GiB"]\n'
-    '[prices]\ncore_hour = 0.003\ngpu_hour = 0.09\n[job]\nsetup = "module load python"\nenvironment = { OMP = "{cores}" }\n',
-    'command = ["run", "{n}"]\n[parameters.n]\nvalues = [1, 2, 50]\nscaled_down = [1, 2]\nfull_scale = [50, 50]\n',
-)  # fmt: skip
+COMMAND = """\
+command = "python train.py --lr {lr} --epochs 3"
+name = "job"
+epochs = 2.5
+workers = 4
+bytes_per_sample = "110KB"
+held_in_memory = true
+[parameters]
+lr = 0.1
+"""
+LAUNCHED = """\
+command = ["torchrun", "--nproc-per-node", "4", "train.py"]
+samples = 5000
+batch = 8
+gpus = 4
+"""
+ADAPTED = """\
+model = "config.json"
+batch = 8
+seq = 128
+precision = "bf16"
+optimizer = "adamw"
+steps = 100
+phase = "training"
+sharding = "full"
+gpus = 8
+accumulate = 2
+lora = 8
+quantize = "4bit"
+"""
+INFERENCE = """\
+model = "net.onnx"
+phase = "inference"
+input = ["8x3x224x224", "8x16:int64"]
+"""
+CAMPAIGN = """\
+command = "python train.py --epochs {epochs} --width {width} --set {data}"
+name = "net"
+budget = "2h"
+repeats = 2
+limit = "30m"
+seed = 3
+scaled_down_runs = 20
+full_scale_runs = 4
+first_run = "10s"
+[parameters.epochs]
+scaled_down = [1, 3]
+full_scale = [10, 60]
+[parameters.width]
+kind = "log-integer"
+range = [64, 1024]
+[parameters.data]
+choices = ["mnist", "cifar10"]
+[resources]
+cores = [1, 2]
+gpus = 0
+memory = ["2GiB", "4GiB"]
+[prices]
+core_hour = 0.003
+gpu_hour = 0.09
+[job]
+setup = "module load python"
+environment = { OMP = "{cores}" }
+"""
+CHOSEN = """\
+command = ["run", "{n}"]
+[parameters.n]
+values = [1, 2, 50]
+scaled_down = [1, 2]
+full_scale = [50, 50]
+"""
 DEVICES = """\
 [[devices]]
 name = "Mystery"
@@ -93,20 +148,27 @@ version = "24.05"
 max_array_size = 1001
 """
 ADDITIONS = '[[systems]]\nname = "reef"\npartitions = [ { name = "batch", qos = "long" } ]\n'
-RUNS = (
-    "id,name,state,scale,epochs,samples,kind,elapsed_s,host_memory_bytes\n"
-    "1,net,COMPLETED,SD,1,1000,a,12.5,1e8\n2,net,COMPLETED,FS,20,50000,b,830,4e8\n3,net,FAILED,,3,2000,a,,\n",
-    "size;memory;elapsed_s\n1;2GiB;3.5\n2;4GiB;7\n",
-    "id,name,state,started_at,system,parameter_epochs,asked_nodes,asked_cores_per_task,asked_walltime_s,measured_elapsed_s,"
-    "node_device\n1,net,COMPLETED,2026-01-01T00:00:00,reef,3,1,4,600,12,A100\n2,net,TIMEOUT,2026-01-02,reef,9,1,4,600,600,\n",
-)  # fmt: skip
+PLAIN_RUNS = """\
+id,name,state,scale,epochs,samples,kind,elapsed_s,host_memory_bytes
+1,net,COMPLETED,SD,1,1000,a,12.5,1e8
+2,net,COMPLETED,FS,20,50000,b,830,4e8
+3,net,FAILED,,3,2000,a,,
+"""
+EXPORTED_RUNS = """\
+id,name,state,started_at,system,parameter_epochs,asked_nodes,asked_walltime_s,measured_elapsed_s,node_device
+1,net,COMPLETED,2026-01-01T00:00:00,reef,3,1,600,12,A100
+2,net,TIMEOUT,2026-01-02,reef,9,1,600,600,
+"""
+RUNS = (PLAIN_RUNS, "size;memory;elapsed_s\n1;2GiB;3.5\n2;4GiB;7\n", EXPORTED_RUNS)
 STEPS = "workload,batch,seq,precision,step_s\nconfig.json,8,128,bf16,0.125\nconfig.json,4,128,bf16,0.08\n"
 ACCOUNTING = (
     "1|1767225600|1767225600|1767225700|1767229300|COMPLETED|ann|lab|batch|normal|1|4|billing=4,cpu=4,mem=16G,node=1|60|train\n"
     "2_[1-3%2]|1767225601|1767225601|Unknown|Unknown|PENDING|bob|lab|gpu|normal|1|8|cpu=8,gres/gpu:a100=2,mem=32G|120|sweep\n"
     "3|2026-01-01T00:00:03|2026-01-01T00:00:03|2026-01-01T00:10:00|2026-01-01T00:20:00|FAILED|ann|lab|gpu|normal|2|16|cpu=16|30|a|b\n"
 )  # fmt: skip
-REACH = '[systems.reef]\nhost = "me@reef.example.org"\nfolder = "/scratch/me"\npython = "python3"\nscheduler = "slurm"\n'
+REACH = (
+    '[systems.reef]\nhost = "me@reef.example.org"\nfolder = "/scratch/me"\npython = "python3"\nscheduler = "slurm"\n'
+)
 
 
 def _array(values: object, dtype: str) -> bytes:
@@ -162,12 +224,12 @@ def _read_steps(path: Path) -> object:
 
 
 READERS = (
-    Reader("workload file", "app", "job.toml", Form.TOML, texts(*WORKLOADS),
+    Reader("workload file", "app", "job.toml", Form.TOML, texts(COMMAND, LAUNCHED, ADAPTED, INFERENCE),
            lambda path: read_workload([str(_beside_models(path))]), 4),
     Reader("sequence lengths, numpy", "app", "lengths.npy", Form.ARRAY,
            lambda: (_array([5, 9, 300], "<i8"), _array([1, 2], "<u2")), read_lengths, 3),
     Reader("sequence lengths, text", "app", "lengths.txt", Form.TEXT, texts("5\n12\n\n300\n"), read_lengths, 1),
-    Reader("campaign file", "campaigns", "campaign.toml", Form.TOML, texts(*CAMPAIGNS), read_campaign, 4),
+    Reader("campaign file", "campaigns", "campaign.toml", Form.TOML, texts(CAMPAIGN, CHOSEN), read_campaign, 4),
     Reader("catalog of devices", "catalog", "mine.toml", Form.TOML, texts(DEVICES), partial(_read_catalog, kind="devices"), 2),
     Reader("catalog of sites", "catalog", "reef.toml", Form.TOML, texts(SITE), partial(_read_catalog, kind="sites"), 3),
     Reader("catalog additions", "catalog", "reef.toml", Form.TOML, texts(ADDITIONS), _read_additions, 2),

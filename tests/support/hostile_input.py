@@ -46,7 +46,9 @@ def check_reader(reader, folder, *, examples=20):
         pytest.skip(f"{reader.name} needs an extra")
     numbers = count()
 
-    @settings(max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=examples, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
     @given(damaged(reader))
     def read(content):
         number = next(numbers)

@@ -279,7 +279,9 @@ def read_site(text: str, label: str, additions: tuple[str, str] | None = None) -
 def _named_tables(table: Mapping[str, Any], key: str, label: str) -> list[dict[str, Any]]:
     """Return the tables of a list, each of which must have a name."""
     rows = table.get(key, [])
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows):
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows
+    ):
         raise InvalidInput(f"{label}: {key} must be a list of tables that each have a name")
     return rows
 
@@ -310,7 +312,9 @@ def _convert(noun: type[Noun], row: msgspec.Struct, **overrides: object) -> Noun
     for name, noun_name, factor in _shared_fields(type(row), noun):
         value = getattr(row, name)
         if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidInput(f"{name} of {getattr(row, 'name', 'a table') or 'a table'} is {value}: give a finite number")
+            raise InvalidInput(
+                f"{name} of {getattr(row, 'name', 'a table') or 'a table'} is {value}: give a finite number"
+            )
         shared[noun_name] = value if factor is None or value is None else _to_base_unit(value, factor, noun_name)
     return noun(**{**shared, **overrides})
 

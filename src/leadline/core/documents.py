@@ -85,7 +85,15 @@ def refuse_damaged(message: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise InvalidInput(f"{message} ({type(error).__name__}: {error})") from error
 
 
@@ -132,10 +140,12 @@ def parse_toml(text: str, *, label: str) -> dict[str, Any]:
 
 
 def _refuse_large(value: object, label: str) -> None:
-    """Refuse numbers that TOML does not have, as 80 bits, or that arithmetic would turn into infinity."""
+    """Refuse finite numbers that TOML does not have, as those of 80 bits, or that arithmetic would make infinite."""
     if isinstance(value, dict | list):
         for inside in value.values() if isinstance(value, dict) else value:
             _refuse_large(inside, label)
-    elif (isinstance(value, int) and abs(value) > LARGEST_WHOLE) or (isinstance(value, float) and abs(value) > LARGEST):
-        if abs(value) != math.inf:  # which a reader names with its key
+    elif isinstance(value, int | float):
+        most = LARGEST_WHOLE if isinstance(value, int) else LARGEST
+        # A reader names the key of a number that is not finite.
+        if most < abs(value) < math.inf:
             raise InvalidInput(f"{label}: the number {excerpt(str(value))} is too large: check its digits")

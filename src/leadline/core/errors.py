@@ -21,7 +21,9 @@ EXCERPT = 60
 LONGEST_VALUE, LONGEST_MESSAGE = 200, 2000
 """A longer value in a message is shown as an excerpt, and a longer message loses its middle."""
 
-_LONG_VALUE = re.compile(rf"""(?<!\w)(?:'[^'\n]{{{LONGEST_VALUE},}}'|"[^"\n]{{{LONGEST_VALUE},}}")|\S{{{LONGEST_VALUE},}}""")
+_LONG_VALUE = re.compile(
+    rf"""(?<!\w)(?:'[^'\n]{{{LONGEST_VALUE},}}'|"[^"\n]{{{LONGEST_VALUE},}}")|\S{{{LONGEST_VALUE},}}"""
+)
 
 
 def excerpt(text: str, most: int = EXCERPT) -> str:

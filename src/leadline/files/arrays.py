@@ -16,6 +16,9 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 MOST_BYTES = 2**28
 """Most bytes of all members of an archive together; the shipped models have a tenth."""
+_BAD_ARCHIVE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError)
+_BAD_ARRAY = (TokenError, SyntaxError, EOFError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError)
+"""Errors of the parsers of archives and of the headers of arrays."""
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -27,15 +30,20 @@ def read_members(content: bytes, label: str) -> dict[str, bytes]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            entries = archive.infolist()
-            if sum(entry.file_size for entry in entries) > MOST_BYTES:
-                raise InvalidInput(f"{label} is damaged: its parts claim more than {MOST_BYTES:,} bytes")
-            # Other methods of compression have no bound on what one read makes.
-            if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
-                raise InvalidInput(f"{label} is damaged: a part is compressed in an unknown way")
-            return {entry.filename: archive.read(entry) for entry in entries}
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError, struct.error) as error:
+            return {entry.filename: archive.read(entry) for entry in _bounded_entries(archive)}
+    except _BAD_ARCHIVE as error:
         raise InvalidInput(f"{label} is damaged: {error}") from error
+
+
+def _bounded_entries(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    """Return the entries of an archive; ``ValueError`` if reading them could fill the memory."""
+    entries = archive.infolist()
+    if sum(entry.file_size for entry in entries) > MOST_BYTES:
+        raise ValueError(f"its parts claim more than {MOST_BYTES:,} bytes")
+    # Other methods of compression have no bound on what one read makes.
+    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+        raise ValueError("a part is compressed in an unknown way")
+    return entries
 
 
 def read_array(content: bytes, label: str) -> npt.NDArray[np.generic]:
@@ -44,23 +52,27 @@ def read_array(content: bytes, label: str) -> npt.NDArray[np.generic]:
     Raises:
         InvalidInput: it is no such file, needs pickle, or has another size than its header claims.
     """
-    stream = io.BytesIO(content)
     try:
-        version = np.lib.format.read_magic(stream)
-        if version not in _HEADERS:
-            raise ValueError(f"its format is version {'.'.join(map(str, version))}")
-        shape, fortran, dtype = _HEADERS[version](stream)
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects, which only pickle could read")
-        claimed = math.prod(shape) * dtype.itemsize
-        data = bytearray(content[stream.tell() : stream.tell() + max(claimed, 0)])
-        if min(shape, default=0) < 0 or dtype.itemsize == 0 or claimed != len(data):
-            raise ValueError("its header claims another size than it has")
-        # a bytearray gives an array that can be written to, as numpy's own reader does
-        array: npt.NDArray[np.generic] = np.frombuffer(data, dtype) if claimed else np.zeros(0, dtype)
-        return array.reshape(shape, order="F" if fortran else "C")
-    except (TokenError, SyntaxError, ValueError, TypeError, OverflowError, EOFError, RecursionError, MemoryError) as error:
+        return _parse_array(content)
+    except _BAD_ARRAY as error:
         raise InvalidInput(f"{label} is not a numpy array: {error}") from error
+
+
+def _parse_array(content: bytes) -> npt.NDArray[np.generic]:
+    stream = io.BytesIO(content)
+    version = np.lib.format.read_magic(stream)
+    if version not in _HEADERS:
+        raise ValueError(f"its format is version {'.'.join(map(str, version))}")
+    shape, fortran, dtype = _HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which only pickle could read")
+    claimed = math.prod(shape) * dtype.itemsize
+    # a bytearray gives an array that can be written to, as numpy's own reader does
+    data = bytearray(content[stream.tell() : stream.tell() + max(claimed, 0)])
+    if min(shape, default=0) < 0 or dtype.itemsize == 0 or claimed != len(data):
+        raise ValueError("its header claims another size than it has")
+    array: npt.NDArray[np.generic] = np.frombuffer(data, dtype) if claimed else np.zeros(0, dtype)
+    return array.reshape(shape, order="F" if fortran else "C")
 
 
 def read_arrays(content: bytes, label: str) -> Arrays:

@@ -32,7 +32,7 @@ def read_input(path: Path, *, most: int = MOST_BYTES, label: str = "", fix: str 
 
 
 def read_input_text(path: Path, *, most: int = MOST_BYTES, label: str = "", fix: str = "") -> str:
-    """Return the text of a file in UTF-8, with ``\\n`` at the ends of lines.
+    """Return the text of a file in UTF-8, with line feeds at the ends of lines.
 
     Raises:
         InvalidInput: as in ``read_input``, or the file is not text.
@@ -41,7 +41,7 @@ def read_input_text(path: Path, *, most: int = MOST_BYTES, label: str = "", fix:
 
 
 def decode_input(content: bytes, label: str, fix: str = "") -> str:
-    """Return the text of a content in UTF-8, with ``\\n`` at the ends of lines; ``InvalidInput`` if it is none."""
+    """Return the text of a content in UTF-8, with line feeds at the ends of lines; ``InvalidInput`` if it is none."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

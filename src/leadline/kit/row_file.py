@@ -97,8 +97,6 @@ class RowFile:
     def _parse_line(self, number: int, line: bytes, *, last: bool) -> None:
         try:
             row = json.loads(line)
-            if number > 1 and not isinstance(row, dict):
-                raise ValueError("the line is no object")
         except (ValueError, RecursionError) as error:
             if last and number > 1:  # blocks that a failing machine did not write whole
                 size = os.fstat(self._file).st_size
@@ -107,8 +105,10 @@ class RowFile:
             raise KitError(
                 f"line {number} of {self.path} is no JSON: delete that line, or give --out another file"
             ) from error
-        if number > 1:
+        if number > 1 and isinstance(row, dict):
             self.rows.append(row)
+        elif number > 1:
+            raise KitError(f"line {number} of {self.path} is no row: delete that line, or give --out another file")
         elif isinstance(row, dict) and row.get("schema") == SCHEMA:
             self.header = row
         else:

@@ -52,11 +52,11 @@ def read_with_card(
         state = read_arrays(content, str(path))
         with refuse_damaged(f"{path} is damaged"):
             card = from_json(state[CARD].tobytes(), kind, label=f"the card of {path}")
-            if card.schema != schema:
-                raise InvalidInput(f"{path} has the schema {card.schema}, not {schema}")
-            return restore(card, state)
+            if card.schema == schema:
+                return restore(card, state)
     except InvalidInput as error:
         raise InvalidInput(f"{error}: {fix}") from error
+    raise InvalidInput(f"{path} has the schema {card.schema}, not {schema}: {fix}")
 
 
 def load_cached(path: Path, restore: Callable[[State], Restored]) -> Restored | None:

@@ -92,7 +92,9 @@ def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
         columns = [name.strip() for name in next(reader)]
         lines = [(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
-        raise InvalidInput(f"line {reader.line_num} of {path.name} cannot be read ({error}): correct or delete it") from error
+        raise InvalidInput(
+            f"line {reader.line_num} of {path.name} cannot be read ({error}): correct or delete it"
+        ) from error
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise InvalidInput(f"{path.name} has the column {twice[0]!r} twice: rename or delete one")
     if "" in columns:

@@ -113,8 +113,8 @@ def read_end(text: str) -> JobOutcome:
         InvalidInput: the text has another form.
     """
     words = text.split()
-    code, *moments = [parse_whole(words[0]), *map(parse_epoch_s, words[1:])] if words else [None]
-    began_s, ended_s = moments if len(moments) == 2 else (None, None)
+    words = words if len(words) == 3 else [""] * 3
+    code, began_s, ended_s = parse_whole(words[0]), parse_epoch_s(words[1]), parse_epoch_s(words[2])
     if code is None or began_s is None or ended_s is None:
         raise InvalidInput(f"{excerpt(text)!r} is not an exit code, a start and an end")
     state = JobState.FAILED if code else JobState.COMPLETED

@@ -45,7 +45,7 @@ class ConfigFields:
             most = MOST_LAYERS if "layer" in name or name in COUNTED else MOST
             if value > most:
                 raise InvalidInput(
-                    f"{self.reference}: {name} is {excerpt(repr(value))}, but it can be at most {most:,}: check its digits"
+                    f"{self.reference}: {name} is {excerpt(repr(value))}, but at most {most:,}: check its digits"
                 )
             return value
         return None

@@ -215,7 +215,7 @@ class _ProgramWriter:
         inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
         position = len(self.program.nodes)
         if position >= MOST_NODES:
-            raise InvalidInput(f"{self.source_name} has more than {MOST_NODES:,} instructions in place: it cannot be read")
+            raise InvalidInput(f"{self.source_name} has more than {MOST_NODES:,} instructions in place")
         outputs = tuple(self.new(spec, position) for spec in instruction.results)
         near = instruction.attributes.get("near", ())
         self.program.near.update(outputs[index] for index in (near if isinstance(near, tuple) else ()))

@@ -152,7 +152,9 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
     text, inside = _split_location(line)
     match = _OP.match(text)
     if match is None:
-        raise InvalidInput(f"{reader.where()}: {excerpt(line)!r} is no StableHLO operation: export the whole text again")
+        raise InvalidInput(
+            f"{reader.where()}: {excerpt(line)!r} is no StableHLO operation: export the whole text again"
+        )
     word, arguments = match["op"], match["rest"]
     where = reader.where()
     called, signature, head = _regions(reader, word, arguments)
