@@ -1,6 +1,6 @@
 """Feed damaged inputs to every reader: each ends in an answer or in one clear sentence, soon and in bounded memory.
 
-``python -m benchmarks.trust.fuzz [--inputs N] [--seed N] [--reader NAME]`` prints the first input of each distinct fault.
+``python -m benchmarks.trust.fuzz [--inputs N] [--seed N] [--reader NAME]`` prints one input of each distinct fault.
 """
 
 import argparse
@@ -142,8 +142,12 @@ def rows(*, quick: bool = False, seed: int = 1) -> list[BenchmarkRow]:
     kinds = Counter(fault.kind for fault in result.faults)
     how = "; ".join(_describe(faults) for faults in list(result.distinct().values())[:5])
     count = f"{result.inputs} inputs of {len(result.readers)} readers, {result.refused} refused"
-    labels = {"bare": "bare exceptions", "hang": f"inputs beyond {LIMIT_S} s", "memory": "inputs beyond 2 GiB",
-              "message": "unclear messages"}  # fmt: skip
+    labels = {
+        "bare": "bare exceptions",
+        "hang": f"inputs beyond {LIMIT_S} s",
+        "memory": "inputs beyond 2 GiB",
+        "message": "unclear messages",
+    }
     judged = [
         at_most(f"damaged inputs: {label}", kinds[kind], 0, "faults", n=result.inputs, how=how or count)
         for kind, label in labels.items()
@@ -193,14 +197,15 @@ def _place(error: BaseException) -> str:
 
 def _describe(faults: Sequence[Fault]) -> str:
     first = faults[0]
-    case = first.case
-    return f"{case.reader} {case.number}: {first.kind}, {first.what.partition(chr(10))[0]} ({len(faults)} ×)"
+    case, where = first.case, first.what.partition("\n")[0]
+    return f"{case.reader} {case.number}: {first.kind}, {where} ({len(faults)} ×)"
 
 
 def _reports(result: FuzzResult) -> Iterator[str]:
     for faults in result.distinct().values():
         first = faults[0]
-        yield f"--- {_describe(faults)}\n{first.what.partition(chr(10))[2][-1200:]}\ninput: {first.case.content()[:300]!r}\n"
+        trace = first.what.partition("\n")[2][-1200:]
+        yield f"--- {_describe(faults)}\n{trace}\ninput: {first.case.content()[:300]!r}\n"
 
 
 def main() -> int:

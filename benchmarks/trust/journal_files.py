@@ -32,7 +32,14 @@ PLANNED = PlannedRun(
     "net", Configuration({"epochs": 3}, SPEC.resources), Scale.SCALED_DOWN, forecast_s=Interval(3.0, 2.0, 5.0)
 )
 SUBMISSION = Submission("k1", SPEC, indices=(0, 1))
-NET = "import torch\nfrom torch import nn\n\n\ndef build(width=8):\n    return nn.Sequential(nn.Linear(width, 8), nn.ReLU())\n"
+NET = """\
+import torch
+from torch import nn
+
+
+def build(width=8):
+    return nn.Sequential(nn.Linear(width, 8), nn.ReLU())
+"""
 
 
 @cache
@@ -94,16 +101,35 @@ def _document(name: str, room: str, text: str, read: Callable[..., object], tabl
 
 
 READERS = (
-    _document("planned run of a campaign", "campaigns", to_json(PLANNED), _read_campaign_journal, "planned", "document"),
+    _document(
+        "planned run of a campaign", "campaigns", to_json(PLANNED), _read_campaign_journal, "planned", "document"
+    ),
     _document("job of a campaign", "campaigns", to_json(SPEC), _read_campaign_journal, "planned", "spec"),
     _document("job of the local queue", "execution", to_json(SPEC), _read_queue, "job", "spec"),
     _document("outcome in the local queue", "execution", outcomes()[0].decode(), _read_queue, "job", "outcome"),
-    _document("submission to the local queue", "execution", queue_document(SUBMISSION), _read_queue, "submission", "document"),
+    _document(
+        "submission to the local queue", "execution", queue_document(SUBMISSION), _read_queue, "submission", "document"
+    ),
     _document("environment in the local queue", "execution", '{"A": "1"}', _read_queue, "submission", "environment"),
     Reader("files of another host", "execution", "answer.txt", Form.BINARY, archive, _read_archive, 2, opens=False),
-    Reader("tails of logs", "execution", "answer.txt", Form.TEXT, texts("k1.log aGVsbG8=\nk2.log d29ybGQK\n"), _read_tails,
-           opens=False),
-    Reader("cached features of a trace", "app", "features.json", Form.JSON, texts('{"ops": 12.0, "flops": 1e12}'),
-           read_cached_features),
-    Reader("Python file of a model", "app", "net.py", Form.TEXT, texts(NET), lambda path: find_framework(path, "build"), 2),
-)  # fmt: skip
+    Reader(
+        "tails of logs",
+        "execution",
+        "answer.txt",
+        Form.TEXT,
+        texts("k1.log aGVsbG8=\nk2.log d29ybGQK\n"),
+        _read_tails,
+        opens=False,
+    ),
+    Reader(
+        "cached features of a trace",
+        "app",
+        "features.json",
+        Form.JSON,
+        texts('{"ops": 12.0, "flops": 1e12}'),
+        read_cached_features,
+    ),
+    Reader(
+        "Python file of a model", "app", "net.py", Form.TEXT, texts(NET), lambda path: find_framework(path, "build"), 2
+    ),
+)

@@ -27,19 +27,29 @@ class Form(StrEnum):
 
 
 NUMBERS = (
-    "0", "-1", "1e308", "1e999", "-0", "NaN", "nan", "inf", "-Infinity", "3000000000", "9223372036854775808", "1" + "0" * 30,
-    "9" * 400, "7" * 5000, "0.5", "1e-320", "0x10", "1_000", "٣", "²", "true", "null", '""', "[]", "{}",
+    "0", "-1", "1e308", "1e999", "-0", "NaN", "nan", "inf", "-Infinity", "3000000000", "9223372036854775808",
+    "1" + "0" * 30, "9" * 400, "7" * 5000, "0.5", "1e-320", "0x10", "1_000", "٣", "²", "true", "null", '""', "[]", "{}",
 )  # fmt: skip
 """Numbers that are too large, too small, of another kind, or only look like numbers."""
 TOKENS = (
-    "\x00", "\x1b[31m", "\r", "\u2028", "'", '"', "\\", "{", "}", "[", "]", "(", ")", "<", ">", "%", "#", "=", ",", "|", ":",
-    "../../../etc/passwd", "a" * 5000, "{x}", "{{", "-", "--", "é", "\U0001f600", "%s", "$(true)", "\t", " ",
+    "\x00", "\x1b[31m", "\r", "\u2028", "'", '"', "\\", "{", "}", "[", "]", "(", ")", "<", ">", "%", "#", "=", ",", "|",
+    ":", "../../../etc/passwd", "a" * 5000, "{x}", "{{", "-", "--", "é", "\U0001f600", "%s", "$(true)", "\t", " ",
 )  # fmt: skip
 VALUES: tuple[object, ...] = (
     None, True, False, 0, -1, 1, 3_000_000_000, 2**63, 10**30, 10**400, -(10**18), 0.5, -0.5, 1e308, float("inf"),
-    float("nan"), "", "x", "a" * 3000, "\x00", "\ud800", "\x1b[2J", "1", [], [1], [[]], {}, {"": 1}, [None] * 50, {"name": []},
+    float("nan"), "", "x", "a" * 3000, "\x00", "\ud800", "\x1b[2J", "1", [], [1], [[]], {}, {"": 1}, [None] * 50,
+    {"name": []},
 )  # fmt: skip
 """Values of JSON of every type, with the extremes of each."""
+DTYPES = (
+    "'<i8'", "'|O'", "'<M8[s]'", "[('a', '<i8')]", "'<f8'", "'|V0'", "'<U2000000000'", "'<c16'", "'>u2'", "'x'", "7",
+    "'<U0'",
+)  # fmt: skip
+SHAPES = (
+    "(3,)", "(3000000000,)", "(-1,)", "4", "(2,)", "(99999, 99999, 99999)", "(1e9,)", f"({'9' * 5000},)", "(0,)",
+    "(1, 1)", "()",
+)  # fmt: skip
+"""Element types and shapes in the header of an array."""
 DEEP = 100_000
 LONG = 2_000_000
 
@@ -148,23 +158,18 @@ def mutate_toml(content: bytes, draw: random.Random) -> bytes:
     """Replace one value of a TOML file, or one part of a value."""
     if draw.random() < 0.03:
         return content + b"\ndeep = " + b"[" * DEEP
-    literals = [*NUMBERS, '"x"', '""', "[1, 2]", "[[]]", "{ a = 1 }", '["a", 1]', "1979-05-27", "inf", '"' + "y" * 5000 + '"',
-                '"\\u0000"', "false", "{ low = 1 }", '"{missing}"', "['']", "-9223372036854775808"]  # fmt: skip
+    literals = (
+        *NUMBERS, '"x"', '""', "[1, 2]", "[[]]", "{ a = 1 }", '["a", 1]', "1979-05-27", "inf", '"' + "y" * 5000 + '"',
+        '"\\u0000"', "false", "{ low = 1 }", '"{missing}"', "['']", "-9223372036854775808",
+    )  # fmt: skip
     return _replace_match(rb"(?<== )[^\n]+", content, draw, lambda: draw.choice(literals).encode())
 
 
 def mutate_array(content: bytes, draw: random.Random) -> bytes:
     """Change the header of an ``.npy`` file: its shape, its dtype, its length, or its order."""
-    headers = (
-        "{'descr': '<i8', 'fortran_order': False, 'shape': (3000000000,), }", "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
-        "{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }", "{'descr': '<M8[s]', 'fortran_order': False, 'shape': (2,), }",
-        "{'descr': '<i8', 'fortran_order': 3, 'shape': 4, }", "{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': (2,), }",
-        "{'descr': '<f8', 'fortran_order': True, 'shape': (99999, 99999, 99999), }", "{'descr': '|V0', 'fortran_order': False, 'shape': (9999999999,), }",
-        "(" * 5000, "{'descr': '<i8'", "__import__('os')", "", "{'descr': '<U2000000000', 'fortran_order': False, 'shape': (1,), }",
-        "{'descr': '<i8', 'fortran_order': False, 'shape': (1e9,), }", "{'descr': '<i8', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",), }",
-        "{'descr': '<i8', 'fortran_order': False, 'shape': (0,), }", "{'descr': '<c16', 'fortran_order': False, 'shape': (1, 1), }",
-        "{'descr': '<i8', 'fortran_order': False, 'shape': (), }",
-    )  # fmt: skip
+    descr, shape = draw.choice(DTYPES), draw.choice(SHAPES)
+    whole = f"{{'descr': {descr}, 'fortran_order': {draw.choice(('False', 'True', '3'))}, 'shape': {shape}, }}"
+    headers = (whole, whole, whole, "(" * 5000, whole[: len(whole) // 2], "__import__('os')", "")
     header = draw.choice(headers).encode()
     version = draw.choice((1, 1, 1, 2, 3, 9))
     width = "<H" if version == 1 else "<I"
@@ -205,9 +210,8 @@ def wrong_zip_sizes(content: bytes, draw: random.Random) -> bytes:
     at = content.rfind(b"PK\x01\x02", 0, draw.randrange(len(content) + 1))
     if at < 0:
         return flip(content, draw)
-    offset, value = draw.choice(
-        ((20, 2**32 - 2), (24, 2**32 - 2), (24, 2**31), (24, 0), (20, 0), (42, 2**31), (10, 12), (10, 14), (8, 1))
-    )
+    claims = ((20, 2**32 - 2), (24, 2**32 - 2), (24, 2**31), (24, 0), (20, 0), (42, 2**31), (10, 12), (10, 14), (8, 1))
+    offset, value = draw.choice(claims)
     size = 2 if offset in (8, 10) else 4
     return content[: at + offset] + value.to_bytes(size, "little") + content[at + offset + size :]
 

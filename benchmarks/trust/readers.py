@@ -50,7 +50,7 @@ def readers_of(*rooms: str) -> list[Reader]:
 
 
 def put_input(reader: Reader, content: bytes, folder: Path, number: int = -1) -> Path:
-    """Write a content where the reader looks for it; the first three numbers are a folder, a loop of links, and nothing."""
+    """Write a content where the reader looks for it; the numbers 0 to 2 give a folder, a loop of links, and nothing."""
     path = folder / reader.file
     path.parent.mkdir(parents=True, exist_ok=True)
     if not reader.opens or not 0 <= number <= 2:

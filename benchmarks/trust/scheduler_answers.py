@@ -42,31 +42,66 @@ CONTROLLER = (
 )
 IDS = ("12", "13_4", "14", "13_0")
 NAMES = "\x01 12\x01RUNNING\x01n1\x01leadline:k1\x01train-k1\x0113\x01PENDING\x01\x01\x01sweep-k2\x01"
-SINFO = "batch*|2-00:00:00|1-4|10|48|192000+|(null)|avx512|c[001-010]\ngpu|1-00:00:00|1-infinite|2|64|512000|gpu:a100:4(S:0-1)|a100|g[1-2]\n"
-SEPARATOR = "\n=====\n"
-CLUSTER = SEPARATOR.join((
-    slurm_outputs.config("22.05.8"), slurm_outputs.V22_05_PARTITIONS, slurm_outputs.V22_05_NODES, slurm_outputs.QOS,
-    slurm_outputs.ASSOCIATIONS,
-))  # fmt: skip
-MODERN = SEPARATOR.join((
-    slurm_outputs.config("24.05.6"), slurm_outputs.V24_05_PARTITIONS, slurm_outputs.V24_05_NODES, slurm_outputs.QOS,
-    slurm_outputs.ASSOCIATIONS,
-))  # fmt: skip
-QSTAT = json.dumps({"Jobs": {
-    "4732778.pbs01": {
-        "Job_Name": "train.4f2a90", "resources_used": {"mem": "1622428kb", "walltime": "24:05:32"}, "job_state": "F",
-        "exec_host": "node1299/0*48+node1300/0*48", "mtime": "Wed Mar 13 13:10:13 2024", "qtime": "Tue Mar 12 10:27:52 2024",
-        "Resource_List": {"mem": "96gb", "nodect": 1, "walltime": "48:00:00"}, "stime": "Tue Mar 12 13:04:41 2024",
-        "comment": "Job run and finished", "Exit_status": 271,
-    },
-    "4732779[1].pbs01": {"Job_Name": "sweep.77aa", "job_state": "X", "Exit_status": -29},
-}})  # fmt: skip
-QSTAT_TEXT = (
-    "Job Id: 9.head01.hpc.example.org\n    Job_Name = train-mnist.5f0c2ab91d44\n    resources_used.mem = 3624kb\n"
-    "    resources_used.walltime = 00:01:00\n    job_state = C\n    Resource_List.walltime = 00:01:00\n    exit_status = 271\n"
-    "    Error_Path = login01:/home/ada/a rather long path that is bro\n\tken/jobs/9.e\n    exec_host = node07/0+node07/1\n"
-    "    qtime = Tue May 29 09:37:00 2018\n    comp_time = 1527586681\n\nJob Id: 10[2].head01\n    job_state = Q\n"
+SINFO = (
+    "batch*|2-00:00:00|1-4|10|48|192000+|(null)|avx512|c[001-010]\n"
+    "gpu|1-00:00:00|1-infinite|2|64|512000|gpu:a100:4(S:0-1)|a100|g[1-2]\n"
 )
+print_config: Callable[..., str] = slurm_outputs.config
+SEPARATOR = "\n=====\n"
+CLUSTER = SEPARATOR.join(
+    (
+        print_config("22.05.8"),
+        slurm_outputs.V22_05_PARTITIONS,
+        slurm_outputs.V22_05_NODES,
+        slurm_outputs.QOS,
+        slurm_outputs.ASSOCIATIONS,
+    )
+)
+MODERN = SEPARATOR.join(
+    (
+        print_config("24.05.6"),
+        slurm_outputs.V24_05_PARTITIONS,
+        slurm_outputs.V24_05_NODES,
+        slurm_outputs.QOS,
+        slurm_outputs.ASSOCIATIONS,
+    )
+)
+QSTAT = json.dumps(
+    {
+        "Jobs": {
+            "4732778.pbs01": {
+                "Job_Name": "train.4f2a90",
+                "resources_used": {"mem": "1622428kb", "walltime": "24:05:32"},
+                "job_state": "F",
+                "exec_host": "node1299/0*48+node1300/0*48",
+                "mtime": "Wed Mar 13 13:10:13 2024",
+                "qtime": "Tue Mar 12 10:27:52 2024",
+                "Resource_List": {"mem": "96gb", "nodect": 1, "walltime": "48:00:00"},
+                "stime": "Tue Mar 12 13:04:41 2024",
+                "comment": "Job run and finished",
+                "Exit_status": 271,
+            },
+            "4732779[1].pbs01": {"Job_Name": "sweep.77aa", "job_state": "X", "Exit_status": -29},
+        }
+    }
+)
+QSTAT_TEXT = """\
+Job Id: 9.head01.hpc.example.org
+    Job_Name = train-mnist.5f0c2ab91d44
+    resources_used.mem = 3624kb
+    resources_used.walltime = 00:01:00
+    job_state = C
+    Resource_List.walltime = 00:01:00
+    exit_status = 271
+    Error_Path = login01:/home/ada/a rather long path that is bro
+\tken/jobs/9.e
+    exec_host = node07/0+node07/1
+    qtime = Tue May 29 09:37:00 2018
+    comp_time = 1527586681
+
+Job Id: 10[2].head01
+    job_state = Q
+"""
 
 
 def _answer(parse: Callable[[str], object]) -> Callable[[Path], object]:
@@ -88,9 +123,13 @@ def _parse_cluster(text: str) -> object:
     """Build a system from the answers of a cluster, write it, and read it again, as ``systems probe`` does."""
     config, partitions, nodes, qos, associations = (text.split(SEPARATOR) + [""] * 5)[:5]
     records = ClusterRecords(
-        read_slurm_config(config), read_partitions(partitions), read_nodes(nodes), read_rows(qos, QOS),
-        read_rows(associations, ASSOCIATION), frozenset({"staff"}),
-    )  # fmt: skip
+        read_slurm_config(config),
+        read_partitions(partitions),
+        read_nodes(nodes),
+        read_rows(qos, QOS),
+        read_rows(associations, ASSOCIATION),
+        frozenset({"staff"}),
+    )
     return _write_and_read(records)
 
 
@@ -122,12 +161,26 @@ READERS = (
     _slurm("sacct of own jobs", lambda text: _all_times(slurm.read_accounting(text, IDS)), SACCT, weight=2),
     _slurm("scontrol show job", lambda text: _all_times(slurm.read_controller(text, IDS)), CONTROLLER, weight=2),
     _slurm("names of jobs", lambda text: slurm.read_names(text, "\x01", ("k1", "k2")), NAMES),
-    _slurm("sbatch and its forecast", lambda text: (slurm.read_job_id(text), slurm.read_forecast(text)), "12;reef\n",
-           "sbatch: Job 5 to start at 1795349658 using 1 processors on nodes n1 in partition batch\n"),
+    _slurm(
+        "sbatch and its forecast",
+        lambda text: (slurm.read_job_id(text), slurm.read_forecast(text)),
+        "12;reef\n",
+        "sbatch: Job 5 to start at 1795349658 using 1 processors on nodes n1 in partition batch\n",
+    ),
     _slurm("qstat in JSON", _parse_qstat, QSTAT, weight=2),
     _slurm("qstat in text", _parse_qstat_text, QSTAT_TEXT, weight=2),
     _slurm("qsub", pbs.read_job_id, "12[].server\n"),
-    Reader("scontrol of a cluster", "catalog", "output.txt", Form.TEXT, texts(CLUSTER, MODERN), _answer(_parse_cluster), 3,
-           opens=False),
-    Reader("sinfo of a cluster", "catalog", "output.txt", Form.TEXT, texts(SINFO), _answer(_parse_sinfo), 2, opens=False),
-)  # fmt: skip
+    Reader(
+        "scontrol of a cluster",
+        "catalog",
+        "output.txt",
+        Form.TEXT,
+        texts(CLUSTER, MODERN),
+        _answer(_parse_cluster),
+        3,
+        opens=False,
+    ),
+    Reader(
+        "sinfo of a cluster", "catalog", "output.txt", Form.TEXT, texts(SINFO), _answer(_parse_sinfo), 2, opens=False
+    ),
+)

@@ -5,7 +5,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from benchmarks.trust.mutations import Form, zipped
@@ -41,9 +41,13 @@ from leadline.uncertainty.drift import PredictionOutcome
 
 MOMENT = "2026-01-01T00:00:00+00:00"
 CAMPAIGN = Campaign(
-    "net", ("train", "{epochs}"), (Parameter("epochs", ParameterKind.INTEGER, Range(1, 3), Range(10, 60)),), cores=(1, 2),
-    workdir="/tmp", environment={"A": "1"},  # noqa: S108 - a name in a document
-)  # fmt: skip
+    "net",
+    ("train", "{epochs}"),
+    (Parameter("epochs", ParameterKind.INTEGER, Range(1, 3), Range(10, 60)),),
+    cores=(1, 2),
+    workdir="/",
+    environment={"A": "1"},
+)
 
 
 def made_run(number: int) -> Run:
@@ -51,10 +55,14 @@ def made_run(number: int) -> Run:
     epochs = 1 + number % 8
     elapsed_s = (2.0 + 3.0 * epochs) * (1 + 0.01 * (number % 3))
     return Run(
-        f"{number:012x}", JobSpec("net", ("net",), ResourceSpec(cores_per_task=1), partition="cpu"), JobState.COMPLETED,
-        f"2026-01-01T00:00:{number:09d}", scale=Scale.FULL_SCALE if epochs > 5 else Scale.SCALED_DOWN,
-        measured={"elapsed_s": Measurement(elapsed_s, "s", "made")}, parameters={"epochs": epochs},
-    )  # fmt: skip
+        f"{number:012x}",
+        JobSpec("net", ("net",), ResourceSpec(cores_per_task=1), partition="cpu"),
+        JobState.COMPLETED,
+        f"2026-01-01T00:00:{number:09d}",
+        scale=Scale.FULL_SCALE if epochs > 5 else Scale.SCALED_DOWN,
+        measured={"elapsed_s": Measurement(elapsed_s, "s", "made")},
+        parameters={"epochs": epochs},
+    )
 
 
 def _file_of(name: str, write: Callable[[Path], object]) -> bytes:
@@ -97,10 +105,12 @@ def corrections() -> tuple[bytes, ...]:
     """Return a correction fitted to runs."""
     draw = random.Random(1)  # noqa: S311 - an input to repeat
     outcomes = [
-        FinishedRun(PredictionOutcome(Interval(10.0, 5.0, 20.0), 20.0 * (1 + 0.1 * draw.random()), censored=False),
-                    f"2026-01-01T00:00:{number:02d}")
+        FinishedRun(
+            PredictionOutcome(Interval(10.0, 5.0, 20.0), 20.0 * (1 + 0.1 * draw.random()), censored=False),
+            f"2026-01-01T00:00:{number:02d}",
+        )
         for number in range(40)
-    ]  # fmt: skip
+    ]
     correction, _ = fit_correction(outcomes, ("net", "elapsed_s", "roofline"), MOMENT)
     if correction is None:
         raise ValueError("these runs must give a correction")
@@ -111,14 +121,23 @@ def corrections() -> tuple[bytes, ...]:
 def adaptations() -> tuple[bytes, ...]:
     """Return adapted steps with a factor alone, and with the shipped operator models."""
     record = AdaptedRecord(
-        group=None, channels_last=False, estimator="roofline", by_law=False, factor=1.5, error=0.05, before=0.3, spread=0.04,
-        runs=6, source="steps.csv", made_on="2026-01-01",
-    )  # fmt: skip
+        group=None,
+        channels_last=False,
+        estimator="roofline",
+        by_law=False,
+        factor=1.5,
+        error=0.05,
+        before=0.3,
+        spread=0.04,
+        runs=6,
+        source="steps.csv",
+        made_on="2026-01-01",
+    )
     card = AdaptedCard(schema=ADAPTED_SCHEMA, device="A100 SXM4 80GB", records=(record,))
     models = shipped_op_utilization().models
     laws = OpUtilizationModels({setting: models[setting] for setting in sorted(models)[:1]})
     return tuple(
-        _file_of("a100.npz", lambda path, adapted=adapted: save_adapted_steps(adapted, path))
+        _file_of("a100.npz", partial(save_adapted_steps, adapted))
         for adapted in (AdaptedSteps(card), AdaptedSteps(card, laws))
     )
 
@@ -127,10 +146,17 @@ def adaptations() -> tuple[bytes, ...]:
 def wait_models() -> tuple[bytes, ...]:
     """Return the cache of a wait model."""
     jobs = [
-        AccountedJob(str(number), 1e6 + 60 * number, started_s=1e6 + 60 * number + 30 * (number % 7),
-                     ended_s=1e6 + 60 * number + 1000, user="ann", partition="batch", walltime_s=3600.0)
+        AccountedJob(
+            str(number),
+            1e6 + 60 * number,
+            started_s=1e6 + 60 * number + 30 * (number % 7),
+            ended_s=1e6 + 60 * number + 1000,
+            user="ann",
+            partition="batch",
+            walltime_s=3600.0,
+        )
         for number in range(260)
-    ]  # fmt: skip
+    ]
     model = fit_queue_wait_model(jobs, 1e6 + 60 * 300)
     return (_file_of("reef.npz", lambda path: keep_cached(path, model.dump())),)
 
@@ -175,14 +201,32 @@ def _read_waits(path: Path) -> object:
 
 READERS = (
     Reader("trained model", "training", "net.npz", Form.ZIP, models, load_model, 3),
-    Reader("trained model, digest made to fit", "training", "net.npz", Form.ZIP, lambda: models()[1:], _read_resealed, 4),
+    Reader(
+        "trained model, digest made to fit", "training", "net.npz", Form.ZIP, lambda: models()[1:], _read_resealed, 4
+    ),
     Reader("correction of an application", "training", "net.npz", Form.ZIP, corrections, read_correction, 2),
     Reader("adapted steps", "training", "a100.npz", Form.ZIP, adaptations, read_adapted_steps, 2),
     Reader("cached waits", "training", "reef.npz", Form.ZIP, wait_models, _read_waits, 2),
-    Reader("history", "history", "history.sqlite", Form.BINARY, histories,
-           lambda path: list(SqliteHistory(path).runs()), 1),
+    Reader(
+        "history", "history", "history.sqlite", Form.BINARY, histories, lambda path: list(SqliteHistory(path).runs()), 1
+    ),
     Reader("run of the history", "history", "run.json", Form.JSON, run_documents, _read_run, 2, opens=False),
-    Reader("stored campaign", "campaigns", "campaign.json", Form.JSON, lambda: (to_json(CAMPAIGN).encode(),), _read_campaign, 2),
-    Reader("rejected refits", "app", "learned.json", Form.JSON, lambda: (b'{"schema": "leadline.learned/1", "runs": {"a": 3}}',),
-           read_rejected_refits, 1),
-)  # fmt: skip
+    Reader(
+        "stored campaign",
+        "campaigns",
+        "campaign.json",
+        Form.JSON,
+        lambda: (to_json(CAMPAIGN).encode(),),
+        _read_campaign,
+        2,
+    ),
+    Reader(
+        "rejected refits",
+        "app",
+        "learned.json",
+        Form.JSON,
+        lambda: (b'{"schema": "leadline.learned/1", "runs": {"a": 3}}',),
+        read_rejected_refits,
+        1,
+    ),
+)

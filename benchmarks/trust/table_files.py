@@ -165,7 +165,7 @@ ACCOUNTING = (
     "1|1767225600|1767225600|1767225700|1767229300|COMPLETED|ann|lab|batch|normal|1|4|billing=4,cpu=4,mem=16G,node=1|60|train\n"
     "2_[1-3%2]|1767225601|1767225601|Unknown|Unknown|PENDING|bob|lab|gpu|normal|1|8|cpu=8,gres/gpu:a100=2,mem=32G|120|sweep\n"
     "3|2026-01-01T00:00:03|2026-01-01T00:00:03|2026-01-01T00:10:00|2026-01-01T00:20:00|FAILED|ann|lab|gpu|normal|2|16|cpu=16|30|a|b\n"
-)  # fmt: skip
+)
 REACH = (
     '[systems.reef]\nhost = "me@reef.example.org"\nfolder = "/scratch/me"\npython = "python3"\nscheduler = "slurm"\n'
 )
@@ -224,21 +224,58 @@ def _read_steps(path: Path) -> object:
 
 
 READERS = (
-    Reader("workload file", "app", "job.toml", Form.TOML, texts(COMMAND, LAUNCHED, ADAPTED, INFERENCE),
-           lambda path: read_workload([str(_beside_models(path))]), 4),
-    Reader("sequence lengths, numpy", "app", "lengths.npy", Form.ARRAY,
-           lambda: (_array([5, 9, 300], "<i8"), _array([1, 2], "<u2")), read_lengths, 3),
+    Reader(
+        "workload file",
+        "app",
+        "job.toml",
+        Form.TOML,
+        texts(COMMAND, LAUNCHED, ADAPTED, INFERENCE),
+        lambda path: read_workload([str(_beside_models(path))]),
+        4,
+    ),
+    Reader(
+        "sequence lengths, numpy",
+        "app",
+        "lengths.npy",
+        Form.ARRAY,
+        lambda: (_array([5, 9, 300], "<i8"), _array([1, 2], "<u2")),
+        read_lengths,
+        3,
+    ),
     Reader("sequence lengths, text", "app", "lengths.txt", Form.TEXT, texts("5\n12\n\n300\n"), read_lengths, 1),
     Reader("campaign file", "campaigns", "campaign.toml", Form.TOML, texts(CAMPAIGN, CHOSEN), read_campaign, 4),
-    Reader("catalog of devices", "catalog", "mine.toml", Form.TOML, texts(DEVICES), partial(_read_catalog, kind="devices"), 2),
+    Reader(
+        "catalog of devices",
+        "catalog",
+        "mine.toml",
+        Form.TOML,
+        texts(DEVICES),
+        partial(_read_catalog, kind="devices"),
+        2,
+    ),
     Reader("catalog of sites", "catalog", "reef.toml", Form.TOML, texts(SITE), partial(_read_catalog, kind="sites"), 3),
     Reader("catalog additions", "catalog", "reef.toml", Form.TOML, texts(ADDITIONS), _read_additions, 2),
     Reader("table of runs", "training", "runs.csv", Form.TEXT, texts(*RUNS), read_tables, 3),
     Reader("compressed table of runs", "training", "runs.csv.gz", Form.BINARY, _runs_for_gzip, read_tables, 2),
-    Reader("measurements", "training", "a100.jsonl", Form.JSON_LINES, _measured,
-           lambda path: measured_records(read_measurements(path)), 3),
+    Reader(
+        "measurements",
+        "training",
+        "a100.jsonl",
+        Form.JSON_LINES,
+        _measured,
+        lambda path: measured_records(read_measurements(path)),
+        3,
+    ),
     Reader("measured steps, table", "app", "steps.csv", Form.TEXT, texts(STEPS), _read_steps, 2),
     Reader("measured steps, measurements", "app", "steps.jsonl", Form.JSON_LINES, _measured, _read_steps, 2),
-    Reader("job accounting", "app", "sacct.txt", Form.TEXT, texts(ACCOUNTING), lambda path: read_accounting_file(str(path)), 3),
+    Reader(
+        "job accounting",
+        "app",
+        "sacct.txt",
+        Form.TEXT,
+        texts(ACCOUNTING),
+        lambda path: read_accounting_file(str(path)),
+        3,
+    ),
     Reader("remote systems", "app", "reach.toml", Form.TOML, texts(REACH), read_remotes, 1),
-)  # fmt: skip
+)

@@ -26,13 +26,17 @@ def speak(_):
     raise error
 
 
+def nest(path):
+    nest(path)
+
+
 def fail(path):
     raise ValueError(path)
 
 
 FAULTS = {
     "bare": (fail, "bare"),
-    "recursive": (lambda path: FAULTS["recursive"][0](path), "bare"),
+    "recursive": (nest, "bare"),
     "killed": (lambda _: os._exit(3), "bare"),
     "hang": (spin, "hang"),
     "memory": (lambda _: bytearray(5 * 2**30), "memory"),

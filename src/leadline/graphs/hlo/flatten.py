@@ -168,8 +168,8 @@ class _ProgramWriter:
                     names[instruction.name] = self._write(instruction, names, count, loop)
                 except (LookupError, ValueError) as error:
                     raise InvalidInput(
-                        f"{self.source_name}: the operands of {instruction.name} ({instruction.opcode}) do not fit: export "
-                        "the whole text again"
+                        f"{self.source_name}: the operands of {instruction.name} ({instruction.opcode}) do not fit: "
+                        "export the whole text again"
                     ) from error
         self.around.pop()
         returned = tuple(self._read(name, names) for name in computation.returned)
