@@ -253,7 +253,7 @@ def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
     """Return how many processes a command's launcher starts, and on how many nodes; (1, 1) without a launcher."""
     try:
         parsed = parse_command(tuple(command))
-    except LeadlineError:
+    except (LeadlineError, OSError):
         # Not a Python command, or a script on another machine: then its launcher is unknown.
         return 1, 1
     return parsed.local_processes * parsed.nodes, parsed.nodes

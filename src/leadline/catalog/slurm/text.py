@@ -47,7 +47,7 @@ _PARTITION = frozenset({
 _FREE = frozenset({"Reason", "Comment", "Extra"})
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Za-z_]+)=")
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "none", "None", "NONE", "UNLIMITED", "INFINITE", "infinite"})
-_GRES = re.compile(r"\([^)]*\)")
+_GRES = re.compile(r"\([^()]*\)")
 _UNIT = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 Record = dict[str, str]

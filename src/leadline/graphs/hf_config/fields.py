@@ -6,7 +6,7 @@ from leadline.core.errors import InvalidInput, excerpt
 
 Config = dict[str, Any]
 
-MOST, MOST_LAYERS = 10**9, 10_000
+MOST, MOST_LAYERS = 10**9, 2_000
 """Larger sizes and more layers are typing errors: each layer is expanded."""
 COUNTED = frozenset({"num_hidden_groups"})
 """Names of numbers of layers without the word."""

@@ -4,6 +4,7 @@ import re
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
@@ -31,8 +32,9 @@ ANNOTATIONS = frozenset({
 """Custom calls that annotate their operand, and do nothing."""
 
 MOST_NESTED_CALLS = 200
-MOST_NODES = 1_000_000
-"""Instructions of a program with its calls in place, which calls of calls multiply."""
+MOST_NODES = 300_000
+"""Instructions of a program with its calls in place, which calls of calls multiply, and parts of a tuple."""
+MOST_NESTED_FUSIONS = 8
 
 
 @dataclass(slots=True)
@@ -121,9 +123,11 @@ def flatten(module: Module, source_name: str) -> FlatProgram:
     return _flatten_computation(module, module.computations[module.entry], source_name, module.aliases)
 
 
-def _flatten_computation(module: Module, entry: Computation, source_name: str, aliases: dict[int, int]) -> FlatProgram:
+def _flatten_computation(
+    module: Module, entry: Computation, source_name: str, aliases: dict[int, int], depth: int = 0
+) -> FlatProgram:
     program = FlatProgram(labels=entry.labels, aliases=aliases)
-    writer = _ProgramWriter(module, program, source_name)
+    writer = _ProgramWriter(module, program, source_name, depth=depth)
     names: dict[str, Tree] = {}
     for name, spec in entry.parameters:
         names[name] = writer.new(spec, -1)
@@ -148,6 +152,7 @@ class _ProgramWriter:
     program: FlatProgram
     source_name: str
     inners: dict[str, FlatProgram] = field(default_factory=dict)
+    depth: int = 0
     around: list[str] = field(default_factory=list)
 
     def new(self, spec: TensorSpec, maker: int) -> int:
@@ -192,6 +197,8 @@ class _ProgramWriter:
         opcode = instruction.opcode
         if opcode == "tuple":
             tree: Tree = tuple(operands)
+            if sum(1 for _ in islice(_leaves(tree), MOST_NODES + 1)) > MOST_NODES:
+                raise InvalidInput(f"{self.source_name}: {instruction.name} has more than {MOST_NODES:,} parts")
         elif opcode == "get_tuple_element":
             tree = _element(operands[0], instruction)
         elif opcode in PASS_THROUGH or instruction.attributes.get("target") in ANNOTATIONS:
@@ -235,7 +242,13 @@ class _ProgramWriter:
 
     def _inner(self, name: str) -> FlatProgram:
         if name not in self.inners:
-            self.inners[name] = _flatten_computation(self.module, self._called(name), self.source_name, {})
+            if self.depth >= MOST_NESTED_FUSIONS:
+                raise InvalidInput(
+                    f"{self.source_name}: fusions are nested deeper than {MOST_NESTED_FUSIONS} in {name}"
+                )
+            self.inners[name] = _flatten_computation(
+                self.module, self._called(name), self.source_name, {}, self.depth + 1
+            )
         return self.inners[name]
 
     def _follow_number(self, instruction: Instruction, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:

@@ -14,8 +14,8 @@ _SIGNATURE, _OPENS = re.compile(r"\)\s*->"), re.compile(r"\{\s*(?:/[^{]*)?$")
 """The arrow of a computation's header, and the brace at its end."""
 
 _RESULT = re.compile(r"^\s*(?P<root>ROOT\s+)?%?(?P<name>[\w.\-]+)\s*=\s*")
-_SHAPE = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<dims>[^\]]*)\]")
-_LAYOUT = re.compile(r"[a-z]\w*\[[^\]]*\](\{[^}]*\})?")
+_SHAPE = re.compile(r"\b(?P<dtype>[a-z]\w*)\[(?P<dims>[^\[\]]*)\]")
+_LAYOUT = re.compile(r"\b[a-z]\w*\[[^\[\]]*\](\{[^{}]*\})?")
 _ON_CHIP = re.compile(r"S\(\d+\)")
 """A memory space in a layout, which is only written for memory other than the device's main memory."""
 
