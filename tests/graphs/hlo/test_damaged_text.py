@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import ModelKind, ModelSource, Phase, Workload
 from leadline.graphs.hlo import flatten
