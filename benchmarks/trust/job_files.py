@@ -88,15 +88,15 @@ def outcomes() -> tuple[bytes, ...]:
 
 def _read_outcome(path: Path) -> object:
     """Read an outcome as the wrapper and as the plane do."""
-    found = read_outcomes(LocalTransport(), PurePosixPath(path.parent.parent), {path.name: "k"}, since_s=0.0)
-    for outcome in found.values():
+    ends = read_outcomes(LocalTransport(), PurePosixPath(path.parent.parent), {path.name: "k"}, since_s=0.0)
+    for outcome in ends.values():
         status_from_wrapper(job_status({}), outcome)
     return read_outcome(path)
 
 
 def _read_end(path: Path) -> object:
-    found = read_outcomes(LocalTransport(), PurePosixPath(path.parent.parent), {path.name: "k"}, since_s=0.0)
-    return [status_from_wrapper(job_status({}), outcome) for outcome in found.values()]
+    ends = read_outcomes(LocalTransport(), PurePosixPath(path.parent.parent), {path.name: "k"}, since_s=0.0)
+    return [status_from_wrapper(job_status({}), outcome) for outcome in ends.values()]
 
 
 def _read_report(path: Path) -> object:
