@@ -171,8 +171,8 @@ def _trace(code: str, *arguments: str, path: Path | None = None) -> LoopFacts:
     """Return the facts of a script, traced with a folder on ``PYTHONPATH``."""
 
     def run(
-        argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: str | None = None,
-        timeout_s: float | None = None,
+        argv: Sequence[str], *, env: Mapping[str, str | None] | None = None, cwd: Path | None = None,
+        stdin: str | None = None, timeout_s: float | None = None,
     ) -> CompletedProcess:  # fmt: skip
         place = {"PYTHONPATH": str(path)} if path else {}
         return run_process(argv, env={**(env or {}), **place}, cwd=cwd, stdin=stdin, timeout_s=timeout_s)

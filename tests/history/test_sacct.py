@@ -90,3 +90,11 @@ def test_an_empty_accounting_has_no_jobs():
 
 def test_the_command_requests_the_fields_that_are_read():
     assert sacct_command(30)[-1] == f"--format={','.join(SACCT_FIELDS)}"
+
+
+@pytest.mark.parametrize("moment", ["9" * 5000, "2026-13-45T00:00:00", "٣", "99999999999999"])
+def test_a_time_beyond_all_dates_is_unknown(moment):
+    start = ["7", "1767225600", "1767225600", moment, moment, "COMPLETED", "ann", "lab", "batch", "normal"]
+    row = [*start, "1", "4", "cpu=4", "9" * 5000, "x"]
+    (job,) = read_sacct("|".join(row))
+    assert (job.started_s, job.ended_s, job.walltime_s) == (None, None, None)

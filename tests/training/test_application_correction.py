@@ -66,3 +66,17 @@ def test_a_saved_correction_gives_the_same_intervals(tmp_path):
     (tmp_path / "net.npz").write_bytes((tmp_path / "net.npz").read_bytes()[:200])
     with pytest.raises(InvalidInput, match="delete it"):
         read_correction(tmp_path / "net.npz")
+
+
+def test_a_damaged_correction_is_refused_with_the_fix(tmp_path):
+    correction, _ = fit_correction(finished(40, 2.0), ABOUT, AT)
+    save_correction(correction, tmp_path / "net.npz")
+    content = (tmp_path / "net.npz").read_bytes()
+    for at in range(40, len(content), 97):
+        (tmp_path / "net.npz").write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+        try:
+            card = read_correction(tmp_path / "net.npz").card
+        except InvalidInput as error:
+            assert "delete it, and it is learned again" in str(error)  # noqa: PT017 - not every byte matters
+        else:
+            assert card == correction.card

@@ -162,3 +162,21 @@ def test_predicting_needs_neither_scipy_nor_scikit_learn_and_starts_fast(path):
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     taken_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert taken_s < 2.0  # 0.3 s on an idle machine
+
+
+def test_the_digest_is_checked_before_anything_is_unpacked(path, monkeypatch):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x55
+    path.write_bytes(content)
+
+    def unpack(*_):
+        raise AssertionError("a damaged model was unpacked")
+
+    monkeypatch.setattr("leadline.training.model.read_members", unpack)
+    with pytest.raises(InvalidInput, match="is cut short or damaged"):
+        load_model(path)
+
+
+def test_a_model_without_a_seal_is_read(path, built):
+    rewrite(path, dict)
+    assert load_model(path).card == built[0].card

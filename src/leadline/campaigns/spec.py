@@ -2,7 +2,6 @@
 
 import math
 import re
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,10 +12,11 @@ import msgspec
 from leadline.campaigns.budgets import parse_budget, require_prices
 from leadline.campaigns.configurations import RESOURCES, placeholders
 from leadline.core.campaigns import Campaign, Design, Parameter, ParameterKind, Range
-from leadline.core.documents import explain_read_error, from_toml
+from leadline.core.documents import MOST_TOML_BYTES, from_toml, split_command
 from leadline.core.errors import InvalidInput
 from leadline.core.runs import Value
 from leadline.core.units import parse_bytes, parse_duration_s
+from leadline.files.read import read_input_text
 
 T = TypeVar("T")
 
@@ -81,11 +81,7 @@ def read_campaign(path: Path) -> Campaign:
         InvalidInput: the file is unreadable, malformed (with the line), or inconsistent: a placeholder without a
             parameter, an unused parameter, an empty or reversed range …
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
-    content = from_toml(text, _CampaignFile, label=str(path))
+    content = from_toml(read_input_text(path, most=MOST_TOML_BYTES), _CampaignFile, label=str(path))
     try:
         campaign = _campaign(content, path)
         _check(campaign)
@@ -98,7 +94,7 @@ def _campaign(content: _CampaignFile, path: Path) -> Campaign:
     resources, job = content.resources, content.job
     return Campaign(
         name=content.name or path.stem,
-        command=_words(content.command),
+        command=tuple(split_command(content.command)),
         parameters=tuple(_parameter(name, table) for name, table in content.parameters.items()),
         cores=_whole("cores", resources.cores, minimum=1),
         gpus=_whole("gpus", resources.gpus, minimum=0),
@@ -121,16 +117,6 @@ def _campaign(content: _CampaignFile, path: Path) -> Campaign:
         system=job.system,
         account=job.account,
     )
-
-
-def _words(command: str | list[str]) -> tuple[str, ...]:
-    try:
-        words = shlex.split(command) if isinstance(command, str) else command
-    except ValueError as error:
-        raise InvalidInput(f"the command {command!r} cannot be split into words ({error}): close its quotes") from error
-    if not words:
-        raise InvalidInput("the command is empty: write what you would type, as in python train.py --epochs {epochs}")
-    return tuple(words)
 
 
 def _parameter(name: str, table: _ParameterFile) -> Parameter:

@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from leadline.catalog.cache import read_cached
 from leadline.catalog.names import find_device
-from leadline.core.documents import convert_toml, explain_read_error, from_json
+from leadline.core.documents import MOST_TOML_BYTES, convert_toml, from_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import Device
 from leadline.core.systems import System
+from leadline.files.read import read_input_text
 
 T = TypeVar("T", Device, System)
 
@@ -197,10 +198,7 @@ def _shipped_sites() -> list[Traversable]:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}, or move it away") from error
+    return read_input_text(path, most=MOST_TOML_BYTES, fix=", or move it away")
 
 
 def _first_wins(entries: Iterable[T]) -> dict[str, T]:

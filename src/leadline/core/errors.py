@@ -13,14 +13,49 @@ LeadlineError                 1   base class; the message says what to do
 A message is one sentence with the value, the reason and the fix.
 """
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+EXCERPT = 60
+"""Characters of a long value that a message shows."""
+LONGEST_VALUE, LONGEST_MESSAGE = 200, 2000
+"""A longer value in a message is shown as an excerpt, and a longer message loses its middle."""
+
+_LONG_VALUE = re.compile(
+    rf"""(?<!\w)(?:'[^'\n]{{{LONGEST_VALUE},}}'|"[^"\n]{{{LONGEST_VALUE},}}")|\S{{{LONGEST_VALUE},}}"""
+)
+
+
+def excerpt(text: str, most: int = EXCERPT) -> str:
+    """Return a text of at most ``most`` characters without control characters: its beginning and its end."""
+    if len(text) > most:
+        tail = most // 3
+        text = f"{text[: most - tail - 1]}…{text[-tail:]}"
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
+def _as_message(text: str) -> str:
+    """Return a message without control characters, with excerpts of the long values that input has put into it."""
+    if len(text) < LONGEST_VALUE and text.isprintable():
+        return text
+    if len(text) > LONGEST_VALUE:
+        text = _LONG_VALUE.sub(lambda match: excerpt(match[0]), text)
+    if len(text) > LONGEST_MESSAGE:
+        half = LONGEST_MESSAGE // 2
+        text = f"{text[:half]} … {text[-half:]}"
+    return "\n".join(excerpt(line, len(line)) for line in text.split("\n"))
+
 
 class LeadlineError(Exception):
-    """Base class of errors that a user can act on."""
+    """Base class of errors that a user can act on; long values in the message are cut."""
 
     exit_code = 1
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_as_message(message))
 
 
 class InvalidInput(LeadlineError):

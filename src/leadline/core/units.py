@@ -9,10 +9,26 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 GB = 10**9
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
-_SIZE = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGTP]?)(?P<binary>i?)B?\s*", re.IGNORECASE)
-_SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>ms|[smhd])", re.IGNORECASE)
+MOST_DIGITS = 18
+LATEST_S = 2.5e11
+"""Seconds since the epoch in the last year that dates reach."""
+
+_SIZE = re.compile(r"\s*(?P<number>\d{1,18}(?:\.\d{1,60})?)\s*(?P<unit>[KMGTP]?)(?P<binary>i?)B?\s*", re.IGNORECASE)
+_SPAN = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,60})?)\s*(?P<unit>ms|[smhd])", re.IGNORECASE)
 _SPAN_S = {"ms": 1e-3, "s": 1.0, "m": MINUTE_S, "h": HOUR_S, "d": DAY_S}
-_CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<clock>\d+(?::\d{1,2}){1,2})")
+_CLOCK = re.compile(r"(?:(?P<days>\d{1,12})-)?(?P<clock>\d{1,15}(?::\d{1,2}){1,2})")
+
+
+def parse_whole(text: str) -> int | None:
+    """Return the whole number that decimal digits write; ``None`` for other text, and beyond 18 digits."""
+    # Python refuses to convert thousands of digits, and reads the digits of any script.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
+def parse_epoch_s(text: str) -> float | None:
+    """Return the seconds since the epoch that decimal digits write; ``None`` for other text, and beyond all dates."""
+    seconds = parse_whole(text)
+    return None if seconds is None or seconds > LATEST_S else float(seconds)
 
 
 def parse_bytes(text: str, *, bare_bytes: int | None = None) -> int:
@@ -47,7 +63,7 @@ def parse_duration_s(text: str, *, bare_s: float | None = None) -> float:
     # As in Slurm, two clock fields are hours and minutes with days (`1-12:30`), and minutes and seconds without
     # (`12:30`).
     stripped = text.strip()
-    if re.fullmatch(r"\d+(\.\d+)?", stripped):
+    if re.fullmatch(r"\d{1,15}(\.\d{1,60})?", stripped):
         return _bare_number(stripped, bare_s, ("h", "m", "s"))
     if clock := _CLOCK.fullmatch(stripped):
         fields = [int(field) for field in clock["clock"].split(":")]

@@ -238,6 +238,8 @@ class SqliteFile:
         """Convert the database's errors."""
         try:
             yield
+        except UnicodeDecodeError as error:
+            raise self.damaged(str(error)) from error
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if code not in _USE_ERRORS:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, tzinfo
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
-from leadline.core.units import MIB, MINUTE_S, parse_bytes
+from leadline.core.units import MIB, MINUTE_S, parse_bytes, parse_epoch_s, parse_whole
 
 DELIMITER = "\x1f"
 SACCT_FIELDS = (
@@ -111,18 +111,20 @@ def _ids(text: str) -> list[str]:
     ids: list[str] = []
     for part in match["elements"].split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            numbers = range(int(first), int(last or first) + 1)[: MOST_ELEMENTS - len(ids)]
+        low, high = parse_whole(first), parse_whole(last or first)
+        if low is not None and high is not None:
+            numbers = range(low, high + 1)[: MOST_ELEMENTS - len(ids)]
             ids += [f"{text.partition('_')[0]}_{number}" for number in numbers]
     return ids
 
 
 def _moment(text: str, zone: tzinfo) -> float | None:
     if text.isdigit():
-        return float(text)
-    if _MOMENT.fullmatch(text) is None:
+        return parse_epoch_s(text)
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp() if _MOMENT.fullmatch(text) else None
+    except (ValueError, OverflowError):  # no day of the calendar
         return None
-    return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
 
 
 def _resources(tres: str) -> dict[str, str]:
@@ -137,4 +139,4 @@ def _gpus(request: dict[str, str]) -> int:
 
 
 def _whole(text: str) -> int:
-    return int(text) if text.isdigit() else 0
+    return parse_whole(text) or 0

@@ -97,7 +97,7 @@ class RowFile:
     def _parse_line(self, number: int, line: bytes, *, last: bool) -> None:
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if last and number > 1:  # blocks that a failing machine did not write whole
                 size = os.fstat(self._file).st_size
                 self._cut(os.pread(self._file, size, 0).rfind(b"\n", 0, size - 1) + 1, size)
@@ -105,12 +105,14 @@ class RowFile:
             raise KitError(
                 f"line {number} of {self.path} is no JSON: delete that line, or give --out another file"
             ) from error
-        if number > 1:
+        if number > 1 and isinstance(row, dict):
             self.rows.append(row)
+        elif number > 1:
+            raise KitError(f"line {number} of {self.path} is no row: delete that line, or give --out another file")
         elif isinstance(row, dict) and row.get("schema") == SCHEMA:
             self.header = row
         else:
-            schema = row.get("schema", "none") if isinstance(row, dict) else "none"
+            schema = str(row.get("schema", "none"))[:60] if isinstance(row, dict) else "none"
             raise KitError(f"{self.path} has the schema {schema}, not {SCHEMA}: give --out another file")
 
     def _write(self, row: Dict[str, Any]) -> None:
@@ -126,5 +128,5 @@ class RowFile:
 
 def _at(document: Dict[str, Any], place: str) -> Any:
     for part in place.split("."):
-        document = document.get(part, {})
+        document = document.get(part, {}) if isinstance(document, dict) else {}
     return None if document == {} else document

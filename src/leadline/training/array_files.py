@@ -4,17 +4,17 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Protocol, TypeVar
-from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
 
+from leadline.core.documents import from_json, refuse_damaged
 from leadline.core.errors import InvalidInput
 from leadline.estimators.ports import State
+from leadline.files.arrays import read_arrays
 from leadline.files.atomic import write_atomically
+from leadline.files.read import read_input
 
-DAMAGED = (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError)
-"""Errors of reading a damaged file of arrays, and of restoring a state from it."""
 CARD = "card"
 
 
@@ -25,12 +25,6 @@ class _Card(Protocol):
 
 CardT = TypeVar("CardT", bound=_Card)
 Restored = TypeVar("Restored")
-
-
-def read_arrays(content: bytes) -> State:
-    """Return the arrays of a file's content; ``DAMAGED`` names the errors."""
-    with np.load(BytesIO(content), allow_pickle=False) as arrays:
-        return dict(arrays)
 
 
 def write_arrays(path: Path, state: State) -> None:
@@ -53,21 +47,24 @@ def read_with_card(
     Raises:
         InvalidInput: the file is damaged, of another version, or something else; ``fix`` ends the message.
     """
+    content = read_input(path, fix=f", or {fix}")
     try:
-        state = read_arrays(path.read_bytes())
-        card = msgspec.json.decode(state[CARD].tobytes(), type=kind)
-        if card.schema != schema:
-            raise InvalidInput(f"{path} has the schema {card.schema}, not {schema}: {fix}")
-        return restore(card, state)
-    except DAMAGED as error:
-        raise InvalidInput(f"{path} cannot be read ({error}): {fix}") from error
+        state = read_arrays(content, str(path))
+        with refuse_damaged(f"{path} is damaged"):
+            card = from_json(state[CARD].tobytes(), kind, label=f"the card of {path}")
+            if card.schema == schema:
+                return restore(card, state)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}: {fix}") from error
+    raise InvalidInput(f"{path} has the schema {card.schema}, not {schema}: {fix}")
 
 
 def load_cached(path: Path, restore: Callable[[State], Restored]) -> Restored | None:
     """Return what ``restore`` makes of cached arrays; ``None`` if there are none or the file is damaged."""
     try:
-        return restore(read_arrays(path.read_bytes()))
-    except (*DAMAGED, InvalidInput):
+        with refuse_damaged(f"{path} is damaged"):
+            return restore(read_arrays(read_input(path), str(path)))
+    except InvalidInput:
         return None
 
 

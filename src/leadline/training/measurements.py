@@ -6,10 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from leadline.core.documents import explain_read_error, from_json
+from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale, Value
+from leadline.files.read import read_input_text
 from leadline.kit.design import MeasurementPoint
 from leadline.training.records import NODE, RunRecord
 
@@ -88,11 +89,7 @@ def read_measurements(path: Path) -> Measurements:
     Raises:
         InvalidInput: the file cannot be read, has another schema, or has a wrong line; the message names the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
-    lines = text.split("\n")
+    lines = read_input_text(path).split("\n")
     # A kill may cut off the last line.
     lines.pop()
     if not lines:

@@ -11,18 +11,21 @@ import msgspec
 import numpy as np
 
 from leadline import __version__
-from leadline.core.documents import explain_read_error, to_json
+from leadline.core.documents import parse_json, refuse_damaged, to_json
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.runs import Scale, Value
 from leadline.core.trained_model import Feature, ModelPredictions
 from leadline.estimators.ports import Array, FittedEstimator, State, nest, unnest
 from leadline.estimators.tabular import registry
+from leadline.files.arrays import read_array, read_members
 from leadline.files.atomic import write_atomically
+from leadline.files.read import read_input
 from leadline.training.dataset import complete_rows, describe_extrapolation
 from leadline.training.model_card import MODEL_SCHEMA, ModelCard, TargetCard
 from leadline.uncertainty.conformal import IntervalCalibration
 
 CARD, DIGEST = "card.json", "sha256"
+_SEAL, _SEAL_BYTES = b"leadline sha256 ", 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +109,14 @@ def save_model(model: ApplicationModel, path: Path) -> None:
             array_file = io.BytesIO()
             np.lib.format.write_array(array_file, np.asarray(array), allow_pickle=False)
             members[f"{target}/{name}.npy"] = array_file.getvalue()
-    members[DIGEST] = _digest(members).encode()
+    members[DIGEST] = digest_of(members).encode()
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, member in members.items():
             # With one date in every file, the same model gives the same bytes.
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), member, zipfile.ZIP_DEFLATED)
     try:
-        write_atomically(path, content.getvalue())
+        write_atomically(path, _sealed(content.getvalue()))
     except OSError as error:
         raise LeadlineError(
             f"the model cannot be written to {path} ({error.strerror}): name another place with --to"
@@ -126,16 +129,17 @@ def load_model(path: Path) -> ApplicationModel:
     Raises:
         InvalidInput: the file is missing, no model, cut short, changed, or of another version.
     """
-    members = _members(path)
+    members = _members(path, read_input(path))
     card = _card(members, path)
-    if members.pop(DIGEST, b"").decode("ascii", "replace") != _digest(members):
+    if members.pop(DIGEST, b"").decode("ascii", "replace") != digest_of(members):
         raise InvalidInput(f"{path} was changed after it was written, or is damaged: train it again ({card.reproduce})")
     try:
-        states = {target.target: _state(members, target.target) for target in card.targets}
-        fitted = {name: registry.load_estimator(unnest("estimator", state)) for name, state in states.items()}
-        parts = {name: dict(unnest("calibration", state)) for name, state in states.items()}
-        calibrations = {name: IntervalCalibration.load(part) for name, part in parts.items()}
-    except (UnknownName, KeyError, ValueError, IndexError) as error:
+        with refuse_damaged("its arrays do not fit together"):
+            states = {target.target: _state(members, target.target) for target in card.targets}
+            fitted = {name: registry.load_estimator(unnest("estimator", state)) for name, state in states.items()}
+            parts = {name: dict(unnest("calibration", state)) for name, state in states.items()}
+            calibrations = {name: IntervalCalibration.load(part) for name, part in parts.items()}
+    except InvalidInput as error:
         raise InvalidInput(
             f"{path} holds an estimator that this Leadline {__version__} does not know (it was written by "
             f"{card.leadline}): train it again ({card.reproduce})"
@@ -166,7 +170,8 @@ def _scale(row: Mapping[str, Value], card: TargetCard) -> str:
     return Scale.SCALED_DOWN.value
 
 
-def _digest(members: Mapping[str, bytes]) -> str:
+def digest_of(members: Mapping[str, bytes]) -> str:
+    """Return the digest of the names and contents of a model's members."""
     digest = hashlib.sha256()
     for name, content in sorted(members.items()):
         digest.update(f"{name}\n{len(content)}\n".encode())
@@ -174,28 +179,35 @@ def _digest(members: Mapping[str, bytes]) -> str:
     return digest.hexdigest()
 
 
-def _members(path: Path) -> dict[str, bytes]:
+def _sealed(archive: bytes) -> bytes:
+    """Return a zip archive with a digest of its bytes as its comment, to check before anything is unpacked."""
+    unsealed = archive[:-2]  # the length of the comment ends an archive without one
+    comment = _SEAL + hashlib.sha256(unsealed).hexdigest().encode()
+    return unsealed + len(comment).to_bytes(2, "little") + comment
+
+
+def _is_broken(content: bytes) -> bool:
+    """Return whether an archive has a seal that does not fit. Models of earlier versions have none."""
+    at = content.rfind(_SEAL, -_SEAL_BYTES)
+    return at >= 0 and hashlib.sha256(content[: at - 2]).hexdigest().encode() != content[at + len(_SEAL) :]
+
+
+def _members(path: Path, content: bytes) -> dict[str, bytes]:
     foreign = f"{path} is no model of Leadline: name a file that leadline train wrote"
+    damaged = f"{path} is cut short or damaged: copy it again, or train it again"
+    if _is_broken(content):
+        raise InvalidInput(damaged)
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            if CARD not in names:
-                raise InvalidInput(foreign)
-            return {name: archive.read(name) for name in names}
-    except (zipfile.BadZipFile, EOFError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
-        with path.open("rb") as stream:
-            is_zip = stream.read(2) == b"PK"
-        damaged = f"{path} is cut short or damaged: copy it again, or train it again"
-        raise InvalidInput(damaged if is_zip else foreign) from error
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
+        members = read_members(content, str(path))
+    except InvalidInput as error:
+        raise InvalidInput(damaged if content[:2] == b"PK" else foreign) from error
+    if CARD not in members:
+        raise InvalidInput(foreign)
+    return members
 
 
 def _card(members: Mapping[str, bytes], path: Path) -> ModelCard:
-    try:
-        document = msgspec.json.decode(members[CARD])
-    except msgspec.DecodeError as error:
-        raise InvalidInput(f"{path} is damaged (its card is not JSON): train it again") from error
+    document = parse_json(members[CARD], label=f"{path} is damaged, train it again: its card")
     # The schema comes first: the fields of another version would only confuse.
     fields = document if isinstance(document, dict) else {}
     schema, writer = fields.get("schema"), fields.get("leadline", "another program")
@@ -211,8 +223,8 @@ def _card(members: Mapping[str, bytes], path: Path) -> ModelCard:
 
 
 def _state(members: Mapping[str, bytes], target: str) -> State:
-    files = {name: io.BytesIO(content) for name, content in members.items() if name.startswith(f"{target}/")}
     return {
-        name.removeprefix(f"{target}/").removesuffix(".npy"): np.lib.format.read_array(file, allow_pickle=False)
-        for name, file in files.items()
+        name.removeprefix(f"{target}/").removesuffix(".npy"): read_array(content, name)
+        for name, content in members.items()
+        if name.startswith(f"{target}/")
     }

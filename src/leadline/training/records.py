@@ -100,11 +100,15 @@ def node_features(tags: Mapping[str, str], device_of: DeviceOf = lambda _: None)
     return features | (device_features(device) if device else {})
 
 
+MOST_DIGITS = 300
+
+
 def number_or_text(text: str) -> Value:
     """Return a cell as a whole number, a number (including ``nan`` and ``inf``), or the text itself."""
     if "_" in text:  # int() accepts 1_000, but a name such as 2024_01 is a text
         return text
-    for kind in (int, float):
+    # a whole number of more digits than a float holds is infinite
+    for kind in (int, float) if len(text) <= MOST_DIGITS else (float,):
         try:
             return kind(text)
         except ValueError:

@@ -14,7 +14,7 @@ from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphNetwork
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import AccuracyRecord
 from leadline.estimators.tabular import registry
-from leadline.training.array_files import read_arrays
+from leadline.files.arrays import read_arrays
 from leadline.training.shipped_files import read_shipped
 
 KERNELS_FILE, STEPS_FILE, BLACK_BOX_FILE, CARD_FILE = "kernels.npz", "steps.npz", "black_box.npz", "estimators.json"
@@ -49,7 +49,7 @@ def shipped_accuracy() -> tuple[AccuracyRecord, ...]:
 
 
 def _state(name: str) -> State:
-    return read_arrays(read_shipped(name))
+    return read_arrays(read_shipped(name), name)
 
 
 @cache

@@ -15,6 +15,7 @@ from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale, Value
+from leadline.files.read import read_input
 from leadline.training.records import (
     DeviceOf,
     RunRecord,
@@ -36,6 +37,8 @@ METRIC_COLUMNS = frozenset(
 )  # fmt: skip
 """Columns that are measured, and so are never features."""
 EMPTY: Mapping[str, Value] = MappingProxyType({})
+MOST_BYTES = 2**28
+"""Size of the largest table, unpacked: its rows take several times as much memory."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
 
@@ -85,35 +88,44 @@ def _parse(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     head = text.lstrip().splitlines()[0]
     delimiter = max(",;\t", key=head.count)
     reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-    columns = [name.strip() for name in next(reader)]
+    try:
+        columns = [name.strip() for name in next(reader)]
+        lines = [(reader.line_num, cells) for cells in reader]
+    except csv.Error as error:
+        raise InvalidInput(
+            f"line {reader.line_num} of {path.name} cannot be read ({error}): correct or delete it"
+        ) from error
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         raise InvalidInput(f"{path.name} has the column {twice[0]!r} twice: rename or delete one")
     if "" in columns:
         raise InvalidInput(f"column {columns.index('') + 1} of {path.name} has no name: give it one or delete it")
     rows = []
-    for cells in reader:
+    for number, cells in lines:
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(columns):
             raise InvalidInput(
-                f"line {reader.line_num} of {path.name} has {len(cells)} cells where the first line names "
+                f"line {number} of {path.name} has {len(cells)} cells where the first line names "
                 f"{len(columns)} columns: complete or delete it"
             )
-        rows.append((reader.line_num, dict(zip(columns, (cell.strip() for cell in cells), strict=True))))
+        rows.append((number, dict(zip(columns, (cell.strip() for cell in cells), strict=True))))
     if not rows:
         raise InvalidInput(f"{path.name} names columns and has no run below them")
     return columns, rows
 
 
 def _text(path: Path) -> str:
+    content = read_input(path)
     try:
-        content = path.read_bytes()
         if path.name.endswith(".gz"):
-            content = gzip.decompress(content)
+            with gzip.open(io.BytesIO(content)) as stream:
+                content = stream.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise InvalidInput(f"{path} cannot be read: it has more than {MOST_BYTES:,} bytes; split it")
         return content.decode("utf-8-sig")
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InvalidInput(f"{path} is cut short or not compressed by gzip: copy it again ({error})") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
 
 

@@ -27,7 +27,7 @@ from leadline.estimators.step_time.transformer_terms import (
     gpu_generation,
     log_magnitudes,
 )
-from leadline.training.array_files import read_arrays
+from leadline.files.arrays import read_arrays
 from leadline.training.shipped_files import read_shipped
 from leadline.uncertainty.normalized_scores import NormalizedScores
 
@@ -149,7 +149,7 @@ def predict_decoder_step(
 @cache
 def shipped_step_model() -> StepModel:
     """Return the model that comes with Leadline."""
-    return load_step_model(read_arrays(read_shipped(STEP_MODEL_FILE)))
+    return load_step_model(read_arrays(read_shipped(STEP_MODEL_FILE), STEP_MODEL_FILE))
 
 
 @cache

@@ -195,7 +195,7 @@ def test_an_option_out_of_range_is_named(config, options, says):
         ([], "no workload"),
         (["absent.json"], "does not exist"),
         (["absent.py:build"], "does not exist"),
-        (["absent.toml"], "does not exist"),
+        (["absent.toml"], "No such file"),
         (["train.py"], "-- python train.py"),
         (["resnet50"], "is not a workload"),
     ],

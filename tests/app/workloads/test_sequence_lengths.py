@@ -93,3 +93,21 @@ def test_lengths_are_refused_for_a_script(tmp_path):
     script.write_text("")
     with pytest.raises(InvalidInput, match="batches of a script"):
         read_workload(["python", str(script)], WorkloadOptions(seq_max=128))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\x05\x00((((\n", b"hello"],
+)
+def test_a_broken_array_is_refused(tmp_path, content):
+    path = tmp_path / "lengths.npy"
+    path.write_bytes(content)
+    with pytest.raises(InvalidInput, match=r"^--lengths .* is not a numpy array: "):
+        read_lengths(path)
+
+
+def test_a_number_of_thousands_of_digits_is_too_long(tmp_path):
+    path = tmp_path / "lengths.txt"
+    path.write_text("1" * 5000)
+    with pytest.raises(InvalidInput, match="has lengths from 2000000000 to 2000000000"):
+        read_lengths(path)

@@ -9,7 +9,7 @@ from benchmarks.shipped.step_model import fit_step_model, write_step_model
 from benchmarks.shipped.transformer_fitting import model_flops
 from leadline.catalog.read import TomlCatalog
 from leadline.estimators.step_time.transformer_terms import TransformerStep
-from leadline.training.array_files import read_arrays
+from leadline.files.arrays import read_arrays
 from leadline.training.shipped_files import read_shipped
 from leadline.training.shipped_models import CARD_FILE
 from leadline.training.transformer_steps import ALL, BEYOND, STEP_MODEL_CARD_FILE, load_step_model, shipped_step_model
@@ -83,7 +83,7 @@ def test_the_step_model_card_has_errors_and_limits(card):
 def test_a_written_step_model_is_read_back_the_same(tmp_path, card):
     model = shipped_step_model()
     write_step_model(tmp_path, model, card)
-    again = load_step_model(read_arrays((tmp_path / "llm_training.npz").read_bytes()))
+    again = load_step_model(read_arrays((tmp_path / "llm_training.npz").read_bytes(), "llm_training.npz"))
     assert again.law.theta.tolist() == model.law.theta.tolist()
     assert {name: scores.factor(0.9) for name, scores in again.scores.items()} == {
         name: scores.factor(0.9) for name, scores in model.scores.items()

@@ -15,6 +15,7 @@ from leadline.core.jobs import JobState
 from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.attempt_files import end_name, read_end, read_outcomes, run_once_script
 from leadline.execution.transport.port import LocalTransport
+from leadline.execution.wrapper.outcome import read_outcome
 
 
 @pytest.fixture
@@ -88,3 +89,17 @@ def test_an_end_is_read_whole_or_not_at_all(text):
 def test_damaged_files_are_ignored(folder, name, text):
     (folder / "runs" / name).write_text(text)
     assert left(folder) == {}
+
+
+@pytest.mark.parametrize("moment", ["", "soon", "2026-01-01T00:3000000000:00"])
+def test_an_outcome_with_a_time_that_is_none_is_refused(tmp_path, moment):
+    path = tmp_path / "k.json"
+    path.write_text(f'{{"state": "FAILED", "started_at": "{moment}", "host": "n1", "command": ["true"]}}')
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_outcome(path)
+
+
+@pytest.mark.parametrize("text", ["0 1 99999999999999999", "0 1", f"{'9' * 5000} 1 2", "x y z", ""])
+def test_an_end_that_is_none_is_refused(text):
+    with pytest.raises(InvalidInput, match="is not an exit code, a start and an end"):
+        read_end(text)

@@ -205,3 +205,58 @@ module @jit_gradient {
   }
 }
 """
+
+FEATURES = """
+HloModule jit_g, num_partitions=2
+
+%body (p: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {
+  %p = (s32[], f32[8,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %x = f32[8,8]{1,0} get-tuple-element(%p), index=1
+  %y = f32[8,8]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %out = (s32[], f32[8,8]{1,0}) tuple(%next, %y)
+}
+
+%cond (q: (s32[], f32[8,8])) -> pred[] {
+  %q = (s32[], f32[8,8]{1,0}) parameter(0)
+  %j = s32[] get-tuple-element(%q), index=0
+  %ten = s32[] constant(10)
+  ROOT %less = pred[] compare(%j, %ten), direction=LT
+}
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add = f32[] add(%a, %b)
+}
+
+%wide (w: f32[8,8]) -> f32[8,8] {
+  %w = f32[8,8]{1,0} parameter(0)
+  ROOT %tanh = f32[8,8]{1,0} tanh(%w)
+}
+
+ENTRY %main (x: f32[8,8], image: f32[2,8,8,4], kernel: f32[3,3,4,16], at: s32[4,1]) -> (f32[8,8], f32[8], f32[2,4,4,16], f32[4,8]) {
+  %x = f32[8,8]{1,0} parameter(0)
+  %image = f32[2,8,8,4]{3,2,1,0} parameter(1)
+  %kernel = f32[3,3,4,16]{3,2,1,0} parameter(2)
+  %at = s32[4,1]{1,0} parameter(3)
+  %zero = s32[] constant(0)
+  %state = (s32[], f32[8,8]{1,0}) tuple(%zero, %x)
+  %loop = (s32[], f32[8,8]{1,0}) while(%state), condition=%cond, body=%body
+  %last = f32[8,8]{1,0} get-tuple-element(%loop), index=1
+  %flag = pred[] compare(%zero, %zero), direction=EQ
+  %either = f32[8,8]{1,0} conditional(%flag, %last, %last), true_computation=%wide, false_computation=%wide
+  %init = f32[] constant(0)
+  %total = f32[8]{0} reduce(%either, %init), dimensions={1}, to_apply=%sum
+  %conv = f32[2,4,4,16]{3,2,1,0} convolution(%image, %kernel), window={size=3x3 stride=2x2 pad=1_1x1_1}, dim_labels=b01f_01io->b01f
+  %rows = f32[4,8]{1,0} gather(%x, %at), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, slice_sizes={1,8}
+  %part = f32[4,8]{1,0} dynamic-slice(%x, %zero, %zero), dynamic_slice_sizes={4,8}
+  %set = f32[8,8]{1,0} dynamic-update-slice(%x, %part, %zero, %zero)
+  %pool = f32[2,4,4,4]{3,2,1,0} reduce-window(%image, %init), window={size=1x2x2x1 stride=1x2x2x1}, to_apply=%sum
+  %scatter = f32[8,8]{1,0} scatter(%set, %at, %rows), update_window_dims={1}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, to_apply=%sum
+  %fft = c64[8,8]{1,0} fft(%scatter), fft_type=FFT, fft_length={8}
+  ROOT %all = (f32[8,8]{1,0}, f32[8]{0}, f32[2,4,4,16]{3,2,1,0}, f32[4,8]{1,0}) tuple(%scatter, %total, %conv, %rows)
+}
+"""

@@ -103,7 +103,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path):
     path.write_bytes(b"not a model")
     with pytest.raises(InvalidInput, match="not an ONNX model"):
         read(str(path))
-    with pytest.raises(InvalidInput, match="no such file"):
+    with pytest.raises(InvalidInput, match="No such file"):
         read(str(tmp_path / "other.onnx"))
 
 

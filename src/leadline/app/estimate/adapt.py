@@ -1,6 +1,7 @@
 """The verb ``adapt``: a few measured steps of a device make its estimates better."""
 
 import csv
+import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from leadline.app.estimate.kernel_models import shipped_device
 from leadline.app.estimate.step_estimators import select_shipped_kernels
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
+from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
@@ -31,6 +33,7 @@ from leadline.estimators.step_time.adaptation import (
 )
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels, is_channels_last
 from leadline.estimators.step_time.selection import StepGroup, find_step_group
+from leadline.files.read import read_input_text
 from leadline.kit.specs import SPECS
 from leadline.training.adapted_steps import (
     ADAPTED_SCHEMA,
@@ -84,17 +87,19 @@ def measured_steps(path: Path, most: int) -> Iterator[tuple[list[MeasuredStep], 
     if not points:
         raise InvalidInput(f"{path} has no completed eager step of training or inference: measure longer")
     with TemporaryDirectory(prefix="leadline-adapt-") as folder:
-        yield [_step_of_point(point, Path(folder), path) for point in points], measurements.device.name
+        with refuse_damaged(f"{path} has a point that cannot be used: delete its line"):
+            steps = [_step_of_point(point, Path(folder), path) for point in points]
+        yield steps, measurements.device.name
 
 
 def _read_table(path: Path) -> list[MeasuredStep]:
+    fix = "give a CSV table, or a file of leadline measure"
+    text = read_input_text(path, fix=f", and {fix}")
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
-            reader = csv.DictReader(lines)
-            columns = reader.fieldnames or []
-            rows = [(f"line {reader.line_num} of {path}", row) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        fix = "give a CSV table, or a file of leadline measure"
+        reader = csv.DictReader(io.StringIO(text))
+        columns = reader.fieldnames or []
+        rows = [(f"line {reader.line_num} of {path}", row) for row in reader]
+    except csv.Error as error:
         raise InvalidInput(f"{path} cannot be read ({error}): {fix}") from error
     if missing := [column for column in (WORKLOAD_COLUMN, SECONDS_COLUMN) if column not in columns]:
         raise InvalidInput(

@@ -15,6 +15,7 @@ from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
 from leadline.core.queues import AccountedJob, QueueWait
 from leadline.execution.transport.environment import run_without_settings
+from leadline.files.read import read_input_text
 from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from leadline.recommendation.feasibility import PlacementCandidate
 
@@ -55,7 +56,7 @@ def read_queues(
         if equals and not path:
             raise InvalidInput(f"--waits {argument} has no file name: write SYSTEM=FILE, such as Pitzer=sacct.txt")
         system = catalog.system(name).name
-        jobs = read_sacct(_read_text(path) if path else _run_sacct(name, runner))
+        jobs = read_accounting_file(path) if path else read_sacct(_run_sacct(name, runner))
         if not jobs:
             raise InvalidInput(f"{path or 'sacct'} has no jobs, so the waits at {system} are unknown")
         queues[system] = learn_queue(system, jobs)
@@ -138,9 +139,14 @@ def _run_sacct(name: str, runner: ProcessRunner) -> str:
     return done.stdout
 
 
-def _read_text(path: str) -> str:
-    """Return the content of a file, or of standard input for ``-``."""
+def read_accounting_file(path: str) -> list[AccountedJob]:
+    """Return the jobs of an accounting in a file, or on standard input for ``-``.
+
+    Raises:
+        InvalidInput: it cannot be read, or is no accounting.
+    """
     try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = sys.stdin.read() if path == "-" else read_input_text(Path(path))
+    except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
+    return read_sacct(text)

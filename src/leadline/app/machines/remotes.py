@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from leadline.app import settings
-from leadline.core.documents import explain_read_error, from_toml
+from leadline.core.documents import MOST_TOML_BYTES, from_toml
 from leadline.core.errors import InvalidInput
+from leadline.files.read import read_input_text
 
 FILE = "reach.toml"
 
@@ -55,11 +56,7 @@ def read_remotes(path: Path | None = None) -> dict[str, Remote]:
     path = path or settings.data_dir() / FILE
     if not path.exists():
         return {}
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
-    return from_toml(text, RemotesFile, label=str(path)).systems
+    return from_toml(read_input_text(path, most=MOST_TOML_BYTES), RemotesFile, label=str(path)).systems
 
 
 def job_folder(system: str, remote: Remote, folder: Path) -> PurePosixPath:

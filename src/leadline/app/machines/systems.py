@@ -31,13 +31,14 @@ from leadline.catalog.toml_files import read_devices, read_site, read_valid_entr
 from leadline.catalog.validate import Finding, validate_catalog
 from leadline.catalog.write import format_site
 from leadline.core.document_errors import InvalidFile
-from leadline.core.documents import explain_read_error, parse_toml
+from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, parse_toml
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.hardware import Machine
 from leadline.core.ports import Catalog
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.core.systems import System, SystemChange
 from leadline.files.atomic import write_atomically
+from leadline.files.read import read_input_text
 
 COMMAND_S = 60.0
 """Timeout of a Slurm command; with the controller down, scontrol gives up after some ten seconds by itself."""
@@ -340,10 +341,7 @@ def _is_used(node: str, system: dict[str, object]) -> bool:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}, or move it away") from error
+    return read_input_text(path, most=MOST_TOML_BYTES, fix=", or move it away")
 
 
 def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | None = None) -> list[Finding]:

@@ -11,12 +11,14 @@ import msgspec
 
 from leadline import __version__
 from leadline.app import settings
+from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.graph import TracedJob
 from leadline.core.ports import GraphSource
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.estimators.memory.device import peak_memory
 from leadline.files.atomic import write_atomically
+from leadline.files.read import read_input
 from leadline.training.records import Progress
 
 
@@ -72,13 +74,18 @@ def trace_features(
 def _cached_features(command: TraceableCommand, source: GraphSource) -> Mapping[str, float]:
     path = settings.data_dir() / "traces" / f"{_cache_key(command)}.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, float])
-    except (OSError, msgspec.DecodeError):
+        return read_cached_features(path)
+    except InvalidInput:
         # Not cached yet, or the file was cut short.
         features = _trace(command, source)
     # Several threads and processes may trace the same command at once.
     write_atomically(path, msgspec.json.encode(features))
     return features
+
+
+def read_cached_features(path: Path) -> dict[str, float]:
+    """Return the features in a file of the cache; ``InvalidInput`` if there are none."""
+    return from_json(read_input(path), dict[str, float], label=str(path))
 
 
 def _trace(command: TraceableCommand, source: GraphSource) -> dict[str, float]:

@@ -26,6 +26,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run
+from leadline.files.read import read_input
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.records import application_name, run_records
 
@@ -269,17 +270,28 @@ def _correction_path(home: Path, application: str, quantity: str, estimator: str
     return home / "corrections" / f"{readable}.{quantity}.{digest}.npz"
 
 
+class _RefitCounts(msgspec.Struct):
+    runs: dict[str, int]
+
+
+def read_rejected_refits(path: Path) -> dict[str, int]:
+    """Return the number of new runs at the last rejected refit, by key.
+
+    Raises:
+        InvalidInput: the file is damaged.
+    """
+    try:
+        return from_json(read_input(path), _RefitCounts, label=str(path)).runs
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}: delete it; it is only a cache") from error
+
+
 class _RejectedRefits:
     """The file of rejected refits: the number of new runs at the last one, so that it is not repeated at every run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.runs: dict[str, int] = {}
-        if path.is_file():
-            try:
-                self.runs = msgspec.convert(msgspec.json.decode(path.read_bytes())["runs"], dict[str, int])
-            except (OSError, KeyError, TypeError, msgspec.MsgspecError) as error:
-                raise InvalidInput(f"{path} cannot be read ({error}): delete it; it is only a cache") from error
+        self.runs = read_rejected_refits(path) if path.is_file() else {}
 
     def keep(self, decisions: "Mapping[str, RefitDecision]") -> None:
         """Add the rejected ones of some decisions, and write the file atomically."""

@@ -4,9 +4,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.files.read import read_input
 
+MOST_BYTES = 2**21
+"""Size of the largest Python file that is parsed: its tree takes a hundred times as much."""
 JAX = frozenset({"jax", "flax", "optax", "haiku", "equinox", "chex"})
 """Packages that mark a JAX function."""
 
@@ -21,11 +23,10 @@ def find_framework(path: Path, name: str) -> str:
         InvalidInput: the file cannot be read, or is not valid Python (with its line).
         UnknownName: the file does not define the name; lists the closest ones.
     """
+    content = read_input(path, most=MOST_BYTES)
     try:
-        tree = ast.parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
-    except (SyntaxError, ValueError) as error:
+        tree = ast.parse(content, str(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
         line = getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)
         reason = getattr(error, "msg", None) or str(error)

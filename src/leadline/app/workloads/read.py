@@ -19,8 +19,8 @@ from leadline.app.workloads.options import (
     parse_network_rate,
 )
 from leadline.app.workloads.sequence_lengths import read_batch_lengths
-from leadline.core.documents import explain_read_error, from_toml
-from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
+from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, from_toml, split_command
+from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excerpt
 from leadline.core.graph import BYTES_PER_ELEMENT
 from leadline.core.units import parse_bytes
 from leadline.core.workload import (
@@ -35,6 +35,7 @@ from leadline.core.workload import (
     Sharding,
     Workload,
 )
+from leadline.files.read import read_input_text
 from leadline.graphs.torch.command import parse_command
 
 T = TypeVar("T", bound=StrEnum)
@@ -54,7 +55,7 @@ MODEL_SUFFIXES = (".toml", *_KINDS)
 """Suffixes of files that describe a workload and cannot be run."""
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_INPUT = re.compile(r"(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
+_INPUT = re.compile(r"(?P<shape>\d{1,300}(?:x\d{1,300}){0,15})(?::(?P<dtype>\w+))?")
 
 
 class _WorkloadFile(WorkloadOptions, frozen=True, forbid_unknown_fields=True):
@@ -87,12 +88,7 @@ def read_workload(subject: Sequence[str], options: WorkloadOptions | None = None
 
 def _from_file(path: Path, options: WorkloadOptions) -> Workload:
     """Read a TOML workload file; options of the command line override its own."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InvalidInput(f"{path} does not exist: check the path of the workload file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read: {explain_read_error(error)}") from error
+    text = read_input_text(path, most=MOST_TOML_BYTES)
     content = from_toml(text, _WorkloadFile, label=str(path))
     if content.lengths is not None:
         # A path in a workload file counts from the folder of that file.
@@ -109,9 +105,7 @@ def _words_of(content: _WorkloadFile, path: Path) -> list[str]:
     if content.model is not None:
         return [content.model]
     command = content.command or ""
-    words = shlex.split(command) if isinstance(command, str) else list(command)
-    if not words:
-        raise InvalidInput(f"{path}: the command is empty: write what you would type, such as python train.py")
+    words = split_command(command, label=str(path))
     return [_fill(word, content.parameters, path) for word in words]
 
 
@@ -128,7 +122,10 @@ def _source(subject: Sequence[str], base: Path | None = None) -> ModelSource:
     """Return the model source that the form of the subject implies; a relative path counts from ``base``."""
     word = subject[0]
     if len(subject) == 1:
-        return _model(word, base)
+        try:
+            return _model(word, base)
+        except OSError as error:  # too long for a name, or in a folder that may not be entered
+            raise InvalidInput(f"{excerpt(word)!r} cannot be read: {explain_read_error(error)}") from error
     if Path(word).suffix in MODEL_SUFFIXES or ".py:" in word:
         raise InvalidInput(
             f"unexpected {' '.join(subject[1:])!r} after {word}: quote names with spaces, as in --on "
@@ -262,7 +259,7 @@ def _check_ranges(options: WorkloadOptions) -> None:
         value = getattr(options, name)
         if value is not None and value > most:
             raise InvalidInput(
-                f"--{name.replace('_', '-')} is {value:g}, but it can be at most {most:,}: check its digits"
+                f"--{name.replace('_', '-')} is {min(value, 1e300):g}, but it can be at most {most:,}: check its digits"
             )
 
 
@@ -270,7 +267,7 @@ def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
     """Return how many processes a command's launcher starts, and on how many nodes; (1, 1) without a launcher."""
     try:
         parsed = parse_command(tuple(command))
-    except LeadlineError:
+    except (LeadlineError, OSError):
         # Not a Python command, or a script on another machine: then its launcher is unknown.
         return 1, 1
     return parsed.local_processes * parsed.nodes, parsed.nodes

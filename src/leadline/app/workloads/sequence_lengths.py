@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from leadline.app.workloads.options import WorkloadOptions
-from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Lengths, ModelKind
+from leadline.files.read import read_input, read_input_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,16 +26,15 @@ def read_lengths(path: Path) -> Lengths:
     Raises:
         InvalidInput: the file is missing, or holds anything but positive whole numbers.
     """
-    # Every command that takes a workload imports this module, and few read a file of lengths.
-    import numpy as np  # noqa: PLC0415 - see above
+    label = f"--lengths {path}"
+    if path.suffix == ".npy":
+        # Every command that takes a workload imports this module, and few read a file of lengths.
+        from leadline.files.arrays import read_array  # noqa: PLC0415 - numpy loads on use
 
-    try:
-        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _numbers(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"--lengths {path} cannot be read: {explain_read_error(error)}") from error
-    except ValueError as error:
-        raise InvalidInput(f"--lengths {path} is not a numpy array: {error}") from error
-    if not isinstance(values, np.ndarray) or values.ndim != 1 or not values.size or values.dtype.kind not in "iu":
+        values: NDArray[Any] = read_array(read_input(path, label=label), label)
+    else:
+        values = _numbers(read_input_text(path, label=label), label)
+    if values.ndim != 1 or not values.size or values.dtype.kind not in "iu":
         raise InvalidInput(
             f"--lengths {path} must be one-dimensional and hold whole numbers, the tokens of each sample"
         )
@@ -57,16 +56,18 @@ def length_quantiles(values: "NDArray[np.integer]") -> Lengths:
     return Lengths(tuple(int(length) for length in ordered[middles]), int(ordered[-1]))
 
 
-def _numbers(path: Path) -> "NDArray[np.integer]":
+def _numbers(content: str, label: str) -> "NDArray[np.integer]":
     import numpy as np  # noqa: PLC0415 - numpy loads on use
 
     lengths: list[int] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(content.splitlines(), 1):
         text = line.strip()
         if text and not text.isdecimal():
-            raise InvalidInput(f"--lengths {path} line {number} is {text[:20]!r}: write the tokens of one sample")
+            raise InvalidInput(f"{label} line {number} is {text[:20]!r}: write the tokens of one sample")
         if text:
-            lengths.append(min(int(text), 2 * LONGEST))
+            # Python refuses to convert thousands of digits
+            digits = text.lstrip("0") or "0"
+            lengths.append(2 * LONGEST if len(digits) > len(str(LONGEST)) else min(int(digits), 2 * LONGEST))
     return np.array(lengths, dtype=np.int64)
 
 

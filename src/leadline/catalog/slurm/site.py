@@ -19,7 +19,7 @@ from leadline.catalog.slurm.nodes import NodeGroup, group_nodes
 from leadline.catalog.slurm.text import Record, parse_count, parse_memory, parse_names
 from leadline.core.hardware import Confidence, Device, Machine
 from leadline.core.systems import UNLISTED_NODES, NodeType, Partition, Scheduling, SubmitRules, System
-from leadline.core.units import format_bytes
+from leadline.core.units import format_bytes, parse_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _scheduling(config: Record) -> Scheduling:
         config.get("SLURM_VERSION", ""),
         rejects_beyond_limits=enforces != "NO" if enforces else None,
         max_array_size=parse_count(config.get("MaxArraySize", "")),
-        sampling_interval_s=float(sampling) if sampling.isdigit() else None,
+        sampling_interval_s=None if (seconds := parse_whole(sampling)) is None else float(seconds),
         preemption=""
         if kind in ("", "preempt/none", "(null)")
         else f"{kind.removeprefix('preempt/')} ({mode.lower()})",

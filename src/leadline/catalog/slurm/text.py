@@ -6,6 +6,7 @@ prints (``slurm_sprint_node_table``, ``slurm_sprint_partition_info``), and the f
 stops at the first ``Reason``, ``Comment`` or ``Extra``, which come last.
 """
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ _PARTITION = frozenset({
 _FREE = frozenset({"Reason", "Comment", "Extra"})
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Za-z_]+)=")
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "none", "None", "NONE", "UNLIMITED", "INFINITE", "infinite"})
-_GRES = re.compile(r"\([^)]*\)")
+_GRES = re.compile(r"\([^()]*\)")
 _UNIT = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 Record = dict[str, str]
@@ -140,7 +141,7 @@ def read_weights(text: str) -> dict[str, float]:
     weights = {}
     for part in text.split(","):
         name, _, value = part.strip().rpartition("=")
-        match = re.fullmatch(r"(-?\d*\.?\d+(?:[eE][-+]?\d+)?)([KMGTP]?)", value.strip(), re.IGNORECASE)
+        match = re.fullmatch(r"(-?\d{0,18}\.?\d{1,18}(?:[eE][-+]?\d{1,2})?)([KMGTP]?)", value.strip(), re.IGNORECASE)
         if not name or match is None:
             continue
         folded = name.casefold()
@@ -177,7 +178,8 @@ def parse_count(text: str) -> int | None:
 def parse_number(text: str) -> float | None:
     """Parse a number that may be a fraction; ``None`` if unreadable."""
     try:
-        return float(text)
+        number = float(text)
+        return number if math.isfinite(number) else None
     except ValueError:
         whole = _count(text)
         return None if whole is None else float(whole)
@@ -211,5 +213,5 @@ def _record(text: str, keys: frozenset[str]) -> Record:
 
 
 def _count(text: str) -> int | None:
-    match = re.fullmatch(r"(\d+)([KMGTP]?)", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,18})([KMGTP]?)", text.strip(), re.IGNORECASE)
     return None if match is None else int(match[1]) * _UNIT[match[2].upper()]

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from leadline.core.documents import from_json
-from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.errors import InvalidInput, SchedulerUnreachable, excerpt
 from leadline.core.jobs import JobState
+from leadline.core.units import parse_epoch_s, parse_whole
 from leadline.execution.clock import iso_utc
 from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, STARTED_BEFORE, JobOutcome
@@ -130,7 +131,10 @@ def read_log_tails(
         why = "no answer in time" if answer.timed_out else " ".join(answer.stderr.split()) or "no reason given"
         raise SchedulerUnreachable(f"logs cannot be read at {transport.where} ({why})")
     rows = (line.partition(" ") for line in answer.stdout.splitlines())
-    return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
+    try:
+        return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
+    except ValueError as error:
+        raise SchedulerUnreachable(f"logs cannot be read at {transport.where}: its answer was cut ({error})") from error
 
 
 def read_end(text: str) -> JobOutcome:
@@ -140,9 +144,10 @@ def read_end(text: str) -> JobOutcome:
         InvalidInput: the text has another form.
     """
     words = text.split()
-    if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
-        raise InvalidInput(f"{text!r} is not an exit code, a start and an end")
-    code, began_s, ended_s = map(int, words)
+    words = words if len(words) == 3 else [""] * 3
+    code, began_s, ended_s = parse_whole(words[0]), parse_epoch_s(words[1]), parse_epoch_s(words[2])
+    if code is None or began_s is None or ended_s is None:
+        raise InvalidInput(f"{excerpt(text)!r} is not an exit code, a start and an end")
     state = JobState.FAILED if code else JobState.COMPLETED
     return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code)
 

@@ -26,6 +26,8 @@ OPEN_S = 40.0
 """Time limit for opening a connection."""
 QUIET_S = 1.0
 """Time after a failure without another try, because several threads may use the connection. The plane waits longer."""
+MOST_FILE_BYTES = 2**26
+"""Bytes of one file that are read; an outcome has some thousands."""
 PERSIST = "4h"
 """Time that an unused connection stays open."""
 CHANGED = """\
@@ -132,7 +134,7 @@ class SshTransport:
                     member.name.removeprefix("./"): archive.extractfile(member) for member in archive.getmembers()
                 }
                 return {
-                    name: content.read().decode(errors="replace")
+                    name: content.read(MOST_FILE_BYTES).decode(errors="replace")
                     for name, content in packed.items() if content is not None
                 }  # fmt: skip
         except (tarfile.TarError, ValueError) as error:

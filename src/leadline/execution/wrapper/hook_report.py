@@ -1,10 +1,11 @@
 """Convert the reports of the hook in a Python job to the job's progress."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from leadline.core.documents import parse_json
+from leadline.core.errors import InvalidInput
 from leadline.core.progress import LoopProgress, Progress
 
 SCHEMA = "leadline.hook/1"
@@ -25,7 +26,7 @@ def read_hook_progress(folder: Path, start_s: float) -> Progress | None:
         return Progress("hook", remarks=faults) if faults else None
     try:
         candidates = [progress_of(report, start_s) for report in reports]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         return Progress("hook", remarks=(f"the hook's report could not be used ({type(error).__name__}: {error})",))
 
     def work(candidate: Progress) -> tuple[bool, bool, float]:
@@ -42,8 +43,8 @@ def hook_stopped(folder: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        report = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        report = parse_json(path.read_bytes(), label=path.name)
+    except (OSError, InvalidInput):
         return None
     return report if isinstance(report, dict) and report.get("schema") == SCHEMA else None
 

@@ -8,6 +8,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
+from leadline.execution.clock import epoch_s
 from leadline.files.atomic import write_atomically
 
 SCHEMA = "leadline.outcome/1"
@@ -58,6 +59,14 @@ class JobOutcome:
     warned: bool = False
     marker: str = ""
     schema: str = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Refuse times that are none; a damaged file would otherwise stop the process that reads it."""
+        for moment in (self.started_at, self.ended_at or self.started_at):
+            try:
+                epoch_s(moment)
+            except OverflowError as error:
+                raise ValueError(f"{moment} is no time") from error
 
     @property
     def never_released(self) -> bool:

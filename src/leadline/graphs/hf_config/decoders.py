@@ -212,7 +212,7 @@ def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
     if isinstance(listed, list):
         return [layer in listed for layer in range(layers)]
     step = read.optional("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
-    excepted = read.config.get("mlp_only_layers") or []
+    excepted = read.listed("mlp_only_layers")
     return [layer not in excepted and (layer + 1) % step == 0 for layer in range(layers)]
 
 

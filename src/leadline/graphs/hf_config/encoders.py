@@ -69,10 +69,10 @@ def deberta(read: ConfigFields) -> StackShape:
     )
     layer = _layer(read, hidden, heads=12 if first else 24, default=3072 if first else 6144, relative=relative)
     positions = read.size("max_position_embeddings", default=512)
-    farthest = read.config.get("max_relative_positions", -1)
-    span = farthest if isinstance(farthest, int) and farthest > 0 else positions
-    buckets = read.config.get("position_buckets", -1)
-    span = buckets if not first and isinstance(buckets, int) and buckets > 0 else span
+    farthest = read.optional("max_relative_positions", least=-1) or -1
+    span = farthest if farthest > 0 else positions
+    buckets = read.optional("position_buckets", least=-1) or -1
+    span = buckets if not first and buckets > 0 else span
     return _encoder(
         read, layer, 12 if first else 24, hidden, hidden,
         positions=positions if read.flag("position_biased_input", default=True) else 0,
@@ -220,5 +220,5 @@ def _layer(
 
 def _comparisons(read: ConfigFields) -> tuple[str, ...]:
     """Return the comparisons that DeBERTa adds to the scores. Older files join them by a bar."""
-    kinds = read.config.get("pos_att_type") or ()
-    return tuple(kinds.lower().split("|") if isinstance(kinds, str) else [str(kind) for kind in kinds])
+    kinds = read.config.get("pos_att_type")
+    return tuple(kinds.lower().split("|") if isinstance(kinds, str) else map(str, read.listed("pos_att_type")))

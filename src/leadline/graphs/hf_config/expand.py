@@ -1,16 +1,17 @@
 """Expand a configuration file into a traced job: read sizes, fill in defaults, run the model on a tape."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.units import format_bytes
 from leadline.core.workload import Optimizer, Phase, Precision, Quantization, Workload
+from leadline.files.read import read_input_text
 from leadline.graphs.hf_config.families import read_model_shape
 from leadline.graphs.hf_config.generation import (
     CACHE_BLOCK,
@@ -29,6 +30,7 @@ from leadline.graphs.hf_config.tape import Tape
 from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
 
 DEFAULT_SEQUENCE = 2048
+MOST_CONFIG_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,7 @@ def read_config(reference: str) -> dict[str, Any]:
     path = Path(reference)
     if path.is_dir():
         path /= "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{reference} cannot be read: {error}") from error
-    except json.JSONDecodeError as error:
-        raise InvalidInput(f"{reference} is not JSON: {error}") from error
+    config = parse_json(read_input_text(path, most=MOST_CONFIG_BYTES), label=reference)
     if not isinstance(config, dict):
         raise InvalidInput(f"{reference} is not a model configuration: its JSON is no object")
     return config

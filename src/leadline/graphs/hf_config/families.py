@@ -21,7 +21,7 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
     family = config.get("model_type")
     if family is None:
         raise InvalidInput(f"{reference} has no model_type: it is not a Hugging Face model configuration")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         fix = f"known are {', '.join(sorted(FAMILIES))}; give any other model as a file.py:function or a command"
         raise UnknownName(f"model_type in {reference}", str(family), FAMILIES, fix=fix)
     fields = ConfigFields(config, reference)

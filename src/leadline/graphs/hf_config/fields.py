@@ -2,9 +2,14 @@
 
 from typing import Any
 
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, excerpt
 
 Config = dict[str, Any]
+
+MOST, MOST_LAYERS = 10**9, 2_000
+"""Larger sizes and more layers are typing errors: each layer is expanded."""
+COUNTED = frozenset({"num_hidden_groups"})
+"""Names of numbers of layers without the word."""
 
 
 class ConfigFields:
@@ -36,9 +41,21 @@ class ConfigFields:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 kind = "positive whole number" if least else "whole number from 0 on"
-                raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a {kind}")
+                raise InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be a {kind}")
+            most = MOST_LAYERS if "layer" in name or name in COUNTED else MOST
+            if value > most:
+                raise InvalidInput(
+                    f"{self.reference}: {name} is {excerpt(repr(value))}, but at most {most:,}: check its digits"
+                )
             return value
         return None
+
+    def listed(self, name: str) -> list[Any]:
+        """Return a field that is a list; empty if it is not set."""
+        value = self.config.get(name)
+        if value is not None and not isinstance(value, list):
+            raise InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be a list")
+        return value or []
 
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a boolean field."""

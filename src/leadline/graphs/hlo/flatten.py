@@ -4,6 +4,7 @@ import re
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
@@ -31,6 +32,9 @@ ANNOTATIONS = frozenset({
 """Custom calls that annotate their operand, and do nothing."""
 
 MOST_NESTED_CALLS = 200
+MOST_NODES = 300_000
+"""Instructions of a program with its calls in place, which calls of calls multiply, and parts of a tuple."""
+MOST_NESTED_FUSIONS = 8
 
 
 @dataclass(slots=True)
@@ -119,9 +123,11 @@ def flatten(module: Module, source_name: str) -> FlatProgram:
     return _flatten_computation(module, module.computations[module.entry], source_name, module.aliases)
 
 
-def _flatten_computation(module: Module, entry: Computation, source_name: str, aliases: dict[int, int]) -> FlatProgram:
+def _flatten_computation(
+    module: Module, entry: Computation, source_name: str, aliases: dict[int, int], depth: int = 0
+) -> FlatProgram:
     program = FlatProgram(labels=entry.labels, aliases=aliases)
-    writer = _ProgramWriter(module, program, source_name)
+    writer = _ProgramWriter(module, program, source_name, depth=depth)
     names: dict[str, Tree] = {}
     for name, spec in entry.parameters:
         names[name] = writer.new(spec, -1)
@@ -146,6 +152,7 @@ class _ProgramWriter:
     program: FlatProgram
     source_name: str
     inners: dict[str, FlatProgram] = field(default_factory=dict)
+    depth: int = 0
     around: list[str] = field(default_factory=list)
 
     def new(self, spec: TensorSpec, maker: int) -> int:
@@ -162,7 +169,13 @@ class _ProgramWriter:
             )
         for instruction in computation.instructions:
             if instruction.opcode != "parameter":
-                names[instruction.name] = self._write(instruction, names, count, loop)
+                try:
+                    names[instruction.name] = self._write(instruction, names, count, loop)
+                except (LookupError, ValueError) as error:
+                    raise InvalidInput(
+                        f"{self.source_name}: the operands of {instruction.name} ({instruction.opcode}) do not fit: "
+                        "export the whole text again"
+                    ) from error
         self.around.pop()
         returned = tuple(self._read(name, names) for name in computation.returned)
         return returned[0] if len(returned) == 1 else returned
@@ -184,6 +197,8 @@ class _ProgramWriter:
         opcode = instruction.opcode
         if opcode == "tuple":
             tree: Tree = tuple(operands)
+            if sum(1 for _ in islice(_leaves(tree), MOST_NODES + 1)) > MOST_NODES:
+                raise InvalidInput(f"{self.source_name}: {instruction.name} has more than {MOST_NODES:,} parts")
         elif opcode == "get_tuple_element":
             tree = _element(operands[0], instruction)
         elif opcode in PASS_THROUGH or instruction.attributes.get("target") in ANNOTATIONS:
@@ -206,6 +221,8 @@ class _ProgramWriter:
     def _node(self, instruction: Instruction, operands: list[Tree], count: int, loop: int) -> Tree:
         inputs = tuple(leaf for tree in operands for leaf in _leaves(tree))
         position = len(self.program.nodes)
+        if position >= MOST_NODES:
+            raise InvalidInput(f"{self.source_name} has more than {MOST_NODES:,} instructions in place")
         outputs = tuple(self.new(spec, position) for spec in instruction.results)
         near = instruction.attributes.get("near", ())
         self.program.near.update(outputs[index] for index in (near if isinstance(near, tuple) else ()))
@@ -225,7 +242,13 @@ class _ProgramWriter:
 
     def _inner(self, name: str) -> FlatProgram:
         if name not in self.inners:
-            self.inners[name] = _flatten_computation(self.module, self._called(name), self.source_name, {})
+            if self.depth >= MOST_NESTED_FUSIONS:
+                raise InvalidInput(
+                    f"{self.source_name}: fusions are nested deeper than {MOST_NESTED_FUSIONS} in {name}"
+                )
+            self.inners[name] = _flatten_computation(
+                self.module, self._called(name), self.source_name, {}, self.depth + 1
+            )
         return self.inners[name]
 
     def _follow_number(self, instruction: Instruction, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
@@ -284,7 +307,7 @@ class _ProgramWriter:
     def _conditional(self, instruction: Instruction, operands: list[Tree], names: Names, count: int, loop: int) -> Tree:
         """Write the branch that computes the most, as data decides which one runs."""
         branches = [self._called(name) for name in instruction.called]
-        weights = [self._weight(branch) for branch in branches]
+        weights = [self._weight(branch, {}) for branch in branches]
         largest = weights.index(max(weights))
         branch_operands = [operands[1 + largest]] if len(operands) == 1 + len(branches) else operands[1:]
         note = "the branch of a condition depends on data: the largest is counted"
@@ -292,14 +315,17 @@ class _ProgramWriter:
             self.program.notes.append(note)
         return self._call(branches[largest], branch_operands, names, count, loop, self._around(instruction))
 
-    def _weight(self, computation: Computation) -> int:
+    def _weight(self, computation: Computation, weights: dict[str, int]) -> int:
         """Return a measure of a computation's work: elements made, those of a product times a thousand."""
+        if computation.name in weights:
+            return weights[computation.name]
         total = 0
         for instruction in computation.instructions:
             elements = sum(element_count(spec) for spec in instruction.results)
             total += elements * (1000 if instruction.opcode in ("dot", "convolution", "custom_call") else 1)
             if instruction.opcode not in ("reduce", "scatter"):
-                total += sum(self._weight(self._called(name)) for name in instruction.called)
+                total += sum(self._weight(self._called(name), weights) for name in instruction.called)
+        weights[computation.name] = total
         return total
 
     def _async_result(self, instruction: Instruction, tree: Tree) -> Tree:

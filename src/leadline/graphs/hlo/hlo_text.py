@@ -4,15 +4,18 @@ import math
 import re
 from collections.abc import Iterator
 
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, excerpt
 from leadline.core.graph import TensorSpec
 from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, numbers_in, torch_dtype
 
 _COMMENT = re.compile(r"/\*[^*]*\*/")
-_HEADER = re.compile(r"^\s*(?P<entry>ENTRY\s+)?%?(?P<name>[\w.\-]+)\s*(?:\(.*\)\s*->.*)?\{\s*(?:/.*)?$")
+_HEADER = re.compile(r"^\s*(?P<entry>ENTRY\s+)?%?(?P<name>[\w.\-]+)\s*(?=[({])")
+_SIGNATURE, _OPENS = re.compile(r"\)\s*->"), re.compile(r"\{\s*(?:/[^{]*)?$")
+"""The arrow of a computation's header, and the brace at its end."""
+
 _RESULT = re.compile(r"^\s*(?P<root>ROOT\s+)?%?(?P<name>[\w.\-]+)\s*=\s*")
-_SHAPE = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<dims>[^\]]*)\]")
-_LAYOUT = re.compile(r"[a-z]\w*\[[^\]]*\](\{[^}]*\})?")
+_SHAPE = re.compile(r"\b(?P<dtype>[a-z]\w*)\[(?P<dims>[^\[\]]*)\]")
+_LAYOUT = re.compile(r"\b[a-z]\w*\[[^\[\]]*\](\{[^{}]*\})?")
 _ON_CHIP = re.compile(r"S\(\d+\)")
 """A memory space in a layout, which is only written for memory other than the device's main memory."""
 
@@ -45,14 +48,18 @@ def parse_hlo(text: str, source_name: str) -> Module:
         if line.startswith("HloModule"):
             head = line
         elif current is None:
-            header = _HEADER.match(line)
+            header = _header(line)
             if header and head:
                 current = computations[header["name"]] = Computation(header["name"])
                 entry = header["name"] if header["entry"] else entry
         elif line.strip() == "}" or line.startswith("}"):
             current = None
         elif line.strip():
-            _read_line(line, current, f"{source_name}:{number}")
+            where = f"{source_name}:{number}"
+            try:
+                _read_line(line, current, where)
+            except (LookupError, ValueError) as error:
+                raise InvalidInput(_not_an_instruction(line, where)) from error
     if not head or not entry:
         missing = "ENTRY" if head else "HloModule"
         raise InvalidInput(f"{source_name} is not HLO text: it has no {missing} line; write it with compiled.as_text()")
@@ -71,17 +78,29 @@ def parse_hlo(text: str, source_name: str) -> Module:
     )  # fmt: skip
 
 
+def _header(line: str) -> re.Match[str] | None:
+    """Return the match of a line that opens a computation: ``name {`` or ``ENTRY %name (…) -> … {``."""
+    match = _HEADER.match(line)
+    if match is None or not _OPENS.search(line):
+        return None
+    return match if line[match.end()] == "{" or _SIGNATURE.search(line) else None
+
+
+def _not_an_instruction(line: str, where: str) -> str:
+    return f"{where}: {excerpt(line.strip())!r} is not an HLO instruction: export the whole text again"
+
+
 def _read_line(line: str, computation: Computation, where: str) -> None:
     match = _RESULT.match(line)
     if match is None:
-        raise InvalidInput(f"{where}: {line.strip()[:60]!r} is not an HLO instruction: export the whole text again")
+        raise InvalidInput(_not_an_instruction(line, where))
     place = match.end()
     end = _closing(line, place) + 1 if line[place] == "(" else line.index(" ", place)
     shape = line[place:end]
     place = end + 1
     opening = line.find("(", place)
     if opening < 0:
-        raise InvalidInput(f"{where}: {line.strip()[:60]!r} ends before its operands: export the whole text again")
+        raise InvalidInput(f"{where}: {excerpt(line.strip())!r} ends before its operands: export the whole text again")
     closing = _closing(line, opening)
     opcode = line[place:opening].strip().replace("-", "_")
     inside = line[opening + 1 : closing]

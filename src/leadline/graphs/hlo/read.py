@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from leadline.core.documents import explain_read_error
+from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.workload import Phase, Workload
+from leadline.files.read import decode_input, read_input
 from leadline.graphs.hlo.graph import build_op_graph
 from leadline.graphs.hlo.hlo_text import parse_hlo
 from leadline.graphs.hlo.module import Module
@@ -25,16 +26,12 @@ def read_hlo(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """
     reference = workload.model.reference
     path = Path(reference)
-    try:
-        content = path.read_bytes()
-        if content.startswith(BYTECODE):
-            raise InvalidInput(
-                f"{reference} is MLIR bytecode, but Leadline reads text: write it with jax.jit(f).lower(…).as_text()"
-            )
-        text = content.decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{reference} cannot be read: {explain_read_error(error)}") from error
-    return traced_job(text, workload, device_type=device_type)
+    content = read_input(path)
+    if content.startswith(BYTECODE):
+        raise InvalidInput(
+            f"{reference} is MLIR bytecode, but Leadline reads text: write it with jax.jit(f).lower(…).as_text()"
+        )
+    return traced_job(decode_input(content, reference), workload, device_type=device_type)
 
 
 def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
@@ -46,8 +43,9 @@ def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
         InvalidInput: The text is no module, or does not train although the workload does.
     """
     source_name = workload.model.reference
-    module = (parse_hlo if "HloModule" in text[:4096] else parse_stablehlo)(text, source_name)
-    graph, notes = build_op_graph(module, source_name, device_type=device_type)
+    with refuse_damaged(f"{source_name} is damaged, export the whole text again: its instructions do not fit together"):
+        module = (parse_hlo if "HloModule" in text[:4096] else parse_stablehlo)(text, source_name)
+        graph, notes = build_op_graph(module, source_name, device_type=device_type)
     if workload.phase is Phase.TRAINING and not _trains(graph, module):
         raise InvalidInput(
             f"{source_name} returns none of its arguments updated, so it trains nothing: add --phase inference, "

@@ -5,14 +5,14 @@ import re
 from leadline.graphs.hlo.module import Attribute, numbers_in
 
 _DOT = {
-    "lhs_contracting": r"lhs_contracting_dimensions = \[([^\]]*)\]",
-    "rhs_contracting": r"rhs_contracting_dimensions = \[([^\]]*)\]",
-    "lhs_batch": r"lhs_batching_dimensions = \[([^\]]*)\]",
-    "rhs_batch": r"rhs_batching_dimensions = \[([^\]]*)\]",
+    "lhs_contracting": r"lhs_contracting_dimensions = \[([^\[\]]*)\]",
+    "rhs_contracting": r"rhs_contracting_dimensions = \[([^\[\]]*)\]",
+    "lhs_batch": r"lhs_batching_dimensions = \[([^\[\]]*)\]",
+    "rhs_batch": r"rhs_batching_dimensions = \[([^\[\]]*)\]",
 }
 _PRETTY_DOT = {
-    "contracting": r"contracting_dims = \[([^\]]*)\] x \[([^\]]*)\]",
-    "batch": r"batching_dims = \[([^\]]*)\] x \[([^\]]*)\]",
+    "contracting": r"contracting_dims = \[([^\[\]]*)\] x \[([^\[\]]*)\]",
+    "batch": r"batching_dims = \[([^\[\]]*)\] x \[([^\[\]]*)\]",
 }
 _WINDOW = {
     "size": "window_dimensions", "stride": "window_strides", "lhs_dilate": "(?:lhs_dilation|base_dilations)",
@@ -64,11 +64,11 @@ def _add_dot(name: str, line: str, attributes: dict[str, Attribute]) -> None:
 
 def _add_convolution(line: str, attributes: dict[str, Attribute]) -> None:
     """Add the layout as HLO writes it (``b01f_01io->b01f``), the window and the groups."""
-    if layout := re.search(r"\[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]", line):
+    if layout := re.search(r"\[([^\[\]]*)\]x\[([^\[\]]*)\]->\[([^\[\]]*)\]", line):
         lhs, rhs, out = (part.replace(" ", "").replace(",", "") for part in layout.groups())
         attributes["labels"] = f"{lhs}_{rhs}->{out}"
     for key, pattern in {"stride": "stride", "lhs_dilate": "lhs_dilate", "rhs_dilate": "rhs_dilate"}.items():
-        if match := re.search(rf"[{{ ,]{pattern} = \[([^\]]*)\]", line):
+        if match := re.search(rf"[{{ ,]{pattern} = \[([^\[\]]*)\]", line):
             attributes[key] = numbers_in(match[1])
     for key, pattern in _WINDOW.items():
         if match := re.search(rf"{pattern} = (?:array<i64:?|dense<\[?)([\d, ]*)", line):

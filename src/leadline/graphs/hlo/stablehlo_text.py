@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass, field
 
-from leadline.core.errors import InvalidInput
+from leadline.core.errors import InvalidInput, excerpt
 from leadline.core.graph import TensorSpec
 from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, torch_dtype
 from leadline.graphs.hlo.stablehlo_attributes import read_attributes
@@ -66,7 +66,7 @@ def parse_stablehlo(text: str, source_name: str) -> Module:
             f"{source_name} is not StableHLO text: it has no func.func; write it with jax.jit(f).lower(…).as_text()"
         )
     entry = "main" if "main" in reader.computations else next(iter(reader.computations))
-    counts = re.findall(r"num_(?:partitions|replicas) = (\d+)", next(line for line in lines if "module" in line))
+    counts = re.findall(r"num_(?:partitions|replicas) = (\d+)", next((line for line in lines if "module" in line), ""))
     return Module(entry, reader.computations, reader.aliases, devices=math.prod(map(int, counts)))
 
 
@@ -152,7 +152,9 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
     text, inside = _split_location(line)
     match = _OP.match(text)
     if match is None:
-        raise InvalidInput(f"{reader.where()}: {line[:60]!r} is no StableHLO operation: export the whole text again")
+        raise InvalidInput(
+            f"{reader.where()}: {excerpt(line)!r} is no StableHLO operation: export the whole text again"
+        )
     word, arguments = match["op"], match["rest"]
     where = reader.where()
     called, signature, head = _regions(reader, word, arguments)

@@ -12,6 +12,9 @@ KnownNumber = int | None | tuple["KnownNumber", ...]
 MOST_TRIPS = 2**40
 """Trips above which a loop is assumed to end by data."""
 
+LARGEST = 2**63
+"""Numbers beyond it are unknown: a module holds none."""
+
 ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "maximum": max, "minimum": min,
     "divide": lambda a, b: a // b if b else 0, "remainder": lambda a, b: a % b if b else 0,
@@ -141,4 +144,6 @@ class _Scalars:
             return int(COMPARISONS[str(line.attributes["direction"])](*numbers))
         if line.opcode in UNARY:
             return UNARY[line.opcode](numbers[0])
-        return ARITHMETIC[line.opcode](*numbers) if line.opcode in ARITHMETIC else None
+        number = ARITHMETIC[line.opcode](*numbers) if line.opcode in ARITHMETIC else None
+        # a product of products would fill the memory
+        return None if number is None or abs(number) > LARGEST else number

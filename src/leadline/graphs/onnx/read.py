@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.graph import (
     BYTES_PER_ELEMENT,
@@ -19,6 +20,7 @@ from leadline.core.graph import (
     TracedJob,
 )
 from leadline.core.workload import Phase, Workload
+from leadline.files.read import read_input
 
 Message = Any
 """A protobuf message of the onnx package (model, graph or node), which brings no types of its own."""
@@ -69,9 +71,11 @@ def read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     from leadline.graphs.onnx.sizes import find_sizes  # noqa: PLC0415 - needs the extra, which is known to be there
 
     batch = workload.batch or (workload.inputs[0].shape[0] if workload.inputs else 1)
-    _fix_inputs(model, workload, batch)
-    reader = _GraphReader(find_sizes(model, reference), workload.precision.weights if workload.precision else "float32")
-    reader.read(model.graph)
+    with refuse_damaged(f"{reference} is damaged, export it again: its parts do not fit together"):
+        _fix_inputs(model, workload, batch)
+        dtype = workload.precision.weights if workload.precision else "float32"
+        reader = _GraphReader(find_sizes(model, reference), dtype)
+        reader.read(model.graph)
     notes = ["every op of the file is a kernel of its own: a runtime that fuses ops is faster"]
     if workload.batch is None and not workload.inputs:
         notes.append("assumed: batch 1")
@@ -89,13 +93,12 @@ def read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
 def _load(reference: str) -> Message:
     try:
         import onnx  # noqa: PLC0415 - an extra, loaded when it is used
+        from google.protobuf.message import DecodeError  # noqa: PLC0415 - onnx needs it
     except ImportError as error:
         raise MissingExtra(f"reading {reference}", "onnx") from error
-    if not Path(reference).is_file():
-        raise InvalidInput(f"{reference} cannot be read: there is no such file")
     try:
-        return onnx.load(reference, load_external_data=False)
-    except Exception as error:
+        return onnx.load_model_from_string(read_input(Path(reference), most=2**31))
+    except (DecodeError, ValueError) as error:
         raise InvalidInput(f"{reference} is not an ONNX model: {error}") from error
 
 

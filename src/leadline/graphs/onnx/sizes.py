@@ -30,6 +30,9 @@ NAMES = (
 TRACKED_OPERATORS = frozenset(NAMES.split())
 """Operators that are evaluated if all their inputs are known."""
 
+_UNKNOWN = (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError, TypeError)
+"""Errors of onnx about an operator, an attribute or a version that it does not know."""
+
 MOST_ELEMENTS = 4096
 """Limit of the elements of a tracked tensor: more than a shape, and enough for a range of positions."""
 
@@ -42,7 +45,7 @@ def find_sizes(model: Message, reference: str) -> dict[str, TensorSpec]:
     """
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except onnx.shape_inference.InferenceError as error:
+    except (onnx.shape_inference.InferenceError, onnx.checker.ValidationError) as error:
         raise InvalidInput(f"the shapes of {reference} do not fit together: {error}") from error
     types = {value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)}
     for value in graph.initializer:
@@ -129,7 +132,7 @@ class _ValueTracker:
             inferred = onnx.shape_inference.infer_node_outputs(
                 schema, node, {name: self.types[name] for name in names}, data, opset_imports=imports
             )
-        except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError):
+        except _UNKNOWN:
             return
         self.types.update({name: kind for name, kind in inferred.items() if _is_fixed(kind) or name not in self.types})
 

@@ -297,8 +297,10 @@ class LocalSubmissions(SqliteFile):
         ((document, environment, made_at),) = self.read(
             "SELECT document, environment, made_at FROM submission WHERE id = ?", number
         )
-        submission = from_json(document, Submission, label=f"submission {number} of {self.path}")
-        return StoredSubmission(number, submission, json.loads(environment), made_at)
+        label = f"submission {number} of {self.path}"
+        submission = from_json(document, Submission, label=label)
+        variables = from_json(environment, dict[str, str], label=f"the environment of {label}")
+        return StoredSubmission(number, submission, variables, made_at)
 
     def _change(self, key: str, assignments: str, *values: object) -> QueueEntry:
         with self.transaction() as connection:

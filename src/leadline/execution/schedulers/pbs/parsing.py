@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from leadline.core.jobs import JobState
-from leadline.core.units import HOUR_S, MINUTE_S
+from leadline.core.units import HOUR_S, MINUTE_S, parse_epoch_s, parse_whole
 from leadline.execution.clock import epoch_s
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
@@ -36,7 +36,7 @@ _ID = re.compile(r"^(\d+(?:\[\])?(?:\.[A-Za-z0-9.-]+)?)\s*$", re.MULTILINE)
 _ELEMENT = re.compile(r"(\d+)\[(\d+)\](.*)")
 _OUTPUT = re.compile(r"/jobs/([\w.-]+)\.out(?:[.-](?:\d+|\^array_index\^))?$")
 """Path of PBS's own output about a job; some versions append an element's index."""
-_SIZE = re.compile(r"(\d+)(b|kb|mb|gb|tb|)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,18})(b|kb|mb|gb|tb|)", re.IGNORECASE)
 _MEMORY = re.compile(r"\b(p?v?mem\w*|memory)\b.*exceed|out of memory|oom", re.IGNORECASE)
 _TIME = re.compile(r"walltime.*exceed|exceed.*walltime", re.IGNORECASE)
 
@@ -70,7 +70,7 @@ def read_qstat_json(output: str) -> dict[str, JobAttributes] | None:
     try:
         # Some versions write raw control characters into strings.
         document = json.loads(output, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     jobs = document.get("Jobs", {}) if isinstance(document, dict) else {}
     return {leadline_id(number): dict(_flat("", job)) for number, job in jobs.items() if isinstance(job, dict)}
@@ -196,9 +196,10 @@ def _reached(used: float | None, limit: float | None, share: float) -> bool:
 def parse_duration_s(text: str | None) -> float | None:
     """Parse ``HH:MM:SS`` or a number of seconds."""
     parts = (text or "").split(":")
-    if not all(part.isdigit() for part in parts) or len(parts) > 3:
+    numbers = [number for number in map(parse_whole, parts) if number is not None]
+    if len(numbers) < len(parts) or len(parts) > 3:
         return None
-    hours, minutes, seconds = (0, 0, *map(int, parts))[-3:]
+    hours, minutes, seconds = (0, 0, *numbers)[-3:]
     return float(hours * HOUR_S + minutes * MINUTE_S + seconds)
 
 
@@ -224,7 +225,7 @@ def _first(job: Mapping[str, str], names: Iterable[str]) -> str | None:
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
+    return int(text) if text is not None and re.fullmatch(r"-?\d{1,18}", text) else None
 
 
 def _nodes(text: str | None) -> str | None:
@@ -237,7 +238,7 @@ def _nodes(text: str | None) -> str | None:
 def _epoch_s(text: str | None) -> float | None:
     """Parse ``Tue Mar 12 10:27:52 2024`` in this machine's time zone, or seconds since the epoch."""
     if text is None or text.isdigit():
-        return float(text) if text else None
+        return parse_epoch_s(text or "")
     try:
         return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except (ValueError, OverflowError):

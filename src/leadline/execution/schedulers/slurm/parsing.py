@@ -10,15 +10,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from leadline.core.jobs import JobState
-from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes
+from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes, parse_epoch_s, parse_whole
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
 from leadline.execution.schedulers.port import SchedulerStatus
 
 OUTPUT: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "SLURM_CLUSTERS": None}
 """Makes the commands print times as seconds since the epoch, array indices in full, and this cluster alone."""
 
-_DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)(?:\.\d+)?")
-_SIZE_PATTERN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGTP]?)")
+_DURATION = re.compile(
+    r"(?:(?P<days>\d{1,9})-)?(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):(?P<seconds>\d{1,9})(?:\.\d+)?"
+)
+_SIZE_PATTERN = re.compile(r"(?P<number>\d{1,18}(?:\.\d+)?)(?P<unit>[KMGTP]?)")
+MOST_INDICES = 1_000_000
+"""Elements of an array that are read; no Slurm allows more than four times as many."""
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
@@ -34,7 +38,7 @@ def duration_s(text: str) -> float | None:
 def moment_s(text: str) -> float | None:
     """Return a time in seconds since the epoch, from that form or from local ISO 8601."""
     if text.isdecimal():
-        return float(text) or None
+        return parse_epoch_s(text) or None
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
@@ -55,8 +59,9 @@ def parse_indices(text: str) -> list[int]:
     for part in text.strip("[]").partition("%")[0].split(","):
         span, _, step = part.partition(":")
         first, dash, last = span.partition("-")
-        if first.isdecimal() and (not dash or last.isdecimal()):
-            indices += range(int(first), int(last if dash else first) + 1, int(step) if step.isdecimal() else 1)
+        low, high = parse_whole(first), parse_whole(last if dash else first)
+        if low is not None and high is not None:
+            indices += range(low, high + 1, parse_whole(step) or 1)[: MOST_INDICES - len(indices)]
     return indices
 
 
@@ -209,7 +214,7 @@ def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]
     key_set, ids = frozenset(keys), dict[str, str]()
     pieces = iter(listing.split(mark)[1:])
     for scheduler_id, state, node, comment, name, trace in zip(*[pieces] * 6, strict=False):
-        match = re.match(r"\s*(\d+)", scheduler_id)
+        match = re.match(r"\s*(\d{1,18})", scheduler_id)
         if match is None or (JobState.from_slurm(state) is JobState.FAILED and _named(node.strip()) is None):
             continue
         matched_key = _key(comment) or max(
@@ -265,9 +270,9 @@ class _Accounted:
             state,
             row["State"] if state is JobState.UNKNOWN else reason,
             moment_s(row["Submit"]), moment_s(row["Start"]), moment_s(row["End"]),
-            walltime_s=float(row["TimelimitRaw"]) * MINUTE_S if row["TimelimitRaw"].isdecimal() else None,
-            elapsed_s=float(row["ElapsedRaw"]) if row["ElapsedRaw"].isdecimal() else None,
-            nodes=int(row["NNodes"]) or None if row["NNodes"].isdecimal() else None,
+            walltime_s=None if (minutes := parse_whole(row["TimelimitRaw"])) is None else float(minutes) * MINUTE_S,
+            elapsed_s=None if (seconds := parse_whole(row["ElapsedRaw"])) is None else float(seconds),
+            nodes=parse_whole(row["NNodes"]) or None,
             node=_named(row["NodeList"]),
             exit_code=code if state in _ENDED and not sign else None,
             # 125 marks a memory kill and is not a signal.
@@ -325,7 +330,7 @@ def _queued(fields: list[str]) -> SchedulerStatus:
         expected_start_s=start_s if waits else None,
         walltime_s=duration_s(limit),
         elapsed_s=duration_s(elapsed),
-        nodes=int(nodes) or None if nodes.isdecimal() else None,
+        nodes=parse_whole(nodes) or None,
         node=_named(names),
         name=_key(comment) or name or None,
     )
@@ -352,7 +357,7 @@ def _submitted_key(line: str) -> str:
 
 def _codes(text: str) -> tuple[int, int]:
     code, _, sign = text.partition(":")
-    return int(code) if code.isdecimal() else 0, int(sign) if sign.isdecimal() else 0
+    return parse_whole(code) or 0, parse_whole(sign) or 0
 
 
 def _named(nodes: str) -> str | None:
