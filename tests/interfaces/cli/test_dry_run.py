@@ -28,6 +28,7 @@ if not {real!r}:
     sys.exit()
 sys.exit(subprocess.run([{real!r}, *argv], input=script, text=True).returncode)
 """
+pytestmark = pytest.mark.usefixtures("measures")
 OPTIONS = ["--time", "2h", "--memory", "100M", "--name", 'a "b"', "--setup", "export A=1"]
 
 

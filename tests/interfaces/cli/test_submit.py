@@ -11,6 +11,7 @@ from leadline.interfaces.cli.main import main
 
 @pytest.fixture(autouse=True)
 def own_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
 
