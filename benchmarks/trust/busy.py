@@ -45,8 +45,8 @@ class BusyEstimate:
 
     @property
     def ratio(self) -> float:
-        """Return the larger of the two elapsed times over the smaller one; 1 if neither is known."""
-        points = sorted(each.elapsed_s.point for each in (self.idle, self.busy) if each.elapsed_s)
+        """Return the larger of the two step times, loading included, over the smaller; 1 if neither is known."""
+        points = sorted(each.step_s.point for each in (self.idle, self.busy) if each.step_s)
         return points[-1] / points[0] if points else 1.0
 
 
@@ -70,7 +70,7 @@ def busy_rows(pairs: Sequence[BusyEstimate], loops: int) -> list[BenchmarkRow]:
     return [
         at_most("scripts whose estimate a busy machine moves out of its interval", len(moved), 0, "scripts",
                 n=len(pairs), how=how),
-        BenchmarkRow("largest ratio between the elapsed times", largest, "×", n=len(pairs), how="idle and busy"),
+        BenchmarkRow("largest ratio between the steps with loading", largest, "×", n=len(pairs), how="idle and busy"),
     ]  # fmt: skip
 
 

@@ -11,16 +11,18 @@ from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 def estimate(point, *, memory=8.0):
     elapsed = None if point is None else Interval(point, point / 2, point * 2)
     host = Interval(memory, memory, memory + 1)
-    return Estimate(Target("A100"), "made", Basis(Tier.SPECS), elapsed_s=elapsed, host_memory_bytes=host)
+    return Estimate(
+        Target("A100"), "made", Basis(Tier.SPECS), elapsed_s=elapsed, step_s=elapsed, host_memory_bytes=host
+    )
 
 
 @pytest.mark.parametrize(
     ("busy", "moved"),
     [
         (estimate(19.0), ()),
-        (estimate(21.0), ("elapsed_s",)),
-        (estimate(4.0, memory=7.0), ("elapsed_s", "host_memory_bytes")),
-        (estimate(None), ("elapsed_s",)),
+        (estimate(21.0), ("elapsed_s", "step_s")),
+        (estimate(4.0, memory=7.0), ("elapsed_s", "step_s", "host_memory_bytes")),
+        (estimate(None), ("elapsed_s", "step_s")),
     ],
 )
 def test_a_busy_estimate_outside_the_idle_interval_is_counted_by_its_quantity(busy, moved):
