@@ -44,12 +44,14 @@ class Fault(StrEnum):
     REQUEUE = "requeued by staff"
     HOLD = "held by staff"
     LIMIT = "limit lowered"
+    JOURNAL = "journal lost"
 
 
 FULL = {
     Fault.PLANE: 26, Fault.CONTROLLER: 8, Fault.DATABASE: 8, Fault.NODE: 8, Fault.SLURMD: 8, Fault.SBATCH: 22,
     Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 16, Fault.SSH: 8, Fault.HANG: 4, Fault.HIDDEN: 6,
     Fault.ENVIRONMENT: 6, Fault.PLUGIN: 8, Fault.CANCEL: 8, Fault.REQUEUE: 8, Fault.HOLD: 6, Fault.LIMIT: 5,
+    Fault.JOURNAL: 4,
 }  # fmt: skip
 QUICK = dict.fromkeys(Fault, 1) | {
     Fault.PLANE: 3, Fault.SBATCH: 3, Fault.CLOCK: 2, Fault.NODE: 2, Fault.CONTROLLER: 0, Fault.LIMIT: 0,
@@ -157,6 +159,7 @@ class Injector:
             Fault.REQUEUE: self.staff.requeue,
             Fault.HOLD: self._hold,
             Fault.LIMIT: self.staff.shorten,
+            Fault.JOURNAL: self._journal,
         }
         return ways[fault]()
 
@@ -274,7 +277,15 @@ class Injector:
 
     def _hold(self) -> str:
         key, release = self.staff.hold()
-        return f"{key} for {self._later(SHORT_S, release):.1f} s" if key else ""
+        return f"{key} for {self._later(SHORT_S, self._again(f'hold {key}', release)):.1f} s" if key else ""
+
+    def _journal(self) -> str:
+        """Remove the journal under the running plane, which has the jobs in memory."""
+        if not self._down.isdisjoint({"plane", "disk", "variables"}) or not self.plane.runs():
+            return ""
+        for name in ("", "-wal", "-shm"):
+            self.staff.journal.with_name(self.staff.journal.name + name).unlink(missing_ok=True)
+        return "removed"
 
     def _again(self, part: str, heal: Callable[[], None]) -> Callable[[], None]:
         """Return what heals a fault; a daemon that does not start without another one is started again later."""

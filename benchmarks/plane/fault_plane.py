@@ -53,6 +53,11 @@ class PlaneProcess:
                     own_session=True,
                 )
 
+    def runs(self) -> bool:
+        """Return whether the process runs."""
+        self.look()
+        return self._process is not None
+
     def look(self) -> None:
         """Record the process if it ended by itself."""
         if self._process is not None and self._process.poll() is not None:

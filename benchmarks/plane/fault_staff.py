@@ -119,11 +119,14 @@ class SiteStaff:
         return self.rng.choice(attempts) if attempts else None
 
     def _release(self, scheduler_id: str) -> None:
-        # A controller that is down releases nothing. A job that was cancelled meanwhile needs no release.
-        self.cluster.wait(
-            lambda: "Unable to contact" not in self.cluster.run(["scontrol", "release", scheduler_id]).stderr,
-            f"the release of job {scheduler_id}",
-        )
+        """Release a held job; one that was cancelled meanwhile needs no release.
+
+        Raises:
+            LeadlineError: the controller is down.
+        """
+        answer = self.cluster.run(["scontrol", "release", scheduler_id])
+        if "Unable to contact" in answer.stderr:
+            raise LeadlineError(f"job {scheduler_id} was not released: {answer.stderr.strip()}")
 
     def _does(self, command: list[str]) -> bool:
         return self.cluster.run(command, timeout_s=10.0).returncode == 0

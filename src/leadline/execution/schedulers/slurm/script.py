@@ -139,7 +139,7 @@ def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = 
         _check_limits(spec.resources, partition)
     options = _options(spec, partition, rules, key)
     place = ":".join(part for part in (spec.system, partition.name if partition else spec.partition) if part)
-    for name in map(_long, rules.requires):
+    for name in (_LONG.get(name, name) for name in rules.requires):
         if name not in options:
             fix = _FIX.get(name, "Leadline does not know its value; add it to the script by hand")
             raise InvalidInput(f"{place or 'it'} accepts no job without {name}: {fix}")
@@ -260,7 +260,7 @@ def _gpus(resources: ResourceSpec, rules: SubmitRules) -> dict[str, str]:
         return {}
     option = rules.gpu_option.format(gpus=resources.gpus_per_node, total=resources.gpus_per_node * resources.nodes)
     name, _, value = option.replace(" ", "=", 1).partition("=")
-    return {_long(name): value}
+    return {_LONG.get(name, name): value}
 
 
 def _memory(resources: ResourceSpec, rules: SubmitRules) -> dict[str, str]:
@@ -396,9 +396,5 @@ def _needs_launcher(resources: ResourceSpec) -> bool:
     return resources.nodes * resources.tasks_per_node > 1
 
 
-def _long(name: str) -> str:
-    return _LONG.get(name, name)
-
-
 def _long_names(names: Iterable[str]) -> set[str]:
-    return set(map(_long, names))
+    return {_LONG.get(name, name) for name in names}
