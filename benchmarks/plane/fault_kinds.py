@@ -18,7 +18,9 @@ from benchmarks.plane.fault_shims import SACCT_FAULTS, SBATCH_FAULTS, SlurmShims
 from benchmarks.plane.fault_staff import SiteStaff
 from benchmarks.plane.host import OFFSET
 from leadline.core.errors import LeadlineError
+from leadline.core.plane import Job
 from leadline.core.units import HOUR_S
+from leadline.execution.plane.journal import PlaneJournal
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.ssh_server import SshServer
 
@@ -51,7 +53,7 @@ FULL = {
     Fault.PLANE: 26, Fault.CONTROLLER: 8, Fault.DATABASE: 8, Fault.NODE: 8, Fault.SLURMD: 8, Fault.SBATCH: 22,
     Fault.SACCT: 10, Fault.DISK: 8, Fault.CLOCK: 16, Fault.SSH: 8, Fault.HANG: 4, Fault.HIDDEN: 6,
     Fault.ENVIRONMENT: 6, Fault.PLUGIN: 8, Fault.CANCEL: 8, Fault.REQUEUE: 8, Fault.HOLD: 6, Fault.LIMIT: 5,
-    Fault.JOURNAL: 4,
+    Fault.JOURNAL: 8,
 }  # fmt: skip
 QUICK = dict.fromkeys(Fault, 1) | {
     Fault.PLANE: 3, Fault.SBATCH: 3, Fault.CLOCK: 2, Fault.NODE: 2, Fault.CONTROLLER: 0, Fault.LIMIT: 0,
@@ -78,6 +80,8 @@ SHORT_S = (2.0, 12.0)
 CUT_S = (0.5, 4.0)
 HANG_S = (3.0, 12.0)
 LONGER_S = (5.0, 20.0)
+READ_S = 3.0
+"""Within this time, the plane has read what was submitted."""
 RETRY_S = (1.0, 2.0)
 SUPERVISED_S = 1.0
 
@@ -95,7 +99,8 @@ def strike_times(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Rando
 class Injector:
     """Inject faults and heal each when its time is over.
 
-    ``struck`` counts the injected ones, and ``outages_s`` are the times of those that can end any job.
+    ``struck`` counts the injected ones, and ``outages_s`` are the times of those that can end any job. ``closed`` are
+    the jobs of lost journals that had ended, which nobody needs again. ``submitted_s`` is the time of the last submission.
     """
 
     cluster: SlurmCluster
@@ -109,6 +114,8 @@ class Injector:
     deaths: list[Death] = field(default_factory=list)
     log: list[tuple[float, str]] = field(default_factory=list)
     outages_s: list[float] = field(default_factory=list)
+    closed: dict[str, Job] = field(default_factory=dict)
+    submitted_s: float = 0.0
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _numbers: "count[int]" = field(default_factory=count)
     _down: set[str] = field(default_factory=set)
@@ -281,8 +288,12 @@ class Injector:
 
     def _journal(self) -> str:
         """Remove the journal under the running plane, which has the jobs in memory."""
-        if not self._down.isdisjoint({"plane", "disk", "variables"}) or not self.plane.runs():
+        # A job that was submitted a moment ago may be in the journal alone.
+        recent = time.monotonic() - self.submitted_s < READ_S
+        if recent or not self._down.isdisjoint({"plane", "disk", "variables"}) or not self.plane.runs():
             return ""
+        with PlaneJournal(self.staff.journal) as journal:
+            self.closed |= {job.key: job for job in journal.newest_jobs() if job.closed}
         for name in ("", "-wal", "-shm"):
             self.staff.journal.with_name(self.staff.journal.name + name).unlink(missing_ok=True)
         return "removed"

@@ -233,6 +233,7 @@ def _strike(
             coming.popleft()[1]()
         if handing and handing[0][0] <= now_s and _submit(Path(settings.journal or ""), handing[0][1]):
             handing.popleft()
+            injector.submitted_s = time.monotonic()
         time.sleep(0.02)
         if now_s > size.lasts_s + size.settles_s:
             raise LeadlineError(f"{len(handing)} waves of jobs could not be submitted: see {injector.plane.folder}")
@@ -267,7 +268,7 @@ def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, Job]:
         injector.supervise()
         with PlaneJournal(path) as journal:
             if not journal.open_jobs() or time.monotonic() > until_s:
-                return {job.key: job for job in journal.newest_jobs()}
+                return injector.closed | {job.key: job for job in journal.newest_jobs()}
         time.sleep(0.5)
 
 
