@@ -100,7 +100,7 @@ class Injector:
     """Inject faults and heal each when its time is over.
 
     ``struck`` counts the injected ones, and ``outages_s`` are the times of those that can end any job. ``closed`` are
-    the jobs of lost journals that had ended, which nobody needs again. ``submitted_s`` is the time of the last submission.
+    the jobs of lost journals that had ended, which nobody needs again. ``submitted_s`` is when the last were submitted.
     """
 
     cluster: SlurmCluster

@@ -1,19 +1,22 @@
 """The parts of ``bench trust``."""
 
-from importlib import import_module
-from inspect import signature
-
 import pytest
 
 from benchmarks.trust.run import PARTS, run
-from leadline.core.errors import UnknownName
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_a_part_has_rows_that_can_be_measured_quickly(part):
-    assert "quick" in signature(import_module(PARTS[part]).rows).parameters
+from leadline.core.errors import InvalidInput, UnknownName
 
 
 def test_an_unknown_part_is_refused_with_the_names_of_all():
-    with pytest.raises(UnknownName, match="answers, catalog"):
+    with pytest.raises(UnknownName, match="anwsers.*answers"):
         run(only="anwsers")
+
+
+def test_published_runs_need_their_folder():
+    with pytest.raises(InvalidInput, match="--data"):
+        run(only="published")
+
+
+def test_a_part_alone_measures_only_its_rows():
+    names = {row.name for row in run(quick=True, only="catalog").rows}
+    assert any("network" in name for name in names)
+    assert not any("hostile" in name for name in names)
