@@ -2,12 +2,12 @@
 
 import pytest
 
-from benchmarks.trust.run import PARTS, run
+from benchmarks.trust.run import run
 from leadline.core.errors import InvalidInput, UnknownName
 
 
 def test_an_unknown_part_is_refused_with_the_names_of_all():
-    with pytest.raises(UnknownName, match="anwsers.*answers"):
+    with pytest.raises(UnknownName, match=r"anwsers.*answers"):
         run(only="anwsers")
 
 
