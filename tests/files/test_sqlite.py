@@ -153,7 +153,7 @@ def test_whatever_the_umask_only_the_owner_can_use_what_is_kept(tmp_path, monkey
             local.wait(1.0)
         local.close()
         LocalTransport().write(PurePosixPath(plane_dir() / "scripts" / "job.sh"), "true")
-        assert (plane_dir() / "local" / "runs" / "k-1.log").read_text() == "secret\n"
+        assert (plane_dir() / "local" / "runs" / "k.log").read_text() == "secret\n"
         assert loose_files(folder) == []
     assert not (folder.parent.stat().st_mode & 0o077)
 
