@@ -181,8 +181,6 @@ def _stage(folder: Path, size: FaultCampaignSize, rng: random.Random) -> Iterato
     with ExitStack() as stack:
         for name in ("cluster", "ledger", "sshd", "jobs"):
             (folder / name).mkdir(parents=True)
-        for parent in (folder, folder.parent):
-            parent.chmod(0o755)  # the site's staff read Slurm's configuration
         write_plugin(folder / "cluster")
         plan = ClusterPlan(name="faults", nodes=NODES, cores=4, memory_mib=4000, settings=(PLUGIN_SETTING,))
         cluster = stack.enter_context(slurm_cluster(folder / "cluster", plan))

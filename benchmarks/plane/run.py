@@ -39,6 +39,7 @@ def run(*, quick: bool = False, data: Path | None = None, only: str | None = Non
     if (why := why_no_slurm()) and not set(parts).isdisjoint(ON_SLURM):
         raise InvalidInput(f"{why}; python3 dev test installs them where it is allowed to")
     folder = Path(tempfile.mkdtemp(prefix="leadline-plane-"))
+    folder.chmod(0o755)  # other users, such as the site's staff, read Slurm's configuration in it
     try:
         rows = [row for part in parts for row in _part(part, folder, quick=quick, data=data)]
     finally:
