@@ -37,8 +37,12 @@ def make_private_file(path: Path) -> None:
 
 
 def tighten(path: Path) -> None:
-    """Take the permissions of all other users from this user's file or folder, if it exists."""
+    """Take the permissions of all other users from this user's file or folder, if it exists.
+
+    A device keeps them: for root, ``/dev/null`` is a file of its own.
+    """
     with suppress(OSError):
         status = path.stat()
-        if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+        is_data = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+        if is_data and status.st_uid == os.geteuid() and status.st_mode & 0o077:
             path.chmod(stat.S_IMODE(status.st_mode) & 0o700)
