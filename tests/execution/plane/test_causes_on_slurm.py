@@ -33,7 +33,7 @@ pytestmark = [
 NODE = 16
 """Cores of a node; a job with all of them has it alone."""
 OPERATOR = 65534
-QUICK = PollIntervals(first=0.5, last=1.0, reports=2.0, decide=5.0, grace=20.0, settle=20.0)
+QUICK = PollIntervals(first=0.5, last=1.0, reports=2.0, decide=5.0, grace=20.0, settle=60.0)
 PARTITIONS = tuple(f"PartitionName={name} Nodes=ALL MaxTime=60 State={state} PriorityTier=10 PreemptMode=OFF"
                    for name, state in (("closed", "DOWN"), ("gone", "UP"), ("shut", "DOWN")))  # fmt: skip
 MOST_S = 300.0
