@@ -5,12 +5,13 @@ from dataclasses import replace
 from importlib.resources import files
 
 from benchmarks.results import BenchmarkRow, at_least, at_most
+from leadline.catalog.networks import parse_network
 from leadline.catalog.read import TomlCatalog
 from leadline.catalog.toml_files import read_devices, read_site
 from leadline.core.document_errors import InvalidFile
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.hardware import DeviceKind
-from leadline.core.networks import GBIT_BYTES, parse_network
+from leadline.core.units import GBIT_BYTES
 from leadline.estimators.step_time.missing_figures import compute_units, describe_missing, widen_spread
 
 NETWORK_TEXTS = {

@@ -2,8 +2,9 @@
 
 import pytest
 
+from leadline.catalog.networks import parse_network
 from leadline.catalog.read import TomlCatalog
-from leadline.core.networks import GBIT_BYTES, parse_network
+from leadline.core.units import GBIT_BYTES
 
 CATALOG = TomlCatalog()
 NODES = {

@@ -7,7 +7,6 @@ from leadline.catalog.read import TomlCatalog
 from leadline.catalog.toml_files import read_site
 from leadline.catalog.write import format_site
 from leadline.core.hardware import Confidence
-from leadline.core.networks import GBIT_BYTES
 from leadline.core.systems import (
     Billing,
     BillingRule,
@@ -18,6 +17,7 @@ from leadline.core.systems import (
     SubmitRules,
     System,
 )
+from leadline.core.units import GBIT_BYTES
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 WORD = TEXT.filter(bool)

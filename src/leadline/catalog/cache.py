@@ -15,10 +15,10 @@ Noun = TypeVar("Noun")
 
 DIGEST_BYTES = 32
 CODE = (
+    "catalog/networks.py",
     "catalog/toml_files.py",
     "core/documents.py",
     "core/hardware.py",
-    "core/networks.py",
     "core/systems.py",
     "core/units.py",
 )

@@ -6,16 +6,15 @@ practical unit (``memory_gib`` for ``memory_bytes``). Conversion matches them by
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 
+from leadline.catalog.networks import parse_network
 from leadline.core.document_errors import Fault, InvalidFile, suggest
 from leadline.core.documents import convert_toml, from_toml, parse_toml
 from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind
-from leadline.core.networks import GBIT_BYTES, parse_network
 from leadline.core.systems import (
     Billing,
     BillingRule,
@@ -26,7 +25,7 @@ from leadline.core.systems import (
     SubmitRules,
     System,
 )
-from leadline.core.units import GB, GIB, HOUR_S, MIB
+from leadline.core.units import GB, GBIT_BYTES, GIB, HOUR_S, MIB
 
 
 def merge_tables(file: Mapping[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,6 +57,8 @@ def _are_named_tables(value: Any) -> bool:  # noqa: ANN401 - plain values of TOM
 
 
 Row = TypeVar("Row", bound=msgspec.Struct)
+_parsed_network = cache(parse_network)
+"""Many nodes have the same network."""
 Noun = TypeVar("Noun", Device, System, Partition, NodeType, Limits, Billing, SubmitRules, Scheduling)
 
 UNITS: dict[str, tuple[str, float]] = {
@@ -156,14 +157,14 @@ class NodeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def node_type(self, key: str) -> NodeType:
         """Convert the table ``key``; its texts and ``nics`` give the numbers of the network that it does not state."""
         words = [self.interconnect or self.network_technology, self.nics and f"{self.nics} NICs"]
-        text = parse_network(", ".join(word for word in words if word), self.gpus)
-        node = _convert(NodeType, self, name=self.name or key)
-        return replace(
-            node,
-            network_technology=node.network_technology or text.technology,
-            network_bytes_per_s=text.node_bytes_per_s if node.network_bytes_per_s is None else node.network_bytes_per_s,
-            nics=text.nics if node.nics is None else node.nics,
-        )
+        text = _parsed_network(", ".join(word for word in words if word), self.gpus)
+        inferred: dict[str, object] = {
+            "network_technology": self.network_technology or text.technology,
+            "nics": text.nics if self.nics is None else self.nics,
+        }
+        if self.network_gbit_per_s is None:
+            inferred["network_bytes_per_s"] = text.node_bytes_per_s
+        return _convert(NodeType, self, name=self.name or key, **inferred)
 
 
 class RulesRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

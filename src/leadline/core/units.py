@@ -7,6 +7,8 @@ from leadline.core.errors import InvalidInput
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 GB = 10**9
+GBIT_BYTES = 1e9 / 8
+"""Bytes in a gigabit."""
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
 MOST_DIGITS = 18

@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.ports import Array, State, floats
+from leadline.estimators.ports import Array, State
 
 LEAST_SPREAD = 1e-6
 """Smallest spread that is believed: no estimator is exact."""
@@ -82,4 +82,4 @@ class NormalizedScores:
     @classmethod
     def load(cls, state: State) -> "NormalizedScores":
         """Restore the scores from their state."""
-        return cls(floats(state["scores"]), floats(state["weights"]))
+        return cls(state["scores"].astype(float), state["weights"].astype(float))

@@ -1,7 +1,9 @@
 """The verb ``estimate``: time, memory and cost of a workload on devices and systems, without running it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from leadline.app.estimate.kept_probes import apply_probe, find_probe
 from leadline.app.machines.targets import ResolvedTarget, local_device, resolve_targets

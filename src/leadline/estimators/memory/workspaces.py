@@ -27,7 +27,8 @@ the last one, whose backward pass runs first, takes the scratch.
 """
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, StorageEvent

@@ -17,7 +17,7 @@ from dataclasses import replace
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind
 from leadline.core.hardware import Device
-from leadline.core.networks import GBIT_BYTES
+from leadline.core.units import GBIT_BYTES
 from leadline.estimators.parallelism.fabric import usual_network
 
 # Points (size in bytes, seconds), both ascending; empty where nothing was measured.

@@ -8,7 +8,7 @@ with MI300X has 8 × 400 (Azure ND MI300X v5). The range is that of the catalog'
 
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.networks import GBIT_BYTES
+from leadline.core.units import GBIT_BYTES
 from leadline.core.workload import Workload
 
 SCALE_SPREAD = 0.1

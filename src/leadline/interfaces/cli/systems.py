@@ -12,10 +12,9 @@ from leadline.app.settings import catalog_dir
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Machine
-from leadline.core.networks import GBIT_BYTES
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import NodeType, Partition, System
-from leadline.core.units import format_bytes, format_duration
+from leadline.core.units import GBIT_BYTES, format_bytes, format_duration
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.command import FILE, argument, flag, group, json_option
 from leadline.interfaces.cli.output import print_json, print_note, print_table, status

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leadline.core.networks import GBIT_BYTES, Network, parse_network
+from leadline.catalog.networks import Network, parse_network
+from leadline.core.units import GBIT_BYTES
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ import re
 from math import prod
 
 from leadline.core.frozen import Frozen
+from leadline.core.units import GBIT_BYTES
 
-GBIT_BYTES = 1e9 / 8
-"""Bytes in a gigabit."""
 MANY_GPUS = 4
 """GPUs of a node from which its network usually has several ports."""
 
