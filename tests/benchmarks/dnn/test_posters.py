@@ -25,7 +25,7 @@ def lab():
         steps=steps,
         setting=np.array(["gpu infer", "gpu train"] * MODELS),
         shape=shape,
-        baselines=SimpleNamespace(answers=lambda learn, ask: {"mean": np.full(len(ask), 1.5)}),
+        baselines=SimpleNamespace(answers=lambda _, ask: {"mean": np.full(len(ask), 1.5)}),
         without_twins=lambda learn, ask: rows_without_twins(learn, ask, NAMES, shape),
     )
 
@@ -37,7 +37,7 @@ class RecordingTable:
         self.step_s = step_s
         self.splits = []
 
-    def fitted(self, rows, estimator=None):
+    def fitted(self, rows, *_):
         return rows
 
     def predict(self, fitted, rows):
@@ -66,7 +66,7 @@ class ColumnTable(RecordingTable):
 
     columns = ()
 
-    def with_column(self, name, rows, seconds):
+    def with_column(self, _, rows, seconds):
         table = ColumnTable(self.step_s)
         table.columns = (*self.columns, (rows, seconds))
         ColumnTable.last = table
