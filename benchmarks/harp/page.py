@@ -64,7 +64,7 @@ def _request(metrics: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _campaigns(details: Details) -> str:
-    heads = ("history", "campaign", "cost", "times cheaper", *DRAWN)
+    heads = ("history", "campaign", "cost", "as many full-scale runs ÷ it", *DRAWN)
     return markdown_table(heads, [
         (point["history"], point["campaign"], f"{point['cost_s']:,.0f} s", f"{point['cheaper']:.1f}",
          *(f"{point['mape'][name]:.1f} %" for name in DRAWN))
