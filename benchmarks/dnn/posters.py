@@ -101,29 +101,25 @@ class FewTrainingSteps:
         """Return the seconds by boosting on the features of the black box."""
         return self.table.predict(self.table.fitted(few, ESTIMATORS["boosting"]), ask)
 
-    def both(self, few: Whole, ask: Whole) -> Array:
-        """Return the seconds by boosting with the white box as a feature, out of fold for the few runs."""
-        folds = self.folds(few)
-        inner = np.empty(len(few))
+    def out_of_fold(self, few: Whole) -> Array:
+        """Return the seconds of the few runs by the white box, each without the runs of its family's fold."""
+        folds, seconds = fold_numbers(self.lab.steps.family[few], FIFTHS, 1), np.empty(len(few))
         for number in np.unique(folds):
             out = folds == number
-            inner[out] = self.white_box(few[~out], few[out])
-        fed = self.table.with_column("white_box", few, inner).with_column(
-            "white_box", ask, self.white_box(few, ask)
-        )  # fmt: skip
-        return fed.predict(fed.fitted(few, ESTIMATORS["boosting"]), ask)
+            seconds[out] = self.white_box(few[~out], few[out])
+        return seconds
 
-    def folds(self, few: Whole) -> Whole:
-        """Return the fold of each of the few runs; a family is in one fold."""
-        return fold_numbers(self.lab.steps.family[few], FIFTHS, 1)
+    def predict(self, few: Whole, ask: Whole) -> tuple[Array, Array, Array, Array, Array]:
+        """Return the white box with its interval, boosting with the white box as a feature, and boosting alone.
 
-    def interval(self, few: Whole, predicted: Array) -> tuple[Array, Array]:
-        """Return the interval of the white box by its errors on held-out families among the few runs."""
-        folds, errors = self.folds(few), np.empty(len(few))
-        for number in np.unique(folds):
-            out = folds == number
-            errors[out] = np.log(self.lab.steps.step_s[few[out]] / self.white_box(few[~out], few[out]))
-        return NormalizedScores.of(errors, np.ones(len(few))).interval(predicted, np.ones(len(predicted)), LEVEL)
+        The feature of the few runs is out of fold, and so are the errors that the interval is made of.
+        """
+        inner, predicted = self.out_of_fold(few), self.white_box(few, ask)
+        fed = self.table.with_column("white_box", few, inner).with_column("white_box", ask, predicted)
+        both = fed.predict(fed.fitted(few, ESTIMATORS["boosting"]), ask)
+        scores = NormalizedScores.of(np.log(self.lab.steps.step_s[few] / inner), np.ones(len(few)))
+        low, high = scores.interval(predicted, np.ones(len(ask)), LEVEL)
+        return predicted, low, high, both, self.boosting(few, ask)
 
 
 def _hybrid_training(lab: VisionLab, table: StepTable, folds: int, draws: int) -> SplitResult:
@@ -137,9 +133,7 @@ def _hybrid_training(lab: VisionLab, table: StepTable, folds: int, draws: int) -
             learn = lab.without_twins(np.flatnonzero((lab.setting == name) & (family != number)), ask)
             for draw in range(draws):
                 few = np.sort(np.random.default_rng(draw).permutation(learn)[:FEW])
-                predicted = methods.white_box(few, ask)
-                others = methods.both(few, ask), methods.boosting(few, ask)
-                parts.append((ask, predicted, *methods.interval(few, predicted), *others))
+                parts.append((ask, *methods.predict(few, ask)))
     how = (
         f"{FEW} training steps of one setting, the same for each method and no other data; families left out in "
         f"{FIFTHS} folds, without twins; {draws} draws"

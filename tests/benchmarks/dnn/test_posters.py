@@ -75,8 +75,10 @@ class ColumnTable(RecordingTable):
 
 def test_boosting_sees_the_white_box_out_of_fold_for_the_rows_that_it_learns_from(lab):
     few, ask = np.arange(0, 50), np.arange(60, 70)
-    FakeMethods(lab, ColumnTable(lab.steps.step_s), "gpu train").both(few, ask)
+    predicted, low, high, *_ = FakeMethods(lab, ColumnTable(lab.steps.step_s), "gpu train").predict(few, ask)
     (rows, inner), (asked, outer) = ColumnTable.last.columns
     assert (rows.tolist(), asked.tolist()) == (few.tolist(), ask.tolist())
     assert max(inner) < len(few)  # no row's own step is in the white box that it is given
     assert set(outer) == {float(len(few))}
+    assert (low <= predicted).all()
+    assert (predicted <= high).all()
