@@ -85,6 +85,7 @@ def test_savings_count_kills_and_waits_and_a_rule_that_needs_no_plane():
     assert part.plane == JobCost(660.0, 330.0, 2)
     assert part.retried == JobCost(240.0 + 360.0 + 400.0, 500.0, 3)  # 240, 360 and then 540 s
     assert part.result_s == 780.0
+    assert part.slowdown == pytest.approx(420.0 / 400.0)
     assert part.rule_result_s(part.retried) == 1000.0 + 3 * 60.0
     rows = {row.name: row for row in user_request_rows(part, {"job": 0.6})}
     saved = rows["loop, users' requests: cost saved"]
