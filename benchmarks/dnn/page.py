@@ -27,7 +27,7 @@ def tables(details: Sequence[Mapping[str, Any]]) -> str:
 def _splits(splits: Sequence[Mapping[str, Any]]) -> str:
     rows: list[list[str]] = []
     for split in splits:
-        rows += [_refused(split)] if "refused" in split else [_answered(split), *_by_device(split)]
+        rows += [_refused(split)] if "refused" in split else [_answered(split), *_by_device(split), *_by_method(split)]
     return markdown_table(HEADS, rows)
 
 
@@ -55,6 +55,16 @@ def _by_device(split: Mapping[str, Any]) -> list[list[str]]:
         [f"… {name}", f"{errors['n']:,}", _met(errors["mape"], errors["target"]), f"{errors['target']:g} %",
          _met(errors["median"], None), _met(errors["p90"], None), "", ""]
         for name, errors in split["apart"].items()
+    ]  # fmt: skip
+
+
+def _by_method(split: Mapping[str, Any]) -> list[list[str]]:
+    """Return one row for each other method, where all methods are compared."""
+    methods = list(split["methods"].items())[1:] if split.get("compared") else []
+    return [
+        [f"… {name}", f"{errors['n']:,}", f"{errors['mape']:.1f} %", "", f"{errors['median']:.1f} %",
+         f"{errors['p90']:.1f} %", "", ""]
+        for name, errors in methods
     ]  # fmt: skip
 
 

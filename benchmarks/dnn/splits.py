@@ -34,6 +34,7 @@ class SplitResult:
         unit: Rows with correlated errors, such as those of one measured curve; they count as one for coverage.
         apart: Device of each row, where each device has its own target.
         apart_mape: That target.
+        compared: Each other method has a row too, not only the best one.
     """
 
     table: str
@@ -52,6 +53,7 @@ class SplitResult:
     unit: Texts | None = None
     apart: Texts | None = None
     apart_mape: float | None = None
+    compared: bool = False
 
     @property
     def name(self) -> str:
@@ -80,6 +82,9 @@ class SplitResult:
             rows.append(
                 _row(f"{self.name}, {device}, MAPE", float(np.mean(part)), self.apart_mape, None, len(part), "")
             )
+        for method in list(self.answers)[1:] if self.compared else ():
+            value = float(np.nanmean(self.errors(method)))
+            rows.append(_row(f"{self.name}, {method}, MAPE", value, None, None, len(errors), "the same runs"))
         return rows + [self._coverage(str(group)) for group in np.unique(self.group)]
 
     def document(self) -> dict[str, object]:
@@ -91,7 +96,7 @@ class SplitResult:
         targets = {"mape": self.mape, "median": self.median, "p90": self.p90}
         return {
             "table": self.table, "split": self.split, "targets": targets, "methods": methods, "groups": groups,
-            "apart": apart,
+            "apart": apart, "compared": self.compared,
             "coverage": {name: {"percent": round(share, 2), "n": n, "width": width} for name, (share, n, width) in
                          covered.items()},
             **self.more,

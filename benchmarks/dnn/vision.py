@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from benchmarks.dnn.setting_models import SettingModels
 from benchmarks.dnn.splits import LEVEL, SplitResult
-from benchmarks.dnn.vision_devices import TABLE, after_few_runs, other_gpu, pairs_of
+from benchmarks.dnn.vision_devices import TABLE, after_few_runs, other_gpu, pairs_of, unseen_families
 from benchmarks.dnn.vision_lab import FOLDS, LEADLINE, VisionLab, fold_numbers, residuals
 from benchmarks.dnn.vision_uncertainty import INNER
 from leadline.uncertainty.conformal import Residuals, calibrate
@@ -26,6 +26,7 @@ def splits(data: Path, *, quick: bool) -> list[SplitResult]:
     pairs = pairs_of(lab)
     folds = 1 if quick else FOLDS
     return [
+        *(unseen_families(lab, pair, folds) for pair in pairs),
         *_by_family(lab, folds),
         *_by_model(lab, folds),
         *(split for pair in pairs for split in other_gpu(lab, pair)),
@@ -39,7 +40,8 @@ def _by_family(lab: VisionLab, folds: int) -> list[SplitResult]:
     fold = fold_numbers(steps.family, FOLDS, 0)
     asked_rows, predicted, low, high, baselines = [], [], [], [], []
     for number in range(folds):
-        learn, ask = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        ask = np.flatnonzero(fold == number)
+        learn = lab.without_twins(np.flatnonzero(fold != number), ask)
         laws = lab.laws(learn)
         calibration = calibrate(_inner_errors(lab, learn, laws))
         points, spread = lab.answered(ask, laws)
@@ -67,7 +69,7 @@ def _phases(lab: VisionLab, rows: Whole, answers: dict[str, Array], low: Array, 
                 {name: seconds[mask] for name, seconds in answers.items()}, low[mask], high[mask],
                 lab.setting[rows][mask],
                 mape=6.0, median=4.0, p90=20.0,
-                how="each setting of a GPU fitted to other families, in five folds of families",
+                how="each setting of a GPU fitted to other families, without twins, in five folds of families",
                 limits="kernels that only the unseen family calls (talking heads, 9 × 9 depthwise, odd grouped widths "
                 "in channels-last), which the libraries of each release run 2 to 10 times slower",
             )
@@ -77,8 +79,8 @@ def _phases(lab: VisionLab, rows: Whole, answers: dict[str, Array], low: Array, 
 
 def _by_model(lab: VisionLab, folds: int) -> list[SplitResult]:
     """Hold out models at random; other sizes of the same family are in the training data."""
-    how = "models left out at random, in five folds; intervals by the errors of the other folds"
-    return [held_out_split(lab, lab.steps.model, folds, TABLE, "random models", how)]
+    how = f"models left out at random with their twins, in {FOLDS} folds; intervals by the errors of the other folds"
+    return [held_out_split(lab, lab.steps.model, folds, TABLE, "unseen models of seen families", how)]
 
 
 def held_out_split(
@@ -88,7 +90,8 @@ def held_out_split(
     fold = fold_numbers(names, FOLDS, 0)
     parts = []
     for number in range(folds):
-        learn, ask = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        ask = np.flatnonzero(fold == number)
+        learn = lab.without_twins(np.flatnonzero(fold != number), ask)
         parts.append((ask, *lab.answered(ask, lab.laws(learn)), lab.baselines.answers(learn, ask)))
     rows = np.concatenate([part[0] for part in parts])
     predicted, spread = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
@@ -115,5 +118,6 @@ def _inner_errors(lab: VisionLab, learn: Whole, laws: SettingModels) -> Residual
     errors = []
     for part in range(INNER):
         out = learn[inner[learn] == part]
-        errors.append(residuals(lab, out, *lab.answered(out, lab.laws(learn[inner[learn] != part], start=laws))))
+        others = lab.without_twins(learn[inner[learn] != part], out)
+        errors.append(residuals(lab, out, *lab.answered(out, lab.laws(others, start=laws))))
     return Residuals.joined(*errors)

@@ -44,6 +44,17 @@ class VisionLab:
         }
         self.setting: Texts = np.char.add(np.char.add(self.steps.device, " "), self.steps.setting)
         self.baselines = VisionBaselines(self.steps, self.devices)
+        columns = (self.steps.columns[name] for name in ("param_count", "gmacs", "macts", "img_size"))
+        rounded = np.stack([np.round(np.asarray(column, float), 2) for column in columns], axis=1)
+        self.shape: Whole = np.unique(rounded, axis=0, return_inverse=True)[1].ravel()
+
+    def without_twins(self, learn: Whole, ask: Whole) -> Whole:
+        """Return the rows of ``learn`` that are no twins of rows of ``ask``.
+
+        timm has one architecture under several names: ``gluon_resnet18_v1b`` is ``resnet18``. Two models are twins if
+        they share weights, products, activations and image size at least once.
+        """
+        return rows_without_twins(learn, ask, self.steps.model, self.shape)
 
     def observed(self, rows: Whole, device: str) -> ObservedSteps:
         """Return the rows as steps of one device; ``device`` names a basis."""
@@ -94,6 +105,13 @@ def fold_numbers(names: Texts, count: int, seed: int) -> Whole:
     fold = np.random.default_rng(seed).permutation(len(unique)) % count
     folds: Whole = fold[place]
     return folds
+
+
+def rows_without_twins(learn: Whole, ask: Whole, model: Texts, shape: Whole) -> Whole:
+    """Return the rows of ``learn`` whose model shares no shape with a model of ``ask``."""
+    shapes = shape[np.isin(model, np.unique(model[ask]))]
+    twins = np.unique(model[np.isin(shape, shapes)])
+    return learn[~np.isin(model[learn], twins)]
 
 
 def nearest_setting(laws: SettingModels, lab: VisionLab, rows: Whole, learned: str) -> str:

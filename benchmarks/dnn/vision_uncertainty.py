@@ -1,6 +1,6 @@
 """The uncertainty of a step's prediction on a held-out GPU, from steps of another GPU."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +99,20 @@ def unevenness(lab: VisionLab, learn: Whole, laws: SettingModels) -> dict[str, f
     usual = np.array(factors)
     together = np.sqrt(np.mean(usual[place] ** 2))
     return {str(name): float(factor / together) for name, factor in zip(names, usual, strict=True)}
+
+
+def family_errors(lab: VisionLab, folds: Sequence[Mapping[str, StandIn]]) -> dict[str, float]:
+    """Return ln(high ÷ prediction) that an unseen family adds in each setting, for a graph of typical spread.
+
+    ``folds`` holds the rows of held-out families on the known GPU, each predicted by its own setting's op model.
+    """
+    factors = {}
+    for setting in folds[0]:
+        parts = [fold[setting] for fold in folds]
+        errors = [np.log(lab.steps.step_s[part.rows] / part.predicted) for part in parts]
+        relative = np.concatenate([part.relative for part in parts])
+        factors[setting] = float(NormalizedScores.of(np.concatenate(errors), relative).factor(LEVEL))
+    return factors
 
 
 def other_releases(lab: VisionLab, learn: Whole, laws: SettingModels, learned: str) -> dict[str, StandIn]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harp.contenders import BOOSTING, HARP, LEADLINE, Answers, SplitQuestion, pooled_predictions
+from benchmarks.harp.contenders import BOOSTING, FIXED, HARP, LEADLINE, Answers, SplitQuestion, pooled_predictions
 from benchmarks.histories import MeasuredHistory, cost_s
 from leadline.core.runs import Scale
 from leadline.uncertainty.metrics import mape
@@ -23,8 +23,8 @@ GROWING = (
 )
 """Campaigns: share of the scaled-down configurations, number of full-scale ones."""
 DRAWS = 2
-DRAWN = (LEADLINE, BOOSTING, HARP)
-COLOURS = {LEADLINE: "#0b6e4f", BOOSTING: "#8a8d91", HARP: "#c44536"}
+DRAWN = (LEADLINE, BOOSTING, HARP, FIXED)
+COLOURS = {LEADLINE: "#0b6e4f", BOOSTING: "#8a8d91", HARP: "#c44536", FIXED: "#e09f3e"}
 
 
 @dataclass(frozen=True, slots=True)

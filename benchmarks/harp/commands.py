@@ -22,6 +22,7 @@ from leadline.core.processes import CompletedProcess
 from leadline.core.runs import Measurement, Run, Scale, Value
 from leadline.execution.processes import start_process
 from leadline.history.sqlite import SqliteHistory
+from leadline.training.fitting import LARGE, MOST_TO_SELECT, OF_LARGE
 from leadline.training.records import RunRecord
 
 HISTORY_RUNS, QUICK_HISTORY_RUNS = 10_000, 1_000
@@ -48,10 +49,13 @@ def large_history_rows(*, quick: bool = False, data: Path | None = None) -> list
         words = [word for name, value in runs[-1].parameters.items() for word in ("--set", f"{name}={value}")]
         recommend_s = _timed(["recommend", str(model), *words], folder)
     how = f"whole commands, on runs resampled from {history.name} with {100 * NOISE:.0f} % noise"
+    compared = OF_LARGE if count > LARGE else MOST_TO_SELECT
+    subset = f"candidates are compared on {compared} runs, and the chosen one is fitted on all; walltime and memory"
     return [
-        at_most(f"train on {count:,} runs", train_s, 60.0, "s", n=count, how=f"{how}; walltime and memory"),
+        at_most(f"train on {count:,} runs, candidates compared on {compared}", train_s, 60.0, "s", n=count,
+                how=f"{how}; {subset}"),
         at_most(f"recommend after {count:,} runs", recommend_s, 1.0, "s", how=f"{how}; the whole catalog"),
-    ]
+    ]  # fmt: skip
 
 
 def resampled_runs(history: MeasuredHistory, count: int, seed: int = 0) -> list[Run]:

@@ -1,4 +1,4 @@
-"""HARP as published, plain boosting and Leadline, trained on the same runs and tested on the same held-out runs."""
+"""HARP, plain boosting and Leadline, trained on the same runs and tested on the same held-out runs."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from benchmarks.harp.harp_1_0 import build_harp
 from benchmarks.histories import HistorySplit, MeasuredHistory, split_history
-from leadline.core.runs import Sample
+from leadline.core.runs import Sample, Scale
 from leadline.estimators.tabular.registry import ESTIMATORS
 from leadline.training.build import TrainingOrigin, build_model
 from leadline.training.records import TrainingOptions
@@ -27,13 +27,23 @@ class RunPredictions:
     """Measurements and predictions of n runs; every array has shape (n,).
 
     ``low`` to ``high`` is a 90 % interval, so ``high`` is the request at a risk of 5 %. Both are NaN where a method
-    has no interval.
+    has no interval. ``runs`` names the predicted runs, which several draws share.
+
+    ``own_error`` is the error (MAPE, percent) at full scale that the method measured on its own training runs, before
+    any test. It is the same in all rows of one fit, and NaN where a method measures none.
     """
 
     measured: Array
     point: Array
     low: Array
     high: Array
+    runs: npt.NDArray[np.str_]
+    own_error: Array
+
+    @property
+    def n(self) -> int:
+        """Return the number of distinct runs, however often each was predicted."""
+        return len(np.unique(self.runs))
 
     @classmethod
     def pooled(cls, parts: Sequence["RunPredictions"]) -> "RunPredictions":
@@ -58,8 +68,9 @@ class RunPredictions:
 
 Contender = Callable[[HistorySplit, str, int], dict[str, RunPredictions]]
 """(split, target, seed) → the predictions of its methods, which share one fit, for the held-out runs."""
-LEADLINE, BOOSTING, HARP, CUSTOM = "Leadline", "boosting", "HARP", "HARP, custom"
-"""Methods; HARP and its custom mode are as released, with its walltime metric as the policy."""
+LEADLINE, BOOSTING, HARP, CUSTOM = "Leadline", "boosting", "HARP as released", "HARP as released, custom"
+FIXED, FIXED_CUSTOM = "HARP without faults", "HARP without faults, custom"
+"""Methods; HARP and its custom mode use its walltime metric as the policy."""
 POLICY_MAE = ", policy MAE"
 
 
@@ -70,11 +81,13 @@ def predict_with_leadline(split: HistorySplit, target: str, seed: int) -> dict[s
     options = TrainingOptions(
         (target,), scale_features=history.scale_features, categories=history.categories, seed=seed
     )
-    model, _ = build_model(split.learned, ESTIMATORS, TrainingOrigin(history.name, "", ""), options)
+    model, (trained,) = build_model(split.learned, ESTIMATORS, TrainingOrigin(history.name, "", ""), options)
     rows = [sample.features for sample in test]
     predicted = model.predict(target, rows, LEVEL)
     point, low, high = np.asarray(predicted.point), np.asarray(predicted.low), model.upper(target, rows, RISK)
-    return {LEADLINE: RunPredictions(_measured(test), point, low, np.asarray(high))}
+    validated = trained.validated.get(Scale.FULL_SCALE.value)
+    own_error = validated.mape if validated else float("nan")
+    return {LEADLINE: _predictions(test, point, (low, np.asarray(high)), own_error)}
 
 
 def predict_with_boosting(split: HistorySplit, target: str, seed: int) -> dict[str, RunPredictions]:
@@ -92,21 +105,27 @@ def predict_with_boosting(split: HistorySplit, target: str, seed: int) -> dict[s
         return values
 
     bounds = [predict(loss="quantile", quantile=quantile) for quantile in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)]
-    return {BOOSTING: RunPredictions(_measured(test), predict(), *bounds)}
+    return {BOOSTING: _predictions(test, predict(), (bounds[0], bounds[1]))}
 
 
 def predict_with_harp(
-    split: HistorySplit, target: str, seed: int, *, custom: bool = False
+    split: HistorySplit, target: str, seed: int, *, custom: bool = False, faithful: bool = True
 ) -> dict[str, RunPredictions]:
-    """Build HARP as published, faults included; select its model by its own policy and by mean absolute error."""
+    """Build HARP; select its model by its own policy and by mean absolute error.
+
+    ``faithful`` keeps the faults of the release. It then scores its models on the test, so it has no error of its own.
+    """
     test = split.test(target)
     work = split.history.work if custom else None
-    built = build_harp(split.training(target).dataset.samples, test, work=work, seed=seed)
-    name, unknown = CUSTOM if custom else HARP, np.full(len(test), np.nan)
-    return {
-        method: RunPredictions(_measured(test), built.pick(policy).predicted, unknown, unknown)
-        for method, policy in ((name, "wtm-published"), (name + POLICY_MAE, "mae"))
-    }
+    built = build_harp(split.training(target).dataset.samples, test, faithful=faithful, work=work, seed=seed)
+    name = (CUSTOM if custom else HARP) if faithful else (FIXED_CUSTOM if custom else FIXED)
+    answers = {}
+    for method, policy in ((name, "wtm-published" if faithful else "wtm"), (name + POLICY_MAE, "mae")):
+        model = built.pick(policy)
+        judged = not faithful and bool(split.training(target).dataset.at(Scale.FULL_SCALE))
+        own_error = mape(built.judged_by.tolist(), model.scored.tolist()) if judged else float("nan")
+        answers[method] = _predictions(test, model.predicted, own_error=own_error)
+    return answers
 
 
 CONTENDERS: dict[str, Contender] = {
@@ -114,7 +133,19 @@ CONTENDERS: dict[str, Contender] = {
     BOOSTING: predict_with_boosting,
     HARP: predict_with_harp,
     CUSTOM: partial(predict_with_harp, custom=True),
+    FIXED: partial(predict_with_harp, faithful=False),
+    FIXED_CUSTOM: partial(predict_with_harp, custom=True, faithful=False),
 }
+
+
+def _predictions(
+    test: Sequence[Sample], point: Array, bounds: tuple[Array, Array] | None = None, own_error: float = float("nan")
+) -> RunPredictions:
+    """Return predictions of the test runs; without ``bounds`` they have no interval."""
+    n = len(test)
+    low, high = bounds or (np.full(n, np.nan), np.full(n, np.nan))
+    runs = np.array([sample.run_id for sample in test])
+    return RunPredictions(_measured(test), point, low, high, runs, np.full(n, own_error))
 
 
 def _measured(samples: Sequence[Sample]) -> Array:

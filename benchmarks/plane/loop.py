@@ -1,26 +1,18 @@
-"""The closed loop on real training jobs: requests that are far too small, right-sized by the plane on a real Slurm.
+"""The closed loop on real training jobs: first requests of two kinds, right-sized by the plane on a real Slurm.
 
 Each job first runs once with ample resources, to measure its needs. Then it is submitted again with 0.3 of that time
-(which Slurm rounds up to whole minutes) and half of that memory, and the plane manages it without help.
+(which Slurm rounds up to whole minutes) and half of that memory, and the plane manages it without help. A third round
+submits it with a request like a user's own.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from benchmarks.plane.loop_jobs import (
-    NODE,
-    SHARE,
-    JobCost,
-    LoopJob,
-    MeasuredJob,
-    loop_jobs,
-    oracle_cost,
-    retry_cost,
-    whole_node_cost,
-)
-from benchmarks.results import BenchmarkRow, at_least, at_most
+from benchmarks.plane.loop_jobs import NODE, LoopJob, MeasuredJob, loop_jobs
+from benchmarks.plane.loop_rows import LoopRound, small_request_rows, user_request_rows
+from benchmarks.plane.user_requests import MAX_WALLTIME_S, user_ratios, user_request
+from benchmarks.results import BenchmarkRow
 from leadline.app.jobs.plane_advisor import PlaneAdvisor
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.hardware import Device
@@ -28,7 +20,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import EventKind, Job, Place, Policy
 from leadline.core.processes import CompletedProcess
 from leadline.core.systems import Limits, Partition, System
-from leadline.core.units import DAY_S, MIB
+from leadline.core.units import MIB
 from leadline.execution.clock import SystemClock, epoch_s
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
@@ -57,7 +49,7 @@ MOST_S = 900.0
 """Time limit of one round of all jobs."""
 SYSTEM = System(
     "cluster", "bench", "cluster", "production", "slurm",
-    (Partition("long", NODE, limits=Limits(max_walltime_s=7 * DAY_S)),),
+    (Partition("long", NODE, limits=Limits(max_walltime_s=MAX_WALLTIME_S)),),
 )  # fmt: skip
 
 
@@ -72,10 +64,18 @@ def loop_rows(folder: Path, *, quick: bool, seed: int) -> list[BenchmarkRow]:
     memory_mib = round((NODE.memory_bytes or 0) / MIB)
     plan = ClusterPlan(nodes=len(jobs) // 2, cores=NODE.cores or 1, memory_mib=memory_mib, settings=settings)
     (cluster_folder := folder / "slurm").mkdir(parents=True)
+    ratios = dict(zip((job.name for job in jobs), user_ratios(len(jobs), seed), strict=True))
     with slurm_cluster(cluster_folder, plan) as cluster:
         truths = measured(cluster, folder / "truth", jobs)
-        followed = right_sized(cluster, folder / "loop", jobs, truths)
-    return _rows(jobs, truths, followed)
+        small = {name: truth.wrong(TIME_SHARE, MEMORY_SHARE) for name, truth in truths.items()}
+        users = {name: user_request(truth, ratios[name]) for name, truth in truths.items()}
+        followed, users_followed = (
+            right_sized(cluster, folder / name, jobs, first) for name, first in (("loop", small), ("users", users))
+        )
+    return [
+        *small_request_rows(LoopRound(truths, small, followed)),
+        *user_request_rows(LoopRound(truths, users, users_followed), ratios),
+    ]
 
 
 def measured(cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob]) -> dict[str, MeasuredJob]:
@@ -102,13 +102,13 @@ def measured(cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob]) -> di
 
 
 def right_sized(
-    cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob], truths: Mapping[str, MeasuredJob]
+    cluster: SlurmCluster, folder: Path, jobs: Sequence[LoopJob], first: Mapping[str, ResourceSpec]
 ) -> dict[str, Job]:
-    """Submit each job with a request that is far too small; return the jobs as the plane left them."""
+    """Submit each job with its first request; return the jobs as the plane left them."""
     submitted = []
     for job in jobs:
         policy = Policy((PLACE,), resumes=job.resumes, checkpoint_s=5.0, may_restart=True)
-        submitted.append(_job(job, folder, truths[job.name].wrong(TIME_SHARE, MEMORY_SHARE), policy))
+        submitted.append(_job(job, folder, first[job.name], policy))
     return _round(cluster, folder, submitted)
 
 
@@ -212,63 +212,3 @@ def _lasted_s(job: Job) -> float:
         for attempt in job.attempts
         if attempt.started_at and attempt.ended_at
     )
-
-
-def _cost(job: Job) -> JobCost:
-    """Return the cost of all attempts of a job, each with its own request."""
-    total = JobCost()
-    for attempt in job.attempts:
-        if attempt.started_at and attempt.ended_at:
-            total += JobCost.of(epoch_s(attempt.ended_at) - epoch_s(attempt.started_at), attempt.resources)
-    return total
-
-
-def _rows(
-    jobs: Sequence[LoopJob], truths: Mapping[str, MeasuredJob], followed: Mapping[str, Job]
-) -> list[BenchmarkRow]:
-    names, n = [job.name for job in jobs], len(jobs)
-    first = {name: truths[name].wrong(TIME_SHARE, MEMORY_SHARE) for name in names}
-    best = sum((oracle_cost(truths[name]) for name in names), JobCost())
-    plane = sum((_cost(followed[name]) for name in names), JobCost())
-    most = sum((whole_node_cost(truths[name]) for name in names), JobCost())
-    retried = sum((retry_cost(truths[name], first[name]) for name in names), JobCost())
-    completed = sum(followed[name].state is JobState.COMPLETED for name in names)
-    used = "sum over attempts of nodes × accounted seconds"
-    weighed = f"{used} × the larger of the requested shares of a node's {NODE.cores} cores and of its memory"
-    rule, room = "× 1.5 on failure", "partition's maximum and a full node"
-    return [
-        at_least("loop: jobs that complete without help", 100 * completed / n, 95.0, "%", n=n,
-                 how=f"{_requests(truths, first)}; attempts: {_endings(followed.values())}"),
-        at_most("loop: node-time ÷ an oracle's, the plane", plane.node_s / best.node_s, 1.3, "times", n=n,
-                baseline=retried.node_s / best.node_s, how=f"{used}; baseline: {rule}"),
-        BenchmarkRow(f"loop: node-time ÷ an oracle's, {rule}", retried.node_s / best.node_s, "times", n=n,
-                 how="computed from the same needs; its limits are exact to the second, which favours it"),
-        BenchmarkRow(f"loop: node-time ÷ an oracle's, {room}", most.node_s / best.node_s, "times", n=n,
-                 how="computed: one run to its end"),
-        BenchmarkRow("loop: cost ÷ an oracle's, the plane", plane.cost_s / best.cost_s, "times", n=n,
-                 baseline=retried.cost_s / best.cost_s, how=f"{weighed}; baseline: {rule}"),
-        BenchmarkRow(f"loop: cost ÷ an oracle's, {rule}", retried.cost_s / best.cost_s, "times", n=n, how=weighed),
-        BenchmarkRow(f"loop: cost ÷ an oracle's, {room}", most.cost_s / best.cost_s, "times", n=n, how=weighed),
-        at_least(f"loop: cost saved against {room}", 100 * (1 - plane.cost_s / most.cost_s), 40.0, "%", n=n,
-                 baseline=100 * (1 - best.cost_s / most.cost_s), how="baseline: the oracle's saving"),
-    ]  # fmt: skip
-
-
-def _requests(truths: Mapping[str, MeasuredJob], first: Mapping[str, ResourceSpec]) -> str:
-    """Describe the jobs and the errors of their first requests."""
-    lasted = sorted(truth.elapsed_s for truth in truths.values())
-    shares = [(first[name].walltime_s or 0.0) / truth.elapsed_s for name, truth in truths.items()]
-    return (
-        f"real training at {100 * SHARE:.0f} % of a core, {lasted[0]:.0f} to {lasted[-1]:.0f} s each; first request: "
-        f"{TIME_SHARE} of the time ({sum(shares) / len(shares):.2f} in whole minutes), {MEMORY_SHARE} of the memory"
-    )
-
-
-def _endings(jobs: Iterable[Job]) -> str:
-    """Describe how the attempts ended."""
-    counted = Counter(
-        "ended by the plane for a larger one" if attempt.withdrawn else attempt.state.value
-        for job in jobs
-        for attempt in job.attempts
-    )
-    return ", ".join(f"{count} {ending}" for ending, count in counted.most_common())

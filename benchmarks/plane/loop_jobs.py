@@ -19,20 +19,21 @@ MOST_TRIES = 20
 
 @dataclass(frozen=True, slots=True)
 class JobCost:
-    """Used node-seconds, and the same weighted by the larger of the requested shares of a node."""
+    """Used node-seconds, the same weighted by the larger of the requested shares of a node, and attempts."""
 
     node_s: float = 0.0
     cost_s: float = 0.0
+    attempts: int = 0
 
     @classmethod
     def of(cls, elapsed_s: float, request: ResourceSpec) -> "JobCost":
         """Return the cost of a run of that length with a request."""
         used_s = elapsed_s * request.nodes
-        return cls(used_s, used_s * _share(request))
+        return cls(used_s, used_s * _share(request), 1)
 
     def __add__(self, other: "JobCost") -> "JobCost":
         """Return the sum of both costs."""
-        return JobCost(self.node_s + other.node_s, self.cost_s + other.cost_s)
+        return JobCost(self.node_s + other.node_s, self.cost_s + other.cost_s, self.attempts + other.attempts)
 
 
 @dataclass(frozen=True, slots=True)

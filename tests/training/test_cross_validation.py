@@ -75,6 +75,7 @@ def test_without_scale_features_there_are_no_extrapolation_splits():
     samples = dataset(60, 0).samples
     assert extrapolation_splits(samples, (), (0.5,)) == ()
     assert extrapolation_splits(samples, ("nodes",), (0.5,)) == ()
+    assert extrapolation_splits((), ("epochs",), (0.5,)) == ()
     assert len(extrapolation_splits(dataset(14, 0).samples, ("epochs", "samples"), (0.3, 0.75))) == 1
 
 

@@ -66,6 +66,11 @@ def test_a_small_history_has_wider_intervals_than_a_large_one(quick, built):
     assert many.high[0] / many.low[0] < 1.2
 
 
+def test_a_few_runs_at_full_scale_alone_are_trained_on(quick):
+    trained = train(campaign(0, 10), quick, scale_features=("epochs", "samples"))
+    assert trained.validated["FS"].configurations > 0
+
+
 def test_the_default_targets_are_those_of_every_completed_run(quick):
     assert measured_targets(run_records(campaign(5, 5))) == ("elapsed_s", "host_memory_bytes")
 

@@ -61,9 +61,9 @@ def extrapolation_splits(
     """Hold out the largest configurations, once for each share of configurations that remains for fitting.
 
     Splits that leave fewer than ``LEAST_TO_EXTRAPOLATE`` configurations are dropped, and there are none without
-    ``scale_features``.
+    ``scale_features`` or without samples.
     """
-    if not scale_features:
+    if not scale_features or not samples:
         return ()
     sizes = {sample.configuration: log_size(sample, scale_features) for sample in samples}
     ranked = sorted(sizes.values())

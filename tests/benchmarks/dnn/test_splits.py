@@ -53,6 +53,15 @@ def test_each_device_that_is_told_apart_has_a_target_of_its_own():
     assert {key: one.document()["apart"]["T4"][key] for key in ("target", "n")} == {"target": 10.5, "n": 2}
 
 
+def test_methods_that_are_compared_have_a_row_and_a_line_each():
+    compared = split(compared=True)
+    named = {row.name: row for row in compared.rows()}
+    assert named["table: split, one, MAPE"].value == pytest.approx(100.0)
+    assert named["table: split, two, MAPE"].value == pytest.approx(50.0)
+    assert "table: split, two, MAPE" not in {row.name for row in split().rows()}
+    assert "| … two | 4 | 50.0 % |" in tables([compared.document()])
+
+
 def test_the_page_has_a_line_for_each_device_that_is_told_apart():
     page = tables([split(apart=np.array(["T4", "T4", "V100", "V100"]), apart_mape=9.0).document()])
     assert "| … T4 | 2 | **10.0 %** | 9 % |" in page

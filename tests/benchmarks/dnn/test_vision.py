@@ -10,6 +10,7 @@ import pytest
 from benchmarks.dnn.vision import bounds_by_fold
 from benchmarks.dnn.vision_data import family_of, graph_of
 from benchmarks.dnn.vision_graphs import vision_graphs
+from benchmarks.dnn.vision_lab import rows_without_twins
 from leadline.core.graph import OpKind, Stage
 
 
@@ -103,6 +104,13 @@ def test_intervals_of_a_fold_rest_on_the_errors_of_the_others():
     assert pytest.approx(np.full(40, 1.0), rel=0.05) == low[40:].tolist()
     alone, _ = bounds_by_fold(lab, np.arange(40), np.zeros(40, int), said[:40], np.full(40, np.nan))
     assert pytest.approx(np.ones(40), rel=0.05) == alone.tolist()
+
+
+def test_a_held_out_model_has_no_twin_under_another_name_in_the_training_data():
+    model = np.array(["resnet18", "resnet18", "gluon_resnet18", "resnet50", "vit"])
+    shape = np.array([0, 1, 0, 2, 3])  # the second image size of resnet18 has no twin
+    learn = rows_without_twins(np.array([2, 3, 4]), np.array([1]), model, shape)
+    assert learn.tolist() == [3, 4]
 
 
 @pytest.mark.slow

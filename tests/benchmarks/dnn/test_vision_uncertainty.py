@@ -15,6 +15,7 @@ from benchmarks.dnn.vision_uncertainty import (
     DeviceUncertainty,
     StandIn,
     device_uncertainty,
+    family_errors,
     releases_between,
     unevenness,
 )
@@ -33,6 +34,15 @@ def rows_like(n, relative, elsewhere=0.0):
         np.full(n, elsewhere),
         np.broadcast_to(relative, n),
     )
+
+
+def test_an_unseen_family_adds_the_errors_of_families_held_out_on_the_known_gpu():
+    errors = np.random.default_rng(0).normal(0.0, 0.1, 400)
+    lab = SimpleNamespace(steps=SimpleNamespace(step_s=np.exp(errors)))
+    factors = family_errors(lab, [{NEAR: rows_like(400, 1.0)}, {NEAR: rows_like(400, 1.0)}])
+    assert factors[NEAR] == pytest.approx(0.1645, rel=0.1)  # nine in ten of a normal distribution
+    unsure = family_errors(lab, [{NEAR: rows_like(400, 2.0)}])
+    assert unsure[NEAR] == pytest.approx(factors[NEAR] / 2, rel=0.05)  # the spread explains half of them
 
 
 def test_releases_are_counted_over_the_change_of_the_first_number():
