@@ -62,3 +62,10 @@ def test_outages_are_listed_with_their_ends_and_without_polls(journal):
         ]
     )
     assert [one.kind for one in journal.outage_events()] == [EventKind.FAULT, EventKind.POLL]
+
+
+def test_a_system_that_hides_jobs_is_not_unreachable(journal):
+    hidden = {"system": "osc", "why": "it shows none of 3 jobs"}
+    silent = {"system": "sdsc", "why": "connection refused", "next_at": "2026-01-01T00:00:00Z"}
+    journal.write(events=[NewEvent(EventKind.FAULT, details=details) for details in (hidden, silent)])
+    assert set(journal.open_outages()) == {"sdsc"}

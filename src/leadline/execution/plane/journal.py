@@ -271,7 +271,7 @@ class PlaneJournal(SqliteFile):
             system = str(event.details.get("system"))
             if event.kind is EventKind.POLL:
                 outages.pop(system, None)
-            elif "system" in event.details:
+            elif "next_at" in event.details:  # other faults of a system, such as hidden jobs, are no outage
                 outages[system] = event
         return outages
 
