@@ -1,6 +1,7 @@
 """Damaged HLO and StableHLO ends in one sentence with the line, soon; a text that multiplies itself is refused."""
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -96,4 +97,15 @@ def test_a_long_line_takes_linear_time(word):
     began_s = time.process_time()
     workload = Workload(ModelSource(ModelKind.HLO, "step.hlo"), phase=Phase.INFERENCE)
     traced_job(texts.COMPILED.replace(FUSION, word * MANY + " fusion", 1), workload, device_type="cuda")
+    assert time.process_time() - began_s < 5
+
+
+@pytest.mark.parametrize("attribute", ['\\"' * MANY, "contracting_dims = [" * MANY])
+def test_a_long_attribute_of_stablehlo_takes_linear_time(attribute):
+    began_s = time.process_time()
+    workload = Workload(ModelSource(ModelKind.HLO, "step.mlir"), phase=Phase.INFERENCE)
+    line = next(line for line in texts.MLP.splitlines() if "contracting_dims" in line)
+    before, _, after = line.rpartition(" : ")
+    with suppress(InvalidInput):
+        traced_job(texts.MLP.replace(line, f"{before}, {attribute} : {after}"), workload, device_type="cuda")
     assert time.process_time() - began_s < 5

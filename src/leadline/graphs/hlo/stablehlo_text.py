@@ -18,6 +18,8 @@ _OP = re.compile(
 )
 _SYMBOL = re.compile(r'@"?([\w$.\-]+)"?')
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_QUOTED_OR_OPEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)')
+"""Also matches a text without an end, so that a search does not try each of its quotes: that takes quadratic time."""
 _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return", "sdy.return")
 _ALIASING = re.compile(r"tf\.aliasing_output = (\d+)")
 
@@ -160,7 +162,7 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
     called, signature, head = _regions(reader, word, arguments)
     if reader.position < len(reader.lines) and signature is not arguments and not inside:
         inside = _split_location(reader.lines[reader.position - 1])[1]
-    unquoted = _QUOTED.sub('""', head)
+    unquoted = _QUOTED_OR_OPEN.sub('""', head)
     operands = _VALUE.findall(unquoted.rpartition(" : ")[0] or unquoted)
     if word in _RETURNS:
         computation.returned = tuple(name.lstrip("%") for name in operands)
