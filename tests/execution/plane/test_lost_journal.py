@@ -175,6 +175,7 @@ def test_jobs_in_a_real_slurm_are_found_again(tmp_path):
 
 
 def test_the_command_line_says_what_was_found_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)  # the output is linked where a job is submitted
     monkeypatch.setenv("LEADLINE_DATA_DIR", str(tmp_path / "data"))
     words = ["submit", "--on", "local", "--detach", "-y", "--time", "1m", "--cores", "1", "--memory", "1G"]
     assert main([*words, "--name", "sleeper", "--", sys.executable, "-c", "import time; time.sleep(20)"]) == 0
