@@ -1,5 +1,6 @@
 """A decode step does the arithmetic, moves the bytes and holds the cache of transformers with its own KV cache."""
 
+import inspect
 import json
 from collections import Counter
 
@@ -104,6 +105,16 @@ def transformers():
     return pytest.importorskip("transformers", reason="runs Hugging Face's implementations")
 
 
+CACHE_NAMES = ("cache", "past_key_values")
+"""The cache as an argument and in outputs, from transformers 5.24 on and before."""
+
+
+def cache_after(model, words, cache=None):
+    """Return the cache after the words."""
+    name = next(name for name in CACHE_NAMES if name in inspect.signature(model.forward).parameters)
+    return model(words, use_cache=True, **({} if cache is None else {name: cache}))[name]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "sizes"), ROWS, ids=[f"{row[0]}-{place}" for place, row in enumerate(ROWS)])
 def test_decoding_multiplies_as_much_and_caches_as_much_as_the_implementation(
@@ -115,10 +126,10 @@ def test_decoding_multiplies_as_much_and_caches_as_much_as_the_implementation(
     config, model = make_model(torch, transformers, family, sizes)
     counted = {}
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):  # the counter knows its products, and no CPU kernel
-        cache = model(tokens(torch, PROMPT), use_cache=True).past_key_values
+        cache = cache_after(model, tokens(torch, PROMPT))
         for length in range(PROMPT + 1, PROMPT + GENERATED):
             with FlopCounterMode(display=False) as counter:
-                cache = model(tokens(torch, 1), past_key_values=cache, use_cache=True).past_key_values
+                cache = cache_after(model, tokens(torch, 1), cache)
             counted[length] = counter.get_total_flops()
     job = expanded(config)
     assert sum(weight.numel() for weight in model.parameters()) == job.generation.last.parameters
@@ -137,9 +148,9 @@ def test_decoding_moves_the_bytes_of_the_implementation(torch, transformers, exp
     """The products with weights, and the copies by which the cache grows and positions are turned."""
     config, model = make_model(torch, transformers, family, sizes)
     with torch.no_grad():
-        cache = model(tokens(torch, PROMPT + GENERATED - 2), use_cache=True).past_key_values
+        cache = cache_after(model, tokens(torch, PROMPT + GENERATED - 2))
         with counter_of_bytes(torch) as counter:
-            model(tokens(torch, 1), past_key_values=cache, use_cache=True)
+            cache_after(model, tokens(torch, 1), cache)
     graph = expanded(config).generation.last
     for names in (LINEAR, ("aten.cat",)):
         assert pytest.approx(sum(counter.moved[name] for name in names), rel=0.01) == moved(graph, *names)
@@ -150,7 +161,7 @@ def test_generate_leaves_the_expected_cache(torch, transformers, expanded):
     config, model = make_model(torch, transformers, *ROWS[0])
     settings = {"max_new_tokens": GENERATED, "min_new_tokens": GENERATED, "do_sample": False}
     generated = model.generate(tokens(torch, PROMPT), return_dict_in_generate=True, pad_token_id=0, **settings)
-    layers = generated.past_key_values.layers
+    layers = next(generated[name] for name in CACHE_NAMES if name in generated).layers
     cache_bytes = sum(
         tensor.numel() * tensor.element_size() for layer in layers for tensor in (layer.keys, layer.values)
     )
