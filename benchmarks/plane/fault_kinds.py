@@ -69,7 +69,7 @@ OUTAGES = (Fault.CONTROLLER, Fault.NODE, Fault.SLURMD)
 USERS_VARIABLES = {
     "SQUEUE_PARTITION": "long", "SQUEUE_STATES": "PENDING", "SQUEUE_USERS": "nobody", "SQUEUE_FORMAT": "%i",
     "SQUEUE_SORT": "-i", "SACCT_FORMAT": "jobid", "SLURM_TIME_FORMAT": "relative", "SBATCH_PARTITION": "long",
-    "SBATCH_HOLD": "1", "SBATCH_JOB_NAME": "mine", "SLURM_CLUSTERS": "elsewhere", "SACCT_FEDERATION": "1",
+    "SBATCH_HOLD": "1", "SBATCH_JOB_NAME": "mine", "SQUEUE_CLUSTERS": "elsewhere", "SACCT_FEDERATION": "1",
 }  # fmt: skip
 """Settings that users keep in their shells, and that change what Slurm's commands do and print."""
 DOWN_S = (1.0, 20.0)

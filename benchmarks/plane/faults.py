@@ -66,7 +66,7 @@ class FaultCampaignSize:
 
 SIZES = {
     True: FaultCampaignSize(40, 20.0, 120.0, QUICK, 25.0),
-    False: FaultCampaignSize(300, 270.0, 200.0, FULL, DEFAULT_INTERVALS.grace),
+    False: FaultCampaignSize(300, 270.0, 400.0, FULL, DEFAULT_INTERVALS.grace),
 }
 
 
