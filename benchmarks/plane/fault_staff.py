@@ -71,7 +71,12 @@ class SiteStaff:
     def requeue(self) -> str:
         """Put a running job back into the queue."""
         attempt = self._choose(JobState.RUNNING, "well", "follows")
-        if attempt is None or not self._does([*AS_OPERATOR, "scontrol", "requeue", attempt.scheduler_id or ""]):
+        if attempt is None:
+            return ""
+        # Leadline submits with --no-requeue, which staff override.
+        allow = ["scontrol", "update", f"JobId={attempt.scheduler_id}", "Requeue=1"]
+        requeue = ["scontrol", "requeue", attempt.scheduler_id or ""]
+        if not all(self._does([*AS_OPERATOR, *command]) for command in (allow, requeue)):
             return ""
         self.causes[attempt.key] = FailureCause.REQUEUE
         return attempt.job
