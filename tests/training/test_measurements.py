@@ -83,6 +83,7 @@ def test_out_of_memory_is_a_lower_bound_and_not_a_time(tmp_path):
         ([OK, HEADER], "line 3 of {path} is a second header: read the files one by one, not joined"),
         ([{**OK, "step_s": None}], "line 2 of {path} is a point that ended well without a step time"),
         ([{**OK, "outcome": "odd"}], "line 2 of {path} cannot be read: Invalid enum value 'odd'"),
+        ([{**OK, "memory": {"peak_allocated_bytes": 10**400}}], "line 2 of {path}: the number 1000"),
         ([{"kind": "point"}], "line 2 of {path} cannot be read: Object missing required field `key`"),
     ],
 )

@@ -141,15 +141,19 @@ def parse_toml(text: str, *, label: str) -> dict[str, Any]:
     except ValueError as error:  # a number of thousands of digits is a plain one
         last = f"at line {max(1, len(text.splitlines()))}"
         raise InvalidInput(f"{label} is not valid TOML: {str(error).replace('at end of document', last)}") from error
-    _refuse_large(document, label)
+    refuse_large(document, label)
     return document
 
 
-def _refuse_large(value: object, label: str) -> None:
-    """Refuse finite numbers that TOML does not have, as those of 80 bits, or that arithmetic would make infinite."""
+def refuse_large(value: object, label: str) -> None:
+    """Refuse finite numbers that TOML does not have, as those of 80 bits, or that arithmetic would make infinite.
+
+    Raises:
+        InvalidInput: it names the number; ``label`` names the input.
+    """
     if isinstance(value, dict | list):
         for inside in value.values() if isinstance(value, dict) else value:
-            _refuse_large(inside, label)
+            refuse_large(inside, label)
     elif isinstance(value, int | float):
         most = LARGEST_WHOLE if isinstance(value, int) else LARGEST
         # A reader names the key of a number that is not finite.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from leadline.core.documents import from_json
+from leadline.core.documents import from_json, refuse_large
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale, Value
@@ -130,11 +130,13 @@ def _header(line: str, path: Path) -> _Header:
             f"{path} has the schema {schema or 'none'}, not {MEASUREMENTS_SCHEMA}: give a file that leadline measure "
             "wrote"
         )
+    refuse_large(from_json(line, dict, label=label), label)
     return from_json(line, _Header, label=label)
 
 
 def _point(line: str, *, label: str) -> MeasuredPoint:
     raw = from_json(line, dict, label=label)
+    refuse_large(raw, label)
     if raw.get("kind") == "header":
         raise InvalidInput(f"{label} is a second header: read the files one by one, not joined")
     try:
