@@ -8,7 +8,6 @@ from pathlib import Path
 from benchmarks.plane.fault_jobs import DesignedJob
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, FailureCause, Job
-from leadline.execution.clock import epoch_s
 
 _BY_DESIGN: Mapping[str, frozenset[FailureCause]] = {
     "fails": frozenset({FailureCause.PROGRAM, FailureCause.UNKNOWN}),
@@ -17,19 +16,34 @@ _BY_DESIGN: Mapping[str, frozenset[FailureCause]] = {
 }
 """Causes of ends that a job's design has. An exit code without a message has no known cause."""
 _BY_OUTAGE = frozenset({FailureCause.NODE, FailureCause.TRANSIENT})
-"""Causes of ends while a daemon of Slurm was down."""
-AFTER_S = 60.0
-"""An outage may end an attempt this long after it began, because Slurm waits for a silent node."""
+"""Causes of ends after a daemon of Slurm was down."""
+WITHIN_S = 180.0
+"""The plane finds what an outage did within this time. Slurm waits for a silent node, and the plane before it calls a
+job forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A daemon that went down, or an accounting that fell silent.
+
+    Attributes:
+        at_s: Seconds since the epoch.
+        node: The node whose jobs it concerned; empty for all jobs.
+    """
+
+    at_s: float
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The plane's last diagnosis of an ended attempt."""
+    """The plane's last diagnosis of an ended attempt, and its time in seconds since the epoch."""
 
     attempt: str
     state: JobState
     cause: FailureCause | None
     evidence: str
+    at_s: float
 
 
 def read_verdicts(path: Path) -> dict[str, Verdict]:
@@ -38,8 +52,8 @@ def read_verdicts(path: Path) -> dict[str, Verdict]:
         return {}
     verdicts: dict[str, Verdict] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
-        attempt, state, cause, evidence = json.loads(line)
-        verdicts[attempt] = Verdict(attempt, JobState(state), FailureCause(cause) if cause else None, evidence)
+        attempt, state, cause, evidence, at_s = json.loads(line)
+        verdicts[attempt] = Verdict(attempt, JobState(state), FailureCause(cause) if cause else None, evidence, at_s)
     return verdicts
 
 
@@ -48,7 +62,8 @@ def wrong_causes(
     jobs: Mapping[str, Job],
     verdicts: Mapping[str, Verdict],
     staff: Mapping[str, FailureCause],
-    outages_s: Collection[float],
+    outages: Collection[Outage],
+    silences: Collection[Outage] = (),
 ) -> tuple[str, ...]:
     """Return a sentence for each attempt whose cause no design and no injected fault explains.
 
@@ -57,14 +72,17 @@ def wrong_causes(
         jobs: the jobs of the journal by key.
         verdicts: the plane's diagnoses by attempt.
         staff: attempts that the site's staff ended, and the cause to be found.
-        outages_s: when a daemon or a node went down, in seconds since the epoch.
+        outages: daemons and nodes that went down.
+        silences: times from which nobody could say who cancelled a job.
     """
     return tuple(
         sentence
         for design in designs
         for attempt in (jobs[design.job.key].attempts if design.job.key in jobs else ())
         if attempt.key in verdicts
-        and (sentence := _wrong_cause(design, attempt, verdicts[attempt.key], staff.get(attempt.key), outages_s))
+        and (
+            sentence := _wrong_cause(design, attempt, verdicts[attempt.key], staff.get(attempt.key), outages, silences)
+        )
     )
 
 
@@ -73,14 +91,17 @@ def _wrong_cause(
     attempt: Attempt,
     verdict: Verdict,
     by_staff: FailureCause | None,
-    outages_s: Collection[float],
+    outages: Collection[Outage],
+    silences: Collection[Outage],
 ) -> str:
-    overlapped = any(_begin_s(attempt) <= at_s <= _end_s(attempt) + AFTER_S for at_s in outages_s)
-    allowed = set(_BY_OUTAGE) if overlapped else set()
+    allowed = set(_BY_OUTAGE) if _precede(outages, attempt, verdict) else set()
     if by_staff is not None:
         allowed.add(by_staff)
     else:
         allowed |= _BY_DESIGN.get(design.kind, frozenset())
+    # Only the accounting has who cancelled a job, and the newer Slurm drops it when the controller starts anew.
+    if by_staff is FailureCause.ADMINISTRATOR and _precede(silences, attempt, verdict):
+        allowed.add(FailureCause.UNKNOWN)
     # An attempt may complete before it hears of what happened to it.
     if verdict.cause in allowed or (verdict.cause is None and verdict.state is JobState.COMPLETED):
         return ""
@@ -91,9 +112,9 @@ def _wrong_cause(
     )
 
 
-def _begin_s(attempt: Attempt) -> float:
-    return epoch_s(attempt.submitted_at or attempt.noted_at) - AFTER_S
-
-
-def _end_s(attempt: Attempt) -> float:
-    return epoch_s(attempt.ended_at) if attempt.ended_at else float("inf")
+def _precede(outages: Collection[Outage], attempt: Attempt, verdict: Verdict) -> bool:
+    """Return whether an outage shortly before a verdict concerned its attempt."""
+    return any(
+        0.0 <= verdict.at_s - outage.at_s <= WITHIN_S and outage.node in ("", attempt.node or outage.node)
+        for outage in outages
+    )

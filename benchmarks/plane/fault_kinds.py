@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
 
+from benchmarks.plane.fault_causes import Outage
 from benchmarks.plane.fault_disk import Disk
 from benchmarks.plane.fault_jobs import Death
 from benchmarks.plane.fault_plane import PlaneProcess
@@ -65,7 +66,11 @@ PARTS = {Fault.SSH: (0.35, 0.7), Fault.HANG: (0.35, 0.7), Fault.LIMIT: (0.05, 0.
 SSH_PART = PARTS[Fault.SSH]
 """The part of the campaign in which the plane connects over SSH."""
 OUTAGES = (Fault.CONTROLLER, Fault.NODE, Fault.SLURMD)
-"""Faults that can end any job."""
+"""Faults that can end any job, or any on a node."""
+PATIENT = (Fault.CANCEL, Fault.REQUEUE, Fault.HOLD, Fault.LIMIT, Fault.HIDDEN, Fault.ENVIRONMENT, Fault.JOURNAL)
+"""Faults that wait for their moment, such as a job of the right kind."""
+SILENCES = (Fault.CONTROLLER, Fault.DATABASE, Fault.SACCT)
+"""Faults that can hide who cancelled a job."""
 USERS_VARIABLES = {
     "SQUEUE_PARTITION": "long", "SQUEUE_STATES": "PENDING", "SQUEUE_USERS": "nobody", "SQUEUE_FORMAT": "%i",
     "SQUEUE_SORT": "-i", "SACCT_FORMAT": "jobid", "SLURM_TIME_FORMAT": "relative", "SBATCH_PARTITION": "long",
@@ -99,8 +104,9 @@ def strike_times(numbers: Mapping[Fault, int], lasts_s: float, rng: random.Rando
 class Injector:
     """Inject faults and heal each when its time is over.
 
-    ``struck`` counts the injected ones, and ``outages_s`` are the times of those that can end any job. ``closed`` are
-    the jobs of lost journals that had ended, which nobody needs again. ``submitted_s`` is when the last were submitted.
+    ``struck`` counts the injected ones, ``outages`` are those that can end jobs, and ``silences`` those that can hide
+    who cancelled one. ``closed`` are the jobs of lost journals that had ended, which nobody needs again.
+    ``submitted_s`` is when the last were submitted.
     """
 
     cluster: SlurmCluster
@@ -113,7 +119,8 @@ class Injector:
     struck: "Counter[Fault]" = field(default_factory=Counter)
     deaths: list[Death] = field(default_factory=list)
     log: list[tuple[float, str]] = field(default_factory=list)
-    outages_s: list[float] = field(default_factory=list)
+    outages: list[Outage] = field(default_factory=list)
+    silences: list[Outage] = field(default_factory=list)
     closed: dict[str, Job] = field(default_factory=dict)
     submitted_s: float = 0.0
     _due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -121,13 +128,19 @@ class Injector:
     _down: set[str] = field(default_factory=set)
     _looks_s: float = 0.0
 
-    def strike(self, fault: Fault) -> None:
-        """Inject a fault; one that is already active is not counted again."""
-        if detail := self._inject(fault):
-            self.struck[fault] += 1
-            self.log.append((time.time(), f"{fault}: {detail}"))
-            if fault in OUTAGES:
-                self.outages_s.append(time.time())
+    def strike(self, fault: Fault) -> bool:
+        """Inject a fault; return False if it is active already, or nothing is there that it could strike."""
+        detail = self._inject(fault)
+        if not detail:
+            return False
+        self.struck[fault] += 1
+        self.log.append((time.time(), f"{fault}: {detail}"))
+        node = next((name for name in self.cluster.nodes if detail.startswith(f"{name} ")), "")
+        if fault in OUTAGES:
+            self.outages.append(Outage(time.time(), node))
+        if fault in SILENCES:
+            self.silences.append(Outage(time.time()))
+        return True
 
     def supervise(self) -> None:
         """Restart the plane if it has ended by itself, as a service manager does."""

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,7 @@ from pathlib import Path
 from benchmarks.plane.fault_causes import read_verdicts, wrong_causes
 from benchmarks.plane.fault_disk import journal_disk
 from benchmarks.plane.fault_jobs import DesignedJob, FaultTally, design_jobs, read_ledger, tally_faults
-from benchmarks.plane.fault_kinds import FULL, QUICK, SSH_PART, Fault, Injector, strike_times
+from benchmarks.plane.fault_kinds import FULL, PATIENT, QUICK, SSH_PART, Fault, Injector, strike_times
 from benchmarks.plane.fault_plane import PlaneProcess
 from benchmarks.plane.fault_shims import first_on_path, make_shims
 from benchmarks.plane.fault_staff import PLUGIN_SETTING, SiteStaff, write_plugin
@@ -40,6 +41,8 @@ COMMAND_S = 5.0
 """Timeout of Slurm's commands; a tenth of the usual one, so that more of them are cut off."""
 PATIENCE = {"last": 4.0, "unreachable": 5.0, "delay": 5.0}
 """Only pauses are shorter than usual; a full campaign keeps the usual times until silence counts as an outage."""
+AGAIN_S = 2.0
+"""Until a fault that found no job is tried again."""
 NEWER_S = 2400.0
 """Time limit of the campaigns on the newer Slurm."""
 LEAST_FAULTS = 250
@@ -166,7 +169,7 @@ def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
         runs = read_ledger(ledger)
         tally = tally_faults(designs, {key: job.state for key, job in jobs.items()}, runs, injector.deaths)
         verdicts = read_verdicts(injector.plane.folder / VERDICTS)
-        causes = wrong_causes(designs, jobs, verdicts, injector.staff.causes, injector.outages_s)
+        causes = wrong_causes(designs, jobs, verdicts, injector.staff.causes, injector.outages, injector.silences)
         done.tally, done.causes = replace(tally, causes=causes), len(verdicts)
         done.starts, done.attempts = len(runs), len({run.attempt for run in runs})
         done.struck[Fault.SBATCH] = injector.shims.used()["sbatch"]  # an order that nobody took is no fault
@@ -213,10 +216,13 @@ def _strike(
 ) -> None:
     """Submit jobs at random moments while faults strike; for a part of the time the plane connects over SSH."""
     low, high = (share * size.lasts_s for share in SSH_PART)
-    events: list[tuple[float, Callable[[], None]]] = [
+    events: list[tuple[float, Callable[[], bool | None]]] = [
         (low, lambda: _change(injector, replace(settings, ssh=HOST))),
         (high, lambda: _change(injector, settings)),
-        *((at_s, partial(injector.strike, fault)) for at_s, fault in strike_times(size.numbers, size.lasts_s, rng)),
+        *(
+            (at_s, partial(_strike_once, injector, fault))
+            for at_s, fault in strike_times(size.numbers, size.lasts_s, rng)
+        ),
     ]
     handed = sorted(rng.uniform(0.0, 0.95) * size.lasts_s for _ in waves)
     handing = deque(zip(handed, waves, strict=True))
@@ -228,13 +234,20 @@ def _strike(
         injector.heal()
         injector.supervise()
         if coming and coming[0][0] <= now_s:
-            coming.popleft()[1]()
+            _, event = coming.popleft()
+            if event() is False and now_s < size.lasts_s:
+                insort(coming, (now_s + AGAIN_S, event), key=lambda event: event[0])
         if handing and handing[0][0] <= now_s and _submit(Path(settings.journal or ""), handing[0][1]):
             handing.popleft()
             injector.submitted_s = time.monotonic()
         time.sleep(0.02)
         if now_s > size.lasts_s + size.settles_s:
             raise LeadlineError(f"{len(handing)} waves of jobs could not be submitted: see {injector.plane.folder}")
+
+
+def _strike_once(injector: Injector, fault: Fault) -> bool | None:
+    """Inject a fault; return False if it should be tried again, because it needs a job that is not there yet."""
+    return injector.strike(fault) or (False if fault in PATIENT else None)
 
 
 def _change(injector: Injector, settings: HostSettings) -> None:

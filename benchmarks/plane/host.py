@@ -113,7 +113,8 @@ class RecordedDiagnosis:
         """Return the diagnosis of an attempt."""
         verdict = diagnose(attempt, status, outcome, log, cancelled=cancelled)
         if verdict.state.final:
-            line = [attempt.key, verdict.state.value, verdict.cause or "", "; ".join(verdict.evidence)]
+            # The plane's own clock jumps.
+            line = [attempt.key, verdict.state.value, verdict.cause or "", "; ".join(verdict.evidence), time.time()]
             with self.file.open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(line) + "\n")
         return verdict

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.plane.fault_causes import Verdict, wrong_causes
+from benchmarks.plane.fault_causes import Outage, Verdict, wrong_causes
 from benchmarks.plane.fault_disk import FileSizes, OwnFileSystem, journal_disk
 from benchmarks.plane.fault_jobs import (
     CANCELLED,
@@ -54,17 +54,13 @@ def counted(kind, state, *runs, deaths=(), measured=False):
     return len(found.lost), len(found.twice), len(found.wrong)
 
 
-BEGAN_S = 1_800_000_000.0
-
-
-def causes(kind, state, cause, *, staff=None, outages_s=()):
-    """Return how many causes are wrong, of one attempt."""
+def causes(kind, state, cause, *, staff=None, outages=(), silences=()):
+    """Return how many causes are wrong, of one attempt on node n1 that got its verdict at 1,000 s."""
     design = designed(kind)
-    times = {"noted_at": iso_utc(BEGAN_S), "submitted_at": iso_utc(BEGAN_S), "ended_at": iso_utc(BEGAN_S + 10.0)}
-    attempt = Attempt("a", design.job.key, 1, PLACE, design.job.spec.resources, **times)
+    attempt = Attempt("a", design.job.key, 1, PLACE, design.job.spec.resources, noted_at=iso_utc(0.0), node="n1")
     jobs = {design.job.key: replace(design.job, attempts=(attempt,))}
-    verdicts = {"a": Verdict("a", state, cause, "")}
-    return len(wrong_causes([design], jobs, verdicts, {"a": staff} if staff else {}, outages_s))
+    verdicts = {"a": Verdict("a", state, cause, "", 1000.0)}
+    return len(wrong_causes([design], jobs, verdicts, {"a": staff} if staff else {}, outages, silences))
 
 
 def run(began_s, ended_s=None, code=None, node="n1"):
@@ -219,12 +215,17 @@ def test_a_cause_by_design_is_right_and_any_other_is_wrong(kind, cause, state):
     assert causes(kind, state, cause) == 0
     assert causes(kind, S.FAILED, C.WALLTIME) == 1
     assert causes(kind, S.NODE_FAIL, C.NODE) == 1
-    assert causes(kind, S.NODE_FAIL, C.NODE, outages_s=[BEGAN_S + 5.0]) == 0
+    assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(990.0, "n1")]) == 0
+    assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(990.0, "n2")]) == 1
+    assert causes(kind, S.NODE_FAIL, C.NODE, outages=[Outage(500.0), Outage(1001.0)]) == 1
 
 
 def test_what_the_staff_did_must_be_found():
     assert causes("well", S.CANCELLED, C.REQUEUE, staff=C.REQUEUE) == 0
     assert causes("well", S.CANCELLED, C.USER, staff=C.ADMINISTRATOR) == 1
+    assert causes("well", S.CANCELLED, C.UNKNOWN, staff=C.ADMINISTRATOR) == 1
+    assert causes("well", S.CANCELLED, C.UNKNOWN, staff=C.ADMINISTRATOR, silences=[Outage(990.0)]) == 0
+    assert causes("well", S.CANCELLED, C.UNKNOWN, staff=C.REQUEUE, silences=[Outage(990.0)]) == 1
     assert causes("well", S.COMPLETED, None, staff=C.REQUEUE) == 0  # it ended before
 
 

@@ -172,6 +172,8 @@ def live(causes):
     causes.waits("held", "JobHeldAdmin")
     causes.waits("requeued and held", "job requeued in held state")
     causes.as_operator("scontrol", "release", causes.id("requeued and held"))
+    # A controller of 24.11 that starts anew writes these ends to the accounting again, without who cancelled the job.
+    causes.closed("user", "user of Leadline", "administrator")
     conf = causes.cluster.folder / "slurm.conf"
     conf.write_text(
         conf.read_text()
