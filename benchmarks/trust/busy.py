@@ -16,8 +16,8 @@ from leadline.core.estimate import Estimate
 
 BUSY_LOOPS = 4
 DEVICE = "A100 SXM4 80GB"
-SCRIPTS = ("digits_cnn", "vae", "siamese", "unet", "text_rnn", "triplet_embedding")
-"""Scripts of the corpus that load tables, text and pictures, with and without loader processes."""
+QUICK_SCRIPTS = ("digits_cnn", "vae", "siamese", "unet", "text_rnn", "triplet_embedding")
+"""Scripts of a quick run. They load tables, text and pictures, with and without loader processes."""
 QUANTITIES = ("elapsed_s", "step_s", "gpu_memory_bytes", "host_memory_bytes")
 SETTLE_S = 2.0
 """Time for the scheduler to spread the busy loops."""
@@ -50,9 +50,9 @@ class BusyEstimate:
         return points[-1] / points[0] if points else 1.0
 
 
-def rows(names: Sequence[str] = SCRIPTS, *, loops: int = BUSY_LOOPS) -> list[BenchmarkRow]:
-    """Return the rows of the named scripts of the corpus. The machine must be idle when this starts."""
-    scripts = [script for script in CORPUS if script.name in names and not script.missing()]
+def rows(*, quick: bool = False, loops: int = BUSY_LOOPS) -> list[BenchmarkRow]:
+    """Return the rows of the scripts of the corpus. The machine must be idle when this starts."""
+    scripts = [script for script in CORPUS if (script.name in QUICK_SCRIPTS or not quick) and not script.missing()]
     idle = [_estimate(script) for script in scripts]
     with busy_loops(loops):
         busy = [_estimate(script) for script in scripts]

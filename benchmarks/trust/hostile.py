@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -195,16 +196,15 @@ def rows(*, quick: bool = False) -> list[BenchmarkRow]:
     for level, without in list(LEVELS.items())[: 1 if quick else None]:
         notes = attempt("pass", without=without)[1]
         named = next((note.partition(";")[0] for note in notes if note.startswith("this machine offers")), "")
-        through, unnamed = [], []
-        for harm, scripts in HARMS.items():
-            for name, code in scripts.items():
-                changes, _ = attempt(code, without=without)
-                if changes:
-                    through.append(name)
-                    if harm not in named:
-                        unnamed.append(name)
-        count = sum(map(len, HARMS.values()))
-        how = f"{count} hostile scripts, {level}" + (f"; through: {', '.join(through)}" if through else "")
+        tries = [(harm, name, code) for harm, scripts in HARMS.items() for name, code in scripts.items()]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            outcomes = list(pool.map(partial(attempt, without=without), (code for _, _, code in tries)))
+        through = [(harm, name) for (harm, name, _), (changes, _) in zip(tries, outcomes, strict=True) if changes]
+        unnamed = [name for harm, name in through if harm not in named]
+        count = len(tries)
+        how = f"{count} hostile scripts, {level}" + (
+            f"; through: {', '.join(name for _, name in through)}" if through else ""
+        )
         if not without:
             result.append(at_least("hostile scripts", float(count), 30.0, "", n=count))
             result.append(at_most(f"harms that got through, {level}", float(len(through)), 0.0, "", n=count, how=how))

@@ -29,7 +29,7 @@ def run(*, quick: bool = False, data: Path | None = None, only: str | None = Non
         "hostile": lambda: hostile.rows(quick=quick),
         "input": lambda: fuzz.rows(quick=quick),
         "published": lambda: multi_node.published_runs(data) if data is not None else (),
-        "busy": busy.rows,
+        "busy": lambda: busy.rows(quick=quick),
     }
     rows = [row for part in ([only] if only else PARTS) for row in measure[part]()]
     return BenchmarkResult("trust", tuple(rows))
