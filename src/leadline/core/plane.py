@@ -59,6 +59,10 @@ class DependencyKind(StrEnum):
     ANY = "afterany"
     NOT_OK = "afternotok"
 
+    def allows(self, state: JobState) -> bool:
+        """Return whether a job may start after one that ended in this state."""
+        return self is DependencyKind.ANY or (state is JobState.COMPLETED) is (self is DependencyKind.OK)
+
 
 class Attempt(Frozen):
     """One submission of a job to one scheduler. Times are ISO 8601 in UTC."""

@@ -105,6 +105,35 @@ def test_a_running_plane_writes_its_jobs_again_and_submits_none_twice(world, los
     connection.close()
 
 
+def test_a_retry_does_not_wait_for_a_job_that_was_lost_with_the_journal(world):
+    world.journal.add([job("a"), job("b", after=("a",)), job("c", after=("b",))])
+    world.step(2)
+    world.here.run(world.here.only())
+    world.here.end(world.here.only(), JobState.COMPLETED, reports=True)
+    world.step(4)
+    world.here.run(world.here.only())
+    world.step(2)
+    remove(world.path)
+    world.step(2)
+    # The new process has only the journal, which does not have the first job.
+    world.restart()
+    world.here.end(world.here.only(), JobState.NODE_FAIL)
+    for _ in range(6):
+        world.step(2)
+        for number in list(world.here.jobs):
+            world.here.run(number)
+            world.here.end(number, JobState.COMPLETED, reports=True)
+    assert {name: world.job(name).state for name in "bc"} == dict.fromkeys("bc", JobState.COMPLETED)
+    assert len(world.job("b").attempts) == 2
+
+
+def test_a_job_does_not_wait_for_one_that_the_journal_does_not_have(world):
+    world.journal.add([job("b", after=("a",))])
+    world.step(2)
+    assert world.job("b").state is JobState.CANCELLED
+    assert world.job("b").reason == "job a, which it waits for, is not in the journal"
+
+
 @pytest.mark.parametrize("end", [JobState.COMPLETED, JobState.NODE_FAIL])
 def test_a_new_plane_finds_living_jobs_by_their_keys_and_does_not_submit_them(world, end):
     world.journal.add([job("a")])

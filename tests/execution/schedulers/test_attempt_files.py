@@ -42,7 +42,8 @@ def left(folder):
 def test_a_second_start_runs_nothing_and_ends_as_the_first(folder):
     text = script(folder, "sh", "-c", "echo ran; exit 3")
     assert [bash(text), bash(text)] == [(3, "ran\n", ""), (3, "", "")]
-    assert (left(folder)["k1"].state, left(folder)["k1"].exit_code) == (JobState.FAILED, 3)
+    end = left(folder)["k1"]
+    assert (end.state, end.exit_code, end.signal) == (JobState.FAILED, 3, None)
 
 
 def test_a_second_start_without_a_recorded_end_reports_that_and_runs_nothing(folder):
@@ -62,8 +63,10 @@ def test_setup_lines_that_end_at_the_first_failure_do_not_keep_the_end_from_bein
     assert left(folder)["k1"].exit_code == 3
 
 
-def test_a_terminated_command_can_end_in_its_own_way(folder):
-    own = "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(7))\nprint('on', flush=True)\ntime.sleep(60)"
+@pytest.mark.parametrize(("code", "state"), [(7, JobState.FAILED), (0, JobState.COMPLETED)])
+def test_a_terminated_command_can_end_in_its_own_way(folder, code, state):
+    handles = f"signal.signal(15, lambda *_: sys.exit({code}))"
+    own = f"import signal, sys, time\n{handles}\nprint('on', flush=True)\ntime.sleep(60)"
     (folder / "job.sh").write_text(script(folder, sys.executable, "-c", own))
     with subprocess.Popen(
         ["bash", str(folder / "job.sh")], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -71,14 +74,14 @@ def test_a_terminated_command_can_end_in_its_own_way(folder):
         assert job.stdout is not None
         assert job.stdout.readline() == "on\n"
         os.killpg(job.pid, signal.SIGTERM)
-        assert job.wait(10) == 7
+        assert job.wait(10) == code
     end = left(folder)["k1"]
-    assert (end.state, end.exit_code, end.signal) == (JobState.FAILED, 7, None)
+    assert (end.state, end.exit_code, end.signal) == (state, code, signal.SIGTERM)
     assert abs(time.time() - epoch_s(end.ended_at)) < 60
     assert epoch_s(end.started_at) <= epoch_s(end.ended_at)
 
 
-@pytest.mark.parametrize("text", ["", "0", "0 1", "x 1 2", "0 1 2 3", "-1 1 2", "\u0663 1 2"])
+@pytest.mark.parametrize("text", ["", "0", "0 1", "x 1 2", "0 1 2 3", "0 1 2 TERM 3", "-1 1 2", "\u0663 1 2"])
 def test_an_end_is_read_whole_or_not_at_all(text):
     with pytest.raises(InvalidInput, match="is not an exit code"):
         read_end(text)

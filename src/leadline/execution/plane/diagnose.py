@@ -114,14 +114,14 @@ class _Remains:
 
     @property
     def is_done(self) -> bool:
-        """True if the command ended with exit code 0.
+        """True if the command ended with exit code 0, and not on a signal.
 
         A job that is FAILED or OUT_OF_MEMORY may have failed in a part that the wrapper does not see.
         """
         if self.status.state is JobState.COMPLETED:
             return self.status.exit_code in (0, None)
         outcome = self.outcome
-        done = outcome is not None and outcome.state is JobState.COMPLETED and outcome.exit_code in (0, None)
+        done = outcome is not None and outcome.state is JobState.COMPLETED and _ended_by_itself(outcome)
         return done and self.status.state not in (JobState.FAILED, JobState.OUT_OF_MEMORY)
 
     def requeue(self) -> Diagnosis | None:
@@ -131,8 +131,7 @@ class _Remains:
         waited for that start stays cancelled.
         """
         sign = next((sign for sign in (*self.reported, *self.logged) if sign.cause is FailureCause.REQUEUE), None)
-        # An unmeasured command that ends with 0 on the signal looks as if it had completed.
-        has_own_end = self.outcome is not None and bool(self.outcome.measured) and _ended_by_itself(self.outcome)
+        has_own_end = self.outcome is not None and _ended_by_itself(self.outcome)
         restarted = self.status.state in (JobState.FAILED, JobState.COMPLETED)
         if sign is None or has_own_end or self.attempt.withdrawn or not restarted:
             return None

@@ -45,10 +45,12 @@ class JobCache:
     def restore(self) -> int:
         """Write the open jobs to a journal that was removed, emptied or replaced, read it, and return their number.
 
+        The jobs that they depend on may be closed and thus lost, so met dependencies are dropped.
+
         Raises:
             LeadlineError: the journal cannot be written; call this again.
         """
-        jobs = list(self.jobs.values())
+        jobs = [replace(job, after=self._unmet(job)) for job in self.jobs.values()]
         self.journal.start_again()
         details = {"journal": "lost", "why": "the plane wrote the job again from its memory"}
         self.journal.restore(jobs, [NewEvent(EventKind.FAULT, job.key, details=details) for job in jobs])
@@ -113,6 +115,16 @@ class JobCache:
                 if job.closed:
                     self.ended[key] = job.state
         return self.ended.get(key)
+
+    def knows(self, key: str) -> bool:
+        """Return whether a job is in memory or in the journal."""
+        return key in self.jobs or key in self.ended or bool(self.journal.jobs_by_key([key]))
+
+    def _unmet(self, job: Job) -> tuple[str, ...]:
+        """Return the dependencies that still keep a job from its first attempt."""
+        if job.attempts:
+            return ()
+        return tuple(key for key in job.after if key not in self.ended or not job.after_kind.allows(self.ended[key]))
 
     def _hold(self, job: Job) -> None:
         """Store a job in memory, or drop it if it is finished."""

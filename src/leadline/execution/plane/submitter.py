@@ -9,7 +9,7 @@ from functools import partial
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, AttemptPlan, DependencyKind, EventKind, Job
+from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job
 from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
@@ -147,12 +147,12 @@ class Submitter:
         """True if all dependencies ended as required; close the job if they never can."""
         for key in job.after:
             state = self.book.end_of(key)
-            if state is None:
-                return False
-            well = state is JobState.COMPLETED
-            if (job.after_kind is DependencyKind.OK and not well) or (job.after_kind is DependencyKind.NOT_OK and well):
-                self.book.close(job, JobState.CANCELLED, f"job {key}, which it waits for, ended {state.value}")
-                return False
+            if state is not None and job.after_kind.allows(state):
+                continue
+            if state is not None or not self.book.knows(key):
+                end = f"ended {state.value}" if state is not None else "is not in the journal"
+                self.book.close(job, JobState.CANCELLED, f"job {key}, which it waits for, {end}")
+            return False
         return True
 
     def _attempts(self, job: Job) -> list[Attempt]:

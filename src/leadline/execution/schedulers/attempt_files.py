@@ -1,6 +1,7 @@
 """Files of attempts in their scheduler's folder: outcomes of the wrapper, and ends of unmeasured commands."""
 
 import shlex
+import signal
 from base64 import b64decode
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -18,6 +19,8 @@ from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, STARTED_BEFORE,
 RUNS_FOLDER = "runs"
 """Subfolder of a scheduler's folder with outcomes and outputs."""
 _END = ".ended"
+_TERM = "TERM"
+"""The last word about a command that got SIGTERM before its end."""
 TAILS = """\
 cd -- "$1" 2>/dev/null || exit 0
 while IFS= read -r name; do
@@ -87,12 +90,13 @@ def run_once_script(command: str, folder: PurePosixPath, *, in_place: bool = Fal
         return [*lines, f"exec {command}"]
     return [
         *lines,
-        # A caught signal interrupts the shell's wait, while an ignored one would be inherited by the command.
-        "trap : TERM USR1 USR2",
+        # A caught signal waits for the command's end, while an ignored one would be inherited by the command.
+        "trap : USR1 USR2",
+        f"term= && trap term={_TERM} TERM",
         "printf -v began '%(%s)T' -1",
         "code=0",
         f"{command} || code=$?",
-        f"""printf '%s %s %(%s)T\\n' "$code" "$began" -1 > "$leadline"{_END} || true""",
+        f"""printf '%s %s %(%s)T %s\\n' "$code" "$began" -1 "$term" > "$leadline"{_END} || true""",
         'exit "$code"',
     ]
 
@@ -138,18 +142,20 @@ def read_log_tails(
 
 
 def read_end(text: str) -> JobOutcome:
-    """Parse exit code, start and end (seconds since the epoch) of an unmeasured command.
+    """Parse exit code, start and end (seconds since the epoch) of an unmeasured command, and whether it got SIGTERM.
 
     Raises:
         InvalidInput: the text has another form.
     """
     words = text.split()
-    words = words if len(words) == 3 else [""] * 3
+    got_term = words[3:] == [_TERM]
+    words = words[:3] if len(words) == 3 or got_term else [""] * 3
     code, began_s, ended_s = parse_whole(words[0]), parse_epoch_s(words[1]), parse_epoch_s(words[2])
     if code is None or began_s is None or ended_s is None:
         raise InvalidInput(f"{excerpt(text)!r} is not an exit code, a start and an end")
     state = JobState.FAILED if code else JobState.COMPLETED
-    return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code)
+    number = int(signal.SIGTERM) if got_term else None
+    return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code, signal=number)
 
 
 @dataclass(frozen=True, slots=True)
