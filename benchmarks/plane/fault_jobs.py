@@ -64,6 +64,11 @@ class DesignedJob:
     code: int | None
     kind: str
 
+    @property
+    def lasts_s(self) -> float:
+        """Return how long the job sleeps."""
+        return float(self.job.spec.command[6])
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerRun:
@@ -163,6 +168,8 @@ def _designed(
     return DesignedJob(job, JobState.COMPLETED, 0, kind)
 
 
+SLOW_S = 20.0
+"""On a busy machine, a job that was not killed reports its end at most this long after its sleep."""
 UNSEEN_S = 1.0
 """An end this shortly before the node died may be unseen, even by the measuring wrapper."""
 
@@ -221,7 +228,7 @@ def _twice(design: DesignedJob, runs: list[LedgerRun], deaths: Collection[Death]
         return f"{key} ({design.kind}) must not run and did" if ordered else ""
     for at, run in enumerate(ordered):
         for later in ordered[at + 1 :]:
-            if later.began_s < _over_s(run, deaths):
+            if later.began_s < _over_s(run, design.lasts_s, deaths):
                 return f"{key} ({design.kind}) ran twice at once: {run.attempt} and {later.attempt}"
             if run.code == design.code and not _excused(design, run, later, deaths):
                 return f"{key} ({design.kind}) was started again by {later.attempt} after {run.attempt} had ended"
@@ -234,12 +241,12 @@ def _wrong(design: DesignedJob, state: JobState | None) -> str:
     return f"{design.job.key} ({design.kind}) is {state.value}, and had to end {design.state.value}"
 
 
-def _over_s(run: LedgerRun, deaths: Iterable[Death]) -> float:
-    """Return when a run was over: its end or its node's death; infinite without either."""
+def _over_s(run: LedgerRun, lasts_s: float, deaths: Iterable[Death]) -> float:
+    """Return when a run was over: its end, its node's death, or the latest time at which it would report an end."""
     if run.ended_s is not None:
         return run.ended_s
     at_node = (death.at_s for death in deaths if death.node == run.node and death.at_s >= run.began_s)
-    return min(at_node, default=math.inf)
+    return min([*at_node, run.began_s + lasts_s + SLOW_S])
 
 
 def _excused(design: DesignedJob, run: LedgerRun, later: LedgerRun, deaths: Iterable[Death]) -> bool:

@@ -85,6 +85,8 @@ SHORT_S = (2.0, 12.0)
 CUT_S = (0.5, 4.0)
 HANG_S = (3.0, 12.0)
 LONGER_S = (5.0, 20.0)
+SAVED_S = 6.0
+"""Within this time, a controller has saved its state."""
 READ_S = 3.0
 """Within this time, the plane has read what was submitted."""
 RETRY_S = (1.0, 2.0)
@@ -142,6 +144,11 @@ class Injector:
             self.silences.append(Outage(time.time()))
         return True
 
+    @property
+    def has_journal(self) -> bool:
+        """Whether the plane has a journal, so that it may be killed."""
+        return "journal" not in self._down
+
     def supervise(self) -> None:
         """Restart the plane if it has ended by itself, as a service manager does."""
         if "plane" not in self._down and time.monotonic() > self._looks_s:
@@ -195,7 +202,7 @@ class Injector:
         return True
 
     def _plane(self) -> str:
-        if not self._lock("plane") or not self.plane.kill():
+        if not self.has_journal or not self._lock("plane") or not self.plane.kill():
             self._down.discard("plane")
             return ""
         return f"for {self._later((0.0, 3.0), self._again('plane', self.plane.start)):.1f} s"
@@ -204,6 +211,9 @@ class Injector:
         if not self._lock(daemon):
             return ""
         sign = self.rng.choice([signal.SIGKILL, signal.SIGTERM])
+        # A killed controller forgets the orders of its last seconds, and then nobody knows of them.
+        if daemon == "slurmctld" and time.monotonic() - self.staff.acted_s < SAVED_S:
+            sign = signal.SIGTERM
         self.cluster.stop(daemon, sign=sign)
         lasts_s = self._later(DOWN_S, self._again(daemon, lambda: self.cluster.start(daemon)))
         return f"{sign.name} for {lasts_s:.1f} s"
@@ -277,13 +287,19 @@ class Injector:
         return f"for {self._later(LONGER_S, self._again('partition', shown)):.1f} s"
 
     def _environment(self) -> str:
-        if not self._lock("variables"):
+        if not self.has_journal or not self._lock("variables"):
             return ""
         self._set_variables(USERS_VARIABLES)
         return f"for {self._later(LONGER_S, self._again('variables', lambda: self._set_variables({}))):.1f} s"
 
     def _set_variables(self, variables: Mapping[str, str]) -> None:
-        """Restart the plane with a user's variables; a killed one has them from its next start on."""
+        """Restart the plane with a user's variables; a killed one has them from its next start on.
+
+        Raises:
+            LeadlineError: the plane has no journal yet.
+        """
+        if not self.has_journal:
+            raise LeadlineError("the plane was not restarted, because it has lost its journal")
         self.plane.variables = variables
         if self.plane.kill():
             self.plane.start()
@@ -301,15 +317,31 @@ class Injector:
 
     def _journal(self) -> str:
         """Remove the journal under the running plane, which has the jobs in memory."""
-        # A job that was submitted a moment ago may be in the journal alone.
+        # A job that was submitted a moment ago may be in the journal alone, and a new plane has not read it yet.
         recent = time.monotonic() - self.submitted_s < READ_S
-        if recent or not self._down.isdisjoint({"plane", "disk", "variables"}) or not self.plane.runs():
+        if recent or not self._down.isdisjoint({"plane", "disk", "variables", "journal"}) or not self.plane.has_jobs():
             return ""
         with PlaneJournal(self.staff.journal) as journal:
+            if not journal.open_jobs():
+                return ""
             self.closed |= {job.key: job for job in journal.newest_jobs() if job.closed}
         for name in ("", "-wal", "-shm"):
             self.staff.journal.with_name(self.staff.journal.name + name).unlink(missing_ok=True)
+        self._lock("journal")
+        self._later(RETRY_S, self._again("journal", self._written_again))
         return "removed"
+
+    def _written_again(self) -> None:
+        """Return once the plane has written its jobs again.
+
+        Raises:
+            LeadlineError: it has not yet.
+        """
+        if not self.staff.journal.exists():
+            raise LeadlineError("the journal was not written again")
+        with PlaneJournal(self.staff.journal) as journal:
+            if not journal.newest_jobs():
+                raise LeadlineError("the jobs were not written again")
 
     def _again(self, part: str, heal: Callable[[], None]) -> Callable[[], None]:
         """Return what heals a fault; a daemon that does not start without another one is started again later."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
-from benchmarks.plane.host import CANNOT_BEGIN, HostSettings, prepare
+from benchmarks.plane.host import CANNOT_BEGIN, READY, HostSettings, prepare
 from leadline.execution.processes import start_process
 
 LONG_S = 86_400.0
@@ -57,6 +57,11 @@ class PlaneProcess:
         """Return whether the process runs."""
         self.look()
         return self._process is not None
+
+    def has_jobs(self) -> bool:
+        """Return whether the running process has read its jobs."""
+        ready = self.folder / READY
+        return self.runs() and ready.exists() and ready.read_text(encoding="ascii") == str(self.pid)
 
     def look(self) -> None:
         """Record the process if it ended by itself."""

@@ -1,6 +1,8 @@
 """Faults that a site causes: its staff change jobs, hide a partition, or rewrite what is submitted."""
 
+import math
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +43,7 @@ class SiteStaff:
         journal: The plane's journal, from which the staff choose jobs.
         kinds: Kind of each job by its key.
         causes: Attempts that the staff ended, with the cause that the plane must find.
+        acted_s: When the staff last gave an order, on the monotonic clock.
     """
 
     cluster: SlurmCluster
@@ -49,6 +52,7 @@ class SiteStaff:
     kinds: Mapping[str, str] = field(default_factory=dict)
     causes: dict[str, FailureCause] = field(default_factory=dict)
     cancelled: set[str] = field(default_factory=set)
+    acted_s: float = -math.inf
 
     @property
     def order(self) -> Path:
@@ -134,7 +138,9 @@ class SiteStaff:
             raise LeadlineError(f"job {scheduler_id} was not released: {answer.stderr.strip()}")
 
     def _does(self, command: list[str]) -> bool:
-        return self.cluster.run(command, timeout_s=10.0).returncode == 0
+        answer = self.cluster.run(command, timeout_s=10.0)
+        self.acted_s = time.monotonic()
+        return answer.returncode == 0
 
     def _must(self, command: list[str]) -> None:
         answer = self.cluster.run(command)

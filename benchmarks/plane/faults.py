@@ -235,7 +235,7 @@ def _strike(
         injector.supervise()
         if coming and coming[0][0] <= now_s:
             _, event = coming.popleft()
-            if event() is False and now_s < size.lasts_s:
+            if event() is False and now_s < size.lasts_s + AGAIN_S:
                 insort(coming, (now_s + AGAIN_S, event), key=lambda event: event[0])
         if handing and handing[0][0] <= now_s and _submit(Path(settings.journal or ""), handing[0][1]):
             handing.popleft()
@@ -250,11 +250,14 @@ def _strike_once(injector: Injector, fault: Fault) -> bool | None:
     return injector.strike(fault) or (False if fault in PATIENT else None)
 
 
-def _change(injector: Injector, settings: HostSettings) -> None:
-    """Kill the plane and start it again with other settings."""
+def _change(injector: Injector, settings: HostSettings) -> bool:
+    """Kill the plane and start it again with other settings; return False while it has no journal."""
+    if not injector.has_journal:
+        return False
     injector.plane.kill()
     injector.plane.settle_for(settings)
     injector.plane.start()
+    return True
 
 
 def _submit(path: Path, wave: list[DesignedJob]) -> bool:

@@ -1,6 +1,7 @@
 """A plane in a process of its own over a real cluster, for benchmarks that measure and kill it."""
 
 import json
+import os
 import resource
 import signal
 import sys
@@ -28,7 +29,7 @@ from leadline.execution.wrapper.outcome import JobOutcome
 CANNOT_BEGIN = 75
 """Exit code of a plane that could not begin but may later (``EX_TEMPFAIL`` of sysexits.h)."""
 SETTINGS, JOURNAL, OFFSET, ENDS, USAGE = "host.json", "journal.sqlite", "clock-offset", "ends.jsonl", "usage.json"
-VERDICTS = "verdicts.jsonl"
+VERDICTS, READY = "verdicts.jsonl", "ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,16 @@ def main(arguments: list[str]) -> int:
         _log(str(error))
         return CANNOT_BEGIN
     ending: list[int] = []
+    ready: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
-    plane.run(lambda: bool(ending) or time.monotonic() > until_s, report=_log)
+
+    def ends() -> bool:
+        # From here on, the jobs are in memory as well as in the journal.
+        if plane.book.jobs and not ready:
+            ready.append((folder / READY).write_text(str(os.getpid()), encoding="ascii"))
+        return bool(ending) or time.monotonic() > until_s
+
+    plane.run(ends, report=_log)
     usage_self, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     usage = {
         "elapsed_s": seconds - (until_s - time.monotonic()),

@@ -86,6 +86,7 @@ def test_a_job_that_ends_as_designed_is_counted_as_nothing(kind):
         (S.FAILED, [run(1.0, 2.0, 0)], (0, 0, 1)),
         (S.COMPLETED, [run(1.0, 3.0, 0), run(2.0, 4.0, 0)], (0, 1, 0)),
         (S.COMPLETED, [run(1.0), run(2.0, 4.0, 0)], (0, 1, 0)),
+        (S.COMPLETED, [run(1.0), run(60.0, 64.0, 0)], (0, 0, 0)),
         (S.COMPLETED, [run(1.0, 2.0, 0), run(3.0, 4.0, 0)], (0, 1, 0)),
         (S.COMPLETED, [run(1.0, 2.0, 137), run(3.0, 4.0, 0)], (0, 0, 0)),
     ],

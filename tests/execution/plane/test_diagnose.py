@@ -104,6 +104,10 @@ TABLE = {
     "preempted, CANCELLED in the row": (said("CANCELLED"), None, "*** JOB 7 CANCELLED AT 2026 DUE TO PREEMPTION ***", S.PREEMPTED, C.PREEMPTION),
     "a dependency": (said("CANCELLED", reason="DependencyNeverSatisfied"), None, "", S.CANCELLED, C.DEPENDENCY),
     # who cancelled
+    "Slurm, whose node refused to launch it": (said("CANCELLED", elapsed_s=0.0), None, "", S.CANCELLED, C.TRANSIENT),
+    "an administrator in its first second": (said("CANCELLED", reason="by 0", by_owner=False, elapsed_s=1.0), wrote("RUNNING"), "", S.CANCELLED, C.ADMINISTRATOR),
+    "the user in its first second": (said("CANCELLED", reason="by 1000", by_owner=True, elapsed_s=0.0), None, "", S.CANCELLED, C.USER),
+    "someone before its start": (said("CANCELLED"), None, "", S.CANCELLED, C.UNKNOWN),
     "root": (said("CANCELLED", reason="by 0", by_owner=False), wrote("CANCELLED", signal=15), "", S.CANCELLED, C.ADMINISTRATOR),
     "the user at the site": (said("CANCELLED", reason="by 1000", by_owner=True), None, "", S.CANCELLED, C.USER),
     "nobody is named": (said("CANCELLED"), None, "", S.CANCELLED, C.UNKNOWN),

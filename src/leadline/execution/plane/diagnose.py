@@ -87,7 +87,8 @@ def _diagnose_believed(
         if outcome is None or not has_ended:
             return Diagnosis(status.state, None, (f"the scheduler still says {status.state.value}",))
         status = replace(status, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
-    remains = _Remains(attempt, status, outcome, _signs(attempt, status, outcome), read_signs(log, gpus=_gpus(attempt)))
+    signs = _signs(attempt, status, outcome), read_signs(log, gpus=_gpus(attempt))
+    remains = _Remains(attempt, status, outcome, *signs, has_log=bool(log))
     if (settled := remains.requeue() or (remains.done() if remains.is_done else None)) is not None:
         return settled
     if status.state is JobState.FAILED:
@@ -104,6 +105,7 @@ class _Remains:
     Attributes:
         reported: failure signs in the texts of scheduler and wrapper.
         logged: failure signs in the log.
+        has_log: the job has written output.
     """
 
     attempt: Attempt
@@ -111,6 +113,7 @@ class _Remains:
     outcome: JobOutcome | None
     reported: list[FailureSign]
     logged: list[FailureSign]
+    has_log: bool
 
     @property
     def is_done(self) -> bool:
@@ -205,6 +208,8 @@ class _Remains:
             return self._of(FailureCause.USER, "its user cancelled it")
         if sign is not None:
             return self._of(sign.cause, f"the scheduler says CANCELLED, but: {sign.line}")
+        if self._never_launched() and not self.status.by_owner:
+            return self._of(FailureCause.TRANSIENT, "the scheduler cancelled it in its first second, before it ran")
         if self.status.by_owner is None:
             return self._of(
                 FailureCause.UNKNOWN, f"someone cancelled it outside the plane{_because(self.status.reason)}"
@@ -215,6 +220,11 @@ class _Remains:
             else (FailureCause.ADMINISTRATOR, "an administrator")
         )
         return self._of(cause, f"{who} cancelled it{_because(self.status.reason)}")
+
+    def _never_launched(self) -> bool:
+        """True if it got a node and left nothing there; Slurm cancels a job that a node refuses to launch."""
+        got_node = self.status.started_s is not None and self.status.elapsed_s is not None
+        return got_node and (self.status.elapsed_s or 0.0) <= 1.0 and self.outcome is None and not self.has_log
 
     def _by_code(self) -> Diagnosis:
         """Return the cause that exit code and signal show."""
