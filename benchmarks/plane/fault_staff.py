@@ -32,6 +32,8 @@ function slurm_job_modify(job, record, partitions, user)
   return slurm.SUCCESS
 end
 """
+RELEASE_S = 10.0
+"""Between two looks at what is still held."""
 PLUGIN_SETTING = "JobSubmitPlugins=lua"
 
 
@@ -134,8 +136,20 @@ class SiteStaff:
             LeadlineError: the controller is down.
         """
         answer = self.cluster.run(["scontrol", "release", scheduler_id])
+        self.acted_s = time.monotonic()
         if "Unable to contact" in answer.stderr:
             raise LeadlineError(f"job {scheduler_id} was not released: {answer.stderr.strip()}")
+
+    def release_all(self) -> None:
+        """Release the jobs that are still held, because a controller forgot their release."""
+        if time.monotonic() < self.acted_s + RELEASE_S:
+            return
+        listed = self.cluster.run(["squeue", "-a", "-h", "-t", "PENDING", "-o", "%i %r"]).stdout
+        for line in listed.splitlines():
+            scheduler_id, _, reason = line.partition(" ")
+            if reason == "JobHeldAdmin":
+                self._release(scheduler_id)
+        self.acted_s = time.monotonic()
 
     def _does(self, command: list[str]) -> bool:
         answer = self.cluster.run(command, timeout_s=10.0)

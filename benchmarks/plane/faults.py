@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.plane.fault_causes import read_verdicts, wrong_causes
 from benchmarks.plane.fault_disk import journal_disk
-from benchmarks.plane.fault_jobs import DesignedJob, FaultTally, design_jobs, read_ledger, tally_faults
+from benchmarks.plane.fault_jobs import DesignedJob, FaultTally, LedgerRun, design_jobs, read_ledger, tally_faults
 from benchmarks.plane.fault_kinds import FULL, PATIENT, QUICK, SSH_PART, Fault, Injector, strike_times
 from benchmarks.plane.fault_plane import PlaneProcess
 from benchmarks.plane.fault_shims import first_on_path, make_shims
@@ -161,12 +161,12 @@ def run(folder: Path, size: FaultCampaignSize, seed: int) -> FaultCampaign:
         began_to_settle_s = time.monotonic()
         injector.heal(everything=True)
         jobs = _settled(injector, Path(settings.journal or ""), size.settles_s)
-        designs = [_as_changed(job, injector.staff.cancelled) for wave in waves for job in wave]
+        runs = read_ledger(ledger)
+        designs = [_as_changed(job, injector.staff.cancelled, runs) for wave in waves for job in wave]
         done = FaultCampaign(designs, injector.struck, log=injector.log)
         done.settled_s = time.monotonic() - began_to_settle_s
         injector.plane.kill()
         _keep(folder, done)
-        runs = read_ledger(ledger)
         tally = tally_faults(designs, {key: job.state for key, job in jobs.items()}, runs, injector.deaths)
         verdicts = read_verdicts(injector.plane.folder / VERDICTS)
         causes = wrong_causes(designs, jobs, verdicts, injector.staff.causes, injector.outages, injector.silences)
@@ -270,9 +270,11 @@ def _submit(path: Path, wave: list[DesignedJob]) -> bool:
     return True
 
 
-def _as_changed(design: DesignedJob, cancelled: Collection[str]) -> DesignedJob:
-    """Return a job's design with the end that the site's staff gave it."""
-    return replace(design, state=JobState.CANCELLED, code=None) if design.job.key in cancelled else design
+def _as_changed(design: DesignedJob, cancelled: Collection[str], runs: Collection[LedgerRun]) -> DesignedJob:
+    """Return a job's design with the end that the site's staff gave it, unless it had ended by then."""
+    key = design.job.key
+    has_ended = any(run.job == key and run.code == design.code for run in runs)
+    return replace(design, state=JobState.CANCELLED, code=None) if key in cancelled and not has_ended else design
 
 
 def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, Job]:
@@ -280,6 +282,7 @@ def _settled(injector: Injector, path: Path, most_s: float) -> dict[str, Job]:
     until_s = time.monotonic() + most_s
     while True:
         injector.supervise()
+        injector.staff.release_all()
         with PlaneJournal(path) as journal:
             if not journal.open_jobs() or time.monotonic() > until_s:
                 return injector.closed | {job.key: job for job in journal.newest_jobs()}
