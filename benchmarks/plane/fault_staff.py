@@ -148,7 +148,8 @@ class SiteStaff:
         for line in listed.splitlines():
             scheduler_id, _, reason = line.partition(" ")
             if reason == "JobHeldAdmin":
-                self._release(scheduler_id)
+                # What fails now is tried again.
+                self._does(["scontrol", "release", scheduler_id])
         self.acted_s = time.monotonic()
 
     def _does(self, command: list[str]) -> bool:
