@@ -21,6 +21,11 @@ MOST_TOML_BYTES = 2**24
 LONGEST_COMMAND = 2**17
 """Characters of the longest command: Linux starts no program with a longer word."""
 
+DAMAGE_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+"""Errors that reading damaged data raises."""
+
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')\s*+\.\s*+){100}""")
 """A dotted key of more than 100 parts: the parser of TOML takes quadratic time and memory for it."""
 
@@ -85,15 +90,7 @@ def refuse_damaged(message: str) -> Iterator[None]:
     """
     try:
         yield
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except DAMAGE_ERRORS as error:
         raise InvalidInput(f"{message} ({type(error).__name__}: {error})") from error
 
 

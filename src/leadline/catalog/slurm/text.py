@@ -9,6 +9,7 @@ stops at the first ``Reason``, ``Comment`` or ``Extra``, which come last.
 import math
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput
@@ -152,22 +153,16 @@ def read_weights(text: str) -> dict[str, float]:
 
 def parse_seconds(text: str) -> float | None:
     """Parse a limit such as ``2-00:00:00``, in minutes without a unit; ``None`` if unlimited or unreadable."""
-    if text in _NOTHING:
-        return None
-    try:
-        return parse_duration_s(text, bare_s=MINUTE_S)
-    except InvalidInput:
-        return None
+    with suppress(InvalidInput):
+        return None if text in _NOTHING else parse_duration_s(text, bare_s=MINUTE_S)
+    return None
 
 
 def parse_memory(text: str) -> int | None:
-    """Parse an amount of memory, in MiB without a unit; ``None`` if unlimited."""
-    if text in _NOTHING:
-        return None
-    try:
-        return parse_bytes(text, bare_bytes=MIB)
-    except InvalidInput:
-        return None
+    """Parse an amount of memory, in MiB without a unit; ``None`` if unlimited or unreadable."""
+    with suppress(InvalidInput):
+        return None if text in _NOTHING else parse_bytes(text, bare_bytes=MIB)
+    return None
 
 
 def parse_count(text: str) -> int | None:
