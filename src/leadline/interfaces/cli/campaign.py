@@ -15,14 +15,11 @@ from leadline.app.campaigns.runs import (
     stop_campaign,
 )
 from leadline.core.campaigns import BudgetUnit
-from leadline.core.documents import to_document
 from leadline.core.units import format_duration
-from leadline.interfaces.cli.campaign_plan import plan
+from leadline.interfaces.cli.campaign_plan import format_parameter, plan
 from leadline.interfaces.cli.campaign_run import folder_option, format_money, run
 from leadline.interfaces.cli.command import argument, group, json_option
-from leadline.interfaces.cli.output import print_json, print_note, print_table
-
-SCHEMA = "leadline.campaign-status/1"
+from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_table
 
 WHICH = ("which", "NAME|CAMPAIGN.toml", "Name or file of the campaign.")
 
@@ -46,15 +43,7 @@ def status(which: str | None, *, folder: Path | None, json: bool) -> None:
         _show_all(all_campaigns(), json=json)
         return
     shown = campaign_status(find_campaign_folder(which, folder))
-    if json:
-        print_json(to_document(shown, SCHEMA))
-        return
-    _print_table([shown])
-    if shown.runs:
-        click.echo()
-        _print_runs(shown)
-    for cause in shown.causes:
-        click.echo(f"{cause.count} failed: {cause}")
+    print_answer(shown, "leadline.campaign-status/1", _show, json=json)
 
 
 @campaign.command("stop")
@@ -63,6 +52,16 @@ def status(which: str | None, *, folder: Path | None, json: bool) -> None:
 def stop(which: str, *, folder: Path | None) -> None:
     """End the active runs of a campaign; they are repeated when it is resumed."""
     print_note(stop_campaign(find_campaign_folder(which, folder)))
+
+
+def _show(campaign: CampaignStatus) -> None:
+    _print_table([campaign])
+    if campaign.runs:
+        click.echo()
+        titles = ("run", "scale", "parameters", "cores", "forecast", "took", "state")
+        print_table(titles, [_row(run) for run in campaign.runs], words=("run", "scale", "parameters", "state"))
+    for cause in campaign.causes:
+        click.echo(f"{cause.count} failed: {cause}")
 
 
 def _show_all(campaigns: tuple[CampaignStatus, ...], *, json: bool) -> None:
@@ -96,18 +95,10 @@ def _spent(campaign: CampaignStatus) -> str:
     return f"{spent}, {format_money(campaign.tally.money)}"
 
 
-def _print_runs(campaign: CampaignStatus) -> None:
-    titles = ("run", "scale", "parameters", "cores", "forecast", "took", "state")
-    print_table(titles, [_row(run) for run in campaign.runs], words=("run", "scale", "parameters", "state"))
-
-
 def _row(run: CampaignRunStatus) -> tuple[str, ...]:
-    parameters = " ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in run.parameters.items()
-    )
+    parameters = (f"{name}={format_parameter(value)}" for name, value in run.parameters.items())
     return (
-        run.id, run.scale.value, parameters, f"{run.cores or ''}{f' + {run.gpus} GPU' if run.gpus else ''}",
+        run.id, run.scale.value, " ".join(parameters), f"{run.cores or ''}{f' + {run.gpus} GPU' if run.gpus else ''}",
         "" if run.forecast_s is None else format_duration(run.forecast_s),
         "" if run.elapsed_s is None else format_duration(run.elapsed_s),
         f"{run.state.value} ({run.reason})" if run.reason else run.state.value,

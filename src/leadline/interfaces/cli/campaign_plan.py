@@ -8,8 +8,8 @@ from leadline.app.campaigns.plan import CampaignPlan, PlannedRunRow, plan_campai
 from leadline.app.campaigns.runs import format_amount
 from leadline.core.campaigns import BudgetUnit, Design
 from leadline.core.documents import to_document
-from leadline.core.errors import UnknownName
-from leadline.core.runs import Scale
+from leadline.core.errors import choose
+from leadline.core.runs import Scale, Value
 from leadline.core.units import format_bytes, format_duration
 from leadline.interfaces.cells import format_range, format_time
 from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
@@ -30,7 +30,8 @@ SCALES = {Scale.SCALED_DOWN: "scaled-down", Scale.FULL_SCALE: "full scale"}
 def plan(file: Path, *, design: str | None, budget: str | None, seed: int | None, everything: bool, json: bool) -> None:
     """Show the runs of a campaign with their forecast time and cost, without starting any."""
     with status("planning", quiet=json):
-        campaign_plan = plan_campaign(file, design=_design(design), budget=budget, seed=seed)
+        chosen = None if design is None else choose("design", design, Design)
+        campaign_plan = plan_campaign(file, design=chosen, budget=budget, seed=seed)
     if json:
         print_json(to_document(campaign_plan, SCHEMA))
         return
@@ -43,13 +44,6 @@ def plan(file: Path, *, design: str | None, budget: str | None, seed: int | None
     _print_totals(campaign_plan)
     for line in [*_remarks(campaign_plan), f"Nothing was started. Start these runs with: leadline campaign run {file}"]:
         click.echo(line)
-
-
-def _design(name: str | None) -> Design | None:
-    names = [design.value for design in Design]
-    if name is not None and name not in names:
-        raise UnknownName("design", name, names)
-    return None if name is None else Design(name)
 
 
 def _headline(plan: CampaignPlan) -> str:
@@ -74,20 +68,20 @@ def _print_runs(plan: CampaignPlan, rows: tuple[PlannedRunRow, ...]) -> None:
     titles += (["forecast", "90 % range"] if has_forecast else ["work"]) + ["cost"] * money + [""]
     table = []
     for row in rows:
-        forecast = (
-            [format_time(row.forecast_s) if row.forecast_s else "", format_range(row.forecast_s)]
-            if has_forecast
-            else [f"{row.work:.1f} ×"]
-        )
+        forecast = [f"{row.work:.1f} ×"]
+        if has_forecast:
+            forecast = [format_time(row.forecast_s) if row.forecast_s else "", format_range(row.forecast_s)]
         cost = [format_amount(row.cost or 0.0, plan.unit)] if money else []
-        values = [
-            f"{parameter:.4g}" if isinstance(parameter, float) else str(parameter)
-            for parameter in row.configuration.parameters.values()
-        ]
+        values = map(format_parameter, row.configuration.parameters.values())
         cells = [_resource(row, name) for name in resources]
         table.append([row.scale.value, *values, *cells, *forecast, *cost, "made" * row.made])
     words = [name for name, value in parameters.items() if isinstance(value, str)]
     print_table(titles, table, words=("scale", "partition", "", *words))
+
+
+def format_parameter(value: Value) -> str:
+    """Return the value of a parameter with at most four digits after rounding."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _resource(row: PlannedRunRow, name: str) -> str:
@@ -106,10 +100,9 @@ def _print_totals(plan: CampaignPlan) -> None:
     """Print the totals of the plan by scale, and the budget reserved for later runs."""
     money, rows = plan.unit is not BudgetUnit.SECONDS, []
     for total in plan.totals:
-        time = (
-            "unknown" if total.forecast_s is None else "none" if not total.runs else format_duration(total.forecast_s)
-        )
-        cost = "unknown" if total.cost is None else "none" if not total.runs else format_amount(total.cost, plan.unit)
+        nothing = None if total.runs else "none"
+        time = "unknown" if total.forecast_s is None else nothing or format_duration(total.forecast_s)
+        cost = "unknown" if total.cost is None else nothing or format_amount(total.cost, plan.unit)
         rows.append([SCALES[total.scale], str(total.runs), time, *[cost] * money])
     if plan.later != 0:
         reserved = "" if plan.kept is None else f"{format_amount(plan.kept, plan.unit)} reserved"

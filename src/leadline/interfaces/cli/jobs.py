@@ -202,7 +202,6 @@ def _line(cells: Sequence[str], widths: dict[int, int], state_style: dict[str, A
     return GAP.join(parts).rstrip()
 
 
-SCHEMA = "leadline.jobs/1"
 EXAMPLES = """\
 Examples:
   leadline jobs                     those at work
@@ -223,17 +222,19 @@ names_argument = argument(*JOBS, "all active jobs", nargs=-1)
 def jobs(names: tuple[str, ...], *, everything: bool, most: int | None, each: bool, json: bool) -> None:
     """List your jobs, newest first, with their status, progress, expected end and cost."""
     statuses = job_statuses(names, all_jobs=everything or most is not None, limit=most)
-    if json:
-        print_json(to_document({"jobs": statuses}, SCHEMA))
-        return
-    if not statuses:
+    if statuses or json:
+        print_jobs(statuses, each=each, json=json)
+    else:
         print_note(no_jobs_message(all_=everything or bool(most)))
+
+
+def print_jobs(
+    statuses: Sequence[JobStatus], *, each: bool = False, json: bool = False, schema: str = "leadline.jobs/1"
+) -> None:
+    """Print jobs on stdout, as a document or as a table with a note per unreachable system on stderr."""
+    if json:
+        print_json(to_document({"jobs": statuses}, schema))
         return
-    print_jobs(statuses, each=each)
-
-
-def print_jobs(statuses: Sequence[JobStatus], *, each: bool = False) -> None:
-    """Print jobs on stdout, and a note per unreachable system on stderr."""
     shown = statuses if each else fold_arrays(statuses)
     for line in jobs_table(shown, table_width(), bars=sys.stdout.isatty()):
         click.echo(line)
