@@ -1,6 +1,9 @@
 """Differences between two snapshots of a system, by field and in sentences."""
 
+import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from leadline.core.systems import UNLISTED_NODES, Billing, FieldChange, Partition, Scheduling, System, SystemChange
@@ -23,7 +26,7 @@ def compare_systems(before: System | None, after: System) -> SystemChange:
     # A snapshot without the limits of QOS and accounts shows wider ones; reporting them would be a false alarm.
     if any(settings.accounting_answered is False for settings in scheduling):
         changes = [change for change in changes if change.kind != "limit"]
-    changes += _fields("scheduling", "", *scheduling, _SCHEDULING)
+    changes += _fields("scheduling", "", "scheduling", *scheduling)
     return SystemChange(before, after, tuple(changes))
 
 
@@ -81,6 +84,12 @@ def _described(partition: Partition) -> str:
     return f"of type {node.name} ({', '.join(parts)})" if parts else f"of type {node.name}"
 
 
+@cache
+def _labels() -> dict[str, dict[str, str]]:
+    """Return part of a system → field → what a sentence calls it."""
+    return tomllib.loads(Path(__file__).with_name("changes.toml").read_text(encoding="utf-8"))
+
+
 def _format_value(field: str, value: Any) -> str:  # noqa: ANN401 - any field of a noun
     """Return a value in the unit that its field ends in."""
     if value in (None, ""):
@@ -94,58 +103,23 @@ def _format_value(field: str, value: Any) -> str:  # noqa: ANN401 - any field of
     return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
-# Field → its label in a sentence.
-_LIMITS = {
-    "max_walltime_s": "the limit of walltime",
-    "min_nodes": "the least number of nodes",
-    "max_nodes": "the largest number of nodes",
-    "min_cores": "the least number of cores",
-    "max_cores": "the largest number of cores",
-    "max_gpus": "the largest number of GPUs",
-    "max_submitted_jobs": "the number of jobs a user may have",
-}
-_NODE = {
-    "count": "the number of nodes",
-    "memory_bytes": "the memory of a node",
-    "cores": "the cores of a node",
-    "usable_memory_bytes": "the memory of a node that jobs may have",
-    "device": "the GPU",
-    "processor": "the processor",
-    "gpus": "the GPUs of a node",
-}
-_ACCESS = {
-    "restricted": "closed to you",
-    "preemptible": "preemptible",
-    "default_memory_bytes_per_core": "the memory a core has by default",
-    "note": "its note",
-}
-_SCHEDULING = {
-    "version": "Slurm's version",
-    "rejects_beyond_limits": "jobs beyond a limit are refused when submitted",
-    "max_array_size": "the largest job array",
-    "sampling_interval_s": "the interval at which memory is sampled",
-    "preemption": "preemption",
-}
-_RULES = {"constraint": "constraint", "gpu_option": "gpu option", "whole_nodes": "whole nodes"}
-
-
 def _partition(old: Partition, new: Partition) -> Iterator[FieldChange]:
     name = new.name
-    yield from _fields("limit", name, old.limits, new.limits, _LIMITS)
-    yield from _fields("nodes", name, old.node, new.node, _NODE)
-    yield from _fields("access", name, old, new, _ACCESS)
+    yield from _fields("limit", name, "limits", old.limits, new.limits)
+    yield from _fields("nodes", name, "nodes", old.node, new.node)
+    yield from _fields("access", name, "access", old, new)
     before, after = _price(old.billing), _price(new.billing)
     if before != after:
         yield FieldChange("price", name, "billing", before, after, f"{name}: the price was {before}, and is {after}")
-    yield from _fields("access", name, old.rules, new.rules, _RULES)
+    yield from _fields("access", name, "rules", old.rules, new.rules)
 
 
 def _price(billing: Billing | None) -> str:
     return "not known" if billing is None else billing.price_text()
 
 
-def _fields(kind: str, place: str, old: object, new: object, labels: dict[str, str]) -> Iterator[FieldChange]:
-    for name, label in labels.items():
+def _fields(kind: str, place: str, part: str, old: object, new: object) -> Iterator[FieldChange]:
+    for name, label in _labels()[part].items():
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
             sentence = f"{label} was {_format_value(name, before)}, and is {_format_value(name, after)}"
