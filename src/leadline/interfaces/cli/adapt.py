@@ -14,14 +14,7 @@ if TYPE_CHECKING:
     from leadline.app.estimate.adapt import AdaptAnswer
 
 
-EXAMPLES = """\
-Examples:
-  leadline adapt steps.csv --device "A100 SXM4 80GB"     columns: workload, batch, precision, step_s
-  leadline adapt a100.jsonl --device "A100 SXM4 80GB"    what leadline measure wrote
-  leadline adapt --forget "A100 SXM4 80GB\""""
-
-
-@command("adapt", examples=EXAMPLES)
+@command("adapt")
 @argument(
     "subject", "FILE", "CSV table with the columns workload and step_s, and any options of leadline estimate; "
     "or a file of leadline measure.", required=False, type=FILE,

@@ -14,16 +14,11 @@ from leadline.interfaces.cli.command import argument, command, flag, json_option
 from leadline.interfaces.cli.jobs import JOBS, jobs_table, print_jobs
 from leadline.interfaces.cli.output import print_note
 
-EXAMPLES = """\
-Examples:
-  leadline cancel 3f2a91
-  leadline cancel 3f2a91_7 4711 -y
-  leadline cancel --all"""
 CARRIED_OUT_S = 60.0
 """How long a running job may take to end; Slurm's KillWait is 30 s."""
 
 
-@command("cancel", examples=EXAMPLES)
+@command("cancel")
 @argument(*JOBS, "none; --all for all active jobs", nargs=-1)
 @flag("everything --all", "Cancel all active jobs.")
 @flag("-y --yes", "Cancel without confirmation.")

@@ -39,18 +39,12 @@ from leadline.interfaces.documents import estimate_document, model_estimate_docu
 if TYPE_CHECKING:
     from leadline.app.models.predict import ModelAnswer
 
-EXAMPLES = """\
-Examples:
-  leadline estimate config.json --batch 4 --seq 2048 --on "A100 SXM4 80GB"
-  leadline estimate --on Perlmutter -- python train.py --batch-size 64 --epochs 10
-  leadline estimate train.py:build --input 64x3x224x224 --samples 1281167 --epochs 90
-  leadline estimate solver.npz --set grid=4096 --set cores=8"""
 
 ROWS_SHOWN = 30
 """Maximum number of partitions shown without ``--on`` or ``--all``."""
 
 
-@command("estimate", examples=EXAMPLES)
+@command("estimate")
 @on_option
 @option(
     "--estimator", "ESTIMATOR", "Estimator for step time.", "the most accurate one for this kind of job",

@@ -28,11 +28,6 @@ from leadline.interfaces.cli.command import argument, command, flag, json_option
 from leadline.interfaces.cli.jobs import format_clock_time, format_progress, format_spent, plain_text, wrap_text
 from leadline.interfaces.cli.output import print_json, table_width
 
-EXAMPLES = """\
-Examples:
-  leadline explain 3f2a91           a job by the beginning of its key
-  leadline explain 3f2a91_7         an element of an array
-  leadline explain 4711 --all       by its id at the scheduler, every report"""
 STYLES: dict[str, dict[str, Any]] = {
     EventKind.DECISION: {"bold": True}, EventKind.SETTLED: {"bold": True}, EventKind.FAULT: {"fg": "red"},
 }  # fmt: skip
@@ -40,7 +35,7 @@ MOST_TEXT = 500
 """Maximum length of a sentence; a log line may be of any length."""
 
 
-@command("explain", examples=EXAMPLES)
+@command("explain")
 @argument("job", "JOB", "Job key or its prefix, job name, or scheduler ID.")
 @flag("full --all", "Show all progress reports and all decisions to keep the job.")
 @json_option

@@ -18,19 +18,13 @@ from leadline.interfaces.cli.output import print_json, print_note, print_reasons
 from leadline.interfaces.cli.workload_options import takes_workload
 from leadline.interfaces.documents import fit_document
 
-EXAMPLES = """\
-Examples:
-  leadline fit config.json --batch 16 --seq 4096 --on "A100 SXM4 40GB"
-  leadline fit train.py:build --input 64x3x224x224 --on T4 --risk 0.01
-  leadline fit --on Pitzer -- python train.py --batch-size 64"""
-
 ASKS = {ChangeCost.NOTHING: "", ChangeCost.HARDWARE: "hardware", ChangeCost.RESULTS: "other results"}
 WIDTH = 40
 """Columns of a memory bar."""
 SHOWN = 10
 
 
-@command("fit", examples=EXAMPLES)
+@command("fit")
 @option("--on", "PLACE", "Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable.", multiple=True)
 @option("--risk", "SHARE", "Accepted probability of running out of memory.", type=float, default=DEFAULT_RISK)
 @flag("--no-changes", "Only check whether it fits.")

@@ -202,17 +202,11 @@ def _line(cells: Sequence[str], widths: dict[int, int], state_style: dict[str, A
     return GAP.join(parts).rstrip()
 
 
-EXAMPLES = """\
-Examples:
-  leadline jobs                     those at work
-  leadline jobs train --all         every job that is called train
-  leadline jobs 3f2a91 --each       the elements of an array, one by one"""
-
 JOBS = ("names", "[JOB…]", "Job key or its prefix, job name, scheduler ID, or array.")
 names_argument = argument(*JOBS, "all active jobs", nargs=-1)
 
 
-@command("jobs", examples=EXAMPLES)
+@command("jobs")
 @names_argument
 @flag("everything --all", "Include finished jobs.")
 @option("most --limit", "N", "Show at most N jobs, the newest.", "all", type=click.IntRange(1))

@@ -12,14 +12,8 @@ from leadline.core.units import format_bytes, format_duration
 from leadline.interfaces.cli.command import FILE, command, flag, json_option, option
 from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_notes
 
-EXAMPLES = """\
-Examples:
-  leadline measure --out h200.jsonl --minutes 20
-  leadline measure --kit kit.pyz          copy it, and on the node: python kit.pyz --out h200.jsonl
-  leadline train h200.jsonl --target step_s"""
 
-
-@command("measure", examples=EXAMPLES)
+@command("measure")
 @option("to --out", "FILE", "File of measurements, created or resumed.", "required, unless --kit is given", type=FILE)
 @option(
     "--kit", "FILE.pyz", "Write the measuring kit for a machine without Leadline, instead of measuring.",

@@ -11,17 +11,10 @@ from leadline.core.units import pluralize
 from leadline.interfaces.cli.command import argument, command, flag, json_option
 from leadline.interfaces.cli.output import print_json, print_note
 
-EXAMPLES = """\
-Examples:
-  leadline plane --until-idle                       until every job has ended
-  nohup leadline plane >> plane.log 2>&1 &          after you log out
-  tmux new -d -s plane leadline plane               the same, to look at with tmux attach -t plane
-  systemd-run --user --unit=leadline leadline plane
-  leadline plane status"""
 RUN, STATUS = "run", "status"
 
 
-@command("plane", examples=EXAMPLES)
+@command("plane")
 @argument("action", "run|status", "Run the plane, or show its status.", RUN, default=RUN)
 @flag("--until-idle", "Exit when all jobs have ended.")
 @flag("--once", "Do what is due now and exit; for cron.")

@@ -16,14 +16,8 @@ from leadline.interfaces.cli.command import argument, command, json_option, opti
 from leadline.interfaces.cli.output import print_answer, print_note, print_notes, print_table
 from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
-EXAMPLES = """\
-Examples:
-  leadline probe -- python train.py --epochs 50
-  leadline probe --steps 200 --json -- python -m solver --grid 512
-  leadline probe --time 30s --steps-total 100000 -- ./simulate input.nml"""
 
-
-@command("probe", examples=EXAMPLES)
+@command("probe")
 @argument("subject", f"[-- {COMMAND_PLACEHOLDER}…]", "Your command, after --.", nargs=-1)
 @option("--steps", "N", "Stop after this many units of work.", "limited by --time", type=int)
 @option("--time", "TIME", "Stop after this much time, start-up not included.", f"{TIME_S:g}s; none with --steps")

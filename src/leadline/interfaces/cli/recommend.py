@@ -39,19 +39,13 @@ from leadline.interfaces.cli.output import (
 )
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
 
-EXAMPLES = """\
-Examples:
-  leadline recommend job.toml --deadline 12h --budget 50
-  leadline recommend --on Pitzer --on Expanse -- python train.py --batch-size 64 --epochs 10
-  leadline recommend solver.npz --set grid=4096 --vary cores=4,8,16 --deadline 2h --on Pitzer"""
-
 ROWS_SHOWN = 12
 FEW = 3
 """Up to this many rejections are listed; more are counted by kind."""
 limit, request_weight = partial(option, section="Limits"), partial(option, section="The request")
 
 
-@command("recommend", examples=EXAMPLES)
+@command("recommend")
 @limit("--deadline", "TIME", "Maximum time to the end of the job: 12h, 90m, 1-00:00:00.", "none")
 @limit("--budget", "AMOUNT", "Maximum cost of the job.", "none", type=float)
 @limit("--currency", "UNIT", "Unit of the budget: USD, or a site's unit.", default="USD")

@@ -153,14 +153,6 @@ def _print_submitted(statuses: Sequence[JobStatus], *, json: bool) -> None:
     print_note(f"next: leadline watch {key}{then}")
 
 
-EXAMPLES = """\
-Examples:
-  leadline submit -y -- python train.py --batch-size 64 --epochs 10
-  leadline submit --on local --detach -- python train.py
-  leadline submit job.toml --on Pitzer:gpu --on Owens:gpu --copies 2 --account PAS0000
-  leadline submit job.toml --on slurm:gpu --array 0-99 --attempts 3 --resumes
-  leadline submit job.toml --on Pitzer:gpu --account PAS0000 --dry-run"""
-
 RUN, PLANE = "Behaviour", "Policy of the plane"
 resource, about_job = partial(option, section="Request"), partial(option, section="The job")
 policy_option = partial(option, section=PLANE)
@@ -168,7 +160,7 @@ PREDICTED = "predicted, at the --risk"
 UNLIMITED_HERE = f"on a cluster {PREDICTED}; on this machine unlimited"
 
 
-@command("submit", examples=EXAMPLES)
+@command("submit")
 @argument(
     "subject", f"WORKLOAD.toml | -- {COMMAND_PLACEHOLDER}…",
     "A workload file with a command, or your command after --.", nargs=-1,

@@ -11,15 +11,10 @@ from leadline.core.documents import to_document
 from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
 from leadline.interfaces.cli.output import print_json, print_table, status
 
-EXAMPLES = """\
-Examples:
-  leadline train classifier --plots plots
-  leadline train runs.csv --target elapsed_s --scale epochs,samples --policy wtm"""
-
 about_data, selection, output = (partial(option, section=section) for section in ("Data", "Selection", "Files"))
 
 
-@command("train", examples=EXAMPLES)
+@command("train")
 @argument(
     "source", "CAMPAIGN|FILE",
     "A campaign of the history, a table of runs (CSV, also .gz), a folder of tables, or a file of leadline measure.",

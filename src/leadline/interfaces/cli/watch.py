@@ -26,11 +26,6 @@ from leadline.interfaces.cli.jobs import (
 )
 from leadline.interfaces.cli.output import print_note, table_width
 
-EXAMPLES = """\
-Examples:
-  leadline watch                    all that are at work, until they end
-  leadline watch 3f2a91             one job, or one array
-  leadline watch --once             one look, for scripts"""
 STEPS_TOLD = 10
 """A plain line is written at every 1/``STEPS_TOLD`` of a job."""
 
@@ -39,7 +34,7 @@ LOOK_S = 5.0
 LEAST_WAIT_S = 0.2
 
 
-@command("watch", examples=EXAMPLES)
+@command("watch")
 @names_argument
 @flag("--once", "Show the status once and exit.")
 @flag("--each", "Show every element of an array in its own row.")
