@@ -86,9 +86,8 @@ class TomlCatalog:
     def _site(self, path: Path) -> list[System]:
         """Return the systems of a user's file, merged with the additions of the same file name."""
         additions = path.parent.parent / ADDITIONS / path.name
-        if not additions.exists():
-            return _read_site(_text(path), str(path))
-        return _read_site(_text(path), str(path), additions=(_text(additions), str(additions)))
+        more = (_text(additions), str(additions)) if additions.exists() else None
+        return _read_site(_text(path), str(path), more)
 
     def _user_files(self, kind: str, form: str) -> list[Path]:
         return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))
@@ -167,11 +166,9 @@ class LiveCatalog:
         """Return the name, time and size of every file of the folder."""
         files = []
         for path in sorted(self._folder.glob("*/*")):
-            try:
+            with suppress(FileNotFoundError):  # removed meanwhile
                 status = path.stat()
-            except FileNotFoundError:  # removed meanwhile
-                continue
-            files.append((str(path), status.st_mtime_ns, status.st_size))
+                files.append((str(path), status.st_mtime_ns, status.st_size))
         return files
 
 

@@ -62,9 +62,8 @@ def match_processor(model: str, devices: Sequence[Device]) -> Device | None:
 
 def _identify_gpus(gpu: Gres, features: tuple[str, ...], devices: Sequence[Device], driver_name: str) -> NodeGpus:
     if gpu.kind and SLICE.search(gpu.kind):
-        return NodeGpus(
-            gpu.kind, gpu.count, why=f"{gpu.kind} is a part of a GPU (MIG), which the catalog has no figures of"
-        )
+        why = f"{gpu.kind} is a part of a GPU (MIG), which the catalog has no figures of"
+        return NodeGpus(gpu.kind, gpu.count, why=why)
     for name in filter(None, (driver_name, gpu.kind)):
         if only := _single(match_devices(name, devices, GPU_KINDS)):
             return NodeGpus(gpu.kind, gpu.count, only[0].name)

@@ -194,9 +194,9 @@ def _notes(partition: Partition) -> list[str]:
 
 def _network(node: NodeType) -> list[str]:
     """Return a sentence about the network of a node type; empty if nothing is known of it."""
-    nics = node.nics and pluralize(node.nics, "NIC")
-    domain = node.scale_up_gpus and f"{node.scale_up_gpus} GPUs in a scale-up domain"
-    parts = [part for part in (node.network_technology, nics, domain) if isinstance(part, str) and part]
+    parts = [node.network_technology] if node.network_technology else []
+    parts += [pluralize(node.nics, "NIC")] if node.nics else []
+    parts += [f"{node.scale_up_gpus} GPUs in a scale-up domain"] if node.scale_up_gpus else []
     if node.network_bytes_per_s is None and not parts:
         return []
     rate = f"{node.network_bytes_per_s / GBIT_BYTES:g} Gb/s" if node.network_bytes_per_s else "unknown rate"
