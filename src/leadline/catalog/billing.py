@@ -47,8 +47,8 @@ def _cores_and_gpus(billing: Billing, request: ResourceSpec, node: NodeType) -> 
     if request.nodes > 1:
         cores = None if node.cores is None else node.cores * request.nodes
         gpus = node.gpus or gpus
-    costs = _times(cores, billing.core_hour), _times(gpus * request.nodes, billing.gpu_hour)
-    return None if costs[0] is None or costs[1] is None else costs[0] + costs[1]
+    core_cost, gpu_cost = _times(cores, billing.core_hour), _times(gpus * request.nodes, billing.gpu_hour)
+    return None if core_cost is None or gpu_cost is None else core_cost + gpu_cost
 
 
 def _node_hours(billing: Billing, request: ResourceSpec, _: NodeType) -> float | None:
@@ -78,10 +78,8 @@ def _tres(billing: Billing, request: ResourceSpec, node: NodeType) -> float | No
     memory = request.memory_bytes_per_node or node.memory_bytes
     if not request.memory_bytes_per_node and billing.memory_bytes_per_core and cores is not None:
         memory = math.ceil(cores * billing.memory_bytes_per_core)
-    amounts = (
-        (cores, billing.core_hour), (None if memory is None else memory / GIB, billing.gib_hour),
-        (1.0, billing.node_hour),
-    )  # fmt: skip
+    gib = None if memory is None else memory / GIB
+    amounts = ((cores, billing.core_hour), (gib, billing.gib_hour), (1.0, billing.node_hour))
     weighted = [_times(amount, rate) for amount, rate in amounts if rate]
     costs = [cost * request.nodes for cost in weighted if cost is not None]
     if len(costs) < len(weighted):

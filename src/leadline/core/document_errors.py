@@ -81,19 +81,14 @@ def has_odd_number(value: object) -> bool:
 
 def _faults(value: object, kind: Any, key: str, entry: str, text: str) -> Iterator[Fault]:  # noqa: ANN401 - a type
     """Yield the faults of ``value`` under ``key`` in the table ``entry``."""
-    reason = _reason(value, kind)
-    if reason is None and not has_odd_number(value):
-        return
-    inside = list(_faults_inside(value, kind, key, entry, text))
-    yield from inside or [_explain(reason or "", value, kind, key, entry, text)]
-
-
-def _reason(value: object, kind: Any) -> str | None:  # noqa: ANN401 - a type
+    reason = ""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        return str(error)
-    return None
+        reason = str(error)
+    if reason or has_odd_number(value):
+        inside = list(_faults_inside(value, kind, key, entry, text))
+        yield from inside or [_explain(reason, value, kind, key, entry, text)]
 
 
 def _faults_inside(value: object, kind: Any, key: str, entry: str, text: str) -> Iterator[Fault]:  # noqa: ANN401 - a type

@@ -21,9 +21,7 @@ MOST_TOML_BYTES = 2**24
 LONGEST_COMMAND = 2**17
 """Characters of the longest command: Linux starts no program with a longer word."""
 
-DAMAGE_ERRORS = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
-)  # fmt: skip
+DAMAGE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors that reading damaged data raises."""
 
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')\s*+\.\s*+){100}""")
@@ -119,10 +117,8 @@ def explain_read_error(error: OSError | UnicodeDecodeError) -> str:
     """Return the reason why a text file could not be read, and the fix: ``Permission denied; make it readable``."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not text in UTF-8; save it in that encoding"
-    fix = {IsADirectoryError: "name a file in it", FileNotFoundError: "check the path"}.get(
-        type(error), "make it readable"
-    )
-    return f"{error.strerror or error}; {fix}"
+    fixes = {IsADirectoryError: "name a file in it", FileNotFoundError: "check the path"}
+    return f"{error.strerror or error}; {fixes.get(type(error), 'make it readable')}"
 
 
 def parse_toml(text: str, *, label: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def partition_charge(
 ) -> tuple[Billing, list[str]]:
     """Return the charge rule of a partition's jobs on nodes with GPUs of ``gpu_kind``, in the cluster's billing units.
 
-    Notes follow on the weights that the rule omits.
+    The second value has a note on each weight that the rule omits.
 
     A TRES that the cluster does not track has no weight (slurm.conf, AccountingStorageTRES). ``factor`` is the
     UsageFactor of the job's QOS.

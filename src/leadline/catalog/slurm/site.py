@@ -79,8 +79,8 @@ def build_system(
     answered = records.qos is not None and records.associations is not None
     scheduling = replace(_scheduling(config), accounting_answered=answered if enforced else None)
     system = System(
-        name, site, "cluster", "production", "slurm", partitions, scheduling=scheduling, source=context.source,
-        as_of=as_of,
+        name, site, kind="cluster", status="production", scheduler="slurm", partitions=partitions,
+        scheduling=scheduling, source=context.source, as_of=as_of,
     )  # fmt: skip
     return ProbedSystem(system, tuple(dict.fromkeys(context.notes)))
 
