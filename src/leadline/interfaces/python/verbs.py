@@ -4,7 +4,6 @@ The words, the nouns and the JSON documents are those of the command line. All v
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -146,8 +145,8 @@ def recommend(
     """
     words, places, accounting = _words(subject), _places(on), _places(waits)
     deadline_s = parse_duration_s(deadline) if isinstance(deadline, str) else deadline
-    constraints = Constraints(deadline_s, budget, currency if budget is not None else None, risk)
-    constraints = replace(constraints, weights=weights or RiskWeights())
+    unit = currency if budget is not None else None
+    constraints = Constraints(deadline_s, budget, unit, risk, weights or RiskWeights())
     question = _model_question(words, values, vary, options)
     if question is None:
         from leadline.app.estimate.recommend import recommend as recommend_workload  # noqa: PLC0415
