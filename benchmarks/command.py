@@ -121,9 +121,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 SCHEMA = "leadline.bench/1"
 
 
-@command(
-    "bench", examples="Benchmarks:\n" + "\n".join(f"  {name:<10} {row.summary}" for name, row in BENCHMARKS.items())
-)
+@command("bench", epilog="Benchmarks:\n" + "\n".join(f"  {name:<10} {row.summary}" for name, row in BENCHMARKS.items()))
 @argument("name", "NAME", f"Which benchmark: {', '.join(BENCHMARKS)}.")
 @flag("--quick", "A smaller run with fewer samples.")
 @option("json_file --json", "FILE", "Also write the rows to this file as JSON.", "none", type=FILE)

@@ -1,7 +1,6 @@
 """Cost of a request under each site's charge rule, from published formulas."""
 
 import math
-from collections.abc import Callable
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import ResourceSpec
@@ -48,7 +47,8 @@ def _cores_and_gpus(billing: Billing, request: ResourceSpec, node: NodeType) -> 
     if request.nodes > 1:
         cores = None if node.cores is None else node.cores * request.nodes
         gpus = node.gpus or gpus
-    return _sum(_times(cores, billing.core_hour), _times(gpus * request.nodes, billing.gpu_hour))
+    core_cost, gpu_cost = _times(cores, billing.core_hour), _times(gpus * request.nodes, billing.gpu_hour)
+    return None if core_cost is None or gpu_cost is None else core_cost + gpu_cost
 
 
 def _node_hours(billing: Billing, request: ResourceSpec, _: NodeType) -> float | None:
@@ -72,39 +72,23 @@ def _gpu_hours(billing: Billing, request: ResourceSpec, node: NodeType) -> float
     return _times(largest * request.nodes, billing.gpu_hour)
 
 
-def _tres_sum(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
-    return _sum(_largest_or_sum(billing, request, node, sum), _gpu_weight(billing, request))
-
-
-def _tres_max(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
-    others = _largest_or_sum(billing, request, node, max)
-    return None if others is None else max(others, _gpu_weight(billing, request))
-
-
-def _tres_max_and_gpus(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
-    return _sum(_largest_or_sum(billing, request, node, max), _gpu_weight(billing, request))
-
-
-def _gpu_weight(billing: Billing, request: ResourceSpec) -> float:
-    return request.gpus_per_node * request.nodes * (billing.gpu_hour or 0.0)
-
-
-def _largest_or_sum(
-    billing: Billing, request: ResourceSpec, node: NodeType, combine: Callable[[list[float]], float]
-) -> float | None:
-    """Weight cores, memory and nodes and combine them; ``None`` if a weighted amount is unknown."""
+def _tres(billing: Billing, request: ResourceSpec, node: NodeType) -> float | None:
+    """Weight cores, memory, nodes and GPUs, and combine them; ``None`` if a weighted amount is unknown."""
     cores = _cores_per_node(request, node)
     memory = request.memory_bytes_per_node or node.memory_bytes
     if not request.memory_bytes_per_node and billing.memory_bytes_per_core and cores is not None:
         memory = math.ceil(cores * billing.memory_bytes_per_core)
-    amounts = (
-        (cores, billing.core_hour),
-        (None if memory is None else memory / GIB, billing.gib_hour),
-        (1.0, billing.node_hour),
-    )
+    gib = None if memory is None else memory / GIB
+    amounts = ((cores, billing.core_hour), (gib, billing.gib_hour), (1.0, billing.node_hour))
     weighted = [_times(amount, rate) for amount, rate in amounts if rate]
     costs = [cost * request.nodes for cost in weighted if cost is not None]
-    return combine([0.0, *costs]) if len(costs) == len(weighted) else None
+    if len(costs) < len(weighted):
+        return None
+    gpus = request.gpus_per_node * request.nodes * (billing.gpu_hour or 0.0)
+    if billing.rule is BillingRule.TRES_SUM:
+        return sum([0.0, *costs]) + gpus
+    others = max([0.0, *costs])
+    return max(others, gpus) if billing.rule is BillingRule.TRES_MAX else others + gpus
 
 
 _RULES = {
@@ -113,9 +97,9 @@ _RULES = {
     BillingRule.CORE_HOURS: _core_hours,
     BillingRule.GPU_HOURS: _gpu_hours,
     BillingRule.INSTANCE_HOURS: _node_hours,
-    BillingRule.TRES_SUM: _tres_sum,
-    BillingRule.TRES_MAX: _tres_max,
-    BillingRule.TRES_MAX_AND_GPUS: _tres_max_and_gpus,
+    BillingRule.TRES_SUM: _tres,
+    BillingRule.TRES_MAX: _tres,
+    BillingRule.TRES_MAX_AND_GPUS: _tres,
 }
 
 
@@ -134,7 +118,3 @@ def _times(amount: float | None, rate: float | None) -> float | None:
     if amount == 0:
         return 0.0
     return None if amount is None or rate is None else amount * rate
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second

@@ -1,6 +1,9 @@
 """Differences between two snapshots of a system, by field and in sentences."""
 
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from leadline.core.systems import UNLISTED_NODES, Billing, FieldChange, Partition, Scheduling, System, SystemChange
@@ -19,11 +22,11 @@ def compare_systems(before: System | None, after: System) -> SystemChange:
     for key in new:
         if key in old:
             changes += _partition(old[key], new[key])
-    # A snapshot without accounting shows wider limits; reporting them would be a false alarm.
-    if not _is_comparable(before, after):
-        changes = [change for change in changes if change.kind != "limit"]
     scheduling = (before.scheduling or Scheduling(), after.scheduling or Scheduling())
-    changes += _fields("scheduling", "", *scheduling, _SCHEDULING)
+    # A snapshot without the limits of QOS and accounts shows wider ones; reporting them would be a false alarm.
+    if any(settings.accounting_answered is False for settings in scheduling):
+        changes = [change for change in changes if change.kind != "limit"]
+    changes += _fields("scheduling", "", "scheduling", *scheduling)
     return SystemChange(before, after, tuple(changes))
 
 
@@ -34,50 +37,43 @@ def _by_key(system: System) -> dict[Key, Partition]:
     }
 
 
-def _is_comparable(before: System, after: System) -> bool:
-    """True if both or neither snapshot includes the limits of QOS and accounts."""
-    first, second = (system.scheduling or Scheduling() for system in (before, after))
-    return False not in (first.accounting_answered, second.accounting_answered)
-
-
 def _removed(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[FieldChange]:
-    queues, reported = {key[0] for key in new}, set()
+    nodes, reported = _nodes_by_queue(new), set()
     for (queue, node, qos), partition in old.items():
-        if (queue, node, qos) in new:
+        if (queue, node, qos) in new or queue in reported:
             continue
-        if queue not in queues:
-            if queue not in reported:
-                reported.add(queue)
-                yield FieldChange("partition", queue, "partition", queue, None, f"partition {queue} is gone")
-        elif UNLISTED_NODES in (nodes := {key[1] for key in new if key[0] == queue}):
-            if queue not in reported:
-                reported.add(queue)
-                yield FieldChange(
-                    "nodes", queue, "node", node, None, f"{queue}: Slurm does not show its nodes any more"
-                )
-        elif node not in nodes:
-            yield FieldChange(
-                "nodes", queue, "node", node, None, f"{queue} has no nodes {_described(partition)} any more"
-            )
+        if queue not in nodes:
+            reported.add(queue)
+            yield FieldChange("partition", queue, "partition", queue, None, f"partition {queue} is gone")
+        elif UNLISTED_NODES in nodes[queue]:
+            reported.add(queue)
+            yield FieldChange("nodes", queue, "node", node, None, f"{queue}: Slurm does not show its nodes any more")
+        elif node not in nodes[queue]:
+            sentence = f"{queue} has no nodes {_described(partition)} any more"
+            yield FieldChange("nodes", queue, "node", node, None, sentence)
         else:
             yield FieldChange("limit", queue, "qos", qos, None, f"{queue} lets no more through with QOS {qos}")
 
 
 def _added(old: dict[Key, Partition], new: dict[Key, Partition]) -> Iterator[FieldChange]:
-    queues, reported = {key[0] for key in old}, set()
+    nodes, reported = _nodes_by_queue(old), set()
     for (queue, node, qos), partition in new.items():
-        if (queue, node, qos) in old:
+        if (queue, node, qos) in old or queue in reported:
             continue
-        if queue not in queues:
-            if queue not in reported:
-                reported.add(queue)
-                yield FieldChange("partition", queue, "partition", None, queue, f"partition {queue} is new")
-        elif node == UNLISTED_NODES:
-            continue
-        elif node not in {key[1] for key in old if key[0] == queue}:
+        if queue not in nodes:
+            reported.add(queue)
+            yield FieldChange("partition", queue, "partition", None, queue, f"partition {queue} is new")
+        elif node not in (*nodes[queue], UNLISTED_NODES):
             yield FieldChange("nodes", queue, "node", None, node, f"{queue} has nodes {_described(partition)} now")
-        else:
+        elif node != UNLISTED_NODES:
             yield FieldChange("limit", queue, "qos", None, qos, f"{queue} lets more through with QOS {qos} now")
+
+
+def _nodes_by_queue(partitions: Iterable[Key]) -> dict[str, set[str]]:
+    nodes: dict[str, set[str]] = {}
+    for queue, node, _ in partitions:
+        nodes.setdefault(queue, set()).add(node)
+    return nodes
 
 
 def _described(partition: Partition) -> str:
@@ -88,74 +84,43 @@ def _described(partition: Partition) -> str:
     return f"of type {node.name} ({', '.join(parts)})" if parts else f"of type {node.name}"
 
 
-def _format_plain(value: Any) -> str:  # noqa: ANN401 - any field of a noun
+@cache
+def _labels() -> dict[str, dict[str, str]]:
+    """Return part of a system → field → what a sentence calls it."""
+    return tomllib.loads(Path(__file__).with_name("changes.toml").read_text(encoding="utf-8"))
+
+
+def _format_value(field: str, value: Any) -> str:  # noqa: ANN401 - any field of a noun
+    """Return a value in the unit that its field ends in."""
+    if value in (None, ""):
+        return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if field.endswith("_s"):
+        return format_duration(value)
+    if "_bytes" in field:
+        return format_bytes(value)
     return f"{value:g}" if isinstance(value, float) else f"{value}"
-
-
-Fields = tuple[tuple[str, str, Callable[[Any], str]], ...]
-"""(field, label, formatter) of the fields to compare."""
-
-_LIMITS: Fields = (
-    ("max_walltime_s", "the limit of walltime", format_duration),
-    ("min_nodes", "the least number of nodes", _format_plain),
-    ("max_nodes", "the largest number of nodes", _format_plain),
-    ("min_cores", "the least number of cores", _format_plain),
-    ("max_cores", "the largest number of cores", _format_plain),
-    ("max_gpus", "the largest number of GPUs", _format_plain),
-    ("max_submitted_jobs", "the number of jobs a user may have", _format_plain),
-)
-_NODE: Fields = (
-    ("count", "the number of nodes", _format_plain),
-    ("memory_bytes", "the memory of a node", format_bytes),
-    ("cores", "the cores of a node", _format_plain),
-    ("usable_memory_bytes", "the memory of a node that jobs may have", format_bytes),
-    ("device", "the GPU", _format_plain),
-    ("processor", "the processor", _format_plain),
-    ("gpus", "the GPUs of a node", _format_plain),
-)
-_ACCESS: Fields = (
-    ("restricted", "closed to you", _format_plain),
-    ("preemptible", "preemptible", _format_plain),
-    ("default_memory_bytes_per_core", "the memory a core has by default", format_bytes),
-    ("note", "its note", _format_plain),
-)
-_SCHEDULING: Fields = (
-    ("version", "Slurm's version", _format_plain),
-    ("rejects_beyond_limits", "jobs beyond a limit are refused when submitted", _format_plain),
-    ("max_array_size", "the largest job array", _format_plain),
-    ("sampling_interval_s", "the interval at which memory is sampled", format_duration),
-    ("preemption", "preemption", _format_plain),
-)
 
 
 def _partition(old: Partition, new: Partition) -> Iterator[FieldChange]:
     name = new.name
-    yield from _fields("limit", name, old.limits, new.limits, _LIMITS)
-    yield from _fields("nodes", name, old.node, new.node, _NODE)
-    yield from _fields("access", name, old, new, _ACCESS)
+    yield from _fields("limit", name, "limits", old.limits, new.limits)
+    yield from _fields("nodes", name, "nodes", old.node, new.node)
+    yield from _fields("access", name, "access", old, new)
     before, after = _price(old.billing), _price(new.billing)
     if before != after:
         yield FieldChange("price", name, "billing", before, after, f"{name}: the price was {before}, and is {after}")
-    for rule in ("constraint", "gpu_option", "whole_nodes"):
-        first, second = getattr(old.rules, rule), getattr(new.rules, rule)
-        if first != second:
-            label = rule.replace("_", " ")
-            yield FieldChange("access", name, rule, first, second, _sentence(name, label, first, second, _format_plain))
+    yield from _fields("access", name, "rules", old.rules, new.rules)
 
 
 def _price(billing: Billing | None) -> str:
     return "not known" if billing is None else billing.price_text()
 
 
-def _fields(kind: str, place: str, old: object, new: object, fields: Fields) -> Iterator[FieldChange]:
-    for name, label, format_value in fields:
+def _fields(kind: str, place: str, part: str, old: object, new: object) -> Iterator[FieldChange]:
+    for name, label in _labels()[part].items():
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield FieldChange(kind, place, name, before, after, _sentence(place, label, before, after, format_value))
-
-
-def _sentence(place: str, label: str, before: object, after: object, format_value: Callable[[Any], str]) -> str:
-    first, second = (("none" if value in (None, "") else format_value(value)) for value in (before, after))
-    return f"{place}: {label} was {first}, and is {second}" if place else f"{label} was {first}, and is {second}"
+            sentence = f"{label} was {_format_value(name, before)}, and is {_format_value(name, after)}"
+            yield FieldChange(kind, place, name, before, after, f"{place}: {sentence}" if place else sentence)

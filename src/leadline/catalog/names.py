@@ -65,11 +65,8 @@ def match_devices(name: str, devices: Sequence[Device], kinds: Iterable[DeviceKi
     words, candidates = _words(name), [device for device in devices if device.kind in kinds]
     if not words:
         return []
-    exact = [
-        device
-        for device in candidates
-        if any(_is_driver_name(alias) and _joined(alias) == _joined(name) for alias in device.aliases)
-    ]
+    joined = "".join(split_words(name))
+    exact = [device for device in candidates if any(_joined_driver_name(alias) == joined for alias in device.aliases)]
     return exact or [device for device in candidates if _contains_words(device, words)]
 
 
@@ -95,9 +92,7 @@ def _contains_words(device: Device, required: Sequence[str]) -> bool:
     return all(word in runs | memory | kinds | set(specs) for word in required)
 
 
-def _is_driver_name(alias: str) -> bool:
-    return bool(VENDOR_WORDS & set(split_words(alias)))
-
-
-def _joined(name: str) -> str:
-    return "".join(split_words(name))
+def _joined_driver_name(alias: str) -> str | None:
+    """Return the words of a driver's name without spaces; ``None`` for another alias, which names no vendor."""
+    words = split_words(alias)
+    return "".join(words) if VENDOR_WORDS.intersection(words) else None

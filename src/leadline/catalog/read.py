@@ -31,43 +31,14 @@ LOOK_S = 1.0
 """Pause between two looks for changed files."""
 
 
-class TomlCatalog:
-    """The ``Catalog`` of the shipped TOML files and of the user's ``folder`` (which need not exist).
+class _Entries:
+    """The devices and systems of the shipped files and of a folder, by name; each kind is read on first use."""
 
-    The parsed shipped files are kept in the folder ``cache``, if one is given.
-    """
-
-    def __init__(self, folder: Path | None = None, cache: Path | None = None) -> None:
+    def __init__(self, folder: Path | None, cache: Path | None) -> None:
         self._folder, self._cache = folder, cache
 
-    def devices(self) -> Sequence[Device]:
-        """Return all devices, the user's own first."""
-        return list(self._devices.values())
-
-    def systems(self) -> Sequence[System]:
-        """Return all systems, the user's own first."""
-        return list(self._systems.values())
-
-    def device(self, name: str) -> Device:
-        """Return the device of that name or alias, or that a name as people write it means.
-
-        Raises:
-            AmbiguousName: it fits several devices.
-            UnknownName: it fits none.
-        """
-        return self._devices[name] if name in self._devices else find_device(name, self.devices())
-
-    def system(self, name: str) -> System:
-        """Return the system of that name, alias or ``SITE-NAME``, ignoring case; ``UnknownName`` if none."""
-        folded = name.casefold()
-        for system in self._systems.values():
-            names = (system.name, *system.aliases, f"{system.site}-{system.name}")
-            if folded in (candidate.casefold() for candidate in names):
-                return system
-        raise UnknownName("system", name, self._systems)
-
     @cached_property
-    def _devices(self) -> dict[str, Device]:
+    def devices(self) -> dict[str, Device]:
         sources = [("the shipped devices.toml", (_shipped() / "devices.toml").read_bytes())]
         shipped = read_cached(sources, Device, self._cache and self._cache / "devices.msgpack", _read_devices)
         user_devices = [
@@ -77,7 +48,7 @@ class TomlCatalog:
         return _first_wins([*records, *user_devices, *shipped])
 
     @cached_property
-    def _systems(self) -> dict[str, System]:
+    def systems(self) -> dict[str, System]:
         sources = [(entry.name, entry.read_bytes()) for entry in _shipped_sites()]
         shipped = read_cached(sources, System, self._cache and self._cache / "systems.msgpack", _read_site)
         user_systems = [system for path in self._user_files(SITES, "toml") for system in self._site(path)]
@@ -86,12 +57,100 @@ class TomlCatalog:
     def _site(self, path: Path) -> list[System]:
         """Return the systems of a user's file, merged with the additions of the same file name."""
         additions = path.parent.parent / ADDITIONS / path.name
-        if not additions.exists():
-            return _read_site(_text(path), str(path))
-        return _read_site(_text(path), str(path), additions=(_text(additions), str(additions)))
+        more = (_text(additions), str(additions)) if additions.exists() else None
+        return _read_site(_text(path), str(path), more)
 
     def _user_files(self, kind: str, form: str) -> list[Path]:
         return [] if self._folder is None else sorted((self._folder / kind).glob(f"*.{form}"))
+
+
+class TomlCatalog:
+    """The ``Catalog`` of the shipped TOML files and of the user's ``folder`` (which need not exist).
+
+    The parsed shipped files are kept in the folder ``cache``, if one is given.
+    """
+
+    def __init__(self, folder: Path | None = None, cache: Path | None = None) -> None:
+        self._entries = _Entries(folder, cache)
+
+    def devices(self) -> Sequence[Device]:
+        """Return all devices, the user's own first."""
+        return list(self._current().devices.values())
+
+    def systems(self) -> Sequence[System]:
+        """Return all systems, the user's own first."""
+        return list(self._current().systems.values())
+
+    def device(self, name: str) -> Device:
+        """Return the device of that name or alias, or that a name as people write it means.
+
+        Raises:
+            AmbiguousName: it fits several devices.
+            UnknownName: it fits none.
+        """
+        devices = self._current().devices
+        return devices[name] if name in devices else find_device(name, list(devices.values()))
+
+    def system(self, name: str) -> System:
+        """Return the system of that name, alias or ``SITE-NAME``, ignoring case; ``UnknownName`` if none."""
+        folded, systems = name.casefold(), self._current().systems
+        for system in systems.values():
+            names = (system.name, *system.aliases, f"{system.site}-{system.name}")
+            if folded in (candidate.casefold() for candidate in names):
+                return system
+        raise UnknownName("system", name, systems)
+
+    def _current(self) -> _Entries:
+        return self._entries
+
+
+class LiveCatalog(TomlCatalog):
+    """A ``TomlCatalog`` that is read again once a file of the user's folder has changed.
+
+    While a changed file cannot be read, the last good catalog stays in use, and ``report`` gets the reason once.
+
+    Raises:
+        InvalidInput: a file cannot be read at first.
+    """
+
+    def __init__(
+        self, folder: Path, cache: Path | None = None, *, report: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        super().__init__(folder, cache)
+        self._folder, self._cache, self._report, self._clock = folder, cache, report, clock
+        self._files = self._fingerprint()
+        self._entries = self._read()
+        self._looked_s, self._reason = clock(), ""
+
+    def _current(self) -> _Entries:
+        if self._clock() - self._looked_s < LOOK_S:
+            return self._entries
+        self._looked_s = self._clock()
+        if (files := self._fingerprint()) != self._files:
+            self._files = files
+            try:
+                self._entries, self._reason = self._read(), ""
+            except InvalidInput as error:
+                if str(error) != self._reason:
+                    self._report(f"the catalog was not read again: {error}")
+                self._reason = str(error)
+        return self._entries
+
+    def _read(self) -> _Entries:
+        entries = _Entries(self._folder, self._cache)
+        # Entries are read on first use, but a wrong file must be noticed now.
+        _ = entries.devices, entries.systems
+        return entries
+
+    def _fingerprint(self) -> list[tuple[str, int, int]]:
+        """Return the name, time and size of every file of the folder."""
+        files = []
+        for path in sorted(self._folder.glob("*/*")):
+            with suppress(FileNotFoundError):  # removed meanwhile
+                status = path.stat()
+                files.append((str(path), status.st_mtime_ns, status.st_size))
+        return files
 
 
 def read_record(text: str, label: str) -> Device:
@@ -107,72 +166,6 @@ def read_record(text: str, label: str) -> Device:
         with suppress(ValueError, RecursionError):
             convert_toml(json.loads(text), Device, text=text, label=label)
         raise
-
-
-class LiveCatalog:
-    """A ``TomlCatalog`` that is read again once a file of the user's folder has changed.
-
-    While a changed file cannot be read, the last good catalog stays in use, and ``report`` gets the reason once.
-
-    Raises:
-        InvalidInput: a file cannot be read at first.
-    """
-
-    def __init__(
-        self, folder: Path, cache: Path | None = None, *, report: Callable[[str], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self._folder, self._cache, self._report, self._clock = folder, cache, report, clock
-        self._files = self._fingerprint()
-        self._catalog = self._read()
-        self._looked_s, self._reason = clock(), ""
-
-    def devices(self) -> Sequence[Device]:
-        """Return all devices, the user's own first."""
-        return self._current().devices()
-
-    def systems(self) -> Sequence[System]:
-        """Return all systems, the user's own first."""
-        return self._current().systems()
-
-    def device(self, name: str) -> Device:
-        """Return a device as ``TomlCatalog`` does."""
-        return self._current().device(name)
-
-    def system(self, name: str) -> System:
-        """Return a system as ``TomlCatalog`` does."""
-        return self._current().system(name)
-
-    def _current(self) -> TomlCatalog:
-        if self._clock() - self._looked_s < LOOK_S:
-            return self._catalog
-        self._looked_s = self._clock()
-        if (files := self._fingerprint()) != self._files:
-            self._files = files
-            try:
-                self._catalog, self._reason = self._read(), ""
-            except InvalidInput as error:
-                if str(error) != self._reason:
-                    self._report(f"the catalog was not read again: {error}")
-                self._reason = str(error)
-        return self._catalog
-
-    def _read(self) -> TomlCatalog:
-        catalog = TomlCatalog(self._folder, self._cache)
-        # A catalog reads its files on first use, but a wrong file must be noticed now.
-        catalog.devices(), catalog.systems()
-        return catalog
-
-    def _fingerprint(self) -> list[tuple[str, int, int]]:
-        """Return the name, time and size of every file of the folder."""
-        files = []
-        for path in sorted(self._folder.glob("*/*")):
-            try:
-                status = path.stat()
-            except FileNotFoundError:  # removed meanwhile
-                continue
-            files.append((str(path), status.st_mtime_ns, status.st_size))
-        return files
 
 
 def _read_devices(text: str, label: str) -> list[Device]:

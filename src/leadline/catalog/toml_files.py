@@ -211,15 +211,8 @@ class PartitionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
 
 
-class SchedulingRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SchedulingRow(Scheduling, frozen=True, forbid_unknown_fields=True):
     """The ``[systems.scheduling]`` table of a probed system."""
-
-    version: str = ""
-    rejects_beyond_limits: bool | None = None
-    max_array_size: int | None = None
-    sampling_interval_s: float | None = None
-    preemption: str = ""
-    accounting_answered: bool | None = None
 
 
 class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -260,15 +253,21 @@ class SystemRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return _convert(System, self, site=site, partitions=partitions, scheduling=scheduling)
 
     def _partition(self, row: PartitionRow) -> Partition:
-        """Convert a row of ``partitions`` with its tables; the system supplies missing provenance."""
-        node = self.nodes[row.node]
-        billing = None if row.billing is None else self.billing[row.billing]
-        rules = None if row.rules is None else self.rules[row.rules]
+        """Convert a row of ``partitions`` with its tables; the system supplies missing provenance.
+
+        The price of an instance is its node rate. Without a table of rules, Slurm's usual ones hold.
+        """
+        billing, rules = None, SubmitRules(constraint=row.constraint, qos=row.qos)
+        if row.billing is not None:
+            table = self.billing[row.billing]
+            node_hour = table.node_hour if row.price is None else row.price
+            billing = _convert(Billing, table, node_hour=node_hour, charge_factor=row.charge_factor)
+        if row.rules is not None:
+            rules = _convert(SubmitRules, self.rules[row.rules], constraint=row.constraint, qos=row.qos)
         return _convert(
-            Partition, row, node=node.node_type(row.node), limits=_convert(Limits, row),
-            billing=None if billing is None else _billing(billing, row), rules=_rules(rules, row),
-            confidence=row.confidence or self.confidence, source=row.source or self.source,
-            as_of=row.as_of or self.as_of,
+            Partition, row, node=self.nodes[row.node].node_type(row.node), limits=_convert(Limits, row),
+            billing=billing, rules=rules, confidence=row.confidence or self.confidence,
+            source=row.source or self.source, as_of=row.as_of or self.as_of,
         )  # fmt: skip
 
 
@@ -331,19 +330,6 @@ def _drop_incomplete_partitions(document: dict[str, Any]) -> None:
         rows = system.get("partitions", [])
         if _are_named_tables(rows):
             system["partitions"] = [row for row in rows if "node" in row]
-
-
-def _billing(row: BillingRow, partition: PartitionRow) -> Billing:
-    """Return the billing of one partition; an instance's price becomes the node rate."""
-    node_hour = row.node_hour if partition.price is None else partition.price
-    return _convert(Billing, row, node_hour=node_hour, charge_factor=partition.charge_factor)
-
-
-def _rules(rules: RulesRow | None, row: PartitionRow) -> SubmitRules:
-    """Return the site's rules with the row's QOS and constraint; without rules, Slurm's usual ones."""
-    if rules is None:
-        return SubmitRules(constraint=row.constraint, qos=row.qos)
-    return _convert(SubmitRules, rules, constraint=row.constraint, qos=row.qos)
 
 
 def _convert(noun: type[Noun], row: msgspec.Struct, **overrides: object) -> Noun:

@@ -53,13 +53,11 @@ def validate_catalog(devices: Sequence[Device], systems: Sequence[System], today
 def _device(device: Device) -> Iterator[Finding]:
     if not device.source:
         yield Finding(device.name, "has no source", "add its source")
-    for spec in fields(device):
-        value = getattr(device, spec.name)
+    specs = {spec.name: getattr(device, spec.name) for spec in fields(device)}
+    specs |= {f"its {dtype} peak": peak for dtype, peak in device.peak_flops_per_s.items()}
+    for name, value in specs.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
-            yield Finding(device.name, f"{spec.name} is {value:g}", "leave out an unknown value instead of 0")
-    for dtype, peak in device.peak_flops_per_s.items():
-        if peak <= 0:
-            yield Finding(device.name, f"its {dtype} peak is {peak:g}", "leave out an unknown value instead of 0")
+            yield Finding(device.name, f"{name} is {value:g}", "leave out an unknown value instead of 0")
     yield from _peaks(device)
 
 
@@ -71,9 +69,8 @@ def _peaks(device: Device) -> Iterator[Finding]:
         if half and narrow in peaks and peaks[narrow] > 2.6 * half and device.kind is DeviceKind.GPU:
             ratio = peaks[narrow] / half
             if ratio > 4.2 or narrow == "float8":
-                yield Finding(
-                    device.name, f"its {narrow} peak is {ratio:.1f} × its 16-bit peak", "give the dense figure"
-                )
+                problem = f"its {narrow} peak is {ratio:.1f} × its 16-bit peak"
+                yield Finding(device.name, problem, "give the dense figure")
     tf32 = peaks.get("tf32")
     if half and tf32 and half > 2.1 * tf32 and device.kind is DeviceKind.GPU:
         yield Finding(device.name, f"its 16-bit peak is {half / tf32:.1f} × its tf32 peak", "give the dense figure")
@@ -99,11 +96,8 @@ def _partition(system: System, partition: Partition, devices: set[str], today: d
     name = f"{system.name}:{partition.name}"
     for device in (partition.node.device, partition.node.processor):
         if device is not None and device.casefold() not in devices:
-            yield Finding(
-                name,
-                f"names the device {device!r}, which the catalog does not have",
-                "add the device, or correct the name",
-            )
+            problem = f"names the device {device!r}, which the catalog does not have"
+            yield Finding(name, problem, "add the device, or correct the name")
     limit = partition.limits.max_walltime_s
     if limit is not None and limit <= 0:
         yield Finding(name, f"its walltime limit is {limit:g} s", "leave out an unknown value")

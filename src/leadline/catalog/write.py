@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any
 
 import msgspec
@@ -32,19 +33,19 @@ def format_site(systems: Sequence[System], *, site: str, name: str, heading: Ite
 
 
 def _system(system: System) -> Iterator[str]:
-    tables = _Tables()
-    rows = [tables.row(partition) for partition in system.partitions]
+    tables: Tables = {"nodes": {}, "billing": {}, "rules": {}}
+    rows = [_row(partition, tables) for partition in system.partitions]
     confidence = system.partitions[0].confidence if system.partitions else "found"
     values = _row_values(SystemRow, system) | {"confidence": str(confidence)}
     yield from (f"{key} = {_value(value)}" for key, value in values.items())
     yield "partitions = ["
     yield from (f"  {_value(_drop_inherited(row, system, str(confidence)))}," for row in rows)
     yield "]"
-    for kind, table_group in (("nodes", tables.nodes), ("billing", tables.billing), ("rules", tables.rules)):
+    for kind, table_group in tables.items():
         for key, table in table_group.items():
             yield from ("", f"[systems.{kind}.{_key(key)}]")
             yield from (f"{_key(name)} = {_value(value)}" for name, value in table.items())
-    if not tables.nodes:
+    if not tables["nodes"]:
         yield from ("", "[systems.nodes]")
     if system.scheduling is not None:
         yield from ("", "[systems.scheduling]")
@@ -53,30 +54,24 @@ def _system(system: System) -> Iterator[str]:
         )
 
 
-class _Tables:
-    """The tables shared by a system's partitions, by key."""
+Tables = dict[str, dict[str, dict[str, Any]]]
+"""The tables that the partitions of a system share: kind → key → values."""
 
-    def __init__(self) -> None:
-        self.nodes: dict[str, dict[str, Any]] = {}
-        self.billing: dict[str, dict[str, Any]] = {}
-        self.rules: dict[str, dict[str, Any]] = {}
 
-    def row(self, partition: Partition) -> dict[str, Any]:
-        """Return a partition's row, and store its tables."""
-        values = _row_values(PartitionRow, partition) | _row_values(PartitionRow, partition.limits)
-        values["node"] = _store(self.nodes, _row_values(NodeRow, partition.node), partition.node.name, partition.name)
-        if partition.billing is not None:
-            table = _row_values(BillingRow, partition.billing)
-            values["billing"] = _store(self.billing, table, "weights", partition.name)
-            if partition.billing.charge_factor != 1.0:
-                values["charge_factor"] = partition.billing.charge_factor
-        rules = partition.rules
-        values |= {
-            key: value for key, value in (("qos", rules.qos), ("constraint", rules.constraint)) if value is not None
-        }
-        if replace(rules, qos=None, constraint=None) != SubmitRules():
-            values["rules"] = _store(self.rules, _row_values(RulesRow, rules), "usual", partition.name)
-        return {name: values[name] for name in PartitionRow.__struct_fields__ if name in values}
+def _row(partition: Partition, tables: Tables) -> dict[str, Any]:
+    """Return a partition's row, and store its tables."""
+    rules, billing, name = partition.rules, partition.billing, partition.name
+    values: dict[str, Any] = {}
+    for noun in (partition, partition.limits, rules):
+        values |= _row_values(PartitionRow, noun)
+    values["node"] = _store(tables["nodes"], _row_values(NodeRow, partition.node), partition.node.name, name)
+    if billing is not None:
+        values["billing"] = _store(tables["billing"], _row_values(BillingRow, billing), "weights", name)
+        if billing.charge_factor != 1.0:
+            values["charge_factor"] = billing.charge_factor
+    if replace(rules, qos=None, constraint=None) != SubmitRules():
+        values["rules"] = _store(tables["rules"], _row_values(RulesRow, rules), "usual", name)
+    return {key: values[key] for key in PartitionRow.__struct_fields__ if key in values}
 
 
 def _store(tables: dict[str, dict[str, Any]], table: dict[str, Any], name: str, partition: str) -> str:
@@ -84,17 +79,10 @@ def _store(tables: dict[str, dict[str, Any]], table: dict[str, Any], name: str, 
     for key, stored in tables.items():
         if stored == table:
             return key
-    key = next(candidate for candidate in _keys(name, partition) if candidate not in tables)
+    candidates = chain((name, f"{name}-{partition}"), (f"{name}-{partition}-{number}" for number in count(2)))
+    key = next(candidate for candidate in candidates if candidate not in tables)
     tables[key] = table
     return key
-
-
-def _keys(name: str, partition: str) -> Iterator[str]:
-    yield from (name, f"{name}-{partition}")
-    number = 2
-    while True:
-        yield f"{name}-{partition}-{number}"
-        number += 1
 
 
 def _drop_inherited(row: Mapping[str, Any], system: System, confidence: str) -> dict[str, Any]:

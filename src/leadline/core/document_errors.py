@@ -6,12 +6,14 @@ import types
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
+
+T = TypeVar("T")
 
 MAX_FAULTS = 20
 """Faults that a message lists."""
@@ -79,25 +81,20 @@ def has_odd_number(value: object) -> bool:
 
 def _faults(value: object, kind: Any, key: str, entry: str, text: str) -> Iterator[Fault]:  # noqa: ANN401 - a type
     """Yield the faults of ``value`` under ``key`` in the table ``entry``."""
-    reason = _reason(value, kind)
-    if reason is None and not has_odd_number(value):
-        return
-    inside = list(_faults_inside(value, kind, key, entry, text))
-    yield from inside or [_explain(reason or "", value, kind, key, entry, text)]
-
-
-def _reason(value: object, kind: Any) -> str | None:  # noqa: ANN401 - a type
+    reason = ""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        return str(error)
-    return None
+        reason = str(error)
+    if reason or has_odd_number(value):
+        inside = list(_faults_inside(value, kind, key, entry, text))
+        yield from inside or [_explain(reason, value, kind, key, entry, text)]
 
 
 def _faults_inside(value: object, kind: Any, key: str, entry: str, text: str) -> Iterator[Fault]:  # noqa: ANN401 - a type
     """Yield the faults of the parts of a table or a list."""
     if isinstance(value, dict):
-        struct = next((each for each in _choices(kind) if _is_struct(each)), None)
+        struct = next(iter(_classes(kind, msgspec.Struct)), None)
         item = next((get_args(each)[1] for each in _choices(kind) if get_origin(each) is dict), None)
         entry = value["name"] if isinstance(value.get("name"), str) else entry
         if struct is not None:
@@ -134,7 +131,7 @@ def _explain(reason: str, value: object, kind: Any, key: str, entry: str, text: 
     if not reason or reason.startswith("Number out of range"):
         return Fault(f"{key} is {written}{inside}, but it must be a number below {MAX_NUMBER:g}", line=line)
     if reason.startswith("Invalid enum value") and key:
-        members = [str(member.value) for each in _choices(kind) if _is_enum(each) for member in each]
+        members = [str(member.value) for each in _classes(kind, Enum) for member in each]
         return Fault(f"{key} is {written}{inside}", suggest(str(value), members), line)
     if reason.startswith("Expected") and len(quoted) > 1 and not _PATH.search(reason):
         expected = " or ".join(_FORMS.get(name, name) for name in quoted[0].split(" | ") if name != "null")
@@ -160,9 +157,5 @@ def _choices(kind: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a type, or a union
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
-def _is_struct(kind: Any) -> bool:  # noqa: ANN401 - a type
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
-
-
-def _is_enum(kind: Any) -> bool:  # noqa: ANN401 - a type
-    return isinstance(kind, type) and issubclass(kind, Enum)
+def _classes(kind: Any, base: type[T]) -> list[type[T]]:  # noqa: ANN401 - a type, or a union of them
+    return [each for each in _choices(kind) if isinstance(each, type) and issubclass(each, base)]

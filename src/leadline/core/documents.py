@@ -21,6 +21,9 @@ MOST_TOML_BYTES = 2**24
 LONGEST_COMMAND = 2**17
 """Characters of the longest command: Linux starts no program with a longer word."""
 
+DAMAGE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors that reading damaged data raises."""
+
 _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')\s*+\.\s*+){100}""")
 """A dotted key of more than 100 parts: the parser of TOML takes quadratic time and memory for it."""
 
@@ -85,15 +88,7 @@ def refuse_damaged(message: str) -> Iterator[None]:
     """
     try:
         yield
-    except (
-        ArithmeticError,
-        AssertionError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except DAMAGE_ERRORS as error:
         raise InvalidInput(f"{message} ({type(error).__name__}: {error})") from error
 
 
@@ -122,10 +117,8 @@ def explain_read_error(error: OSError | UnicodeDecodeError) -> str:
     """Return the reason why a text file could not be read, and the fix: ``Permission denied; make it readable``."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not text in UTF-8; save it in that encoding"
-    fix = {IsADirectoryError: "name a file in it", FileNotFoundError: "check the path"}.get(
-        type(error), "make it readable"
-    )
-    return f"{error.strerror or error}; {fix}"
+    fixes = {IsADirectoryError: "name a file in it", FileNotFoundError: "check the path"}
+    return f"{error.strerror or error}; {fixes.get(type(error), 'make it readable')}"
 
 
 def parse_toml(text: str, *, label: str) -> dict[str, Any]:

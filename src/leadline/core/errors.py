@@ -16,6 +16,10 @@ A message is one sentence with the value, the reason and the fix.
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from enum import StrEnum
+from typing import TypeVar
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 EXCERPT = 60
 """Characters of a long value that a message shows."""
@@ -95,6 +99,14 @@ class AmbiguousName(UnknownName):
         self.hint, names = "", list(dict.fromkeys(candidates))
         listed = " or ".join([*map(repr, names[:6]), *(["another"] if len(names) > 6 else [])])
         InvalidInput.__init__(self, f"ambiguous {kind} {name!r}: write {listed}")
+
+
+def choose(kind: str, name: str, choices: type[Choice]) -> Choice:
+    """Return the member of an enumeration with that value; ``UnknownName`` if there is none."""
+    by_value = {choice.value: choice for choice in choices}
+    if name not in by_value:
+        raise UnknownName(kind, name, by_value)
+    return by_value[name]
 
 
 class Untraceable(LeadlineError):

@@ -42,19 +42,16 @@ class JobState(StrEnum):
         return _SLURM_STATES.get(word.rstrip("+"), cls.UNKNOWN)
 
 
-_SLURM_STATES = {
-    "PENDING": JobState.PENDING, "CONFIGURING": JobState.PENDING, "REQUEUED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING, "REQUEUE_FED": JobState.PENDING, "SPECIAL_EXIT": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING, "POWER_UP_NODE": JobState.PENDING, "EXPEDITING": JobState.PENDING,
-    "RUNNING": JobState.RUNNING, "COMPLETING": JobState.RUNNING, "SUSPENDED": JobState.RUNNING,
-    "STOPPED": JobState.RUNNING, "SIGNALING": JobState.RUNNING,
-    "STAGE_OUT": JobState.RUNNING, "RESIZING": JobState.RUNNING, "COMPLETED": JobState.COMPLETED,
-    "FAILED": JobState.FAILED, "BOOT_FAIL": JobState.NODE_FAIL, "NODE_FAIL": JobState.NODE_FAIL,
-    "CANCELLED": JobState.CANCELLED, "TIMEOUT": JobState.TIMEOUT,
-    "DEADLINE": JobState.TIMEOUT, "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY, "PREEMPTED": JobState.PREEMPTED,
+_OTHER_CODES = {
+    JobState.PENDING: "CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT RESV_DEL_HOLD POWER_UP_NODE "
+                      "EXPEDITING",
+    JobState.RUNNING: "COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING",
+    JobState.NODE_FAIL: "BOOT_FAIL",
+    JobState.TIMEOUT: "DEADLINE",
 }  # fmt: skip
-"""Slurm state codes (https://slurm.schedmd.com/job_state_codes.html). Flags such as LAUNCH_FAILED or UPDATE_DB are
-unknown, and so is REVOKED, because the job lives at another cluster of its federation."""
+"""Slurm's other codes of a state (https://slurm.schedmd.com/job_state_codes.html). Flags such as LAUNCH_FAILED or
+UPDATE_DB are unknown, and so is REVOKED, because the job lives at another cluster of its federation."""
+_SLURM_STATES = {code: state for state in JobState for code in (state.value, *_OTHER_CODES.get(state, "").split())}
 
 
 class ResourceSpec(Frozen):

@@ -128,5 +128,10 @@ def format_count(count: float) -> str:
     return f"{_three_digits(value)} {prefix}".rstrip()
 
 
+def pluralize(count: int, noun: str) -> str:
+    """Return a count with its noun: ``1 run``, ``2 runs``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _three_digits(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 
 import click
 import msgspec
@@ -9,6 +10,7 @@ import pytest
 
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.interfaces.cli.commands import COMMANDS, load_command
+from leadline.interfaces.cli.help_pages import FILE
 from leadline.interfaces.cli.main import main
 from leadline.interfaces.cli.workload_options import FILE_ONLY
 
@@ -106,3 +108,8 @@ def test_no_help_imports_numpy_and_jobs_imports_no_estimator():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+def test_the_examples_of_a_command_show_it():
+    examples = tomllib.loads(FILE.with_name("examples.toml").read_text(encoding="utf-8"))
+    assert not [name for name, lines in examples.items() if name not in COMMANDS or f"leadline {name}" not in lines]

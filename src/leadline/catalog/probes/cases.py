@@ -1,9 +1,10 @@
 """Kernel cases of the sweep, and sizes evenly spread over the logarithms of common sizes."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import cycle
 
 import torch
 from torch.quasirandom import SobolEngine
@@ -22,6 +23,12 @@ def log_spread_sizes(count: int, *bounds: tuple[int, int]) -> Iterator[tuple[int
             for share, (low, high) in zip(point, bounds, strict=True)
         )
 
+
+Prepare = Callable[..., Callable[[], object]]
+"""Allocates a kernel's operands on a device in a shape, and returns the call."""
+
+MOST_ELEMENTS = 2**22
+"""Elements of the largest operand of a kernel that works by rows."""
 
 OPERANDS_BYTES = 48e6
 """Total bytes of the rotated operands of a streaming kernel, more than the caches available to a step."""
@@ -48,15 +55,34 @@ class KernelCase:
         operand_sets = int(min(OPERANDS_BYTES // max(self.bytes_moved, 1), 16)) if self.streams else 1
         if operand_sets < 2:
             return self.prepare()
-        calls = [self.prepare() for _ in range(operand_sets)]
-        index = 0
+        calls = cycle([self.prepare() for _ in range(operand_sets)])
 
         def next_call() -> object:
-            nonlocal index
-            index = (index + 1) % operand_sets
-            return calls[index]()
+            return next(calls)()
 
         return next_call
+
+
+def row_cases(
+    device: str, kernels: Mapping[str, Prepare], shapes: Iterable[tuple[int, int, tuple[int, ...]]]
+) -> Iterator[KernelCase]:
+    """Yield memory-bound kernels by (rows, columns, shape of the operand); each element is read and written once."""
+    for rows, columns, shape in shapes:
+        if rows * columns > MOST_ELEMENTS:
+            continue
+        for kind, prepare in kernels.items():
+            yield KernelCase(kind, {"rows": rows, "columns": columns, "elements": rows * columns},
+                             partial(prepare, device, *shape), bytes_moved=8.0 * rows * columns,
+                             streams=True)  # fmt: skip
+
+
+def on_tensors(count: int, function: Callable[..., object], *arguments: object, **options: object) -> Prepare:
+    """Return what prepares a ``function`` of ``count`` tensors of one shape and of the ``arguments`` after them."""
+
+    def prepare(device: str, *shape: int) -> Callable[[], object]:
+        return partial(function, *(tensor(device, *shape) for _ in range(count)), *arguments, **options)
+
+    return prepare
 
 
 def tensor(device: str, *shape: int, dtype: str = "float32") -> torch.Tensor:

@@ -85,86 +85,69 @@ def convolutions(device: str) -> Iterator[KernelCase]:
             c = (1, 3, 3)[make - 4]  # noqa: PLW2901 - an image's channels
         if transposed:
             r, stride = max(r, 2), 2
-        size = _Convolution(n, c, k, 1 if flat else side, side * side if flat else side, r, stride, groups, transposed)
-        if size.fits and size.flops <= MOST_FLOPS[device] / 2 and size.elements <= MOST_ELEMENTS[device]:
+        axes = (side * side,) if flat else (side, side)
+        size = _Convolution(n, c, k, axes, r, stride, groups, transposed)
+        if min(size.out) >= 1 and size.flops <= MOST_FLOPS[device] / 2 and size.elements <= MOST_ELEMENTS[device]:
             for backward in (False, True):
                 yield _convolution(device, size, backward=backward)
 
 
 @dataclass(frozen=True, slots=True)
 class _Convolution:
-    """Batch, channels in and out, input height and width, filter, stride, groups; one-dimensional if height is 1."""
+    """Batch, channels in and out, input size along one or two axes, filter side, stride, and groups."""
 
     n: int
     c: int
     k: int
-    height: int
-    width: int
+    size: tuple[int, ...]
     r: int
     stride: int
     groups: int
     transposed: bool
 
     @property
-    def filter(self) -> tuple[int, int]:
-        return (1 if self.height == 1 else self.r, self.r)
+    def padding(self) -> int:
+        return self.r // 2 if self.r % 2 else 0
 
     @property
-    def stride_hw(self) -> tuple[int, int]:
-        return (1 if self.height == 1 else self.stride, self.stride)
-
-    @property
-    def padding(self) -> tuple[int, int]:
-        side = self.r // 2 if self.r % 2 else 0
-        return (0 if self.height == 1 else side, side)
-
-    @property
-    def out(self) -> tuple[int, int]:
-        pairs = zip((self.height, self.width), self.filter, self.stride_hw, self.padding, strict=True)
+    def out(self) -> tuple[int, ...]:
         if self.transposed:
-            return tuple((size - 1) * stride - 2 * pad + r for size, r, stride, pad in pairs)  # type: ignore[return-value]
-        return tuple((size + 2 * pad - r) // stride + 1 for size, r, stride, pad in pairs)  # type: ignore[return-value]
-
-    @property
-    def fits(self) -> bool:
-        return min(self.out) >= 1
+            return tuple((side - 1) * self.stride - 2 * self.padding + self.r for side in self.size)
+        return tuple((side + 2 * self.padding - self.r) // self.stride + 1 for side in self.size)
 
     @property
     def weight(self) -> tuple[int, ...]:
         first, second = (self.c, self.k) if self.transposed else (self.k, self.c)
-        return (first, second // self.groups, *self.filter)
+        return (first, second // self.groups, *[self.r] * len(self.size))
 
     @property
     def flops(self) -> float:
-        pixels = self.height * self.width if self.transposed else math.prod(self.out)
-        return 2.0 * self.n * pixels * self.k * self.c // self.groups * math.prod(self.filter)
+        pixels = math.prod(self.size if self.transposed else self.out)
+        return 2.0 * self.n * pixels * self.k * self.c // self.groups * math.prod(self.weight[2:])
 
     @property
     def elements(self) -> int:
-        return self.n * max(self.c * self.height * self.width, self.k * math.prod(self.out))
+        return self.n * max(self.c * math.prod(self.size), self.k * math.prod(self.out))
 
 
 def _convolution(device: str, size: _Convolution, *, backward: bool) -> KernelCase:
     passes = 2 if backward else 1
-    h, w = size.out
-    moved = size.n * (size.c * size.height * size.width + size.k * h * w) + math.prod(size.weight)
+    moved = size.n * (size.c * math.prod(size.size) + size.k * math.prod(size.out)) + math.prod(size.weight)
+    # One axis is that of the width, in a height of 1.
+    (h, w), (r, s) = ((1, *axes)[-2:] for axes in (size.out, size.weight[2:]))
     return KernelCase(
         "convolution_backward" if backward else "convolution",
-        {"n": size.n, "c": size.c, "k": size.k, "h": h, "w": w, "r": size.filter[0], "s": size.filter[1],
-         "groups": size.groups, "stride": size.stride, "transposed": int(size.transposed), "elements": size.elements},
-        partial(_convolve, device, size, backward=backward),
-        flops=size.flops * passes,
+        {"n": size.n, "c": size.c, "k": size.k, "h": h, "w": w, "r": r, "s": s, "groups": size.groups,
+         "stride": size.stride, "transposed": int(size.transposed), "elements": size.elements},
+        partial(_convolve, device, size, backward=backward), flops=size.flops * passes,
         bytes_moved=4.0 * moved * passes,
     )  # fmt: skip
 
 
 def _convolve(device: str, size: _Convolution, *, backward: bool) -> Callable[[], object]:
-    flat = size.height == 1
-    x = tensor(device, size.n, size.c, *((size.width,) if flat else (size.height, size.width)))
-    w, b = tensor(device, *(size.weight[:2] if flat else size.weight[:3]), size.r), tensor(device, size.k)
-    first = 1 if flat else 0
-    where = (list(size.stride_hw[first:]), list(size.padding[first:]), [1] * (2 - first), size.transposed,
-             [0] * (2 - first), size.groups)  # fmt: skip
+    x, w, b = (tensor(device, *shape) for shape in ((size.n, size.c, *size.size), size.weight, (size.k,)))
+    stride, padding, dilation, more = ([value] * len(size.size) for value in (size.stride, size.padding, 1, 0))
+    where = (stride, padding, dilation, size.transposed, more, size.groups)
     if not backward:
         return lambda: aten.convolution(x, w, b, *where)
     grad = torch.randn_like(aten.convolution(x, w, b, *where))

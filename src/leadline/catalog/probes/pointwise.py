@@ -5,16 +5,13 @@ from functools import partial
 
 import torch
 
-from leadline.catalog.probes.cases import KernelCase, log_spread_sizes, tensor
+from leadline.catalog.probes.cases import KernelCase, log_spread_sizes, on_tensors, row_cases, tensor
 
 aten = torch.ops.aten
 Make = Callable[[torch.Tensor, torch.Tensor], Callable[[], object]]
 
 SIZES = (2**8, 2**12, 2**15, 2**17, 2**19, 2**21, 2**23)
 """Element counts, from one cache line to beyond all caches; parallel loops start at 2**15."""
-
-MOST_ELEMENTS = 2**22
-"""Elements of the largest matrix in the row movements."""
 
 KERNELS: dict[str, tuple[int, Make]] = {
     "add": (3, lambda x, y: lambda: torch.add(x, y)),
@@ -60,13 +57,8 @@ def _elementwise(device: str, make: Make, size: int) -> Callable[[], object]:
 
 def movements(device: str) -> Iterator[KernelCase]:
     """Yield kernels that move data: permuting copies, concatenation, gather, scatter, column sums."""
-    for rows, columns in log_spread_sizes(20, (32, 65536), (4, 1024)):
-        if rows * columns > MOST_ELEMENTS:
-            continue
-        for kind, prepare in MOVEMENTS.items():
-            yield KernelCase(kind, {"elements": rows * columns, "rows": rows, "columns": columns},
-                       partial(prepare, device, rows, columns),
-                       bytes_moved=8.0 * rows * columns, streams=True)  # fmt: skip
+    matrices = log_spread_sizes(20, (32, 65536), (4, 1024))
+    return row_cases(device, MOVEMENTS, ((rows, columns, (rows, columns)) for rows, columns in matrices))
 
 
 def _permuted(device: str, rows: int, columns: int) -> Callable[[], object]:
@@ -128,16 +120,6 @@ def _picked(device: str, rows: int, columns: int) -> Callable[[], object]:
     return partial(torch.gather, table, 0, index[:, None].expand(-1, columns))
 
 
-def _column_sum(device: str, rows: int, columns: int) -> Callable[[], object]:
-    x = tensor(device, rows, columns)
-    return lambda: x.sum(0, keepdim=True)
-
-
-def _row_mean(device: str, rows: int, columns: int) -> Callable[[], object]:
-    x = tensor(device, rows, columns)
-    return lambda: x.mean(-1)
-
-
 MOVEMENTS = {
     "clone": _permuted,
     "cat": _concatenated,
@@ -149,6 +131,6 @@ MOVEMENTS = {
     "index_put_": _put,
     "index_add_": _index_added,
     "scatter_add_": _scattered,
-    "sum_dim": _column_sum,
-    "mean": _row_mean,
+    "sum_dim": on_tensors(1, torch.sum, 0, keepdim=True),
+    "mean": on_tensors(1, torch.mean, -1),
 }

@@ -1,6 +1,6 @@
 """Convert a partition's billing weights to a charge rule, and compare it with Slurm's own total."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from leadline.catalog.slurm.text import Record, parse_names, read_tres, read_weights
@@ -11,18 +11,12 @@ BILLING_TOLERANCE = 0.02
 """Tolerated relative difference from Slurm's billing of a whole partition, which is truncated to whole units."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChargeRule:
-    """A charge rule, and the weights that it omits."""
-
-    billing: Billing
-    notes: tuple[str, ...] = ()
-
-
 def partition_charge(
     partition: Record, config: Record, gpu_kind: str | None, memory_bytes_per_core: int | None, factor: float = 1.0
-) -> ChargeRule:
+) -> tuple[Billing, list[str]]:
     """Return the charge rule of a partition's jobs on nodes with GPUs of ``gpu_kind``, in the cluster's billing units.
+
+    The second value has a note on each weight that the rule omits.
 
     A TRES that the cluster does not track has no weight (slurm.conf, AccountingStorageTRES). ``factor`` is the
     UsageFactor of the job's QOS.
@@ -40,18 +34,15 @@ def partition_charge(
         "gpu_hour": max(gpus, default=0.0) if rule is BillingRule.TRES_MAX else sum(gpus),
         "node_hour": billed.get("node", 0.0),
     }
-    billing = Billing(
-        rule,
-        f"{config.get('ClusterName', 'slurm')} billing units",
-        source="TRESBillingWeights" if weights_text else "no TRESBillingWeights are set: Slurm bills the CPUs",
-    )
+    source = "TRESBillingWeights" if weights_text else "no TRESBillingWeights are set: Slurm bills the CPUs"
+    billing = Billing(rule, f"{config.get('ClusterName', 'slurm')} billing units", source=source)
     if any(rates.values()) and factor > 0:
         weighing: dict[str, Any] = {rate: weight for rate, weight in rates.items() if weight}
         default = memory_bytes_per_core if rates["gib_hour"] else None
         billing = replace(billing, memory_bytes_per_core=default, charge_factor=factor, **weighing)
     else:
         billing = replace(billing, free=True)
-    return ChargeRule(billing, tuple(f"{name}: {note}" for note in notes))
+    return billing, [f"{name}: {note}" for note in notes]
 
 
 def disagreement(partition: Record, billing: Billing) -> str:

@@ -5,6 +5,7 @@ The partition also limits time and nodes. Limits on the total of a user or group
 never starts.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +34,11 @@ class LimitPolicy:
     usage_factor: float = 1.0
     preempts: frozenset[str] = frozenset()
 
+    @property
+    def limits_something(self) -> bool:
+        """True if it bounds the time or the amounts of a job."""
+        return self.max_walltime_s is not None or bool(self.per_job or self.per_user or self.per_group)
+
 
 @dataclass(frozen=True, slots=True)
 class Association:
@@ -55,22 +61,20 @@ class JobLimits:
 
 def read_qos(rows: Iterable[Record]) -> dict[str, LimitPolicy]:
     """Return the QOS of rows with the fields ``text.QOS``, by name."""
-    return {
-        row["Name"]: LimitPolicy(
-            row["Name"],
-            flags=parse_names(row["Flags"]) or frozenset(),
-            max_walltime_s=parse_seconds(row["MaxWall"]),
-            per_job=read_tres(row["MaxTRES"]),
-            per_user=read_tres(row["MaxTRESPU"]),
-            per_group=read_tres(row["GrpTRES"]),
-            least=read_tres(row["MinTRES"]),
-            max_submitted_jobs=parse_count(row["MaxSubmitPU"]),
-            usage_factor=1.0 if (factor := parse_number(row["UsageFactor"])) is None else factor,
-            preempts=parse_names(row["Preempt"]) or frozenset(),
-        )
-        for row in rows
-        if row["Name"]
-    }
+    return {row["Name"]: _policy(row, row["Name"]) for row in rows if row["Name"]}
+
+
+def _policy(row: Record, name: str) -> LimitPolicy:
+    """Return the limits of a row of a QOS or an association, which has some of the fields."""
+    text = defaultdict(str, row)
+    factor = parse_number(text["UsageFactor"])
+    return LimitPolicy(
+        name, flags=parse_names(text["Flags"]) or frozenset(), max_walltime_s=parse_seconds(text["MaxWall"]),
+        per_job=read_tres(text["MaxTRES"]), per_user=read_tres(text["MaxTRESPU"]),
+        per_group=read_tres(text["GrpTRES"]), least=read_tres(text["MinTRES"]),
+        max_submitted_jobs=parse_count(text["MaxSubmitPU"] or text["MaxSubmit"]),
+        usage_factor=1.0 if factor is None else factor, preempts=parse_names(text["Preempt"]) or frozenset(),
+    )  # fmt: skip
 
 
 def read_associations(rows: Iterable[Record]) -> list[Association]:
@@ -81,23 +85,13 @@ def read_associations(rows: Iterable[Record]) -> list[Association]:
     """
     listed = list(rows)
     accounts = {row["Account"]: (row["ParentName"], read_tres(row["GrpTRES"])) for row in listed if not row["User"]}
-    return [
-        Association(
-            row["Account"],
-            row["Partition"],
-            parse_names(row["QOS"]) or frozenset(),
-            row["DefaultQOS"],
-            LimitPolicy(
-                row["Account"],
-                max_walltime_s=parse_seconds(row["MaxWall"]),
-                per_job=read_tres(row["MaxTRES"]),
-                per_group=_group_limits(row["Account"], read_tres(row["GrpTRES"]), accounts),
-                max_submitted_jobs=parse_count(row["MaxSubmit"]),
-            ),
-        )
-        for row in listed
-        if row["User"]
-    ]
+    associations = []
+    for row in listed:
+        if row["User"]:
+            policy, qos = _policy(row, row["Account"]), parse_names(row["QOS"]) or frozenset()
+            policy = replace(policy, per_group=_group_limits(policy.name, policy.per_group, accounts))
+            associations.append(Association(policy.name, row["Partition"], qos, row["DefaultQOS"], policy))
+    return associations
 
 
 def _group_limits(account: str, direct: Tres, accounts: Mapping[str, tuple[str, Tres]]) -> Tres:
@@ -142,7 +136,7 @@ _UPPER_LIMITS = ("max_walltime_s", "max_nodes", "max_cores", "max_gpus")
 
 
 def _bound(
-    partition: Record, partition_qos: LimitPolicy | None, qos: LimitPolicy | None, account: LimitPolicy | None,
+    partition: Record, partition_qos: LimitPolicy | None, qos: LimitPolicy | None, account: LimitPolicy,
     gpu_kind: str | None,
 ) -> JobLimits:  # fmt: skip
     order = [partition_qos, qos, account]
@@ -171,12 +165,9 @@ def _bound(
 
 def _amount(policies: Sequence[LimitPolicy], tres: str) -> float | None:
     """Return the maximum of a TRES for a job: the minimum of its own, its user's and its group's limit."""
-    kinds = (
-        _first(policy.per_job.get(tres) for policy in policies),
-        _first(policy.per_user.get(tres) for policy in policies),
-        _minimum(*(policy.per_group.get(tres) for policy in policies)),
-    )
-    return _minimum(*kinds)
+    per_job = _first(policy.per_job.get(tres) for policy in policies)
+    per_user = _first(policy.per_user.get(tres) for policy in policies)
+    return _minimum(per_job, per_user, *(policy.per_group.get(tres) for policy in policies))
 
 
 def _required(policies: Sequence[LimitPolicy], tres: str) -> int | None:

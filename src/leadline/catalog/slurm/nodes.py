@@ -44,13 +44,9 @@ def node_gpus(
     is not a device of the catalog.
     """
     gpus = [resource for resource in gres if resource.name == "gpu" and resource.count]
-    identified = [
-        _identify_gpus(resource, tuple(features), devices, driver_name if len(gpus) == 1 else "") for resource in gpus
-    ]
-    return sorted(
-        identified,
-        key=lambda resource: (SLICE.search(resource.kind or "") is not None, -resource.count, resource.label),
-    )
+    words, model = tuple(features), driver_name if len(gpus) == 1 else ""
+    identified = [_identify_gpus(resource, words, devices, model) for resource in gpus]
+    return sorted(identified, key=lambda gpu: (SLICE.search(gpu.kind or "") is not None, -gpu.count, gpu.label))
 
 
 def match_processor(model: str, devices: Sequence[Device]) -> Device | None:
@@ -66,13 +62,11 @@ def match_processor(model: str, devices: Sequence[Device]) -> Device | None:
 
 def _identify_gpus(gpu: Gres, features: tuple[str, ...], devices: Sequence[Device], driver_name: str) -> NodeGpus:
     if gpu.kind and SLICE.search(gpu.kind):
-        return NodeGpus(
-            gpu.kind, gpu.count, why=f"{gpu.kind} is a part of a GPU (MIG), which the catalog has no figures of"
-        )
+        why = f"{gpu.kind} is a part of a GPU (MIG), which the catalog has no figures of"
+        return NodeGpus(gpu.kind, gpu.count, why=why)
     for name in filter(None, (driver_name, gpu.kind)):
-        matches = match_devices(name, devices, GPU_KINDS)
-        if len(matches) == 1:
-            return NodeGpus(gpu.kind, gpu.count, matches[0].name)
+        if only := _single(match_devices(name, devices, GPU_KINDS)):
+            return NodeGpus(gpu.kind, gpu.count, only[0].name)
     candidates = match_devices(gpu.kind, devices, GPU_KINDS) if gpu.kind else list(devices)
     informative = [word for word in features if gpu.kind or len("".join(split_words(word))) >= MIN_FEATURE_LENGTH]
     by_feature = {match.name for word in informative for match in _single(match_devices(word, candidates, GPU_KINDS))}
@@ -141,9 +135,8 @@ def _node(record: Record, devices: Sequence[Device], local_machine: Machine | No
     features = parse_names(record.get("ActiveFeatures", record.get("AvailableFeatures", ""))) or frozenset()
     hosts = {record.get(key, "").partition(".")[0] for key in ("NodeHostName", "NodeName")}
     is_local = local_machine is not None and local_machine.host in hosts
-    driver_name = (
-        local_machine.gpus[0] if local_machine is not None and is_local and len(set(local_machine.gpus)) == 1 else ""
-    )
+    driver_names = set(local_machine.gpus) if local_machine is not None and is_local else set()
+    driver_name = driver_names.pop() if len(driver_names) == 1 else ""
     return _Node(
         record["NodeName"], parse_count(record.get("CPUEfctv", "")) or parse_count(record.get("CPUTot", "")), memory,
         None if memory is None else memory - reserved, parse_count(record.get("Sockets", "")) or 1,
@@ -157,15 +150,11 @@ def _node(record: Record, devices: Sequence[Device], local_machine: Machine | No
 def _same_type(first_node: _Node, second_node: _Node) -> bool:
     first, second = first_node.memory_bytes, second_node.memory_bytes
     near = first == second if first is None or second is None else second <= SAME_TYPE_MEMORY_RATIO * first
-    return near and (first_node.cpus, first_node.threads, _gpu_types(first_node)) == (
-        second_node.cpus,
-        second_node.threads,
-        _gpu_types(second_node),
-    )
+    return near and _hardware(first_node) == _hardware(second_node)
 
 
-def _gpu_types(node: _Node) -> tuple[tuple[str | None, int, str | None], ...]:
-    return tuple((gpu.kind, gpu.count, gpu.device) for gpu in node.gpus)
+def _hardware(node: _Node) -> tuple[object, ...]:
+    return node.cpus, node.threads, [(gpu.kind, gpu.count, gpu.device) for gpu in node.gpus]
 
 
 def _group(nodes: Sequence[_Node], devices: Sequence[Device], local_machine: Machine | None) -> NodeGroup:
@@ -205,12 +194,9 @@ def _processor(
         note = f"{local_node.name} has a {local_machine.cpu_model}"
         return "", "", [f"{note}; the others have other features, so theirs is not known"]
     match = match_processor(local_machine.cpu_model, devices)
+    processor = local_machine.processor or (match.name if match else "")
     note = f"the processor is that of {local_node.name}; the others look alike to Slurm"
-    return (
-        local_machine.cpu_model,
-        local_machine.processor or (match.name if match else ""),
-        [note] if len(nodes) > 1 else [],
-    )
+    return local_machine.cpu_model, processor, [note] if len(nodes) > 1 else []
 
 
 def _node_type_name(node: _Node, least_bytes: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from leadline.catalog.slurm.billing import disagreement, partition_charge
 from leadline.catalog.slurm.limits import (
@@ -75,20 +76,12 @@ def build_system(
     context.notes.extend(note for group in context.groups for note in group.notes)
     partitions = _unique_names([row for record in records.partitions for row in _partitions(context, record)])
     context.notes.extend(_accounting_notes(context))
+    answered = records.qos is not None and records.associations is not None
+    scheduling = replace(_scheduling(config), accounting_answered=answered if enforced else None)
     system = System(
-        name,
-        site,
-        kind="cluster",
-        status="production",
-        scheduler="slurm",
-        partitions=partitions,
-        scheduling=replace(
-            _scheduling(config),
-            accounting_answered=records.qos is not None and records.associations is not None if enforced else None,
-        ),
-        source=context.source,
-        as_of=as_of,
-    )
+        name, site, kind="cluster", status="production", scheduler="slurm", partitions=partitions,
+        scheduling=scheduling, source=context.source, as_of=as_of,
+    )  # fmt: skip
     return ProbedSystem(system, tuple(dict.fromkeys(context.notes)))
 
 
@@ -97,25 +90,20 @@ def _unique_names(rows: Sequence[Partition]) -> tuple[Partition, ...]:
     names = {row.name.casefold() for row in rows if row.queue is None}
     renamed = []
     for row in rows:
-        name = row.name
-        if row.queue is not None:
-            name = next(
-                candidate for n in range(1, len(rows) + 2) if (candidate := _numbered(name, n)).casefold() not in names
-            )
-            names.add(name.casefold())
+        name, number = row.name, 1
+        while row.queue is not None and name.casefold() in names:
+            number += 1
+            name = f"{row.name}-{number}"
+        names.add(name.casefold())
         renamed.append(replace(row, name=name))
     return tuple(renamed)
-
-
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}-{number}"
 
 
 def _accounting_notes(site: _Site) -> list[str]:
     """Return notes on missing answers of the accounting."""
     if not site.enforced:
         policies = (*site.qos.values(), *(association.policy for association in site.associations))
-        if any(_limits_something(policy) for policy in policies):
+        if any(policy.limits_something for policy in policies):
             return ["the accounting has limits that the cluster does not enforce (AccountingStorageEnforce)"]
         return []
     notes = []
@@ -128,27 +116,19 @@ def _accounting_notes(site: _Site) -> list[str]:
     return notes
 
 
-def _limits_something(policy: LimitPolicy) -> bool:
-    return policy.max_walltime_s is not None or bool(policy.per_job or policy.per_user or policy.per_group)
-
-
 def _scheduling(config: Record) -> Scheduling:
     enforces = config.get("EnforcePartLimits", "").upper()
     kind, mode = config.get("PreemptType", ""), config.get("PreemptMode", "")
-    frequency = dict(
-        part.partition("=")[::2] if "=" in part else ("task", part)
-        for part in config.get("JobAcctGatherFrequency", "").split(",")
-    )
-    sampling = frequency.get("task", "").strip()
+    preempts = kind not in ("", "preempt/none", "(null)")
+    # A frequency without a name is that of the task.
+    parts = (part.rpartition("=") for part in config.get("JobAcctGatherFrequency", "").split(","))
+    sampling_s = {name or "task": parse_whole(value.strip()) for name, _, value in parts}.get("task")
     return Scheduling(
-        config.get("SLURM_VERSION", ""),
-        rejects_beyond_limits=enforces != "NO" if enforces else None,
+        config.get("SLURM_VERSION", ""), rejects_beyond_limits=enforces != "NO" if enforces else None,
         max_array_size=parse_count(config.get("MaxArraySize", "")),
-        sampling_interval_s=None if (seconds := parse_whole(sampling)) is None else float(seconds),
-        preemption=""
-        if kind in ("", "preempt/none", "(null)")
-        else f"{kind.removeprefix('preempt/')} ({mode.lower()})",
-    )
+        sampling_interval_s=None if sampling_s is None else float(sampling_s),
+        preemption=f"{kind.removeprefix('preempt/')} ({mode.lower()})" if preempts else "",
+    )  # fmt: skip
 
 
 def _partitions(site: _Site, record: Record) -> list[Partition]:
@@ -182,7 +162,7 @@ def _rows(site: _Site, record: Record, group: NodeGroup, groups: Sequence[NodeGr
     associations = [
         association
         for association in site.associations
-        if association.partition in ("", name) and _may_charge(association, record)
+        if association.partition in ("", name) and _admits(record, "Accounts", association.account)
     ]
     partition_qos = site.qos.get(record.get("QoS", "")) if site.enforced else None
     usual = default_qos(associations) if associations else None
@@ -193,8 +173,8 @@ def _rows(site: _Site, record: Record, group: NodeGroup, groups: Sequence[NodeGr
 
     base = bound(usual)
     rows = [_row(site, record, group, groups, row=row, bound=base, usual=usual, qos=None)]
-    chosen = sorted({qos for association in associations for qos in association.qos if _allows(record, qos)} - {usual})
-    for qos in chosen:
+    named = {qos for association in associations for qos in association.qos} - {usual}
+    for qos in sorted(qos for qos in named if _admits(record, "Qos", qos)):
         wider = bound(qos)
         if is_wider(wider.limits, base.limits):
             rows.append(_row(site, record, group, groups, row=f"{row}-{qos}", bound=wider, usual=usual, qos=qos))
@@ -209,15 +189,16 @@ def _row(
     per_core = _memory_per_core(record, site.records.config)
     node = _node(record, group, bound)
     policy = site.qos.get(qos or usual or "")
-    charge = partition_charge(record, site.records.config, kind, per_core, policy.usage_factor if policy else 1.0)
-    site.notes.extend(charge.notes)
+    factor = policy.usage_factor if policy else 1.0
+    billing, billing_notes = partition_charge(record, site.records.config, kind, per_core, factor)
+    site.notes.extend(billing_notes)
     if len(groups) == 1 and not group.gpus[1:]:
-        plain = partition_charge(record, site.records.config, kind, per_core).billing
+        plain, _ = partition_charge(record, site.records.config, kind, per_core)
         site.notes.extend(filter(None, [disagreement(record, plain)]))
     notes = _row_notes(record, site, policy, bound)
     rules, rule_notes = _rules(site.records.config, record, group, groups)
     return Partition(
-        row, node, queue=name if row != name else None, limits=bound.limits, billing=charge.billing,
+        row, node, queue=name if row != name else None, limits=bound.limits, billing=billing,
         rules=replace(rules, qos=qos), preemptible=_preemptible(site, record, policy),
         restricted=_restricted(site, record), default_memory_bytes_per_core=per_core,
         note="; ".join([*notes, *rule_notes]), confidence=Confidence.FOUND, source=site.source, as_of=site.as_of,
@@ -254,11 +235,8 @@ def _rules(
     # select/linear always allocates whole nodes, whatever the job requests.
     linear = config.get("SelectType", "").endswith("linear")
     whole = linear or record.get("OverSubscribe", "") == "EXCLUSIVE"
-    option = (
-        "--gpus-per-node={gpus}"
-        if config.get("SelectType", "select/cons_tres").endswith("tres")
-        else "--gres=gpu:{gpus}"
-    )
+    by_tres = config.get("SelectType", "select/cons_tres").endswith("tres")
+    option = "--gpus-per-node={gpus}" if by_tres else "--gres=gpu:{gpus}"
     kinds = [member.gpus[0].kind for member in groups if member.gpus]
     mixed = len({gpus.kind for gpus in group.gpus}) > 1
     kind = group.gpus[0].kind if group.gpus else None
@@ -277,25 +255,19 @@ def _rules(
 def _row_notes(record: Record, site: _Site, policy: LimitPolicy | None, bound: JobLimits) -> list[str]:
     notes = [] if bound.limits.max_walltime_s is not None else ["no limit of walltime"]
     if (state := record.get("State", "UP")) != "UP":
-        effect = {"DOWN": "queues jobs and starts none", "DRAIN": "takes no new jobs"}.get(
-            state, "neither takes nor starts jobs"
-        )
-        notes.append(f"is {state}: it {effect}")
-        site.notes.append(f"{record['PartitionName']} is {state}: it {effect}")
+        effects = {"DOWN": "queues jobs and starts none", "DRAIN": "takes no new jobs"}
+        notes.append(f"is {state}: it {effects.get(state, 'neither takes nor starts jobs')}")
+        site.notes.append(f"{record['PartitionName']} {notes[-1]}")
     if site.enforced and policy and (least := {k: v for k, v in policy.least.items() if k not in ("cpu", "node")}):
         minimum = ", ".join(f"{format_bytes(v) if k == 'mem' else f'{v:g}'} {k}" for k, v in least.items())
         notes.append(f"jobs of QOS {policy.name} ask for at least {minimum}")
     return notes
 
 
-def _may_charge(association: Association, record: Record) -> bool:
-    allowed, denied = parse_names(record.get("AllowAccounts", "ALL")), parse_names(record.get("DenyAccounts", ""))
-    return (allowed is None or association.account in allowed) and association.account not in (denied or ())
-
-
-def _allows(record: Record, qos: str) -> bool:
-    allowed, denied = parse_names(record.get("AllowQos", "ALL")), parse_names(record.get("DenyQos", ""))
-    return (allowed is None or qos in allowed) and qos not in (denied or ())
+def _admits(record: Record, kind: Literal["Accounts", "Qos"], name: str) -> bool:
+    """True if a partition is open to the account or QOS of that name."""
+    allowed, denied = parse_names(record.get(f"Allow{kind}", "ALL")), parse_names(record.get(f"Deny{kind}", ""))
+    return (allowed is None or name in allowed) and name not in (denied or ())
 
 
 def _restricted(site: _Site, record: Record) -> bool:
@@ -305,7 +277,8 @@ def _restricted(site: _Site, record: Record) -> bool:
         return True
     if groups is not None and not groups & site.records.groups:
         return True
-    return bool(site.associations) and not any(_may_charge(association, record) for association in site.associations)
+    accounts = [association.account for association in site.associations]
+    return bool(accounts) and not any(_admits(record, "Accounts", account) for account in accounts)
 
 
 def _preemptible(site: _Site, record: Record, policy: LimitPolicy | None) -> bool:

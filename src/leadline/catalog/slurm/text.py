@@ -8,8 +8,12 @@ stops at the first ``Reason``, ``Comment`` or ``Extra``, which come last.
 
 import math
 import re
+import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from leadline.core.errors import InvalidInput
 from leadline.core.units import MIB, MINUTE_S, parse_bytes, parse_duration_s
@@ -26,24 +30,6 @@ ASSOCIATION = (
 )  # fmt: skip
 """Fields requested from sacctmgr, by the names in its header."""
 
-_NODE = frozenset({
-    "NodeName", "Arch", "CpuBind", "CoresPerSocket", "CPUAlloc", "CPUEfctv", "CPUErr", "CPUTot", "CPULoad",
-    "AvailableFeatures", "ActiveFeatures", "Gres", "GresDrain", "GresUsed", "NodeAddr", "NodeHostName",
-    "BcastAddr", "Port", "Version", "OS", "RealMemory", "AllocMem", "FreeMem", "Sockets", "Boards",
-    "CoreSpecCount", "CPUSpecList", "MemSpecLimit", "RestrictedCoresPerGPU", "State", "ThreadsPerCore", "TmpDisk",
-    "Weight", "Owner", "MCS_label", "NextState", "Partitions", "BootTime", "SlurmdStartTime", "LastBusyTime",
-    "ResumeAfterTime", "CfgTRES", "AllocTRES", "CapWatts", "CurrentWatts", "AveWatts", "ExtSensorsJoules",
-    "ExtSensorsWatts", "ExtSensorsTemp", "Reason", "Comment", "Extra",
-})  # fmt: skip
-_PARTITION = frozenset({
-    "PartitionName", "AllowGroups", "AllowAccounts", "DenyAccounts", "AllowQos", "DenyQos", "AllocNodes",
-    "Alternate", "Default", "CpuBind", "QoS", "DefaultTime", "DisableRootJobs", "ExclusiveUser", "ExclusiveTopo",
-    "GraceTime", "Hidden", "MaxNodes", "MaxTime", "MinNodes", "LLN", "MaxCPUsPerNode", "MaxCPUsPerSocket",
-    "NodeSets", "Nodes", "PriorityJobFactor", "PriorityTier", "RootOnly", "ReqResv", "OverSubscribe",
-    "OverTimeLimit", "PreemptMode", "State", "TotalCPUs", "TotalNodes", "SelectTypeParameters", "JobDefaults",
-    "DefMemPerCPU", "DefMemPerNode", "MaxMemPerCPU", "MaxMemPerNode", "TRES", "TRESBillingWeights", "Topology",
-    "ResumeTimeout", "SuspendTimeout", "SuspendTime", "PowerDownOnIdle",
-})  # fmt: skip
 _FREE = frozenset({"Reason", "Comment", "Extra"})
 _KEY = re.compile(r"(?:^|(?<=\s))([A-Za-z_]+)=")
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a", "none", "None", "NONE", "UNLIMITED", "INFINITE", "infinite"})
@@ -64,12 +50,12 @@ class Gres:
 
 def read_nodes(listing: str) -> list[Record]:
     """Parse the nodes of ``scontrol -o show node``."""
-    return _records(listing, "NodeName", _NODE)
+    return _records(listing, "NodeName", _keys("node"))
 
 
 def read_partitions(listing: str) -> list[Record]:
     """Parse the partitions of ``scontrol -o show partition``."""
-    return _records(listing, "PartitionName", _PARTITION)
+    return _records(listing, "PartitionName", _keys("partition"))
 
 
 def read_slurm_config(listing: str) -> Record:
@@ -152,22 +138,16 @@ def read_weights(text: str) -> dict[str, float]:
 
 def parse_seconds(text: str) -> float | None:
     """Parse a limit such as ``2-00:00:00``, in minutes without a unit; ``None`` if unlimited or unreadable."""
-    if text in _NOTHING:
-        return None
-    try:
-        return parse_duration_s(text, bare_s=MINUTE_S)
-    except InvalidInput:
-        return None
+    with suppress(InvalidInput):
+        return None if text in _NOTHING else parse_duration_s(text, bare_s=MINUTE_S)
+    return None
 
 
 def parse_memory(text: str) -> int | None:
-    """Parse an amount of memory, in MiB without a unit; ``None`` if unlimited."""
-    if text in _NOTHING:
-        return None
-    try:
-        return parse_bytes(text, bare_bytes=MIB)
-    except InvalidInput:
-        return None
+    """Parse an amount of memory, in MiB without a unit; ``None`` if unlimited or unreadable."""
+    with suppress(InvalidInput):
+        return None if text in _NOTHING else parse_bytes(text, bare_bytes=MIB)
+    return None
 
 
 def parse_count(text: str) -> int | None:
@@ -188,6 +168,12 @@ def parse_number(text: str) -> float | None:
 def parse_names(text: str) -> frozenset[str] | None:
     """Parse a list such as ``normal,long``; ``None`` for ``ALL`` and for an empty list."""
     return None if text in _NOTHING or text == "ALL" else frozenset(part for part in text.split(",") if part)
+
+
+@cache
+def _keys(kind: str) -> frozenset[str]:
+    """Return the keys that Slurm prints of a node or of a partition."""
+    return frozenset(tomllib.loads(Path(__file__).with_name("keys.toml").read_text(encoding="utf-8"))[kind])
 
 
 def _records(listing: str, first: str, keys: frozenset[str]) -> list[Record]:

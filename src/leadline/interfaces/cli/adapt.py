@@ -6,25 +6,15 @@ from typing import TYPE_CHECKING
 import click
 
 from leadline.app.composition import toolbox
-from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
-from leadline.interfaces.cli.output import print_json, print_note, print_notes, print_table
+from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_notes, print_table
 
 if TYPE_CHECKING:
     from leadline.app.estimate.adapt import AdaptAnswer
 
 
-SCHEMA = "leadline.adapted/1"
-FORGOTTEN = "leadline.forgotten/1"
-EXAMPLES = """\
-Examples:
-  leadline adapt steps.csv --device "A100 SXM4 80GB"     columns: workload, batch, precision, step_s
-  leadline adapt a100.jsonl --device "A100 SXM4 80GB"    what leadline measure wrote
-  leadline adapt --forget "A100 SXM4 80GB\""""
-
-
-@command("adapt", examples=EXAMPLES)
+@command("adapt")
 @argument(
     "subject", "FILE", "CSV table with the columns workload and step_s, and any options of leadline estimate; "
     "or a file of leadline measure.", required=False, type=FILE,
@@ -49,15 +39,12 @@ def adapt(
     assert subject is not None  # noqa: S101 - one of the two is given
     from leadline.app.estimate.adapt import adapt as adapt_verb  # noqa: PLC0415 - numpy loads on use
 
-    def show(where: str, number: int, count: int) -> None:
-        print_note(f"[{number}/{count}] tracing {where}")
-
-    answer = adapt_verb(subject, toolbox(), device=device, most=most, keep=not no_save, progress=show)
+    answer = adapt_verb(
+        subject, toolbox(), device=device, most=most, keep=not no_save,
+        progress=lambda where, number, count: print_note(f"[{number}/{count}] tracing {where}"),
+    )  # fmt: skip
     print_notes(answer.notes)
-    if json:
-        print_json(to_document(answer, SCHEMA))
-    else:
-        _show(answer)
+    print_answer(answer, "leadline.adapted/1", _show, json=json)
 
 
 def _show(answer: "AdaptAnswer") -> None:
@@ -79,6 +66,6 @@ def _forget(device: str, *, json: bool) -> None:
 
     path = forget_device(device, toolbox())
     if json:
-        print_json({"schema": FORGOTTEN, "device": device, "path": path})
+        print_json({"schema": "leadline.forgotten/1", "device": device, "path": path})
     else:
         click.echo(f"deleted {path}; {device} uses the shipped estimators again")

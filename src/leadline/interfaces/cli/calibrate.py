@@ -3,11 +3,10 @@
 import click
 
 from leadline.app.machines.this_machine import calibrate as measure
-from leadline.core.documents import to_document
 from leadline.core.hardware import Device
 from leadline.core.units import GB, format_bytes, format_duration
 from leadline.interfaces.cli.command import command, flag, json_option, option
-from leadline.interfaces.cli.output import print_json, print_note, status
+from leadline.interfaces.cli.output import print_answer, print_note, status
 
 
 @command("calibrate")
@@ -29,10 +28,7 @@ def calibrate(*, device: str, budget: float | None, dry_run: bool, json: bool) -
             f"the machine was {sweep.busy_share:.0%} busy before the sweep, so the times may be "
             "several times too long: run leadline calibrate again when it is idle"
         )
-    if json:
-        print_json(to_document(measured, "leadline.device/1"))
-    else:
-        _print(measured)
+    print_answer(measured, "leadline.device/1", _print, json=json)
 
 
 def _print(device: Device) -> None:

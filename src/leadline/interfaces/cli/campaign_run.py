@@ -3,6 +3,7 @@
 import sys
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ from leadline.core.campaigns import BudgetUnit, Campaign
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
-from leadline.core.units import format_duration, parse_bytes
+from leadline.core.units import format_duration, parse_bytes, pluralize
 from leadline.interfaces.cli.command import FILE, INTERRUPTED, argument, command, flag, json_option, option
 from leadline.interfaces.cli.output import print_json, print_note, show_live, status
 
@@ -106,36 +107,32 @@ class CampaignProgress:
             print_note(f"ending {runs} in progress")
 
     def _report_failure(self, entry: CampaignRun) -> None:
-        why = entry.outcome.reason if entry.outcome and entry.outcome.reason else ""
-        code = entry.outcome.exit_code if entry.outcome else None
-        how = why or (f"exit code {code}" if code is not None else "")
+        how, code = (entry.outcome.reason, entry.outcome.exit_code) if entry.outcome else ("", None)
+        how = how or (f"exit code {code}" if code is not None else "")
         self._failures[entry.state] += 1
-        if self._failures[entry.state] > SHOWN_FAILURES:
-            return
-        print_note(f"run {entry.key} ended {entry.state.value}{f' ({how})' if how else ''}")
+        if self._failures[entry.state] <= SHOWN_FAILURES:
+            print_note(f"run {entry.key} ended {entry.state.value}{f' ({how})' if how else ''}")
 
 
-PLACE, RUNS = "Where, and with which resources", "Behaviour"
-SCHEMA = "leadline.campaign-run/1"
+where_to_run, RUNS = partial(option, section="Where, and with which resources"), "Behaviour"
 
 folder_option = option("--folder", "FOLDER", "Folder of the campaign.", "campaigns/NAME in the data folder", type=FILE)
 
 
 @command("run")
 @argument("file", "CAMPAIGN.toml", "Campaign file.", type=FILE)
-@option(
+@where_to_run(
     "--on", "PLACE",
     "Where to run: local, slurm[:PARTITION], or SYSTEM:PARTITION of the catalog (needs sbatch on this machine).",
-    section=PLACE, default=LOCAL,
+    default=LOCAL,
 )  # fmt: skip
-@option(
+@where_to_run(
     "--slots", "N", "Maximum number of concurrent runs.",
-    "1 on this machine, or as many as the limits below allow; unlimited on Slurm", section=PLACE,
-    type=click.IntRange(1),
+    "1 on this machine, or as many as the limits below allow; unlimited on Slurm", type=click.IntRange(1),
 )  # fmt: skip
-@option("--cores", "N", "Cores that concurrent runs share.", "all", section=PLACE, type=click.IntRange(1))
-@option("--memory", "SIZE", "Memory that they share, such as 16G.", "all", section=PLACE)
-@option("--gpus", "N", "GPUs that they share.", "all", section=PLACE, type=click.IntRange(0))
+@where_to_run("--cores", "N", "Cores that concurrent runs share.", "all", type=click.IntRange(1))
+@where_to_run("--memory", "SIZE", "Memory that they share, such as 16G.", "all", type=parse_bytes)
+@where_to_run("--gpus", "N", "GPUs that they share.", "all", type=click.IntRange(0))
 @option("--max-runs", "N", "Stop after this many runs.", "none", section=RUNS, type=click.IntRange(1))
 @folder_option
 @flag("--retry-failed", "Repeat failed runs.", section=RUNS)
@@ -143,7 +140,7 @@ folder_option = option("--folder", "FOLDER", "Folder of the campaign.", "campaig
 @flag("-y --yes", "Run without confirmation.", section=RUNS)
 @json_option
 def run(
-    file: Path, *, on: str, slots: int | None, cores: int | None, memory: str | None, gpus: int | None,
+    file: Path, *, on: str, slots: int | None, cores: int | None, memory: int | None, gpus: int | None,
     max_runs: int | None, folder: Path | None, retry_failed: bool, no_history: bool, yes: bool, json: bool,
 ) -> int:  # fmt: skip
     """Execute the runs of a campaign that are not finished; run it again to resume.
@@ -152,7 +149,7 @@ def run(
     ever lost or repeated.
     """
     campaign = read_campaign(file)
-    room = CampaignLimits(slots, cores, parse_bytes(memory) if memory else None, gpus)
+    room = CampaignLimits(slots, cores, memory, gpus)
     with status("planning", quiet=json):
         planned = first_runs(campaign)
     if not yes:
@@ -165,12 +162,8 @@ def run(
     )  # fmt: skip
     show_live("")
     if json:
-        where = {
-            "campaign": campaign.name,
-            "folder": str(campaign_folder(campaign, folder)),
-            "unit": budget_unit(campaign),
-        }
-        print_json({**where, **to_document(report, SCHEMA)})
+        where = {"campaign": campaign.name, "folder": str(campaign_folder(campaign, folder)), "unit": progress.unit}
+        print_json({**where, **to_document(report, "leadline.campaign-run/1")})
     else:
         click.echo(f"{campaign.name}: {progress.line(report.tally)}")
     return _conclude(campaign, report, file)
@@ -203,28 +196,24 @@ def _conclude(campaign: Campaign, report: CampaignReport, file: Path) -> int:
     if tally.failed and not tally.completed:
         raise LeadlineError(_all_failed(campaign, tally.failed, report.causes, file))
     for cause in report.causes:
-        print_note(f"{_runs(cause.count)} failed: {cause}")
+        print_note(f"{pluralize(cause.count, 'run')} failed: {cause}")
     again = f"resume with leadline campaign run {file}"
     if report.ending in (StopReason.INTERRUPTED, StopReason.STOPPED, StopReason.MAX_RUNS):
         print_note(f"{report.ending.value}: {again}")
     elif report.ending is StopReason.BUDGET and campaign.budget is not None:
         amount_left = max(campaign.budget.amount - tally.spent, 0.0)
-        unit = campaign.budget.unit
-        planned = (
-            f"{_runs(tally.planned - tally.ended)} planned but not started;" if tally.planned > tally.ended else ""
-        )
-        print_note(f"{planned} {format_amount(amount_left, unit)} of the budget left".strip())
+        waiting = tally.planned - tally.ended
+        planned = f"{pluralize(waiting, 'run')} planned but not started; " if waiting > 0 else ""
+        print_note(f"{planned}{format_amount(amount_left, campaign.budget.unit)} of the budget left")
     return INTERRUPTED if report.ending is StopReason.INTERRUPTED else 0
 
 
 def _all_failed(campaign: Campaign, failed: int, causes: list[FailureSummary], file: Path) -> str:
     first = causes[0]
-    how = f"{_runs(first.count)} of {failed} ended" if first.count < failed else "it ended" if failed == 1 else "each"
+    how = "it ended" if failed == 1 else "each"
+    if first.count < failed:
+        how = f"{pluralize(first.count, 'run')} of {failed} ended"
     return (
         f"no run of campaign {campaign.name!r} succeeded: {how} {first}; fix the cause, then run "
         f"leadline campaign run {file} --retry-failed"
     )
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"

@@ -9,22 +9,16 @@ import click
 from leadline.app.jobs.inline_plane import describe_runner, step_until
 from leadline.app.jobs.job_status import JobStatus, fold_arrays, job_statuses
 from leadline.app.jobs.journal import cancel_jobs, find_jobs, keep_journal_open
-from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.interfaces.cli.command import argument, command, flag, json_option
-from leadline.interfaces.cli.jobs import JOBS, SCHEMA, jobs_table
-from leadline.interfaces.cli.output import print_json, print_note
+from leadline.interfaces.cli.jobs import JOBS, jobs_table, print_jobs
+from leadline.interfaces.cli.output import print_note
 
-EXAMPLES = """\
-Examples:
-  leadline cancel 3f2a91
-  leadline cancel 3f2a91_7 4711 -y
-  leadline cancel --all"""
 CARRIED_OUT_S = 60.0
 """How long a running job may take to end; Slurm's KillWait is 30 s."""
 
 
-@command("cancel", examples=EXAMPLES)
+@command("cancel")
 @argument(*JOBS, "none; --all for all active jobs", nargs=-1)
 @flag("everything --all", "Cancel all active jobs.")
 @flag("-y --yes", "Cancel without confirmation.")
@@ -37,7 +31,7 @@ def cancel(names: tuple[str, ...], *, everything: bool, yes: bool, json: bool) -
     keys = [job.key for job in find_jobs(names) if not job.closed]
     if not keys:
         if json:
-            print_json(to_document({"jobs": ()}, SCHEMA))
+            print_jobs((), json=True)
         print_note("nothing to cancel: these jobs have ended" if names else "no active jobs")
         return
     if not yes:
@@ -46,7 +40,7 @@ def cancel(names: tuple[str, ...], *, everything: bool, yes: bool, json: bool) -
     done = step_until(lambda: all(job.closed for job in find_jobs(cancelled)), CARRIED_OUT_S)
     statuses = job_statuses(cancelled)
     if json:
-        print_json(to_document({"jobs": statuses}, SCHEMA))
+        print_jobs(statuses, json=True)
     elif any(status.closed for status in statuses):
         print_note(_describe_ended(statuses))
     if not done:
@@ -65,23 +59,15 @@ def _ask(statuses: Sequence[JobStatus]) -> None:
 
 def _describe_ended(statuses: Sequence[JobStatus]) -> str:
     ended = [status for status in statuses if status.closed]
-    states = ", ".join(sorted({status.state.value for status in ended}))
-    return (
-        f"job {statuses[0].key} ended: {states}"
-        if len(statuses) == 1
-        else f"{len(ended)} of {len(statuses)} jobs ended: {states}"
-    )
+    jobs = f"job {statuses[0].key}" if len(statuses) == 1 else f"{len(ended)} of {len(statuses)} jobs"
+    return f"{jobs} ended: {', '.join(sorted({status.state.value for status in ended}))}"
 
 
 def _why_not(statuses: Sequence[JobStatus]) -> str:
     remaining = sum(not status.closed for status in statuses)
     runner = describe_runner()
-    then = (
-        f"{runner} carries it out"
-        if runner
-        else "run leadline plane or leadline watch to carry it out when the scheduler answers"
-    )
+    then = "run leadline plane or leadline watch to carry it out when the scheduler answers"
     return (
         f"{remaining} of {len(statuses)} jobs did not end within {CARRIED_OUT_S:.0f} s; the cancellation is recorded: "
-        f"{then}"
+        f"{f'{runner} carries it out' if runner else then}"
     )

@@ -3,7 +3,9 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import click
@@ -55,6 +57,13 @@ class SectionedCommand(click.Command):
             with formatter.section(title):
                 formatter.write_dl(rows)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the epilog, as it is."""
+        if text := command_epilog(self, ctx):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"\b\n{text}")
+
 
 class CommandGroup(click.Group):
     """A group of such commands."""
@@ -76,11 +85,24 @@ def option_sections(command: click.Command, ctx: click.Context) -> dict[str, lis
     return {title: rows for title, rows in {**sections, GENERAL: general}.items() if rows}
 
 
-def command(name: str, *, examples: str = "", **more: Any) -> Callable[[Any], SectionedCommand]:  # noqa: ANN401
-    """Declare a command; its examples stand at the end of the help, as they are."""
+@cache
+def _examples() -> dict[str, str]:
+    """Return the lines of examples by command."""
+    import tomllib  # noqa: PLC0415 - only a help page needs it
+
+    return tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))
+
+
+def command_epilog(command: click.Command, ctx: click.Context) -> str:
+    """Return the end of a command's help: its own text, else its examples."""
+    lines = _examples().get(ctx.command_path.removeprefix("leadline "), "")
+    return command.epilog or (f"Examples:\n{indent(lines.rstrip(), '  ')}" if lines else "")
+
+
+def command(name: str, **more: Any) -> Callable[[Any], SectionedCommand]:  # noqa: ANN401
+    """Declare a command; its examples are in ``examples.toml``."""
     context = {**CONTEXT, **more.pop("context_settings", {})}
-    epilog = f"\b\n{examples}" if examples else None
-    return click.command(name, cls=SectionedCommand, context_settings=context, epilog=epilog, **more)
+    return click.command(name, cls=SectionedCommand, context_settings=context, **more)
 
 
 def group(name: str) -> Callable[[Any], CommandGroup]:

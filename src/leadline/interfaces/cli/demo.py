@@ -4,7 +4,8 @@ import click
 
 from leadline.app.demo.run import CALIBRATION_S, DEMO_JOBS, DemoJob, calibrate_here, run_demo_job
 from leadline.app.jobs.history import compare_run
-from leadline.core.units import format_bytes, format_clock, format_duration
+from leadline.core.units import format_bytes, format_duration
+from leadline.interfaces.cells import format_limits, format_time
 from leadline.interfaces.cli.command import command, option
 from leadline.interfaces.cli.output import format_cost, print_note, print_table
 
@@ -17,9 +18,8 @@ def demo(*, budget: float) -> None:
     click.secho(f"This machine: {device.name}", bold=True)
     jobs = []
     for name in DEMO_JOBS:
-        job = run_demo_job(name, print_note)
-        jobs.append(job)
-        _recommended(job)
+        jobs.append(run_demo_job(name, print_note))
+        _recommended(jobs[-1])
     click.secho("\nPredicted and measured:", bold=True)
     _print_comparison(jobs)
     click.secho("The runs are in your history: leadline history show", dim=True)
@@ -34,12 +34,9 @@ def _recommended(job: DemoJob) -> None:
             rows.append((f"  {site}", answer.smallest_change or "nothing fits", "", "", "", ""))
             continue
         best = answer.options[0]
-        request, elapsed = best.resources, best.estimate.elapsed_s
         rows.append((
-            f"  {best.system}:{best.partition}", best.estimate.target.device,
-            format_clock(request.walltime_s) if request.walltime_s else "",
-            format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
-            format_duration(elapsed.point) if elapsed else "unknown", format_cost(best.estimate),
+            f"  {best.system}:{best.partition}", best.estimate.target.device, *format_limits(best.resources),
+            format_time(best.estimate.elapsed_s), format_cost(best.estimate),
         ))  # fmt: skip
     titles = ("  partition", "device", "walltime", "memory", "predicted", "cost")
     print_table(titles, rows, words=("  partition", "device"))

@@ -14,7 +14,15 @@ from leadline.core.estimate import Estimate, EstimatorChoice
 from leadline.core.runs import Value
 from leadline.core.units import format_bytes, format_count
 from leadline.core.workload import Workload
-from leadline.interfaces.cells import format_device, format_place, format_range, format_size, format_time
+from leadline.interfaces.cells import (
+    expected_s,
+    format_device,
+    format_place,
+    format_range,
+    format_size,
+    format_time,
+    varying_names,
+)
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
@@ -24,7 +32,6 @@ from leadline.interfaces.cli.output import (
     print_reasons,
     print_table,
     status,
-    varying_names,
 )
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
 from leadline.interfaces.documents import estimate_document, model_estimate_document
@@ -32,18 +39,12 @@ from leadline.interfaces.documents import estimate_document, model_estimate_docu
 if TYPE_CHECKING:
     from leadline.app.models.predict import ModelAnswer
 
-EXAMPLES = """\
-Examples:
-  leadline estimate config.json --batch 4 --seq 2048 --on "A100 SXM4 80GB"
-  leadline estimate --on Perlmutter -- python train.py --batch-size 64 --epochs 10
-  leadline estimate train.py:build --input 64x3x224x224 --samples 1281167 --epochs 90
-  leadline estimate solver.npz --set grid=4096 --set cores=8"""
 
 ROWS_SHOWN = 30
 """Maximum number of partitions shown without ``--on`` or ``--all``."""
 
 
-@command("estimate", examples=EXAMPLES)
+@command("estimate")
 @on_option
 @option(
     "--estimator", "ESTIMATOR", "Estimator for step time.", "the most accurate one for this kind of job",
@@ -85,10 +86,7 @@ def _show_model(answer: "ModelAnswer", *, json: bool) -> None:
     click.secho(f"{answer.application}: {fixed_text}" if fixed_text else answer.application, bold=True)
     _print_table(list(answer.estimates), [[(n, p[n]) for n in varied] for p in answer.parameters])
     click.secho("Why (learned tier):", dim=True)
-    for reason in dict.fromkeys(
-        (*first.basis.reasons, *(note for estimate in answer.estimates for note in estimate.notes))
-    ):
-        click.secho(f"  · {reason}", dim=True)
+    print_reasons((*first.basis.reasons, *(note for estimate in answer.estimates for note in estimate.notes)))
     print_reasons(why for estimate in answer.estimates for why in estimate.unknown.values())
     print_notes((*answer.notes, *(f"left out: {sentence}" for sentence in answer.left_out)))
 
@@ -132,14 +130,8 @@ def _one_per_system(estimates: tuple[Estimate, ...]) -> list[Estimate]:
     best: dict[tuple[str | None, str], Estimate] = {}
     for estimate in estimates:
         key = (estimate.target.system, estimate.target.device)
-        if key not in best or _speed(estimate) < _speed(best[key]):
-            best[key] = estimate
-    return sorted(best.values(), key=_speed)
-
-
-def _speed(estimate: Estimate) -> float:
-    interval = estimate.elapsed_s or estimate.step_s
-    return interval.point if interval else float("inf")
+        best[key] = min(best.get(key, estimate), estimate, key=expected_s)
+    return sorted(best.values(), key=expected_s)
 
 
 def _print_table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[str, Value]]] = ()) -> None:

@@ -23,16 +23,11 @@ from leadline.app.jobs.output_paths import OutputPaths
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job
-from leadline.core.units import format_bytes, format_duration
+from leadline.core.units import format_bytes, format_duration, pluralize
 from leadline.interfaces.cli.command import argument, command, flag, json_option
 from leadline.interfaces.cli.jobs import format_clock_time, format_progress, format_spent, plain_text, wrap_text
 from leadline.interfaces.cli.output import print_json, table_width
 
-EXAMPLES = """\
-Examples:
-  leadline explain 3f2a91           a job by the beginning of its key
-  leadline explain 3f2a91_7         an element of an array
-  leadline explain 4711 --all       by its id at the scheduler, every report"""
 STYLES: dict[str, dict[str, Any]] = {
     EventKind.DECISION: {"bold": True}, EventKind.SETTLED: {"bold": True}, EventKind.FAULT: {"fg": "red"},
 }  # fmt: skip
@@ -40,7 +35,7 @@ MOST_TEXT = 500
 """Maximum length of a sentence; a log line may be of any length."""
 
 
-@command("explain", examples=EXAMPLES)
+@command("explain")
 @argument("job", "JOB", "Job key or its prefix, job name, or scheduler ID.")
 @flag("full --all", "Show all progress reports and all decisions to keep the job.")
 @json_option
@@ -79,20 +74,15 @@ def _bold(text: str) -> str:
 
 def _heading(log: EventLog, width: int) -> list[str]:
     standing = log.standing
-    tries = f"{standing.attempts} attempt{'s' if standing.attempts != 1 else ''} of at most {standing.attempts_most}"
     share, count = format_progress(standing)
     parts = [
-        tries,
-        " ".join(part for part in (share, f"({count})" if count else "") if part),
-        format_spent(standing.spent),
-    ]
-    if standing.expected_end is not None:
+        f"{pluralize(standing.attempts, 'attempt')} of at most {standing.attempts_most}",
+        f"{share} ({count})".strip() if count else share, format_spent(standing.spent),
+    ]  # fmt: skip
+    if (end := standing.expected_end) is not None:
         now = datetime.now().astimezone()
-        end = standing.expected_end
-        parts.append(
-            f"expected end {format_clock_time(end.at, now)}, {end.level:.0%} interval "
-            f"{format_clock_time(end.earliest, now)} to {format_clock_time(end.latest, now)}"
-        )
+        at, earliest, latest = (format_clock_time(time, now) for time in (end.at, end.earliest, end.latest))
+        parts.append(f"expected end {at}, {end.level:.0%} interval {earliest} to {latest}")
     head = _bold(f"{standing.key}  {plain_text(standing.name)}  {standing.state.value}")
     texts = [plain_text(standing.why, MOST_TEXT), " · ".join(part for part in parts if part)]
     return [head, *(line for text in texts if text for line in wrap_text("", text, width))]
@@ -100,7 +90,10 @@ def _heading(log: EventLog, width: int) -> list[str]:
 
 def _request_lines(job: Job, columns: int) -> list[str]:
     """Return the request, and the policy of the plane."""
-    policy, spec, predicted = job.policy, job.spec, job.predicted
+    policy, spec, predictions = job.policy, job.spec, []
+    if (predicted := job.predicted) is not None:
+        quantities = ((predicted.elapsed_s, format_duration), (predicted.host_memory_bytes, format_bytes))
+        predictions = [f"{show(i.point)} ({show(i.low)} – {show(i.high)})" for i, show in quantities if i is not None]
     where = ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else "")
     rows = [
         ("command", shlex.join(spec.command)),
@@ -111,12 +104,8 @@ def _request_lines(job: Job, columns: int) -> list[str]:
         ("account", spec.account or ""),
         ("policy", describe_policy(policy)),
         ("deadline", format_local_time(policy.deadline_at) if policy.deadline_at else ""),
-        ("predicted", ""),
+        ("predicted", ", ".join(predictions)),
     ]
-    if predicted is not None:
-        quantities = ((predicted.elapsed_s, format_duration), (predicted.host_memory_bytes, format_bytes))
-        predictions = [f"{show(i.point)} ({show(i.low)} – {show(i.high)})" for i, show in quantities if i is not None]
-        rows[-1] = ("predicted", ", ".join(predictions))
     width = max(len(title) for title, _ in rows)
     wrapped = [wrap_text(f"  {title:<{width}}  ", plain_text(text, MOST_TEXT), columns) for title, text in rows if text]
     return [_bold("Request"), *(line for lines in wrapped for line in lines)]
@@ -133,9 +122,8 @@ def _event_lines(events: Sequence[LoggedEvent], width: int) -> list[str]:
         who = f"attempt {event.attempt}: " if event.attempt is not None else ""
         again = f" ({event.times} times since {format_local_time(event.since, '%H:%M:%S')})" if event.times > 1 else ""
         start = f"  {format_local_time(event.at, '%H:%M:%S')}  "
-        lines += wrap_text(
-            start, plain_text(f"{who}{event.says}{again}", MOST_TEXT), width, **STYLES.get(event.kind, {})
-        )
+        text = plain_text(f"{who}{event.says}{again}", MOST_TEXT)
+        lines += wrap_text(start, text, width, **STYLES.get(event.kind, {}))
         if event.because:
             lines += wrap_text(" " * (len(start) + 2), plain_text("; ".join(event.because), MOST_TEXT), width, dim=True)
     return lines
@@ -149,8 +137,8 @@ def _output_line(attempt: Attempt, paths: OutputPaths) -> list[str]:
 def _attempt_lines(attempt: Attempt, usage: AttemptUsage) -> list[str]:
     """Return where an attempt ran, and how much of its request it used."""
     request = attempt.resources
-    at = " ".join(part for part in (str(attempt.place), f"as {attempt.scheduler_id}" if attempt.scheduler_id else "",
-                                    f"on {attempt.node}" if attempt.node else "") if part)  # fmt: skip
+    scheduler_id = f" as {attempt.scheduler_id}" if attempt.scheduler_id else ""
+    at = f"{attempt.place}{scheduler_id}{f' on {attempt.node}' if attempt.node else ''}"
     code = f", exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
     withdrawn = ", withdrawn by the plane" if attempt.withdrawn else ""
     used = [f"waited {format_duration(usage.waited_s)}" if usage.waited_s else ""]
@@ -164,11 +152,7 @@ def _attempt_lines(attempt: Attempt, usage: AttemptUsage) -> list[str]:
             share = f" of {format_bytes(requested)} ({value / requested:.0%})" if requested else ""
             used.append(f"{label} {format_bytes(value)}{share}")
     if (cpu_s := usage.measured.get("cpu_s")) and usage.elapsed_s:
-        used.append(
-            f"{cpu_s / usage.elapsed_s:.2g} cores busy"
-            + (f" of {request.cores_per_task}" if request.cores_per_task else "")
-        )
-    return [
-        f"  {attempt.number}  {at}: {attempt.state.value}{code}{withdrawn}",
-        *([f"     {', '.join(part for part in used if part)}"] if any(used) else []),
-    ]
+        of = f" of {request.cores_per_task}" if request.cores_per_task else ""
+        used.append(f"{cpu_s / usage.elapsed_s:.2g} cores busy{of}")
+    line = f"  {attempt.number}  {at}: {attempt.state.value}{code}{withdrawn}"
+    return [line, f"     {', '.join(filter(None, used))}"] if any(used) else [line]

@@ -7,21 +7,16 @@ import click
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.estimate.fit import fit as fit_verb
-from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.fit import ChangeCost, FitChange, FitReport, format_probability
 from leadline.core.units import format_bytes, format_duration
 from leadline.core.workload import Workload
+from leadline.interfaces.cells import FIT_VERDICTS
 from leadline.interfaces.cli.command import FILE, command, flag, json_option, option
 from leadline.interfaces.cli.memory_plot import FORMATS, plot_in_terminal, save_plot
 from leadline.interfaces.cli.output import print_json, print_note, print_reasons, print_table, status
 from leadline.interfaces.cli.workload_options import takes_workload
-
-EXAMPLES = """\
-Examples:
-  leadline fit config.json --batch 16 --seq 4096 --on "A100 SXM4 40GB"
-  leadline fit train.py:build --input 64x3x224x224 --on T4 --risk 0.01
-  leadline fit --on Pitzer -- python train.py --batch-size 64"""
+from leadline.interfaces.documents import fit_document
 
 ASKS = {ChangeCost.NOTHING: "", ChangeCost.HARDWARE: "hardware", ChangeCost.RESULTS: "other results"}
 WIDTH = 40
@@ -29,7 +24,7 @@ WIDTH = 40
 SHOWN = 10
 
 
-@command("fit", examples=EXAMPLES)
+@command("fit")
 @option("--on", "PLACE", "Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable.", multiple=True)
 @option("--risk", "SHARE", "Accepted probability of running out of memory.", type=float, default=DEFAULT_RISK)
 @flag("--no-changes", "Only check whether it fits.")
@@ -51,8 +46,7 @@ def fit(
             progress=lambda variant: update(f"trying {variant}"),
         )  # fmt: skip
     if json:
-        each = [{**to_document(answer, "leadline.fit/1"), "fits": answer.fits} for answer in answers]
-        print_json(each[0] if len(each) == 1 else {"schema": "leadline.fits/1", "fits": each})
+        print_json(fit_document(answers))
     else:
         _show_all(answers, timeline=timeline)
     if plot is not None:
@@ -91,22 +85,19 @@ def _show_all(answers: list[FitReport], *, timeline: bool) -> None:
 
 
 def _show(answer: FitReport) -> None:
-    verdict = {True: "fits", False: "does not fit", None: "unknown"}[answer.fits]
-    click.secho(f"{answer.place}: {verdict}", bold=True)
+    click.secho(f"{answer.place}: {FIT_VERDICTS[answer.fits]}", bold=True)
     for check in answer.checks:
         click.echo(f"  {check.summary}")
     if answer.checks[0].kind == "GPU":
         _print_parts(answer)
     if answer.host_parts_bytes:
-        _show_host(answer)
+        click.echo(f"  on the host{', per device' if answer.checks[0].kind == 'GPU' else ''}:")
+        # The parts of one process at its peak, scaled to their sum.
+        _bars(_by_size(answer.host_parts_bytes), sum(answer.host_parts_bytes.values()))
     if answer.largest_batch is not None:
-        if answer.largest_batch:
-            batch_text = (
-                f"largest batch that fits at {format_probability(answer.accepted_risk)} risk: {answer.largest_batch}"
-            )
-        else:
-            batch_text = "not even a batch of 1 fits"
-        click.echo(f"  {batch_text}")
+        risk = format_probability(answer.accepted_risk)
+        largest = f"largest batch that fits at {risk} risk: {answer.largest_batch}"
+        click.echo(f"  {largest if answer.largest_batch else 'not even a batch of 1 fits'}")
     if answer.serving is not None:
         click.echo(f"  {answer.serving.summary}")
     why = (f"no other batch was tried: {answer.why_no_batch}",) if answer.why_no_batch else ()
@@ -121,13 +112,6 @@ def _print_parts(answer: FitReport) -> None:
     remainder = max(check.needed_bytes - sum(parts.values()), 0.0)
     scale = max(check.needed_bytes, check.there_bytes or 0.0)
     _bars([*_by_size(parts), ("allocator, context and margin", remainder)], scale)
-
-
-def _show_host(answer: FitReport) -> None:
-    """Draw the parts of host memory of one process at the peak, scaled to their sum."""
-    several = answer.checks[0].kind == "GPU"
-    click.echo(f"  on the host{', per device' if several else ''}:")
-    _bars(_by_size(answer.host_parts_bytes), sum(answer.host_parts_bytes.values()))
 
 
 def _by_size(parts: dict[str, float]) -> list[tuple[str, float]]:

@@ -31,12 +31,8 @@ def show(run: str | None, *, json: bool) -> None:
     """Show one run: predicted and measured values, and how it ended."""
     if run is None:
         _list(None, json=json)
-        return
-    stored = show_run(run)
-    if json:
-        print_json({**to_document(stored, "leadline.run/1"), "comparison": compare_run(stored)})
     else:
-        show_run_comparison(stored)
+        print_run(show_run(run), json=json)
 
 
 @history.command("export")
@@ -48,8 +44,11 @@ def export(*, form: str) -> None:
     click.echo(export_runs(form), nl=False)
 
 
-def show_run_comparison(run: Run) -> None:
-    """Print one run: how it ended, then a line per quantity."""
+def print_run(run: Run, *, json: bool) -> None:
+    """Print one run as a document, or how it ended and then a line per quantity."""
+    if json:
+        print_json({**to_document(run, "leadline.run/1"), "comparison": compare_run(run)})
+        return
     ended = f"{run.state.value} on {run.host or 'an unknown host'}, started {run.started_at}"
     click.secho(f"{run.id}  {run.job.name}: {ended}", bold=True)
     if reason := run.tags.get("reason"):
@@ -64,7 +63,7 @@ def show_run_comparison(run: Run) -> None:
 def _list(limit: int | None, *, json: bool) -> None:
     runs = list_runs(limit)
     if json:
-        print_json(to_document({"runs": runs}, "leadline.history/1"))
+        print_json({"schema": "leadline.history/1", "runs": runs})
         return
     if not runs:
         print_note("The history is empty; run a job with leadline submit -- COMMAND.")

@@ -4,7 +4,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -38,7 +38,6 @@ TITLES = ("job", "name", "where", "state", "done", "time", "took")
 LEAST = {"name": 8, "where": 12}
 """Columns that are cut on a narrow terminal, with their minimum width, in this order."""
 RIGHT = ("done", "time", "took")
-STATE, DONE = TITLES.index("state"), TITLES.index("done")
 BAR = 20
 """Columns of a progress bar."""
 STYLES: dict[JobState, dict[str, Any]] = {
@@ -50,11 +49,11 @@ STYLES: dict[JobState, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """The cells of a job in the order of ``TITLES``, its state, and its details."""
+    """The cells of a job by title, its state, and its details."""
 
-    cells: tuple[str, ...]
+    cells: dict[str, str]
     state: JobState
-    more: tuple[str, ...]
+    more: Sequence[str]
 
 
 def jobs_table(
@@ -72,19 +71,16 @@ def jobs_table(
         _of_array(status, shown) if isinstance(status, ArrayStatus) else _of_job(status, shown, now)
         for status in statuses
     ]
-    if bars:
-        rows = [replace(row, more=(*_bar(row.cells[DONE]), *row.more)) for row in rows]
-    columns = [
-        column for column, title in enumerate(TITLES) if title not in RIGHT or any(row.cells[column] for row in rows)
-    ]
-    widths = _widths(rows, columns, width)
-    lines = [_line(TITLES, widths, {"bold": True}, bold=True)]
+    titles = [title for title in TITLES if title not in RIGHT or any(row.cells[title] for row in rows)]
+    widths = _widths(rows, titles, width)
+    lines = [_line({title: title for title in titles}, widths, {"bold": True}, bold=True)]
     for row in rows:
-        line, more = _line(row.cells, widths, STYLES.get(row.state, {"fg": "red"})), " · ".join(row.more)
+        line = _line(row.cells, widths, STYLES.get(row.state, {"fg": "red"}))
+        more = " · ".join([*(_bar(row.cells["done"]) if bars else ()), *row.more])
         wide = bool(more) and width >= WIDE
         lines.append(line + click.style(GAP + more, dim=True) if wide else line)
         if more and not wide:
-            lines += wrap_text(" " * (widths[0] + len(GAP)), more, width, dim=True)
+            lines += wrap_text(" " * (widths["job"] + len(GAP)), more, width, dim=True)
     return lines
 
 
@@ -149,8 +145,7 @@ def _of_job(status: JobStatus, shown: dict[str, str], now: datetime) -> JobRow:
     limit = format_duration(status.walltime_s) if status.walltime_s else ""
     share, count = format_progress(status)
     more = [count] if count else []
-    if status.expected_end is not None:
-        end = status.expected_end
+    if (end := status.expected_end) is not None:
         more.append(f"ends {format_clock_time(end.earliest, now)} – {format_clock_time(end.latest, now)}")
     if status.attempts > 1:
         more.append(f"attempt {status.attempts} of at most {status.attempts_most}")
@@ -160,7 +155,7 @@ def _of_job(status: JobStatus, shown: dict[str, str], now: datetime) -> JobRow:
         key, plain_text(status.name), status.place, status.state.value, share,
         f"{ran or '–'} / {limit}" if limit else ran, format_spent(status.spent),
     )  # fmt: skip
-    return JobRow(cells, status.state, tuple(more))
+    return JobRow(dict(zip(TITLES, cells, strict=True)), status.state, more)
 
 
 def _of_array(array: ArrayStatus, shown: dict[str, str]) -> JobRow:
@@ -176,44 +171,36 @@ def _of_array(array: ArrayStatus, shown: dict[str, str]) -> JobRow:
     more = [", ".join(f"{count} {state.value}" for state, count in counts.items())]
     if (tried := max(element.attempts for element in array.elements)) > 1:
         more.append(f"up to {tried} attempts")
-    return JobRow(cells, main, tuple(more))
+    return JobRow(dict(zip(TITLES, cells, strict=True)), main, more)
 
 
-def _widths(rows: Sequence[JobRow], columns: Sequence[int], width: int) -> dict[int, int]:
+def _widths(rows: Sequence[JobRow], titles: Sequence[str], width: int) -> dict[str, int]:
     """Return the width of each column; names and targets are cut until the line fits."""
-    widths = {at: max(len(TITLES[at]), *(cell_width(row.cells[at]) for row in rows)) for at in columns}
+    widths = {title: max(len(title), *(cell_width(row.cells[title]) for row in rows)) for title in titles}
     for title, least in LEAST.items():
-        at = TITLES.index(title)
         over = sum(widths.values()) + len(GAP) * (len(widths) - 1) - width
-        if over > 0 and widths[at] > least:
-            widths[at] = max(least, widths[at] - over)
+        if over > 0 and widths[title] > least:
+            widths[title] = max(least, widths[title] - over)
     return widths
 
 
-def _line(cells: Sequence[str], widths: dict[int, int], state_style: dict[str, Any], **style: Any) -> str:  # noqa: ANN401
+def _line(cells: dict[str, str], widths: dict[str, int], state_style: dict[str, Any], **style: Any) -> str:  # noqa: ANN401
     parts = []
-    for at, width in widths.items():
-        cell = cells[at]
+    for title, width in widths.items():
+        cell = cells[title]
         while cell_width(cell) > width:
             cell = f"{cell.removesuffix('…')[:-1]}…"
         fill = " " * (width - cell_width(cell))
-        shown = click.style(cell, **(state_style if at == STATE else style)) if cell else ""
-        parts.append(fill + shown if TITLES[at] in RIGHT else shown + fill)
+        shown = click.style(cell, **(state_style if title == "state" else style)) if cell else ""
+        parts.append(fill + shown if title in RIGHT else shown + fill)
     return GAP.join(parts).rstrip()
 
-
-SCHEMA = "leadline.jobs/1"
-EXAMPLES = """\
-Examples:
-  leadline jobs                     those at work
-  leadline jobs train --all         every job that is called train
-  leadline jobs 3f2a91 --each       the elements of an array, one by one"""
 
 JOBS = ("names", "[JOB…]", "Job key or its prefix, job name, scheduler ID, or array.")
 names_argument = argument(*JOBS, "all active jobs", nargs=-1)
 
 
-@command("jobs", examples=EXAMPLES)
+@command("jobs")
 @names_argument
 @flag("everything --all", "Include finished jobs.")
 @option("most --limit", "N", "Show at most N jobs, the newest.", "all", type=click.IntRange(1))
@@ -223,17 +210,19 @@ names_argument = argument(*JOBS, "all active jobs", nargs=-1)
 def jobs(names: tuple[str, ...], *, everything: bool, most: int | None, each: bool, json: bool) -> None:
     """List your jobs, newest first, with their status, progress, expected end and cost."""
     statuses = job_statuses(names, all_jobs=everything or most is not None, limit=most)
-    if json:
-        print_json(to_document({"jobs": statuses}, SCHEMA))
-        return
-    if not statuses:
+    if statuses or json:
+        print_jobs(statuses, each=each, json=json)
+    else:
         print_note(no_jobs_message(all_=everything or bool(most)))
+
+
+def print_jobs(
+    statuses: Sequence[JobStatus], *, each: bool = False, json: bool = False, schema: str = "leadline.jobs/1"
+) -> None:
+    """Print jobs on stdout, as a document or as a table with a note per unreachable system on stderr."""
+    if json:
+        print_json(to_document({"jobs": statuses}, schema))
         return
-    print_jobs(statuses, each=each)
-
-
-def print_jobs(statuses: Sequence[JobStatus], *, each: bool = False) -> None:
-    """Print jobs on stdout, and a note per unreachable system on stderr."""
     shown = statuses if each else fold_arrays(statuses)
     for line in jobs_table(shown, table_width(), bars=sys.stdout.isatty()):
         click.echo(line)

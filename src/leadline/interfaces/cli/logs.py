@@ -14,16 +14,11 @@ from leadline.core.plane import Attempt, Job
 from leadline.interfaces.cli.command import INTERRUPTED, argument, command, flag, option
 from leadline.interfaces.cli.output import print_note
 
-EXAMPLES = """\
-Examples:
-  leadline logs 3f2a91              the output of a job
-  leadline logs 3f2a91_7 -n 20      the last lines of an element of an array
-  leadline logs 3f2a91 -f           follow it, through every attempt, until the job ends"""
 LOOK_S, LEAST_WAIT_S = 1.0, 0.2
 """Longest and shortest interval between looks at an output that is followed."""
 
 
-@command("logs", examples=EXAMPLES)
+@command("logs")
 @argument("name", "JOB", "Job key or its prefix, job name, scheduler ID, or array element.")
 @flag("-f --follow", "Print new output until the job ends.")
 @option("number --attempt", "N", "Attempt whose output is printed.", "the current one", type=click.IntRange(1))

@@ -8,6 +8,21 @@ from leadline.interfaces.cli.commands import COMMANDS, COMPLETE, GROUPS, load_co
 from leadline.interfaces.cli.help_pages import help_page
 
 COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
+HELP = """\
+Usage: leadline COMMAND [ARGUMENTS]
+
+Predict time, memory and cost of AI jobs before they run.
+
+{commands}
+
+Try:
+  leadline estimate config.json --on OSC-Pitzer      a Hugging Face model, no torch needed
+  leadline estimate -- python train.py --epochs 3    your own script, unmodified
+
+Run leadline COMMAND --help for details of a command, leadline --version for the version,
+leadline --install-completion to complete commands with Tab (bash, zsh, fish).
+Exit codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.
+"""
 
 
 def main(arguments: list[str]) -> int:
@@ -85,27 +100,10 @@ def _discard_unwritable_output() -> None:
 
 def _help() -> str:
     width = max(len(name) for name in COMMANDS)
-    listed = [
-        "\n".join([f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, summary in verbs.items()), ""])
-        for heading, verbs in GROUPS.items()
-    ]
-    return "\n".join(
-        [
-            "Usage: leadline COMMAND [ARGUMENTS]",
-            "",
-            "Predict time, memory and cost of AI jobs before they run.",
-            "",
-            *listed,
-            "Try:",
-            "  leadline estimate config.json --on OSC-Pitzer      a Hugging Face model, no torch needed",
-            "  leadline estimate -- python train.py --epochs 3    your own script, unmodified",
-            "",
-            "Run leadline COMMAND --help for details of a command, leadline --version for the version,",
-            "leadline --install-completion to complete commands with Tab (bash, zsh, fish).",
-            "Exit codes: 0 done, 1 failure, 2 usage, 3 nothing fits, 4 scheduler unreachable, 5 the job failed.",
-            "",
-        ]
-    )
+    groups = []
+    for heading, verbs in GROUPS.items():
+        groups.append("\n".join([f"{heading}:", *(f"  {name:<{width}}  {summary}" for name, summary in verbs.items())]))
+    return HELP.format(commands="\n\n".join(groups))
 
 
 def _unknown(name: str) -> int:

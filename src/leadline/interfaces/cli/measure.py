@@ -7,20 +7,13 @@ import click
 
 from leadline.app.machines.measure import KIT_SCHEMA, SCHEMA, MeasureOptions, write_kit
 from leadline.app.machines.measure import measure as measure_verb
-from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.units import format_bytes, format_duration
 from leadline.interfaces.cli.command import FILE, command, flag, json_option, option
-from leadline.interfaces.cli.output import print_json, print_note, print_notes
-
-EXAMPLES = """\
-Examples:
-  leadline measure --out h200.jsonl --minutes 20
-  leadline measure --kit kit.pyz          copy it, and on the node: python kit.pyz --out h200.jsonl
-  leadline train h200.jsonl --target step_s"""
+from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_notes
 
 
-@command("measure", examples=EXAMPLES)
+@command("measure")
 @option("to --out", "FILE", "File of measurements, created or resumed.", "required, unless --kit is given", type=FILE)
 @option(
     "--kit", "FILE.pyz", "Write the measuring kit for a machine without Leadline, instead of measuring.",
@@ -52,22 +45,17 @@ def measure(
     options = MeasureOptions(
         str(to), minutes, device, python or sys.executable, quick, seed, compiled, not no_ops, point_limit
     )
-
-    def show(text: str, in_file: int, elapsed_s: float) -> None:
-        print_note(f"[{in_file}, {format_duration(elapsed_s)}] {text}")
-
-    summary = measure_verb(options, show)
+    summary = measure_verb(
+        options, lambda text, in_file, elapsed_s: print_note(f"[{in_file}, {format_duration(elapsed_s)}] {text}")
+    )
     print_notes(summary.notes)
-    if json:
-        print_json(to_document(summary, SCHEMA))
-    else:
-        click.echo(summary.sentence)
+    print_answer(summary, SCHEMA, lambda measured: click.echo(measured.sentence), json=json)
 
 
 def _write(kit: Path, *, json: bool) -> None:
     size_bytes = write_kit(kit)
     if json:
-        print_json(to_document({"path": str(kit), "size_bytes": size_bytes}, KIT_SCHEMA))
+        print_json({"schema": KIT_SCHEMA, "path": str(kit), "size_bytes": size_bytes})
         return
     click.echo(
         f"wrote {kit} ({format_bytes(size_bytes)}); on a machine with torch: python {kit.name} "

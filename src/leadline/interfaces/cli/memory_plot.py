@@ -25,10 +25,8 @@ CATEGORIES = {
 def plot_in_terminal(answer: FitReport) -> list[str]:
     """Return a chart: the step on the x-axis, bytes on the y-axis, each cell with the letter of its category."""
     bins = _bin_moments(answer.moments, COLUMNS)
-    capacity = answer.checks[0].there_bytes or 0.0
-    top = max(
-        *(part.total_bytes for part in bins), capacity if capacity < 2 * max(part.total_bytes for part in bins) else 0
-    )
+    capacity, peak = answer.checks[0].there_bytes or 0.0, max(part.total_bytes for part in bins)
+    top = max(peak, capacity) if capacity < 2 * peak else peak
     lines = [click.style("memory over one step", bold=True)]
     for row in range(ROWS, 0, -1):
         level = (row - 0.5) / ROWS * top
@@ -73,15 +71,13 @@ def _stages(bins: Sequence[MemorySnapshot]) -> str:
 
 def _bin_moments(moments: Sequence[MemorySnapshot], count: int) -> list[MemorySnapshot]:
     """Return ``count`` evenly spaced moments: the peak of each interval, or the previous one if it is empty."""
-    parts: list[MemorySnapshot | None] = [None] * count
+    parts: dict[int, MemorySnapshot] = {}
     for moment in moments:
         index = min(int(moment.share * count), count - 1)
-        current = parts[index]
-        if current is None or moment.total_bytes > current.total_bytes:
-            parts[index] = moment
+        parts[index] = max(parts.get(index, moment), moment, key=lambda part: part.total_bytes)
     filled: list[MemorySnapshot] = []
-    for part in parts:
-        filled.append(part or filled[-1])
+    for index in range(count):
+        filled.append(parts[index] if index in parts else filled[-1])
     return filled
 
 

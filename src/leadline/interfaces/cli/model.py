@@ -6,9 +6,8 @@ import click
 
 from leadline.app.composition import trained_model
 from leadline.app.models.train import list_models
-from leadline.core.documents import to_document
 from leadline.interfaces.cli.command import FILE, argument, group, json_option
-from leadline.interfaces.cli.output import print_json, print_note, print_table
+from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_table
 from leadline.training.model_card import model_card_markdown
 
 
@@ -24,7 +23,7 @@ def list_command(*, json: bool) -> None:
     models = list_models()
     if json:
         documents = [{"name": path.stem, "file": str(path), "card": card, "why_not": why} for path, card, why in models]
-        print_json(to_document({"models": documents}, "leadline.models/1"))
+        print_json({"schema": "leadline.models/1", "models": documents})
         return
     if not models:
         print_note("No models; train one with leadline train CAMPAIGN.")
@@ -48,7 +47,4 @@ def list_command(*, json: bool) -> None:
 def show(file: Path, *, json: bool) -> None:
     """Show a model's card: its data, every candidate's errors, the coverage, and how to reproduce it."""
     card = trained_model(file).card
-    if json:
-        print_json(to_document(card, "leadline.model/1"))
-    else:
-        click.echo(model_card_markdown(card), nl=False)
+    print_answer(card, "leadline.model/1", lambda card: click.echo(model_card_markdown(card), nl=False), json=json)

@@ -4,17 +4,20 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import click
 
-from leadline.core.documents import to_json
+from leadline.core.documents import to_document, to_json
 from leadline.core.estimate import Estimate
 from leadline.core.runs import Value
 from leadline.core.units import format_duration
 from leadline.interfaces.tables import table_lines
+
+Noun = TypeVar("Noun")
 
 PIPE_WIDTH = 160
 """Width of a table that goes to a file or a pipe."""
@@ -51,6 +54,14 @@ def show_live(text: str) -> None:
 def print_json(document: object) -> None:
     """Print a document on stdout."""
     click.echo(to_json(document))
+
+
+def print_answer(noun: Noun, schema: str, show: Callable[[Noun], None], *, json: bool) -> None:
+    """Print a noun as its JSON document, or for people with ``show``."""
+    if json:
+        print_json(to_document(noun, schema))
+    else:
+        show(noun)
 
 
 def table_width() -> int:
@@ -104,12 +115,6 @@ def format_cost(estimate: Estimate) -> str:
     if estimate.currency == "USD":
         return f"${estimate.cost.point:.4g}"
     return f"{estimate.cost.point:.3g} {estimate.currency or ''}".rstrip()
-
-
-def varying_names(parameters: Sequence[Mapping[str, Value]]) -> list[str]:
-    """Return the names of parameters with different values."""
-    names = dict.fromkeys(name for parameter in parameters for name in parameter)
-    return [name for name in names if len({parameter.get(name) for parameter in parameters}) > 1]
 
 
 def format_value(value: Value | None) -> str:

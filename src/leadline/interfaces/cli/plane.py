@@ -7,21 +7,14 @@ from leadline.app.jobs.inline_plane import InlinePlane, describe_runner, interru
 from leadline.app.jobs.journal import find_jobs, keep_journal_open, plane_dir, retraining_events
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
+from leadline.core.units import pluralize
 from leadline.interfaces.cli.command import argument, command, flag, json_option
 from leadline.interfaces.cli.output import print_json, print_note
 
-SCHEMA = "leadline.plane/1"
-EXAMPLES = """\
-Examples:
-  leadline plane --until-idle                       until every job has ended
-  nohup leadline plane >> plane.log 2>&1 &          after you log out
-  tmux new -d -s plane leadline plane               the same, to look at with tmux attach -t plane
-  systemd-run --user --unit=leadline leadline plane
-  leadline plane status"""
 RUN, STATUS = "run", "status"
 
 
-@command("plane", examples=EXAMPLES)
+@command("plane")
 @argument("action", "run|status", "Run the plane, or show its status.", RUN, default=RUN)
 @flag("--until-idle", "Exit when all jobs have ended.")
 @flag("--once", "Do what is due now and exit; for cron.")
@@ -68,7 +61,8 @@ def _status(*, json: bool) -> None:
              "said": event.details}
             for event in events
         ]  # fmt: skip
-        print_json({"schema": SCHEMA, "run_by": runner, "jobs": counts, "learned": learned, "folder": str(plane_dir())})
+        document = {"run_by": runner, "jobs": counts, "learned": learned, "folder": str(plane_dir())}
+        print_json({"schema": "leadline.plane/1", **document})
         return
     summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "no active jobs"
     click.echo(f"runner   {runner or 'none'}")
@@ -82,4 +76,4 @@ def _status(*, json: bool) -> None:
 
 def _count_jobs() -> str:
     count = sum(not job.closed for job in find_jobs())
-    return f"{count} job{'' if count == 1 else 's'}" if count else "no jobs"
+    return pluralize(count, "job") if count else "no jobs"

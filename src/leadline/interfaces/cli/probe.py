@@ -6,24 +6,18 @@ import click
 
 from leadline.app.jobs.probe import LIMIT_S, SCHEMA, TIME_S, ProbeLimits, suggested_walltime_s
 from leadline.app.jobs.probe import probe as probe_verb
-from leadline.core.documents import to_document
 from leadline.core.errors import JobFailed
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.progress import LoopProgress, Probe
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
+from leadline.interfaces.cells import format_range, format_time
 from leadline.interfaces.cli.command import argument, command, json_option, option
-from leadline.interfaces.cli.output import print_json, print_note, print_notes, print_table
+from leadline.interfaces.cli.output import print_answer, print_note, print_notes, print_table
 from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
-EXAMPLES = """\
-Examples:
-  leadline probe -- python train.py --epochs 50
-  leadline probe --steps 200 --json -- python -m solver --grid 512
-  leadline probe --time 30s --steps-total 100000 -- ./simulate input.nml"""
 
-
-@command("probe", examples=EXAMPLES)
+@command("probe")
 @argument("subject", f"[-- {COMMAND_PLACEHOLDER}…]", "Your command, after --.", nargs=-1)
 @option("--steps", "N", "Stop after this many units of work.", "limited by --time", type=int)
 @option("--time", "TIME", "Stop after this much time, start-up not included.", f"{TIME_S:g}s; none with --steps")
@@ -42,10 +36,7 @@ def probe(
     """
     limits = ProbeLimits(steps, parse_duration_s(time) if time else None, parse_duration_s(limit))
     probed = probe_verb(subject or [], limits, units_total=steps_total, output=sys.stderr.fileno())
-    if json:
-        print_json(to_document(probed, SCHEMA))
-    else:
-        _show(probed)
+    print_answer(probed, SCHEMA, _show, json=json)
     if probed.state is JobState.FAILED:
         raise JobFailed(probed.forecast.unknown["elapsed_s"])
 
@@ -62,8 +53,7 @@ def _show(probed: Probe) -> None:
     if not probed.finished:
         print_note("note: files that the command wrote in these steps were kept")
     if (ask_s := suggested_walltime_s(probed)) is not None:
-        words = f"leadline submit --time {format_clock(ask_s)} -- {' '.join(probed.command)}"
-        click.echo(f"next: {words}")
+        click.echo(f"next: leadline submit --time {format_clock(ask_s)} -- {' '.join(probed.command)}")
 
 
 def _print_observed(probed: Probe) -> None:
@@ -73,13 +63,10 @@ def _print_observed(probed: Probe) -> None:
         if progress.startup_s is not None:
             rows.append(("start-up", format_duration(progress.startup_s), "before the first unit of work"))
         rows += [(level.name, f"{level.count} done", _describe_level(level)) for level in progress.levels]
-        rows += [
-            (f"phase {name}", format_duration(time_s), "named by the job") for name, time_s in progress.phases.items()
-        ]
-    if (memory := probed.measured.get("host_memory_bytes")) is not None:
-        rows.append(("memory", f"≥ {format_bytes(memory.value)}", "peak so far, a lower bound for the whole job"))
-    if (memory := probed.measured.get("gpu_memory_bytes")) is not None:
-        rows.append(("GPU memory", f"≥ {format_bytes(memory.value)}", "peak so far, a lower bound for the whole job"))
+        rows += [(f"phase {name}", format_duration(in_s), "named by the job") for name, in_s in progress.phases.items()]
+    for name, label in (("host_memory_bytes", "memory"), ("gpu_memory_bytes", "GPU memory")):
+        if (memory := probed.measured.get(name)) is not None:
+            rows.append((label, f"≥ {format_bytes(memory.value)}", "peak so far, a lower bound for the whole job"))
     print_table((f"Observed ({progress.source})" if progress else "Observed", "", "how"), rows, words=("how"))
 
 
@@ -95,9 +82,7 @@ def _print_forecast(probed: Probe) -> None:
     forecast = probed.forecast
     rows = []
     if forecast.unit_s is not None:
-        rows.append(
-            ("steady unit", format_duration(forecast.unit_s.point), f"{_range(forecast.unit_s)}; {forecast.unit}")
-        )
+        rows.append(("steady unit", format_time(forecast.unit_s), f"{_range(forecast.unit_s)}; {forecast.unit}"))
     if forecast.warmup_s:
         rows.append(("first units", f"+ {format_duration(forecast.warmup_s)}", "longer than steady units"))
     if forecast.pass_s is not None:
@@ -106,12 +91,10 @@ def _print_forecast(probed: Probe) -> None:
     if forecast.units is not None:
         passes = f"in {forecast.passes} passes" if forecast.passes else ""
         rows.append(("units", f"{forecast.units}", passes))
-    elapsed = "unknown" if forecast.elapsed_s is None else format_duration(forecast.elapsed_s.point)
-    rows.append(
-        ("elapsed", elapsed, "" if forecast.elapsed_s is None or probed.finished else _range(forecast.elapsed_s))
-    )
+    interval = "" if forecast.elapsed_s is None or probed.finished else _range(forecast.elapsed_s)
+    rows.append(("elapsed", format_time(forecast.elapsed_s), interval))
     print_table(("Extrapolated to the whole job", "", "how"), rows, words=())
 
 
 def _range(interval: Interval) -> str:
-    return f"{interval.level:.0%} range {format_duration(interval.low)} – {format_duration(interval.high)}"
+    return f"{interval.level:.0%} range {format_range(interval)}"

@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -15,9 +16,16 @@ from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, NothingFits
 from leadline.core.queues import IMMEDIATE_START_S
 from leadline.core.recommendation import Constraints, Option, Recommendation, RiskWeights
-from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
+from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s, pluralize
 from leadline.core.workload import Workload
-from leadline.interfaces.cells import format_device, format_place, format_range, format_time
+from leadline.interfaces.cells import (
+    format_device,
+    format_limits,
+    format_place,
+    format_range,
+    format_time,
+    varying_names,
+)
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
@@ -28,41 +36,30 @@ from leadline.interfaces.cli.output import (
     print_reasons,
     print_table,
     status,
-    varying_names,
 )
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
-
-EXAMPLES = """\
-Examples:
-  leadline recommend job.toml --deadline 12h --budget 50
-  leadline recommend --on Pitzer --on Expanse -- python train.py --batch-size 64 --epochs 10
-  leadline recommend solver.npz --set grid=4096 --vary cores=4,8,16 --deadline 2h --on Pitzer"""
 
 ROWS_SHOWN = 12
 FEW = 3
 """Up to this many rejections are listed; more are counted by kind."""
-LIMITS, REQUEST = "Limits", "The request"
+limit, request_weight = partial(option, section="Limits"), partial(option, section="The request")
 
 
-@command("recommend", examples=EXAMPLES)
-@option("--deadline", "TIME", "Maximum time to the end of the job: 12h, 90m, 1-00:00:00.", "none", section=LIMITS)
-@option("--budget", "AMOUNT", "Maximum cost of the job.", "none", section=LIMITS, type=float)
-@option("--currency", "UNIT", "Unit of the budget: USD, or a site's unit.", section=LIMITS, default="USD")
-@option(
-    "--risk", "SHARE", "Accepted probability of exceeding a limit.", section=LIMITS, type=float, default=DEFAULT_RISK
-)
-@option(
-    "--kill", "WEIGHT", "Weight of an hour lost to a kill, in hours used.", section=REQUEST, type=float, default=1.0
-)
-@option(
-    "--waste", "WEIGHT", "Weight of an hour requested but not used: longer requests wait longer.", section=REQUEST,
-    type=float, default=1.0,
+@command("recommend")
+@limit("--deadline", "TIME", "Maximum time to the end of the job: 12h, 90m, 1-00:00:00.", "none")
+@limit("--budget", "AMOUNT", "Maximum cost of the job.", "none", type=float)
+@limit("--currency", "UNIT", "Unit of the budget: USD, or a site's unit.", default="USD")
+@limit("--risk", "SHARE", "Accepted probability of exceeding a limit.", type=float, default=DEFAULT_RISK)
+@request_weight("--kill", "WEIGHT", "Weight of an hour lost to a kill, in hours used.", type=float, default=1.0)
+@request_weight(
+    "--waste", "WEIGHT", "Weight of an hour requested but not used: longer requests wait longer.", type=float,
+    default=1.0,
 )  # fmt: skip
 @on_option
-@option(
+@limit(
     "--waits", "SYSTEM[=FILE]",
     "Include queue wait time, predicted from job accounting: sacct output in FILE (- for "
-    "stdin), or this cluster's sacct; repeatable.", "waits unknown", section=LIMITS, multiple=True,
+    "stdin), or this cluster's sacct; repeatable.", "waits unknown", multiple=True,
 )  # fmt: skip
 @all_option
 @json_option
@@ -141,7 +138,7 @@ def _wait(wait_s: float) -> str:
 
 def _request(option: Option) -> str:
     request, target = option.resources, option.estimate.target
-    parts = [format_place(option.system, option.partition), f"{request.nodes} node{'s' * (request.nodes > 1)}"]
+    parts = [format_place(option.system, option.partition), pluralize(request.nodes, "node")]
     if request.gpus_per_node:
         parts.append(f"{request.gpus_per_node} × {target.device} per node")
     if request.cores_per_task:
@@ -160,14 +157,13 @@ def _print_table(options: tuple[Option, ...]) -> None:
     titles += [*["wait", "90 % of waits", "result after"] * waits, ""]
     rows = []
     for candidate in options:
-        estimate, request = candidate.estimate, candidate.resources
+        estimate = candidate.estimate
         rows.append((
             "*" if candidate.on_front else "", format_place(candidate.system, candidate.partition),
             *(format_value(candidate.parameters.get(name)) for name in varying),
             format_device(estimate.target.device, estimate.target.gpus), format_time(estimate.elapsed_s),
-            format_range(estimate.elapsed_s), format_clock(request.walltime_s) if request.walltime_s else "",
-            format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
-            format_cost(estimate), *(_waits(candidate) if waits else ()), "?" if candidate.notes else "",
+            format_range(estimate.elapsed_s), *format_limits(candidate.resources), format_cost(estimate),
+            *(_waits(candidate) if waits else ()), "?" if candidate.notes else "",
         ))  # fmt: skip
     print_table(titles, rows, words=("", "place", "device"))
     click.echo("* no other option is both faster and cheaper in the same currency")
@@ -180,8 +176,7 @@ def _waits(option: Option) -> tuple[str, str, str]:
     wait, result = option.wait_s, option.result_s
     if wait is None or result is None:
         return "unknown", "", ""
-    return (_wait(wait.point), f"{_wait(wait.low)} – {_wait(wait.high)}",
-            format_duration(result.point))  # fmt: skip
+    return _wait(wait.point), f"{_wait(wait.low)} – {_wait(wait.high)}", format_duration(result.point)
 
 
 def _show_rejections(answer: Recommendation, *, everything: bool) -> None:

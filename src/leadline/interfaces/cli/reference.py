@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from leadline.interfaces.cli.command import CONTEXT, option_sections
+from leadline.interfaces.cli.command import CONTEXT, command_epilog, option_sections
 from leadline.interfaces.cli.commands import COMMANDS, GROUPS, load_command
 from leadline.interfaces.cli.help_pages import FILE
 
@@ -40,8 +40,8 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     for title, rows in option_sections(command, context).items():
         yield f"**{title}**"
         yield "\n\n".join(f"`{name}`\n: {_escaped(description)}" for name, description in rows)
-    if command.epilog:
-        yield f"```text\n{command.epilog.removeprefix(chr(8)).strip()}\n```"
+    if text := command_epilog(command, context):
+        yield f"```text\n{text}\n```"
 
 
 def _escaped(text: str) -> str:

@@ -3,14 +3,15 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
+from typing import Any
 
 import click
 
 from leadline.app.composition import toolbox
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.event_log import describe_policy, describe_request, format_local_time
-from leadline.app.jobs.history import compare_run
 from leadline.app.jobs.inline_plane import describe_runner, step_until
 from leadline.app.jobs.job_request import LOCAL_PLACE, JobRequest, build_job_spec, predict_job, resolve_request
 from leadline.app.jobs.job_status import JobStatus, is_unreachable, job_statuses
@@ -18,13 +19,12 @@ from leadline.app.jobs.journal import JobSubmission, find_jobs, open_journal, su
 from leadline.app.jobs.plane_options import PlaneOptions
 from leadline.app.jobs.submit import preview_submission, raise_if_failed, run_locally
 from leadline.app.machines.targets import LOCAL
-from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Job
 from leadline.core.units import format_bytes, format_duration, parse_bytes, parse_duration_s
 from leadline.interfaces.cli.command import argument, command, flag, json_option, option
-from leadline.interfaces.cli.history import show_run_comparison
+from leadline.interfaces.cli.history import print_run
 from leadline.interfaces.cli.jobs import plain_text, print_jobs
 from leadline.interfaces.cli.output import print_json, print_note, print_notes, status
 from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
@@ -35,7 +35,7 @@ def run_now(request: JobRequest, *, yes: bool, json: bool) -> None:
     spec = build_job_spec(request)
     resources = spec.resources
     limits = [f"at most {format_duration(resources.walltime_s)}"] if resources.walltime_s else []
-    limits += [f"{format_bytes(resources.memory_bytes_per_node)}"] if resources.memory_bytes_per_node else []
+    limits += [format_bytes(resources.memory_bytes_per_node)] if resources.memory_bytes_per_node else []
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidInput("cannot ask for confirmation without a terminal: add -y to run the job")
@@ -49,14 +49,10 @@ def run_now(request: JobRequest, *, yes: bool, json: bool) -> None:
         spec, predicted=predicted.estimate, tags=predicted.tags, on_progress=print_note,
         output=sys.stderr.fileno() if json else None,
     )  # fmt: skip
-    if json:
-        print_json({**to_document(run, "leadline.run/1"), "comparison": compare_run(run)})
-    else:
-        show_run_comparison(run)
+    print_run(run, json=json)
     raise_if_failed(run)
 
 
-SCHEMA = "leadline.submitted/1"
 MOST_PATH = 4096
 ACCEPTANCE_TIMEOUT_S = 60.0
 """How long the command waits for the scheduler; the job is in the journal either way."""
@@ -68,10 +64,9 @@ def print_scripts(request: JobRequest, *, here: bool, json: bool) -> None:
     # A run in the foreground is no submission, so there is nothing to show but the description.
     previews = () if here else preview_submission(submission)
     first = previews[0] if previews else None
-    notes = [*submission.notes]
+    print_notes(submission.notes)
     if request.options.needs_plane or len(request.on) > 1 or here:
-        notes.append(_describe_submission(submission))
-    print_notes(notes)
+        print_notes([_describe_submission(submission)])
     if json:
         scripts = [
             {"place": str(each.target.place), "job": each.spec, "script": each.text.script, "argv": each.text.argv}
@@ -125,11 +120,8 @@ def _resolved(request: JobRequest, *, json: bool, at_hand: bool = False) -> JobS
 def _describe_submission(submission: JobSubmission) -> str:
     """Return the submission in a sentence: the job, its targets and the policy."""
     policy = submission.policy
-    job = (
-        f"array {plain_text(submission.spec.name)!r} of {len(submission.indices)}"
-        if submission.indices
-        else plain_text(submission.spec.name)
-    )
+    name = plain_text(submission.spec.name)
+    job = f"array {name!r} of {len(submission.indices)}" if submission.indices else name
     where = ", else ".join(map(str, policy.places)) + (f" ({policy.copies} at once)" if policy.copies > 1 else "")
     after = f"; after {', '.join(submission.after)}" if submission.after else ""
     wanted_by = f"; deadline {format_local_time(policy.deadline_at, '%d %b %H:%M')}" if policy.deadline_at else ""
@@ -146,44 +138,29 @@ def _settled(job: Job) -> bool:
 
 def _print_submitted(statuses: Sequence[JobStatus], *, json: bool) -> None:
     """Print the submitted jobs, and the next command."""
-    if json:
-        print_json(to_document({"jobs": statuses}, SCHEMA))
-    else:
-        print_jobs(statuses)
-    refused = [
-        status
-        for status in statuses
-        if status.closed and status.state is not JobState.COMPLETED and not status.elapsed_s
-    ]
-    if refused:
-        first = refused[0]
-        raise LeadlineError(f"job {first.key} was not accepted: {plain_text(first.why, 300)}")
+    print_jobs(statuses, json=json, schema="leadline.submitted/1")
+    for job in statuses:
+        if job.closed and job.state is not JobState.COMPLETED and not job.elapsed_s:
+            raise LeadlineError(f"job {job.key} was not accepted: {plain_text(job.why, 300)}")
     key = statuses[0].group or statuses[0].key
     runner = describe_runner()
-    missing = [status for status in statuses if not status.scheduler_id and not status.closed]
+    missing = sum(not job.scheduler_id and not job.closed for job in statuses)
     if missing and not statuses[0].why.startswith("after"):
-        print_note(f"{len(missing)} not accepted by a scheduler yet; the plane submits them as soon as possible")
+        print_note(f"{missing} not accepted by a scheduler yet; the plane submits them as soon as possible")
     then = "" if runner else "; the plane is not running: run leadline watch or leadline plane to manage this job"
     if len(statuses) == 1 and statuses[0].output:
         print_note(f"output: {plain_text(statuses[0].output, MOST_PATH)} (leadline logs {key})")
     print_note(f"next: leadline watch {key}{then}")
 
 
-EXAMPLES = """\
-Examples:
-  leadline submit -y -- python train.py --batch-size 64 --epochs 10
-  leadline submit --on local --detach -- python train.py
-  leadline submit job.toml --on Pitzer:gpu --on Owens:gpu --copies 2 --account PAS0000
-  leadline submit job.toml --on slurm:gpu --array 0-99 --attempts 3 --resumes
-  leadline submit job.toml --on Pitzer:gpu --account PAS0000 --dry-run"""
-
 RUN, PLANE = "Behaviour", "Policy of the plane"
 resource, about_job = partial(option, section="Request"), partial(option, section="The job")
 policy_option = partial(option, section=PLANE)
 PREDICTED = "predicted, at the --risk"
+UNLIMITED_HERE = f"on a cluster {PREDICTED}; on this machine unlimited"
 
 
-@command("submit", examples=EXAMPLES)
+@command("submit")
 @argument(
     "subject", f"WORKLOAD.toml | -- {COMMAND_PLACEHOLDER}…",
     "A workload file with a command, or your command after --.", nargs=-1,
@@ -198,13 +175,11 @@ PREDICTED = "predicted, at the --risk"
 @resource("--gpus", "N", "GPUs of the whole job.", "from the workload; at least 1 on a partition with GPUs", type=int)
 @resource("--nodes", "N", "Nodes of the job.", "as many as its GPUs need; else 1", type=int)
 @resource("--cores", "N", "Cores per node.", "the GPUs' share of the node", type=int)
-@resource("--memory", "SIZE", "Memory per node, such as 16G.", f"on a cluster {PREDICTED}; on this machine unlimited")
+@resource("memory_bytes --memory", "SIZE", "Memory per node, such as 16G.", UNLIMITED_HERE, type=parse_bytes)
+@resource("walltime_s --time", "TIME", "Time limit, such as 2h or 1-12:00:00.", UNLIMITED_HERE, type=parse_duration_s)
 @resource(
-    "--time", "TIME", "Time limit, such as 2h or 1-12:00:00.", f"on a cluster {PREDICTED}; on this machine unlimited"
-)
-@resource(
-    "--time-min", "TIME", "Minimum time limit that Slurm may set to start the job sooner.",
-    f"{PREDICTED}, if below --time and the partition allows it",
+    "least_walltime_s --time-min", "TIME", "Minimum time limit that Slurm may set to start the job sooner.",
+    f"{PREDICTED}, if below --time and the partition allows it", type=parse_duration_s,
 )  # fmt: skip
 @about_job("--account", "NAME", "Project to charge.", "none")
 @about_job("--name", "NAME", "Job name.", "name of the file or script", default="")
@@ -223,9 +198,10 @@ PREDICTED = "predicted, at the --risk"
 )
 @policy_option("--attempts", "N", "Maximum number of submissions.", "4", type=int)
 @policy_option(
-    "--most-cost", "AMOUNT", "Maximum cost of all attempts, in the unit of the first target.", "unlimited", type=float
-)
-@policy_option("--most-node-hours", "HOURS", "Maximum node-hours of all attempts.", "unlimited", type=float)
+    "cost --most-cost", "AMOUNT", "Maximum cost of all attempts, in the unit of the first target.", "unlimited",
+    type=float,
+)  # fmt: skip
+@policy_option("node_hours --most-node-hours", "HOURS", "Maximum node-hours of all attempts.", "unlimited", type=float)
 @flag("--resumes", "The command resumes from its own checkpoint when it is restarted.", section=PLANE)
 @policy_option("--checkpoint-signal", "NAME", "Signal to request a checkpoint before a limit, such as USR1.", "none")
 @policy_option(
@@ -244,30 +220,17 @@ PREDICTED = "predicted, at the --risk"
 @flag("--no-measure", "Run the command without the measuring wrapper.", section=PLANE)
 @json_option
 def submit(
-    subject: tuple[str, ...], *, on: tuple[str, ...], detach: bool, dry_run: bool, yes: bool, gpus: int | None,
-    nodes: int | None, cores: int | None, memory: str | None, time: str | None, time_min: str | None,
-    account: str | None, name: str, workdir: str | None, setup: tuple[str, ...], array: str | None,
-    after: tuple[str, ...], after_any: tuple[str, ...], copies: int, attempts: int | None, most_cost: float | None,
-    most_node_hours: float | None, resumes: bool, checkpoint_signal: str | None, checkpoint_folder: str | None,
-    checkpoint_before: str | None, deadline: str | None, risk: float, no_resize: bool,
-    may_restart: bool, no_measure: bool, json: bool,
+    subject: tuple[str, ...], *, on: tuple[str, ...], detach: bool, dry_run: bool, yes: bool, no_resize: bool,
+    no_measure: bool, json: bool, **typed: Any,  # noqa: ANN401 - fields of JobRequest and PlaneOptions
 ) -> None:  # fmt: skip
     """Run a job on this machine and record it, or submit it to the plane for a cluster or a detached run.
 
     The plane submits the job, watches it, corrects its request, and resubmits it if that helps. --dry-run prints the
     script on stdout, and on stderr the command line that gets it, both as the next submission sends them.
     """
-    options = PlaneOptions(
-        copies, array, after, after_any, attempts, most_cost, most_node_hours, resumes,
-        checkpoint_signal, checkpoint_before, deadline, risk, not no_resize, not no_measure,
-        checkpoint_folder, may_restart,
-    )  # fmt: skip
-    request = JobRequest(
-        subject, on or (LOCAL,), account=account, nodes=nodes, gpus=gpus, cores=cores,
-        memory_bytes=parse_bytes(memory) if memory else None, walltime_s=parse_duration_s(time) if time else None,
-        least_walltime_s=parse_duration_s(time_min) if time_min else None, name=name, workdir=workdir, setup=setup,
-        options=options,
-    )  # fmt: skip
+    policy = {field.name: typed.pop(field.name) for field in fields(PlaneOptions) if field.name in typed}
+    options = PlaneOptions(**policy, resizes=not no_resize, measured=not no_measure)
+    request = JobRequest(subject, on or (LOCAL,), options=options, **typed)
     # The foreground run needs no plane: the job is done when the command returns.
     here = [place.casefold() for place in request.on] == [LOCAL] and not detach
     if dry_run:

@@ -9,15 +9,14 @@ import click
 
 from leadline.app.composition import process_runner, reload_catalog, toolbox, user_catalog
 from leadline.app.settings import catalog_dir
-from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Machine
 from leadline.core.recommendation import Constraints
 from leadline.core.systems import NodeType, Partition, System
-from leadline.core.units import GBIT_BYTES, format_bytes, format_duration
+from leadline.core.units import GBIT_BYTES, format_bytes, format_duration, pluralize
 from leadline.core.workload import Workload
 from leadline.interfaces.cli.command import FILE, argument, flag, group, json_option
-from leadline.interfaces.cli.output import print_json, print_note, print_table, status
+from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_table, status
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
 
 if TYPE_CHECKING:
@@ -41,10 +40,8 @@ def list_systems(*, json: bool) -> None:
         return
     rows = []
     for system in known:
-        devices = sorted({partition.node.device for partition in system.partitions if partition.node.device})
-        rows.append((
-            system.name, system.site, system.kind, system.status, str(len(system.partitions)), ", ".join(devices)
-        ))  # fmt: skip
+        devices = ", ".join(sorted({row.node.device for row in system.partitions if row.node.device}))
+        rows.append((system.name, system.site, system.kind, system.status, str(len(system.partitions)), devices))
     titles = ("system", "site", "kind", "status", "partitions", "accelerators")
     print_table(titles, rows, words=("system", "site", "kind", "status", "accelerators"))
 
@@ -54,11 +51,7 @@ def list_systems(*, json: bool) -> None:
 @json_option
 def show(name: str, *, json: bool) -> None:
     """Show a system's partitions with their nodes, limits, prices and rules."""
-    system = user_catalog().system(name)
-    if json:
-        print_json(to_document(system, "leadline.system/1"))
-        return
-    _show(system)
+    print_answer(user_catalog().system(name), "leadline.system/1", _show, json=json)
 
 
 @systems.command("probe")
@@ -74,13 +67,9 @@ def probe(name: str | None, *, dry_run: bool, json: bool) -> None:
     from leadline.app.jobs.broken_jobs import announce_broken_jobs  # noqa: PLC0415 - see above
     from leadline.app.machines.systems import probe_system  # noqa: PLC0415 - see above
 
+    today = date.today()  # noqa: DTZ011 - the user's local date
     probed = probe_system(
-        name,
-        run=process_runner(),
-        catalog=user_catalog(),
-        folder=catalog_dir(),
-        today=date.today(),  # noqa: DTZ011 - the user's local date
-        save=not dry_run,
+        name, run=process_runner(), catalog=user_catalog(), folder=catalog_dir(), today=today, save=not dry_run
     )
     reload_catalog()
     broken = announce_broken_jobs(probed.change, write=not dry_run)
@@ -148,13 +137,9 @@ def check(work: Workload, *, on: tuple[str, ...], json: bool) -> None:
 
 @systems.command("validate")
 @argument(
-    "file",
-    "FILE",
-    "TOML file of devices or of a site, or JSON record of a device.",
-    "the whole catalog",
-    required=False,
-    type=FILE,
-)
+    "file", "FILE", "TOML file of devices or of a site, or JSON record of a device.", "the whole catalog",
+    required=False, type=FILE,
+)  # fmt: skip
 @json_option
 def validate(file: Path | None, *, json: bool) -> None:
     """Check the catalog for impossible entries and outdated prices, or a file also for every fault in its writing.
@@ -173,14 +158,10 @@ def validate(file: Path | None, *, json: bool) -> None:
             place = f"{file}:" if finding.entry == str(file) else finding.entry
             line = f" line {finding.line}:" if finding.line else ""
             click.echo(f"{word}: {place}{line} {finding.problem}: {finding.fix}")
-        print_note(f"{_counted(len(errors), 'error')}, {_counted(len(findings) - len(errors), 'warning')}")
+        print_note(f"{pluralize(len(errors), 'error')}, {pluralize(len(findings) - len(errors), 'warning')}")
     if errors:
         first = f"{errors[0].entry} {errors[0].problem}"
-        raise InvalidInput(f"the catalog has {_counted(len(errors), 'error')}; the first: {first}")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+        raise InvalidInput(f"the catalog has {pluralize(len(errors), 'error')}; the first: {first}")
 
 
 def _show(system: System) -> None:
@@ -213,9 +194,9 @@ def _notes(partition: Partition) -> list[str]:
 
 def _network(node: NodeType) -> list[str]:
     """Return a sentence about the network of a node type; empty if nothing is known of it."""
-    nics = [f"{node.nics} NIC{'' if node.nics == 1 else 's'}"] if node.nics else []
-    domain = [f"{node.scale_up_gpus} GPUs in a scale-up domain"] if node.scale_up_gpus else []
-    parts = [*([node.network_technology] if node.network_technology else []), *nics, *domain]
+    parts = [node.network_technology] if node.network_technology else []
+    parts += [pluralize(node.nics, "NIC")] if node.nics else []
+    parts += [f"{node.scale_up_gpus} GPUs in a scale-up domain"] if node.scale_up_gpus else []
     if node.network_bytes_per_s is None and not parts:
         return []
     rate = f"{node.network_bytes_per_s / GBIT_BYTES:g} Gb/s" if node.network_bytes_per_s else "unknown rate"

@@ -1,5 +1,6 @@
 """``leadline train``: train a model on measured runs."""
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -10,40 +11,34 @@ from leadline.core.documents import to_document
 from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
 from leadline.interfaces.cli.output import print_json, print_table, status
 
-EXAMPLES = """\
-Examples:
-  leadline train classifier --plots plots
-  leadline train runs.csv --target elapsed_s --scale epochs,samples --policy wtm"""
-
-DATA, CHOICE, FILES = "Data", "Selection", "Files"
+about_data, selection, output = (partial(option, section=section) for section in ("Data", "Selection", "Files"))
 
 
-@command("train", examples=EXAMPLES)
+@command("train")
 @argument(
     "source", "CAMPAIGN|FILE",
     "A campaign of the history, a table of runs (CSV, also .gz), a folder of tables, or a file of leadline measure.",
     "the whole history", required=False,
 )  # fmt: skip
-@option(
+@about_data(
     "--target", "FIGURE", "Target: elapsed_s, host_memory_bytes, gpu_memory_bytes, unit_s, or a column; repeatable.",
-    "elapsed time, and measured memory", section=DATA, multiple=True,
+    "elapsed time, and measured memory", multiple=True,
 )  # fmt: skip
-@option("--scale", "A,B", "Features that define the scale.", "features that are larger at full scale", section=DATA)
-@option("--without", "A,B", "Features to leave out.", "none", section=DATA)
-@option("--categories", "A,B", "Features whose numbers are categories.", "features with text values", section=DATA)
-@flag("--graphs", "Trace the commands (PyTorch) and add features of their op graphs.", section=DATA)
-@option(
+@about_data("--scale", "A,B", "Features that define the scale.", "features that are larger at full scale")
+@about_data("--without", "A,B", "Features to leave out.", "none")
+@about_data("--categories", "A,B", "Features whose numbers are categories.", "features with text values")
+@flag("--graphs", "Trace the commands (PyTorch) and add features of their op graphs.", section="Data")
+@selection(
     "--policy", "POLICY", "mape or mae (mean error), wtm (HARP's: fewest underestimates, then smallest "
-    "overestimates), pinball (the 90 % upper bound), cost (of kills and waste).", section=CHOICE,
-    default=DEFAULT_POLICY,
+    "overestimates), pinball (the 90 % upper bound), cost (of kills and waste).", default=DEFAULT_POLICY,
 )  # fmt: skip
-@option("--seed", "N", "Random seed of splits and fits.", section=CHOICE, type=int, default=0)
-@option("--jobs", "N", "Number of processes.", "one per core", section=CHOICE, type=click.IntRange(1))
-@option(
+@selection("--seed", "N", "Random seed of splits and fits.", type=int, default=0)
+@selection("--jobs", "N", "Number of processes.", "one per core", type=click.IntRange(1))
+@output(
     "--to", "FILE", "Output file; the card is written next to it.", "models/CAMPAIGN.npz in your data folder",
-    section=FILES, type=FILE,
+    type=FILE,
 )  # fmt: skip
-@option("--plots", "DIR", "Folder for plots of the errors.", "no plots", section=FILES, type=FILE)
+@output("--plots", "DIR", "Folder for plots of the errors.", "no plots", type=FILE)
 @json_option
 def train(
     source: str | None, *, target: tuple[str, ...], scale: str | None, without: str | None, categories: str | None,

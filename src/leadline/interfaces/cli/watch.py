@@ -16,7 +16,6 @@ from leadline.core.errors import JobFailed
 from leadline.core.jobs import JobState
 from leadline.interfaces.cli.command import INTERRUPTED, command, flag, json_option
 from leadline.interfaces.cli.jobs import (
-    SCHEMA,
     describe_silent_systems,
     format_progress,
     jobs_table,
@@ -25,13 +24,8 @@ from leadline.interfaces.cli.jobs import (
     plain_text,
     print_jobs,
 )
-from leadline.interfaces.cli.output import print_json, print_note, table_width
+from leadline.interfaces.cli.output import print_note, table_width
 
-EXAMPLES = """\
-Examples:
-  leadline watch                    all that are at work, until they end
-  leadline watch 3f2a91             one job, or one array
-  leadline watch --once             one look, for scripts"""
 STEPS_TOLD = 10
 """A plain line is written at every 1/``STEPS_TOLD`` of a job."""
 
@@ -40,7 +34,7 @@ LOOK_S = 5.0
 LEAST_WAIT_S = 0.2
 
 
-@command("watch", examples=EXAMPLES)
+@command("watch")
 @names_argument
 @flag("--once", "Show the status once and exit.")
 @flag("--each", "Show every element of an array in its own row.")
@@ -55,7 +49,7 @@ def watch(names: tuple[str, ...], *, once: bool, each: bool, json: bool) -> int:
     statuses = job_statuses(names)
     if not statuses:
         if json:
-            print_json(to_document({"jobs": statuses}, SCHEMA))
+            print_jobs(statuses, json=True)
         print_note(no_jobs_message(all_=False))
         return 0
     keys = [status.key for status in statuses]
@@ -64,10 +58,7 @@ def watch(names: tuple[str, ...], *, once: bool, each: bool, json: bool) -> int:
             inline_plane.step()
             inline_plane.finish()
             statuses = job_statuses(keys)
-            if json:
-                print_json(to_document({"jobs": statuses}, SCHEMA))
-            else:
-                print_jobs(statuses, each=each)
+            print_jobs(statuses, each=each, json=json)
         else:
             statuses = _follow(keys, inline_plane, interrupted, each=each, json=json)
         runs_plane = inline_plane.runs_plane
@@ -82,7 +73,8 @@ def _follow(
     keys: Sequence[str], inline_plane: InlinePlane, interrupted: Event, *, each: bool, json: bool
 ) -> tuple[JobStatus, ...]:
     """Step the plane and show the jobs until all have ended or Ctrl-C; return their last status."""
-    lines, live, rows = _Lines(json=json), sys.stdout.isatty() and not json, 0
+    last_shown: dict[str, object] = {}
+    live, rows = sys.stdout.isatty() and not json, 0
     last_event, looked_s, statuses = -1, 0.0, job_statuses(keys)
     while True:
         wait_s = inline_plane.step()
@@ -92,7 +84,7 @@ def _follow(
         if live:
             rows = _redraw(_view(statuses, inline_plane, each=each), rows)
         else:
-            lines.tell(statuses)
+            _print_changes(statuses, last_shown, json=json)
         if interrupted.is_set() or all(status.closed for status in statuses):
             return statuses
         interrupted.wait(max(wait_s, LEAST_WAIT_S))
@@ -113,22 +105,14 @@ def _view(statuses: Sequence[JobStatus], inline_plane: InlinePlane, *, each: boo
     return [*table, *silent, click.style(foot, dim=True)]
 
 
-class _Lines:
-    """Writes a line for every job that changed."""
-
-    def __init__(self, *, json: bool) -> None:
-        self._json = json
-        self._last_shown: dict[str, object] = {}
-
-    def tell(self, statuses: Sequence[JobStatus]) -> None:
-        """Write the lines of jobs that changed since the last call."""
-        for status in statuses:
-            share = status.shown.share if status.shown else None
-            news = (status.state, status.why, status.attempts, status.walltime_s, share and int(share * STEPS_TOLD))
-            if self._last_shown.get(status.key) == news:
-                continue
-            self._last_shown[status.key] = news
-            click.echo(to_json(to_document(status, "leadline.job/1"), indent=0) if self._json else _line(status))
+def _print_changes(statuses: Sequence[JobStatus], last_shown: dict[str, object], *, json: bool) -> None:
+    """Write a line for every job that changed since it was ``last_shown``."""
+    for status in statuses:
+        share = status.shown.share if status.shown else None
+        news = (status.state, status.why, status.attempts, status.walltime_s, share and int(share * STEPS_TOLD))
+        if last_shown.get(status.key) != news:
+            last_shown[status.key] = news
+            click.echo(to_json(to_document(status, "leadline.job/1"), indent=0) if json else _line(status))
 
 
 def _line(status: JobStatus) -> str:

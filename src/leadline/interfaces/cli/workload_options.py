@@ -1,7 +1,7 @@
 """The workload argument and its options, generated from ``WorkloadOptions`` for every command that takes a workload."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -24,17 +24,13 @@ WORKLOAD_OR_MODEL = argument(
     "workload", f"WORKLOAD | MODEL | -- {COMMAND_PLACEHOLDER}…",
     f"{FORMS}a model of leadline train, or your own command after --.", nargs=-1, shell_complete=complete_files,
 )  # fmt: skip
-TRAINED = "A trained model"
+_of_model = partial(option, section="A trained model")
 MODEL_OPTIONS = (
-    option("--model", "FILE", "Model of leadline train, instead of a workload.", "none", type=FILE, section=TRAINED),
-    option(
-        "--set", "NAME=VALUE", "Parameter of the application, or cores, gpus, nodes, memory; repeatable.",
-        "the value of all runs", multiple=True, section=TRAINED,
-    ),
-    option(
-        "--vary", "NAME=VALUE,…", "Values to try of a parameter or resource; repeatable.",
-        "the resources of the runs", multiple=True, section=TRAINED,
-    ),
+    _of_model("--model", "FILE", "Model of leadline train, instead of a workload.", "none", type=FILE),
+    _of_model("--set", "NAME=VALUE", "Parameter of the application, or cores, gpus, nodes, memory; repeatable.",
+              "the value of all runs", multiple=True),
+    _of_model("--vary", "NAME=VALUE,…", "Values to try of a parameter or resource; repeatable.",
+              "the resources of the runs", multiple=True),
 )  # fmt: skip
 on_option = option(
     "--on", "PLACE", "Where: SYSTEM, SYSTEM:PARTITION, a DEVICE, or local; repeatable.", "the whole catalog",

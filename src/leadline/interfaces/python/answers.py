@@ -1,8 +1,9 @@
 """Answers of the Python API: typed nouns of the core that show themselves as tables."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Generic, TypeVar
 
 from leadline.core.documents import to_document
@@ -10,18 +11,34 @@ from leadline.core.estimate import Estimate
 from leadline.core.fit import FitReport
 from leadline.core.recommendation import Option, Recommendation
 from leadline.core.runs import Value
-from leadline.core.units import format_bytes, format_clock
-from leadline.interfaces.cells import format_device, format_place, format_range, format_size, format_time
+from leadline.interfaces.cells import (
+    FIT_VERDICTS,
+    expected_s,
+    format_device,
+    format_limits,
+    format_place,
+    format_range,
+    format_size,
+    format_time,
+    varying_names,
+)
 from leadline.interfaces.documents import fit_document
-from leadline.interfaces.python.tables import TableView
+from leadline.interfaces.tables import table_lines
 
 T = TypeVar("T")
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""Title, names of the columns, and cells of each row."""
+TERMINAL_WIDTH = 160
 
 
-class Answers(TableView, Generic[T]):
-    """A sequence of answers, one for each place."""
+class Answers(ABC, Generic[T]):
+    """A sequence of answers, one for each place: a text table for ``print``, and an HTML table for a notebook."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def _table(self) -> Table:
+        """Return the answers as a table."""
 
     @abstractmethod
     def _answers(self) -> Sequence[T]:
@@ -38,6 +55,20 @@ class Answers(TableView, Generic[T]):
     def __getitem__(self, index: int) -> T:
         """Return the answer for one place."""
         return self._answers()[index]
+
+    def __str__(self) -> str:
+        """Return the title and the table as text."""
+        title, columns, rows = self._table()
+        return "\n".join([title, *table_lines(columns, rows, TERMINAL_WIDTH, words=columns)])
+
+    __repr__ = __str__  # so that a terminal shows the table
+
+    def _repr_html_(self) -> str:
+        """Return the table as HTML for a notebook."""
+        title, columns, rows = self._table()
+        head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -63,7 +94,7 @@ class Estimates(Answers[Estimate]):
     @property
     def best(self) -> Estimate:
         """Return the estimate with the shortest elapsed time, or step where the length of the job is unknown."""
-        return min(self.estimates, key=_time_s)
+        return min(self.estimates, key=expected_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document that ``leadline estimate --json`` prints."""
@@ -72,29 +103,18 @@ class Estimates(Answers[Estimate]):
     def _answers(self) -> Sequence[Estimate]:
         return self.estimates
 
-    def _table(self) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-        columns = ["place", "device", "step", "elapsed", "90 % interval", "GPU memory", "host memory", "cost"]
-        rows = [
-            [
-                format_place(estimate.target.system, estimate.target.partition),
-                format_device(estimate.target.device, estimate.target.gpus),
-                format_time(estimate.step_s),
-                format_time(estimate.elapsed_s),
-                format_range(estimate.elapsed_s),
-                format_size(estimate.gpu_memory_bytes),
-                format_size(estimate.host_memory_bytes),
-                f"{estimate.cost.point:.4g} {estimate.currency}" if estimate.cost else "unknown",
-            ]
-            for estimate in self.estimates
-        ]
-        varying = [name for name in (self.parameters[0] if self.parameters else ()) if self._varies(name)]
-        for row, values in zip(rows, self.parameters, strict=bool(self.parameters)):
-            row[2:2] = [str(values[name]) for name in varying]
-        columns[2:2] = varying
-        return self.name, columns, rows
-
-    def _varies(self, name: str) -> bool:
-        return len({values[name] for values in self.parameters}) > 1
+    def _table(self) -> Table:
+        varying, rows = varying_names(self.parameters), []
+        for estimate, values in zip(self.estimates, self.parameters or [{}] * len(self.estimates), strict=True):
+            device, cost = _device_and_cost(estimate)
+            rows.append((
+                format_place(estimate.target.system, estimate.target.partition), device,
+                *(str(values[name]) for name in varying), format_time(estimate.step_s),
+                format_time(estimate.elapsed_s), format_range(estimate.elapsed_s),
+                format_size(estimate.gpu_memory_bytes), format_size(estimate.host_memory_bytes), cost,
+            ))  # fmt: skip
+        columns = ["step", "elapsed", "90 % interval", "GPU memory", "host memory", "cost"]
+        return self.name, ["place", "device", *varying, *columns], rows
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -121,17 +141,12 @@ class FitReports(Answers[FitReport]):
     def _answers(self) -> Sequence[FitReport]:
         return self.reports
 
-    def _table(self) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-        verdicts = {True: "fits", False: "does not fit", None: "unknown"}
-        rows = [
-            [
-                report.place,
-                verdicts[report.fits],
-                "; ".join(check.summary for check in report.checks),
-                "" if report.largest_batch is None else str(report.largest_batch),
-            ]
-            for report in self.reports
-        ]
+    def _table(self) -> Table:
+        rows = []
+        for report in self.reports:
+            checks = "; ".join(check.summary for check in report.checks)
+            batch = "" if report.largest_batch is None else str(report.largest_batch)
+            rows.append((report.place, FIT_VERDICTS[report.fits], checks, batch))
         return self.name, ("place", "verdict", "memory", "largest batch"), rows
 
 
@@ -159,21 +174,14 @@ class Recommendations(Answers[Option]):
     def _answers(self) -> Sequence[Option]:
         return self.recommendation.options
 
-    def _table(self) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+    def _table(self) -> Table:
         rows = []
         for option in self.recommendation.options:
-            estimate, request = option.estimate, option.resources
-            rows.append(
-                [
-                    format_place(option.system, option.partition),
-                    format_device(estimate.target.device, estimate.target.gpus),
-                    format_time(estimate.elapsed_s),
-                    format_range(estimate.elapsed_s),
-                    format_clock(request.walltime_s) if request.walltime_s else "",
-                    format_bytes(request.memory_bytes_per_node) if request.memory_bytes_per_node else "",
-                    f"{estimate.cost.point:.4g} {estimate.currency}" if estimate.cost else "unknown",
-                ]
-            )
+            estimate, (device, cost) = option.estimate, _device_and_cost(option.estimate)
+            rows.append((
+                format_place(option.system, option.partition), device, format_time(estimate.elapsed_s),
+                format_range(estimate.elapsed_s), *format_limits(option.resources), cost,
+            ))  # fmt: skip
         if not rows:
             change = self.recommendation.smallest_change or "no single change would make it fit"
             return f"{self.name}: nothing fits; {change}", ("place",), ()
@@ -181,6 +189,6 @@ class Recommendations(Answers[Option]):
         return self.name, columns, rows
 
 
-def _time_s(estimate: Estimate) -> float:
-    interval = estimate.elapsed_s or estimate.step_s
-    return interval.point if interval else float("inf")
+def _device_and_cost(estimate: Estimate) -> tuple[str, str]:
+    cost = f"{estimate.cost.point:.4g} {estimate.currency}" if estimate.cost else "unknown"
+    return format_device(estimate.target.device, estimate.target.gpus), cost

@@ -4,7 +4,6 @@ The words, the nouns and the JSON documents are those of the command line. All v
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -15,14 +14,13 @@ from leadline.app.estimate.estimate import estimate as estimate_workload
 from leadline.app.models.question import ModelQuestion, is_model
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
-from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.errors import InvalidInput, choose
 from leadline.core.estimate import EstimatorChoice
 from leadline.core.hardware import Device
 from leadline.core.recommendation import Constraints, RiskWeights
 from leadline.core.runs import Value
 from leadline.core.systems import System
 from leadline.core.units import parse_duration_s
-from leadline.core.workload import Workload
 from leadline.interfaces.documents import estimate_document, model_estimate_document
 from leadline.interfaces.python.answers import Estimates, FitReports, Recommendations
 
@@ -85,7 +83,7 @@ def estimate(
     words, places = _words(subject), _places(on)
     question = _model_question(words, values, vary, options)
     if question is None:
-        choice = None if estimator is None else _estimator_choice(estimator)
+        choice = None if estimator is None else choose("estimator", estimator, EstimatorChoice)
         answer = estimate_workload(read_workload(words, WorkloadOptions(**options)), toolbox(choice), on=places)
         document = estimate_document(answer)
         return Estimates(answer.workload.name, answer.estimates, (), answer.notes, answer.left_out, document)
@@ -116,10 +114,9 @@ def fit(
     """
     from leadline.app.estimate.fit import fit as fit_workload  # noqa: PLC0415 - each verb loads when it is called
 
-    workload = _workload(subject, options)
-    return FitReports(
-        workload.name, tuple(fit_workload(workload, toolbox(), on=_places(on), risk=risk, changes=changes))
-    )
+    workload = read_workload(_words(subject), WorkloadOptions(**options))
+    reports = fit_workload(workload, toolbox(), on=_places(on), risk=risk, changes=changes)
+    return FitReports(workload.name, tuple(reports))
 
 
 def recommend(
@@ -148,8 +145,8 @@ def recommend(
     """
     words, places, accounting = _words(subject), _places(on), _places(waits)
     deadline_s = parse_duration_s(deadline) if isinstance(deadline, str) else deadline
-    constraints = Constraints(deadline_s, budget, currency if budget is not None else None, risk)
-    constraints = replace(constraints, weights=weights or RiskWeights())
+    unit = currency if budget is not None else None
+    constraints = Constraints(deadline_s, budget, unit, risk, weights or RiskWeights())
     question = _model_question(words, values, vary, options)
     if question is None:
         from leadline.app.estimate.recommend import recommend as recommend_workload  # noqa: PLC0415
@@ -217,10 +214,6 @@ def _places(names: str | Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _workload(subject: Subject, options: WorkloadKeywords) -> Workload:
-    return read_workload(_words(subject), WorkloadOptions(**options))
-
-
 def _model_question(
     words: Sequence[str], values: Mapping[str, Value] | None, vary: Mapping[str, Sequence[Value]] | None,
     options: WorkloadKeywords,
@@ -238,10 +231,3 @@ def _model_question(
         tuple(f"{name}={value}" for name, value in (values or {}).items()),
         tuple(f"{name}={','.join(map(str, tried))}" for name, tried in (vary or {}).items()),
     )
-
-
-def _estimator_choice(name: str) -> EstimatorChoice:
-    names = [choice.value for choice in EstimatorChoice]
-    if name not in names:
-        raise UnknownName("estimator", name, names)
-    return EstimatorChoice(name)
