@@ -70,9 +70,7 @@ def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
             ModelKind.COMMAND: _trace_command,
         },
         estimator=estimator,
-        compilers={
-            ModelKind.JAX_FUNCTION: _on_call("hlo.jax_function", "compile_function", starts_processes=True)
-        },
+        compilers={ModelKind.JAX_FUNCTION: _on_call("hlo.jax_function", "compile_function", starts_processes=True)},
     )
 
 

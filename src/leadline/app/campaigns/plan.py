@@ -1,22 +1,21 @@
 """The verb ``campaign plan``, and the choice of further runs during a campaign."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
-from leadline.app.campaigns.runs import campaign_folder
+from leadline.app.campaigns.runs import campaign_folder, stored_runs
 from leadline.campaigns.budgets import budget_unit, compute_cost, parse_budget, require_prices
-from leadline.campaigns.folder import has_journal, open_journal
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, Configuration, Design, PlannedRun
 from leadline.core.errors import MissingExtra
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Run, Scale
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRunRow:
+class PlannedRunRow(Frozen):
     """One planned run: ``work`` relative to the cheapest, ``cost`` in the budget's unit; ``made`` if it has ended."""
 
     id: str
@@ -29,8 +28,7 @@ class PlannedRunRow:
     made: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleTotal:
+class ScaleTotal(Frozen):
     """The runs of one scale together; ``None`` if the cost is unknown."""
 
     scale: Scale
@@ -39,8 +37,7 @@ class ScaleTotal:
     cost: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignPlan:
+class CampaignPlan(Frozen):
     """The first runs of a campaign, and their cost in the budget's ``unit``.
 
     Attributes:
@@ -91,11 +88,11 @@ def plan_campaign(
         campaign = replace(campaign, budget=parse_budget(budget))
         require_prices(campaign, parse_budget(budget))
     finished = _finished(campaign, folder)
-    with _designing():
-        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415
-        from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load on use
+    _require_packages()
+    from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415
+    from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load on use
 
-        design_plan = plan_campaign(campaign, finished)
+    design_plan = plan_campaign(campaign, finished)
     finished_ids = {run.id for run in finished}
     rows = tuple(
         _row(campaign, *run_and_work, finished_ids)
@@ -120,37 +117,28 @@ def first_runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
     Raises:
         MissingExtra: the packages for experimental design are not installed.
     """
-    with _designing():
-        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load on use
+    _require_packages()
+    from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load on use
 
-        return plan_campaign(campaign).runs
+    return plan_campaign(campaign).runs
 
 
 def next_runs(campaign: Campaign, finished: tuple[Run, ...], spent: float) -> tuple[PlannedRun, ...]:
     """Return the next runs; empty if none is affordable or worth its cost."""
-    with _designing():
-        from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load on use
+    _require_packages()
+    from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load on use
 
-        return propose_runs(campaign, finished, spent)
+    return propose_runs(campaign, finished, spent)
 
 
-@contextmanager
-def _designing() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("numpy", "scipy"):
-            raise
-        raise MissingExtra("leadline campaign", "train") from error
+def _require_packages() -> None:
+    if any(find_spec(name) is None for name in ("numpy", "scipy")):
+        raise MissingExtra("leadline campaign", "train")
 
 
 def _finished(campaign: Campaign, folder: Path | None) -> tuple[Run, ...]:
     """Return the campaign's finished runs, without those made with other parameters."""
-    kept = campaign_folder(campaign, folder)
-    if not has_journal(kept):
-        return ()
-    with open_journal(kept) as journal:
-        ended = [run.run for run in journal.runs() if run.state.final]
+    ended = [run.run for run in stored_runs(campaign_folder(campaign, folder)) if run.state.final]
     names = {parameter.name for parameter in campaign.parameters}
     return tuple(run for run in ended if set(run.parameters) == names and "elapsed_s" in run.measured)
 

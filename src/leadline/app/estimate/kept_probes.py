@@ -62,10 +62,8 @@ def keep_probe(probe: Probe, digests: dict[str, str]) -> None:
     unchanged = {path: digest for path, digest in digests.items() if after.get(path) == digest}
     kept = KeptProbe(probe, datetime.now(UTC).isoformat(timespec="seconds"), unchanged)
     path = _path(probe.command, Path.cwd())
-    try:
+    with settings.refuse_unwritable(path.parent):
         write_atomically(path, to_json(kept), private=True)
-    except OSError as error:
-        raise settings.unwritable(path.parent, error.strerror) from error
 
 
 def find_probe(workload: Workload) -> KeptProbe | None:

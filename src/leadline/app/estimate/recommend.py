@@ -30,7 +30,7 @@ def recommend(
     places = resolve_targets(tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus)
     _check_targets(places.targets, constraints, on)
     open_places: list[ResolvedTarget] = []
-    rejections = [Rejection(*row, gpus=workload.gpus) for row in places.unusable]
+    rejections = list(places.unusable)
     for place in places.targets:
         if place.system is None or place.partition is None:
             continue

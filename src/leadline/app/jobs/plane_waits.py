@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from leadline.app.jobs.background import BackgroundTask, run_in_process
+from leadline.app.background import BackgroundTask, ask_process
 from leadline.app.jobs.predict_wait import WaitForecast, WaitQuestion
 from leadline.app.machines.targets import LOCAL
-from leadline.core.documents import from_json
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Attempt, Place
 from leadline.core.queues import QueueWait, wait_from_plan
@@ -23,26 +23,16 @@ VALID_S = 2 * REPEAT_S
 """Older answers are not used for a job that would be submitted now."""
 MAX_QUESTIONS = 200
 """Maximum number of open questions."""
-TIMEOUT_S = 20 * MINUTE_S
-MODULE = "leadline.app.jobs.predict_wait"
 
 Question = tuple[Place, ResourceSpec]
 Answered = tuple[tuple[Question, ...], WaitForecast]
 
 
-def predict_waits_in_process(question: WaitQuestion) -> WaitForecast:
-    """Predict waits in a process of its own.
-
-    Raises:
-        LeadlineError: it failed.
-    """
-    return from_json(
-        run_in_process(MODULE, question, timeout_s=TIMEOUT_S), WaitForecast, label=f"the output of {MODULE}"
-    )
+predict_waits_in_process = partial(ask_process, "leadline.app.jobs.predict_wait", WaitForecast, timeout_s=20 * MINUTE_S)
+"""Predict waits in a process of its own; ``LeadlineError`` if it failed."""
 
 
-@dataclass(slots=True)
-class WaitAnswer:
+class WaitAnswer(Frozen):
     """The wait of a job that would have been submitted at ``at_s``."""
 
     at_s: float
@@ -93,10 +83,6 @@ class BackgroundWaits:
     def forget(self, attempt: str) -> None:
         """Forget an attempt that ended."""
         self._first_predictions.pop(attempt, None)
-
-    def settle(self, timeout_s: float) -> None:
-        """Wait for the running prediction."""
-        self._background.wait(timeout_s)
 
     def _answer(self, spec: JobSpec, place: Place) -> WaitAnswer | None:
         """Return the cached answer, and queue the question again if it is stale."""

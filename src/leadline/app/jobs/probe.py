@@ -1,12 +1,13 @@
 """The verb ``probe``: run the first steps of a command on this machine, and extrapolate to the whole job."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from leadline.app.estimate.kept_probes import file_digests, keep_probe
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.progress import Probe, ProbeForecast
 from leadline.core.units import format_duration
@@ -23,8 +24,7 @@ ROUND_S = 60.0
 """A proposed walltime is rounded up to whole minutes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeLimits:
+class ProbeLimits(Frozen):
     """When to stop: after ``units`` of work or ``time_s`` of work, and after ``limit_s`` in any case."""
 
     units: int | None = None

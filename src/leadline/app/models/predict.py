@@ -4,7 +4,7 @@ import gc
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from leadline.app.estimate.estimate import Toolbox
@@ -18,13 +18,14 @@ from leadline.app.models.candidates import (
     build_candidates,
     command_words,
     find_candidate_nodes,
-    node_request,
     place_configurations,
+    resources_per_node,
 )
 from leadline.app.models.graph_features import TraceableCommand, trace_features
 from leadline.app.models.question import Configurations, ModelQuestion, read_question
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.recommendation import Constraints, Recommendation, Rejection
 from leadline.core.runs import Value
@@ -84,8 +85,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelAnswer:
+class ModelAnswer(Frozen):
     """Predictions of a model; ``parameters`` and ``estimates`` have the same order.
 
     Attributes:
@@ -144,12 +144,13 @@ def _as_in_the_runs(model: TrainedModel) -> CandidateNode:
 
 
 def _place_anywhere(node: CandidateNode, queries: Sequence[ConfigurationQuery]) -> list[PlacedConfiguration]:
-    placed = []
-    for query in queries:
-        values, gpus = query.values, as_count(query.values.get("gpus", 0))
-        request = node_request(node, values, gpus, 1)
-        placed.append(PlacedConfiguration(node, values, {**query.graph, **values}, request, gpus, None))
-    return placed
+    return [
+        PlacedConfiguration(
+            node, query.values, {**query.graph, **query.values}, resources_per_node(query.values),
+            as_count(query.values.get("gpus", 0)), None,
+        )
+        for query in queries
+    ]  # fmt: skip
 
 
 def _queries(configurations: Configurations, model: TrainedModel, tools: Toolbox) -> list[ConfigurationQuery]:

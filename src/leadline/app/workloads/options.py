@@ -1,7 +1,6 @@
 """The workload as options: one list with help and defaults, shared by the command line and workload files."""
 
 import re
-from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -19,6 +18,7 @@ from leadline.core.workload import (
     Quantization,
 )
 
+
 class OptionHelp(Frozen):
     """Help of an option, its default in words, the form of its value, and the part of the workload that it belongs to.
 
@@ -34,7 +34,7 @@ class OptionHelp(Frozen):
 class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a workload, for the command line and for workload files; ``None`` means not given.
 
-    Each interface writes the names in its own style and takes the help texts from ``option_help``.
+    Each interface writes the names in its own style and takes the help texts from ``OPTION_HELP``.
     """
 
     phase: str | None = None
@@ -68,10 +68,8 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
-@cache
-def option_help() -> dict[str, OptionHelp]:
-    """Return the help of each option, from ``options.json``."""
-    return msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, OptionHelp])
+OPTION_HELP = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, OptionHelp])
+"""The help of each option."""
 
 
 def build_adapters(options: WorkloadOptions, kind: ModelKind, phase: Phase, plan: Parallelism) -> Adapters | None:
