@@ -12,7 +12,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
 from leadline.core.queues import QueueWait
-from leadline.core.recommendation import Constraints
+from leadline.core.recommendation import Constraints, Rejection
 from leadline.core.runs import Value
 from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
@@ -104,6 +104,10 @@ class Refusal(Frozen):
     reason: str
     shortfall: float | None = None  # needed ÷ allowed, for a numeric limit
     change: str | None = None  # sentence about the change that would lift the limit, if the user can make one
+
+    def at(self, system: System, partition: Partition, gpus: int = 0) -> Rejection:
+        """Return the rejection of a candidate at a place."""
+        return Rejection(system.name, partition.name, partition.node.name, self.reason, self.kind, gpus)
 
 
 def check_place(system: System, partition: Partition, gpus: int, nodes: int) -> Refusal | None:

@@ -45,7 +45,10 @@ def rank_candidates(
             _option(candidate, number if has_budget else places[id(candidate)], constraints, id(candidate) in front)
             for number, candidate in enumerate(sorted(kept, key=rank))
         ),
-        rejections=(*rejections, *(_rejection(candidate, refusals[0]) for candidate, refusals in refused)),
+        rejections=(
+            *rejections,
+            *(first.at(each.system, each.partition, each.estimate.target.gpus) for each, (first, *_) in refused),
+        ),
         smallest_change=None if kept else _smallest_change(refused),
         notes=_currency_notes(kept, constraints),
     )
@@ -137,11 +140,6 @@ def _reason(candidate: PlacementCandidate, place: int, constraints: Constraints,
     if constraints.deadline_s is not None:
         return f"the cheapest in {currency} within the deadline" if place == 0 else "within the deadline"
     return f"no other is both faster and cheaper in {currency}" if on_front else "another is both faster and cheaper"
-
-
-def _rejection(candidate: PlacementCandidate, refusal: Refusal) -> Rejection:
-    return Rejection(candidate.system.name, candidate.partition.name, candidate.partition.node.name,
-                     refusal.reason, refusal.kind, candidate.estimate.target.gpus)  # fmt: skip
 
 
 def _smallest_change(refused: Sequence[tuple[PlacementCandidate, list[Refusal]]]) -> str | None:

@@ -71,6 +71,14 @@ class JobUsage(Frozen):
     currency: str | None = None
 
 
+def total_usage(usages: Sequence[JobUsage]) -> JobUsage:
+    """Return the use together; no cost if that of one is unknown or the units differ."""
+    currencies = {usage.currency for usage in usages}
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    cost = sum(costs) if len(costs) == len(usages) and len(currencies) == 1 else None
+    return JobUsage(sum(usage.node_s for usage in usages), cost, currencies.pop() if cost is not None else None)
+
+
 class JobStatus(Frozen):
     """The status of one job.
 
@@ -117,12 +125,8 @@ class ArrayStatus(Frozen):
 
     @property
     def spent(self) -> JobUsage:
-        """Return the use of all elements; no cost if that of one is unknown or the units differ."""
-        usages = [element.spent for element in self.elements if element.spent.node_s]
-        units = {usage.currency for usage in usages}
-        costs = [usage.cost for usage in usages if usage.cost is not None]
-        cost = sum(costs) if len(costs) == len(usages) and len(units) == 1 else None
-        return JobUsage(sum(usage.node_s for usage in usages), cost, units.pop() if cost is not None else None)
+        """Return the use of all elements."""
+        return total_usage([element.spent for element in self.elements if element.spent.node_s])
 
 
 @keep_journal_open()
@@ -206,20 +210,15 @@ class AttemptPrices:
 
     def spent(self, job: Job, now_s: float) -> JobUsage:
         """Return the use of a job's attempts so far."""
-        ran = [attempt for attempt in job.attempts if attempt.started_at is not None]
-        node_seconds = sum(attempt_node_s(attempt, now_s) for attempt in ran)
-        costs = [self._cost(attempt, attempt_elapsed_s(attempt, now_s)) for attempt in ran]
-        known_costs = [cost for cost in costs if cost is not None]
-        if not ran or len(known_costs) < len(ran) or len({currency for _, currency in known_costs}) > 1:
-            return JobUsage(node_seconds)
-        return JobUsage(node_seconds, sum(cost for cost, _ in known_costs), known_costs[0][1])
+        return total_usage([self._usage(attempt, now_s) for attempt in job.attempts if attempt.started_at is not None])
 
-    def _cost(self, attempt: Attempt, duration_s: float) -> tuple[float, str] | None:
-        partition = self._partition(attempt.place)
+    def _usage(self, attempt: Attempt, now_s: float) -> JobUsage:
+        node_s, partition = attempt_node_s(attempt, now_s), self._partition(attempt.place)
         if partition is None or partition.billing is None:
-            return None
-        cost = compute_charge(partition.billing, attempt.resources, duration_s / HOUR_S, partition.node)
-        return None if cost is None else (cost, partition.billing.currency)
+            return JobUsage(node_s)
+        hours = attempt_elapsed_s(attempt, now_s) / HOUR_S
+        cost = compute_charge(partition.billing, attempt.resources, hours, partition.node)
+        return JobUsage(node_s, cost, partition.billing.currency)
 
 
 def _status_of(

@@ -62,10 +62,7 @@ def recommend_with_model(
     for node in nodes:
         fitting, refusals = place_configurations(node, queries, model)
         placed += fitting
-        place = (node.system.name, node.partition.name, node.partition.node.name)
-        rejections += [
-            Rejection(*place, refusal.reason, refusal.kind) for refusal in refusals[: None if fitting else 1]
-        ]
+        rejections += [refusal.at(node.system, node.partition) for refusal in refusals[: None if fitting else 1]]
     # Tens of thousands of candidates are created here.
     with _without_garbage_collection():
         timed, notes = add_waits(build_candidates(placed, model, constraints), queues)

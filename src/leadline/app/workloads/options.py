@@ -19,22 +19,31 @@ from leadline.core.workload import (
 )
 
 
-class OptionHelp(Frozen):
+class OptionSpec(Frozen):
     """Help of an option, its default in words, the form of its value, and the part of the workload that it belongs to.
 
-    The interfaces group the options by these parts.
+    The interfaces group the options by these parts. Values above ``most`` are typing errors: no job comes near them.
     """
 
     help: str
     default: str
     form: str = "N"
     part: str = "Model"
+    least: int | None = None
+    most: float | None = None
+
+
+class OptionTables(Frozen):
+    """What ``options.json`` says: each option, and kind of model → options without effect, and what to use instead."""
+
+    options: dict[str, OptionSpec]
+    without_effect: dict[ModelKind, tuple[tuple[str, ...], str]]
 
 
 class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a workload, for the command line and for workload files; ``None`` means not given.
 
-    Each interface writes the names in its own style and takes the help texts from ``OPTION_HELP``.
+    Each interface writes the names in its own style and takes the help texts from ``OPTION_TABLES``.
     """
 
     phase: str | None = None
@@ -68,8 +77,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
 
 
-OPTION_HELP = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, OptionHelp])
-"""The help of each option."""
+OPTION_TABLES = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=OptionTables)
 
 
 def build_adapters(options: WorkloadOptions, kind: ModelKind, phase: Phase, plan: Parallelism) -> Adapters | None:
