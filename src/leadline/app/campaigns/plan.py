@@ -94,10 +94,12 @@ def plan_campaign(
 
     design_plan = plan_campaign(campaign, finished)
     finished_ids = {run.id for run in finished}
-    rows = tuple(
-        _row(campaign, *run_and_work, finished_ids)
-        for run_and_work in zip(design_plan.runs, design_plan.relative, strict=True)
-    )
+    rows = []
+    for run, work in zip(design_plan.runs, design_plan.relative, strict=True):
+        forecast_s, configuration = run.forecast_s, run.configuration
+        cost = None if forecast_s is None else compute_cost(campaign, configuration.resources, forecast_s.point)
+        is_made = run.id in finished_ids
+        rows.append(PlannedRunRow(run.id, run.scale, configuration, run.repeat, work, forecast_s, cost, is_made))
     spent = sum(compute_cost(campaign, run.job.resources, run.measured["elapsed_s"].value) for run in finished)
     ahead = sum(row.cost or 0.0 for row in rows if not row.made)
     kept = (
@@ -105,7 +107,7 @@ def plan_campaign(
     )
     return CampaignPlan(
         campaign.name, campaign.design, campaign.seed, budget_unit(campaign),
-        campaign.budget.amount if campaign.budget else None, campaign.walltime_s, campaign.first_run_s, rows,
+        campaign.budget.amount if campaign.budget else None, campaign.walltime_s, campaign.first_run_s, tuple(rows),
         tuple(_total(scale, rows) for scale in Scale), design_plan.later, design_plan.left_out, kept,
         design_plan.coverage, len(run_observations(finished)), spent,
     )  # fmt: skip
@@ -141,14 +143,6 @@ def _finished(campaign: Campaign, folder: Path | None) -> tuple[Run, ...]:
     ended = [run.run for run in stored_runs(campaign_folder(campaign, folder)) if run.state.final]
     names = {parameter.name for parameter in campaign.parameters}
     return tuple(run for run in ended if set(run.parameters) == names and "elapsed_s" in run.measured)
-
-
-def _row(campaign: Campaign, run: PlannedRun, work: float, finished_ids: set[str]) -> PlannedRunRow:
-    resources = run.configuration.resources
-    cost = None if run.forecast_s is None else compute_cost(campaign, resources, run.forecast_s.point)
-    return PlannedRunRow(
-        run.id, run.scale, run.configuration, run.repeat, work, run.forecast_s, cost, run.id in finished_ids
-    )
 
 
 def _total(scale: Scale, rows: Sequence[PlannedRunRow]) -> ScaleTotal:

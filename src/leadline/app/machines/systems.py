@@ -213,7 +213,10 @@ def probe_system(
         )
     notes += [*heard.notes, *probed.notes, *_unknown_additions(text, additions)]
     if save:
-        _save(file, text, kept)
+        with refuse_unwritable(file.parent):
+            if kept is not None:
+                kept.write_bytes(file.read_bytes())
+            write_atomically(file, text)
     return SystemProbe(
         system, str(file), text, compare_systems(before, probed.system), machine, tuple(dict.fromkeys(notes)),
         str(kept) if kept and save else None,
@@ -304,14 +307,6 @@ def _previous_system(file: Path, text: str, name: str) -> tuple[System | None, l
     except InvalidInput as error:
         return None, [*notes, f"changes unknown: {error}"], kept
     return system, notes, kept if edited or old != text else None
-
-
-def _save(file: Path, text: str, kept: Path | None) -> None:
-    """Write the file atomically, after its previous content is copied to ``kept``."""
-    with refuse_unwritable(file.parent):
-        if kept is not None:
-            kept.write_bytes(file.read_bytes())
-        write_atomically(file, text)
 
 
 def _unknown_additions(text: str, additions: Path) -> Iterable[str]:

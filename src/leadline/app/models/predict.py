@@ -141,13 +141,11 @@ def _as_in_the_runs(model: TrainedModel) -> CandidateNode:
 
 
 def _place_anywhere(node: CandidateNode, queries: Sequence[ConfigurationQuery]) -> list[PlacedConfiguration]:
-    return [
-        PlacedConfiguration(
-            node, query.values, {**query.graph, **query.values}, resources_per_node(query.values),
-            as_count(query.values.get("gpus", 0)), None,
-        )
-        for query in queries
-    ]  # fmt: skip
+    placed = []
+    for query in queries:
+        row, gpus = {**query.graph, **query.values}, as_count(query.values.get("gpus", 0))
+        placed.append(PlacedConfiguration(node, query.values, row, resources_per_node(query.values), gpus, None))
+    return placed
 
 
 def _queries(configurations: Configurations, model: TrainedModel, tools: Toolbox) -> list[ConfigurationQuery]:

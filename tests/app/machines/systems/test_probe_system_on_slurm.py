@@ -123,8 +123,10 @@ def test_a_lowered_limit_names_the_queued_jobs_that_it_breaks(gpu_cluster, probe
         )
     ]
     assert [explain_unrunnable(change, job) for job in queued] == [
-        "long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s", None, None
-    ]  # fmt: skip
+        "long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s",
+        None,
+        None,
+    ]
 
 
 def test_jobs_that_a_change_broke_are_named_and_logged(gpu_cluster, here, capsys):
