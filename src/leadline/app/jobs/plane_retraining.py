@@ -69,14 +69,11 @@ class BackgroundRetraining:
             report = RetrainingReport(failures=(f"retraining failed: {str(report) or type(report).__name__}",))
         news = [why for why in report.failures if why not in self._reported_failures]
         self._reported_failures.update(news)
-        details = [event_details(result) for result in report.results if is_newsworthy(result)]
+        # Only drifting errors and tried replacements are news.
+        reported = [result for result in report.results if result.replaced or result.drifted or result.judged > 0]
+        details = [event_details(result) for result in reported]
         details += [{"why": why, "failed": True} for why in news]
         return [NewEvent(EventKind.LEARNED, details=each) for each in details]
-
-
-def is_newsworthy(lesson: RetrainingResult) -> bool:
-    """Return whether errors drifted or a replacement was tried."""
-    return lesson.replaced or lesson.drifted or lesson.judged > 0
 
 
 def event_details(lesson: RetrainingResult) -> EventDetails:

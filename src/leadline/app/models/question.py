@@ -30,10 +30,9 @@ class ModelQuestion(Frozen):
 
 
 class Configurations(Frozen):
-    """Values to try for each parameter and resource; ``varied`` names those with several values."""
+    """Values to try for each parameter and resource."""
 
     values: dict[str, tuple[Value, ...]]
-    varied: tuple[str, ...]
 
     def __iter__(self) -> Iterator[dict[str, Value]]:
         """Yield every combination."""
@@ -81,7 +80,7 @@ def read_question(
         features = [feature for feature in features if feature.role is not FeatureRole.GRAPH]
     tried = {**chosen, **_defaults(features, chosen, free=free)}
     _refuse_missing(features, tried)
-    configurations = Configurations(tried, tuple(name for name, several in tried.items() if len(several) > 1))
+    configurations = Configurations(tried)
     if len(configurations) > MAX_CONFIGURATIONS:
         raise InvalidInput(
             f"--vary makes {len(configurations):,} configurations, but at most {MAX_CONFIGURATIONS:,} are allowed"

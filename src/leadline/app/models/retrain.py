@@ -27,6 +27,7 @@ from leadline.core.estimate import Estimate, Interval
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run
+from leadline.files.atomic import write_atomically
 from leadline.files.read import read_input
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.records import application_name, run_records
@@ -178,7 +179,6 @@ def _refit_model(path: Path, runs: Sequence[Run], rejected: "_RejectedRefits") -
 
 def _replace(path: Path, read: bytes, better: "ApplicationModel") -> str:
     """Keep the old file, then replace the model; a crash between the two steps changes no prediction."""
-    from leadline.files.atomic import write_atomically  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
     from leadline.training.model_card import model_card_markdown  # noqa: PLC0415 - numpy loads on use
 
@@ -300,8 +300,6 @@ class _RejectedRefits:
         }
         if not rejected:
             return
-        from leadline.files.atomic import write_atomically  # noqa: PLC0415 - loaded on use
-
         self.runs |= rejected
         with settings.refuse_unwritable(self.path.parent):
             write_atomically(self.path, to_json({"schema": SCHEMA, "runs": self.runs}, indent=0))
