@@ -180,7 +180,7 @@ class PlaneAdvisor:
         spec = _spec_at(job, attempt.place, attempt.resources)
         partition = lookup_partition(spec.system, spec.partition, self.catalog)
         before = _remaining(self.predicted(job, attempt.place, partition), job.share_before(attempt))
-        elapsed = _elapsed(before, job, attempt, outcome, now_s, self.table)
+        elapsed = self._elapsed(before, job, attempt, outcome, now_s)
         memory, peak = self._memory(job, attempt, outcome, elapsed), _measured(outcome, "host_memory_bytes")
         situation = Situation(job, attempt, now_s, attempt_elapsed_s(attempt, now_s), elapsed.total, memory, peak)
         waits = self.waits if attempt.live and attempt.state is JobState.PENDING else None
@@ -281,6 +281,16 @@ class PlaneAdvisor:
         except LeadlineError:
             return False
 
+    def _elapsed(
+        self, before: Interval | None, job: Job, attempt: Attempt, outcome: JobOutcome | None, now_s: float
+    ) -> LiveEstimate:
+        if attempt.started_at is None:
+            return LiveEstimate(before)
+        at_s, looked_s = max(0.0, now_s - epoch_s(attempt.started_at)), _measured(outcome, "elapsed_s")
+        progress = outcome.progress if outcome else None
+        units = _units(progress) if job.share_before(attempt) else None
+        return live_elapsed(before, progress, max(at_s, looked_s or 0.0), self.table, units=units, looked_s=looked_s)
+
     def _memory(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, elapsed: LiveEstimate) -> Interval | None:
         before = job.predicted.host_memory_bytes if job.predicted else None
         samples = self.memory_seen.setdefault(attempt.key, [])
@@ -324,22 +334,6 @@ def _units(progress: Progress | None) -> int | None:
     if progress is None or unit is None or progress.total is None or progress.done is None:
         return None
     return max(progress.total - max(progress.done - unit.count - 1, 0), 1)
-
-
-def _elapsed(
-    before: Interval | None,
-    job: Job,
-    attempt: Attempt,
-    outcome: JobOutcome | None,
-    now_s: float,
-    table: LiveTable,
-) -> LiveEstimate:
-    if attempt.started_at is None:
-        return LiveEstimate(before)
-    at_s, looked_s = max(0.0, now_s - epoch_s(attempt.started_at)), _measured(outcome, "elapsed_s")
-    progress = outcome.progress if outcome else None
-    units = _units(progress) if job.share_before(attempt) else None
-    return live_elapsed(before, progress, max(at_s, looked_s or 0.0), table, units=units, looked_s=looked_s)
 
 
 def _run_of(ended: EndedAttempt) -> Run:

@@ -25,7 +25,6 @@ MAX_QUESTIONS = 200
 """Maximum number of open questions."""
 
 Question = tuple[Place, ResourceSpec]
-Answered = tuple[tuple[Question, ...], WaitForecast]
 
 
 predict_waits_in_process = partial(ask_process, "leadline.app.jobs.predict_wait", WaitForecast, timeout_s=20 * MINUTE_S)
@@ -56,9 +55,9 @@ class BackgroundWaits:
     _first_predictions: dict[str, QueueWait] = field(default_factory=dict)
     """Attempt → the first prediction after its submission."""
     _last_start_s: dict[str, float] = field(default_factory=dict)
-    _background: BackgroundTask[Answered] = field(default_factory=BackgroundTask)
-    _running: tuple[str, float] = ("", 0.0)
-    """The system of the running prediction, and its start (epoch)."""
+    _background: BackgroundTask[WaitForecast] = field(default_factory=BackgroundTask)
+    _running: tuple[str, float, tuple[Question, ...]] = ("", 0.0, ())
+    """The system of the running prediction, its start (epoch), and its questions."""
 
     def predicted(self, spec: JobSpec, place: Place) -> Interval | None:
         """Return the wait of a job that is submitted now; ``None`` if unknown so far."""
@@ -107,25 +106,21 @@ class BackgroundWaits:
             pending = {key: value for key, value in self._open_questions.items() if key[0].system == system}
             due = now_s - min(since_s for _, since_s in pending.values()) >= COLLECT_S
             if due and now_s - self._last_start_s.get(system, -REPEAT_S) >= REPEAT_S:
-                self._last_start_s[system], self._running = now_s, (system, self.clock.now_s())
+                self._last_start_s[system], self._running = now_s, (system, self.clock.now_s(), tuple(pending))
                 for question in pending:
                     del self._open_questions[question]
-                wait_question = WaitQuestion(system, tuple(spec for spec, _ in pending.values()))
-                self._background.start(partial(self._ask, tuple(pending), wait_question))
+                specs = tuple(spec for spec, _ in pending.values())
+                self._background.start(partial(self.predict, WaitQuestion(system, specs)))
                 return
 
-    def _ask(self, questions: tuple[Question, ...], wait_question: WaitQuestion) -> Answered:
-        return questions, self.predict(wait_question)
-
     def _fetch(self) -> None:
-        outcome = self._background.fetch()
-        if outcome is None:
+        forecast = self._background.fetch()
+        if forecast is None:
             return
-        system, at_s = self._running
-        if isinstance(outcome, Exception):
-            self._explain(system, str(outcome) or type(outcome).__name__)
+        system, at_s, questions = self._running
+        if isinstance(forecast, Exception):
+            self._explain(system, str(forecast) or type(forecast).__name__)
             return
-        questions, forecast = outcome
         self._explain(system, forecast.reason)
         self._answers = {question: answer for question, answer in self._answers.items() if at_s - answer.at_s < VALID_S}
         for question, learned, planned_s in zip(questions, forecast.learned, forecast.planned_s, strict=True):
