@@ -95,11 +95,7 @@ def suggested_walltime_s(probe: Probe) -> float | None:
 
 
 def _check(limits: ProbeLimits, units_total: int | None) -> None:
-    for option, value in (
-        ("--steps", limits.units),
-        ("--time", limits.time_s),
-        ("--limit", limits.limit_s),
-        ("--steps-total", units_total),
-    ):
+    limited = {"--steps": limits.units, "--time": limits.time_s, "--limit": limits.limit_s}
+    for option, value in {**limited, "--steps-total": units_total}.items():
         if value is not None and value <= 0:
             raise InvalidInput(f"{option} is {value:g}, but it must be above 0")

@@ -30,7 +30,7 @@ from leadline.catalog.toml_files import read_devices, read_site, read_valid_entr
 from leadline.catalog.validate import Finding, validate_catalog
 from leadline.catalog.write import format_site
 from leadline.core.document_errors import InvalidFile
-from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, parse_toml
+from leadline.core.documents import MOST_TOML_BYTES, parse_toml
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Machine
@@ -346,10 +346,7 @@ def check_catalog(catalog: Catalog, file: Path | None = None) -> list[Finding]:
     day = date.today()  # noqa: DTZ011 - prices age in years
     if file is None:
         return validate_catalog(catalog.devices(), catalog.systems(), day)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {explain_read_error(error)}") from error
+    text = read_input_text(file, most=MOST_TOML_BYTES)
     try:
         if file.suffix == ".json":
             return validate_catalog([read_record(text, str(file))], [], day)
