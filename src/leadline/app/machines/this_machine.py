@@ -108,12 +108,11 @@ def with_catalog_specs(device: Device) -> Device:
         cataloged = TomlCatalog(None, cache_dir()).device(device.name)
     except UnknownName:
         return device
-    if not device.memory_bytes or not cataloged.memory_bytes:
-        return device
-    if abs(device.memory_bytes / cataloged.memory_bytes - 1) > MEMORY_TOLERANCE:
+    memory, whole = device.memory_bytes, cataloged.memory_bytes
+    if not memory or not whole or abs(memory / whole - 1) > MEMORY_TOLERANCE:
         return device
     return replace(
-        cataloged, memory_bytes=device.memory_bytes, calibration=device.calibration,
+        cataloged, memory_bytes=memory, calibration=device.calibration,
         aliases=tuple(dict.fromkeys((*cataloged.aliases, device.name, *device.aliases))),
     )  # fmt: skip
 
