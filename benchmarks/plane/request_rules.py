@@ -10,7 +10,7 @@ from benchmarks.plane.simulated.replay import LimitRequest, RequestPolicy
 from leadline.core.queues import AccountedJob
 from leadline.core.recommendation import Constraints
 from leadline.core.units import HOUR_S, MINUTE_S
-from leadline.recommendation.requests import RERUN_GROWTH, KillLoss, limit_from_distribution
+from leadline.recommendation.requests import RERUN_GROWTH, KillLoss, cheapest_risk
 
 STEPS_S = (*(n * MINUTE_S for n in (1, 5, 15, 30)), *(n * HOUR_S for n in (1, 2, 5, 10, 20, 50, 100)))
 """Extension of the expected time each time a job exceeds it (Tsafrir et al. 2007, table 3)."""
@@ -117,9 +117,8 @@ class LearnedRequests:
             self._bounds_s[job.id] = runtimes.quantile(1 - self._risk) if self._risk > 0 else math.inf
         if self._risk <= 0:
             return LimitRequest(request_s, request_s)
-        limit_s = _whole_minutes(
-            limit_from_distribution(runtimes, self._risk, self._usual.weights, KillLoss.LIMIT).value, request_s
-        )
+        risk = min(self._risk, cheapest_risk(runtimes, self._usual.weights, KillLoss.LIMIT))
+        limit_s = _whole_minutes(runtimes.quantile(1 - risk), request_s)
         return (
             LimitRequest(request_s, request_s, limit_s)
             if self._use is ForecastUse.LEAST

@@ -4,7 +4,7 @@ import pytest
 
 from leadline.app import settings
 from leadline.app.composition import live_catalog
-from leadline.app.jobs.schedulers import lookup_partition
+from leadline.app.machines.targets import lookup_partition
 from leadline.catalog.read import LiveCatalog
 from leadline.core.errors import InvalidInput, UnknownName
 

@@ -8,7 +8,7 @@ from leadline.catalog.compare import compare_systems
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import UNLISTED_NODES, Limits, NodeType, Partition, System
 from leadline.core.units import GIB, HOUR_S
-from leadline.recommendation.queued_jobs import check_request, find_unrunnable_jobs
+from leadline.recommendation.queued_jobs import check_request, explain_unrunnable
 
 THIN = NodeType("thin", 10, cores=48, memory_bytes=192 * GIB, usable_memory_bytes=180 * GIB)
 FAT = NodeType("fat", 4, cores=64, memory_bytes=512 * GIB, device="A100 SXM4 80GB", gpus=4)
@@ -23,7 +23,8 @@ def job(partition, *, name="train", system="Reef", **asked):
 
 
 def reasons(after, *jobs):
-    return [one.sentence for one in find_unrunnable_jobs(compare_systems(REEF, after), jobs)]
+    change = compare_systems(REEF, after)
+    return [why for job in jobs if (why := explain_unrunnable(change, job)) is not None]
 
 
 def changed(old, new):
@@ -107,10 +108,9 @@ def test_a_job_that_could_not_run_before_is_not_broken_by_the_change():
 
 
 def test_without_an_earlier_state_all_unrunnable_jobs_are_listed():
-    assert (
-        len(find_unrunnable_jobs(compare_systems(None, REEF), [job("batch", walltime_s=100 * HOUR_S), job("batch")]))
-        == 1
-    )
+    change = compare_systems(None, REEF)
+    assert explain_unrunnable(change, job("batch", walltime_s=100 * HOUR_S)) is not None
+    assert explain_unrunnable(change, job("batch")) is None
 
 
 def test_jobs_of_other_systems_are_ignored():

@@ -18,8 +18,8 @@ from leadline.recommendation.requests import (
     KillLoss,
     LimitReason,
     build_request,
+    cheapest_risk,
     expected_loss,
-    limit_from_distribution,
     limit_from_interval,
     round_walltime_s,
 )
@@ -62,13 +62,12 @@ def test_where_the_risk_decides_the_limit_is_the_quantile_that_it_leaves():
     assert limit_from_interval(interval, 0.05, EVEN).value == pytest.approx(quantile(interval, 0.95))
 
 
-def test_a_distribution_gets_the_same_limit_as_its_interval():
+def test_a_distribution_has_the_same_cheapest_risk_as_its_interval():
     interval = spread_by(0.5)
-    assert pytest.approx(limit_from_interval(interval, 0.05, EVEN).value) == limit_from_distribution(
-        HalfLogNormals.of(interval), 0.05, EVEN, KillLoss.LIMIT
-    ).value  # fmt: skip
+    risk = cheapest_risk(HalfLogNormals.of(interval), EVEN, KillLoss.LIMIT)
+    assert limit_from_interval(interval, 0.05, EVEN).cheapest_risk == pytest.approx(risk)
     with pytest.raises(InvalidInput, match="weight"):
-        limit_from_distribution(HalfLogNormals.of(interval), 0.05, RiskWeights(-1, 1), KillLoss.LIMIT)
+        cheapest_risk(HalfLogNormals.of(interval), RiskWeights(-1, 1), KillLoss.LIMIT)
 
 
 def test_an_interval_without_width_is_its_own_limit():

@@ -1,6 +1,7 @@
 """The composition root: the only place that constructs the real adapters."""
 
 from functools import cache, partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from leadline.app.estimate.estimate import Toolbox
     from leadline.core.graph import TracedJob
-    from leadline.core.hardware import Device
     from leadline.core.ports import Catalog
     from leadline.core.processes import ProcessRunner
     from leadline.core.workload import Workload
@@ -62,15 +62,15 @@ def toolbox(choice: EstimatorChoice | None = None) -> "Toolbox":
     return Toolbox(
         catalog=user_catalog(),
         sources={
-            ModelKind.HF_CONFIG: _expand,
-            ModelKind.ONNX: _read_onnx,
-            ModelKind.HLO: _read_hlo,
-            ModelKind.JAX_FUNCTION: _lower_function,
-            ModelKind.FUNCTION: _trace_function,
+            ModelKind.HF_CONFIG: _on_call("hf_config.expand", "expand"),
+            ModelKind.ONNX: _on_call("onnx.read", "read_onnx"),
+            ModelKind.HLO: _on_call("hlo.read", "read_hlo"),
+            ModelKind.JAX_FUNCTION: _on_call("hlo.jax_function", "lower_function", starts_processes=True),
+            ModelKind.FUNCTION: _on_call("torch.trace", "trace_function", starts_processes=True),
             ModelKind.COMMAND: _trace_command,
         },
         estimator=estimator,
-        compilers={ModelKind.JAX_FUNCTION: _compile_function},
+        compilers={ModelKind.JAX_FUNCTION: _on_call("hlo.jax_function", "compile_function", starts_processes=True)},
     )
 
 
@@ -99,40 +99,15 @@ def _catalog(folder: Path) -> "Catalog":
     return TomlCatalog(folder, settings.cache_dir())
 
 
-def _expand(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
-    from leadline.graphs.hf_config.expand import expand  # noqa: PLC0415 - loaded on use
+def _on_call(module: str, name: str, *, starts_processes: bool = False) -> "Callable[..., TracedJob]":
+    """Return a front-end in ``leadline.graphs`` that is imported when it is called."""
 
-    return expand(workload, device_type=device_type)
+    def trace(*arguments: object, **settings: object) -> "TracedJob":
+        front_end = getattr(import_module(f"leadline.graphs.{module}"), name)
+        job: TracedJob = front_end(*arguments, **settings, **({"runner": run_process} if starts_processes else {}))
+        return job
 
-
-def _read_onnx(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
-    from leadline.graphs.onnx.read import read_onnx  # noqa: PLC0415 - loaded on use
-
-    return read_onnx(workload, device_type=device_type)
-
-
-def _read_hlo(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
-    from leadline.graphs.hlo.read import read_hlo  # noqa: PLC0415 - loaded on use
-
-    return read_hlo(workload, device_type=device_type)
-
-
-def _lower_function(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
-    from leadline.graphs.hlo.jax_function import lower_function  # noqa: PLC0415 - loaded on use
-
-    return lower_function(workload, runner=run_process, device_type=device_type)
-
-
-def _compile_function(workload: "Workload", device: "Device") -> "TracedJob":
-    from leadline.graphs.hlo.jax_function import compile_function  # noqa: PLC0415 - loaded on use
-
-    return compile_function(workload, device, runner=run_process)
-
-
-def _trace_function(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":
-    from leadline.graphs.torch.trace import trace_function  # noqa: PLC0415 - loaded on use
-
-    return trace_function(workload, runner=run_process, device_type=device_type)
+    return trace
 
 
 def _trace_command(workload: "Workload", *, device_type: str = "cuda") -> "TracedJob":

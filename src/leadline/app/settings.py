@@ -1,7 +1,8 @@
 """Where Leadline keeps its data: the XDG folders, or the folder in LEADLINE_DATA_DIR."""
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
@@ -20,13 +21,25 @@ def require_writable(folder: Path) -> None:
     """
     there = next(one for one in (folder, *folder.parents) if one.exists())
     if not there.is_dir():
-        raise unwritable(folder, f"{there} is a file")
+        raise _unwritable(folder, f"{there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise unwritable(folder, f"{there} is not writable")
+        raise _unwritable(folder, f"{there} is not writable")
 
 
-def unwritable(folder: Path, reason: str | None) -> LeadlineError:
-    """Return the error for a folder that is not writable."""
+@contextmanager
+def refuse_unwritable(folder: Path) -> Iterator[None]:
+    """Write into a folder within this context.
+
+    Raises:
+        LeadlineError: the reason why it is not writable, and the fix.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, error.strerror) from error
+
+
+def _unwritable(folder: Path, reason: str | None) -> LeadlineError:
     return LeadlineError(
         f"{folder} is not writable ({reason}): change its permissions, or set {DATA_DIR_VARIABLE} to another folder"
     )

@@ -12,7 +12,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
 from leadline.core.queues import QueueWait
-from leadline.core.recommendation import Constraints
+from leadline.core.recommendation import Constraints, Rejection
 from leadline.core.runs import Value
 from leadline.core.systems import Partition, System
 from leadline.core.units import HOUR_S, format_bytes, format_duration
@@ -105,6 +105,10 @@ class Refusal(Frozen):
     shortfall: float | None = None  # needed ÷ allowed, for a numeric limit
     change: str | None = None  # sentence about the change that would lift the limit, if the user can make one
 
+    def at(self, system: System, partition: Partition, gpus: int = 0) -> Rejection:
+        """Return the rejection of a candidate at a place."""
+        return Rejection(system.name, partition.name, partition.node.name, self.reason, self.kind, gpus)
+
 
 def check_place(system: System, partition: Partition, gpus: int, nodes: int) -> Refusal | None:
     """Return why a place cannot take a job of this size; ``None`` if it can. Needs no estimate."""
@@ -172,7 +176,9 @@ def check_estimate(candidate: PlacementCandidate, constraints: Constraints) -> l
         return [unknown]
     refusals = (
         _refuse_memory(candidate, constraints.risk),
-        _refuse_walltime(candidate),
+        refuse_walltime(
+            candidate.partition, candidate.request, "needs", " (fewer epochs, or segments from a checkpoint)"
+        ),
         _refuse_deadline(candidate, constraints),
         _refuse_budget(candidate, constraints),
     )
@@ -200,8 +206,7 @@ def _refuse_memory(candidate: PlacementCandidate, risk: float) -> Refusal | None
             f"a step that fits into {format_bytes(available)} of GPU memory (a smaller --batch with --accumulate, "
             "--checkpointing, a lower --precision)",
         )
-    node, host = candidate.partition.node, candidate.estimate.host_memory_bytes
-    fixed = candidate.parameters.get("memory_bytes")
+    host, fixed = candidate.estimate.host_memory_bytes, candidate.parameters.get("memory_bytes")
     if isinstance(fixed, int | float) and host is not None and fixed < quantile(host, 1 - risk):
         least = quantile(host, 1 - risk)
         return Refusal(
@@ -210,25 +215,28 @@ def _refuse_memory(candidate: PlacementCandidate, risk: float) -> Refusal | None
             least / fixed,
             f"{format_bytes(least)} of memory",
         )
-    requested, has = candidate.request.memory_bytes_per_node, node.usable_memory_bytes or node.memory_bytes
-    if requested and has and requested > has:
-        return Refusal(
-            "host-memory",
-            f"host memory: needs {format_bytes(requested)} a node, has {format_bytes(has)}",
-            requested / has,
-        )
-    return None
+    return refuse_memory(candidate.partition, candidate.request, "host memory: needs")
 
 
-def _refuse_walltime(candidate: PlacementCandidate) -> Refusal | None:
-    limit, requested = candidate.partition.limits.max_walltime_s, candidate.request.walltime_s
+def refuse_memory(partition: Partition, request: ResourceSpec, verb: str) -> Refusal | None:
+    """Return a refusal if a node has less memory than requested; ``verb`` begins its sentence."""
+    requested, has = request.memory_bytes_per_node, partition.node.usable_memory_bytes or partition.node.memory_bytes
+    if not requested or not has or requested <= has:
+        return None
+    reason = f"{verb} {format_bytes(requested)} a node, has {format_bytes(has)}"
+    return Refusal("host-memory", reason, requested / has)
+
+
+def refuse_walltime(partition: Partition, request: ResourceSpec, verb: str, hint: str = "") -> Refusal | None:
+    """Return a refusal if a partition's limit is shorter than requested; ``hint`` ends the change that would help."""
+    limit, requested = partition.limits.max_walltime_s, request.walltime_s
     if limit is None or requested is None or requested <= limit:
         return None
     return Refusal(
         "walltime",
-        f"walltime: needs {format_duration(requested)}, the limit is {format_duration(limit)}",
+        f"walltime: {verb} {format_duration(requested)}, the limit is {format_duration(limit)}",
         requested / limit,
-        f"a job of at most {format_duration(limit)} (fewer epochs, or segments from a checkpoint)",
+        f"a job of at most {format_duration(limit)}{hint}",
     )
 
 

@@ -1,39 +1,25 @@
 """Find queued jobs that can no longer run after a system changed, and the reasons."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import UNLISTED_NODES, Partition, System, SystemChange
-from leadline.core.units import format_bytes, format_duration
-from leadline.recommendation.feasibility import Refusal
+from leadline.recommendation.feasibility import Refusal, refuse_memory, refuse_walltime
 
 
-class UnrunnableJob(Frozen):
-    """A queued job that can never start, with the refusals of the nearest partition."""
+def explain_unrunnable(change: SystemChange, spec: JobSpec) -> str | None:
+    """Return why a queued job on that system can never start since the change, in the nearest partition.
 
-    spec: JobSpec
-    refusals: tuple[Refusal, ...]
-
-    @property
-    def sentence(self) -> str:
-        """Return a sentence about the job and the reasons."""
-        reasons = "; ".join(refusal.reason for refusal in self.refusals)
-        return f"{self.spec.name} cannot run in {self.spec.partition or 'any partition'} any more: {reasons}"
-
-
-def find_unrunnable_jobs(change: SystemChange, queued: Iterable[JobSpec]) -> list[UnrunnableJob]:
-    """Return the queued jobs on that system that could run before the change, and cannot now."""
-    # Where the state before is unknown, all jobs that cannot run now. A job without a partition is listed if no
-    # partition would take it. A job in a queue of several node types is listed if none of them would.
-    unrunnable = []
-    for spec in queued:
-        if spec.system is not None and spec.system.casefold() != change.after.name.casefold():
-            continue
-        refusals = job_refusals(change.after, spec, change.before)
-        if refusals and (change.before is None or not job_refusals(change.before, spec)):
-            unrunnable.append(UnrunnableJob(spec, refusals))
-    return unrunnable
+    ``None`` for a job that can start, or that could not start before either. Without a partition, a job is unrunnable
+    if no partition would take it, and in a queue of several node types, if none of them would.
+    """
+    if spec.system is not None and spec.system.casefold() != change.after.name.casefold():
+        return None
+    refusals = job_refusals(change.after, spec, change.before)
+    if not refusals or (change.before is not None and job_refusals(change.before, spec)):
+        return None
+    reasons = "; ".join(refusal.reason for refusal in refusals)
+    return f"{spec.name} cannot run in {spec.partition or 'any partition'} any more: {reasons}"
 
 
 def job_refusals(system: System, spec: JobSpec, before: System | None = None) -> tuple[Refusal, ...]:
@@ -49,7 +35,13 @@ def job_refusals(system: System, spec: JobSpec, before: System | None = None) ->
 
 def check_request(partition: Partition, request: ResourceSpec) -> tuple[Refusal, ...]:
     """Return every limit of a partition that a request exceeds, so that it would never start."""
-    refusals = (check(partition, request) for check in (_walltime, _nodes, _cores, _gpus, _memory))
+    refusals = (
+        refuse_walltime(partition, request, "asks for"),
+        _nodes(partition, request),
+        _cores(partition, request),
+        _gpus(partition, request),
+        refuse_memory(partition, request, "memory: asks for"),
+    )
     return tuple(refusal for refusal in refusals if refusal is not None)
 
 
@@ -78,18 +70,6 @@ def _gone(system: System, name: str, before: System | None) -> Refusal:
             if row.name.casefold() == name.casefold() and _places(system, queue):
                 return Refusal("nodes-gone", f"{queue} has no nodes of type {row.node.name} any more")
     return Refusal("partition-gone", f"{system.name} has no partition {name} any more")
-
-
-def _walltime(partition: Partition, request: ResourceSpec) -> Refusal | None:
-    limit, walltime_s = partition.limits.max_walltime_s, request.walltime_s
-    if limit is None or walltime_s is None or walltime_s <= limit:
-        return None
-    return Refusal(
-        "walltime",
-        f"walltime: asks for {format_duration(walltime_s)}, the limit is {format_duration(limit)}",
-        walltime_s / limit,
-        f"a job of at most {format_duration(limit)}",
-    )
 
 
 def _nodes(partition: Partition, request: ResourceSpec) -> Refusal | None:
@@ -123,12 +103,3 @@ def _gpus(partition: Partition, request: ResourceSpec) -> Refusal | None:
     if most is not None and total > most:
         return Refusal("too-many-gpus", f"takes at most {most} GPUs, not {total}", total / most if most else None)
     return None
-
-
-def _memory(partition: Partition, request: ResourceSpec) -> Refusal | None:
-    has = partition.node.usable_memory_bytes or partition.node.memory_bytes
-    requested = request.memory_bytes_per_node
-    if not has or not requested or requested <= has:
-        return None
-    reason = f"memory: asks for {format_bytes(requested)} a node, has {format_bytes(has)}"
-    return Refusal("host-memory", reason, requested / has)

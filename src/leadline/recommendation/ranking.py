@@ -21,35 +21,34 @@ def rank_candidates(
     which a note says. Times include the wait only where the wait of every fitting candidate is known, because an
     unknown wait is not zero. ``rejections`` are candidates that were refused before an estimate was made.
     """
-    kept: list[PlacementCandidate] = []
-    refused: list[tuple[PlacementCandidate, list[Refusal]]] = []
-    for candidate in candidates:
-        refusals = check_estimate(candidate, constraints)
-        if refusals:
-            refused.append((candidate, refusals))
-        else:
-            kept.append(candidate)
+    checked = [(candidate, check_estimate(candidate, constraints)) for candidate in candidates]
+    kept = [candidate for candidate, refusals in checked if not refusals]
+    refused = [(candidate, refusals) for candidate, refusals in checked if refusals]
     time = _until_result if all(candidate.wait is not None for candidate in kept) else _time
     measured = [candidate for candidate in kept if not candidate.unseen]
     front = {id(candidate) for candidate in pareto_front(measured, time)}
     front |= {id(candidate) for candidate in pareto_front(kept, time) if candidate.unseen}
     places = _cost_places(kept)
-    ordered = sorted(
-        kept,
-        key=lambda candidate: _rank(candidate, constraints, id(candidate) in front, places[id(candidate)], time),
-    )
+    has_budget = constraints.budget is not None
+
+    def rank(candidate: PlacementCandidate) -> tuple[object, ...]:
+        order: tuple[float, float] = (id(candidate) not in front, time(candidate))
+        if has_budget:
+            order = (time(candidate), places[id(candidate)])
+        elif constraints.deadline_s is not None:
+            order = (places[id(candidate)], time(candidate))
+        return candidate.unseen, candidate.hourly is None, *order, candidate.name
+
     return Recommendation(
         constraints=constraints,
         options=tuple(
-            _option(
-                candidate,
-                place if constraints.budget is not None else places[id(candidate)],
-                constraints,
-                id(candidate) in front,
-            )
-            for place, candidate in enumerate(ordered)
+            _option(candidate, number if has_budget else places[id(candidate)], constraints, id(candidate) in front)
+            for number, candidate in enumerate(sorted(kept, key=rank))
         ),
-        rejections=(*rejections, *(_rejection(candidate, refusals[0]) for candidate, refusals in refused)),
+        rejections=(
+            *rejections,
+            *(first.at(each.system, each.partition, each.estimate.target.gpus) for each, (first, *_) in refused),
+        ),
         smallest_change=None if kept else _smallest_change(refused),
         notes=_currency_notes(kept, constraints),
     )
@@ -71,21 +70,6 @@ def pareto_front(
             least[currency] = cost
             front.append(candidate)
     return front
-
-
-def _rank(
-    candidate: PlacementCandidate,
-    constraints: Constraints,
-    on_front: bool,
-    cost_place: int,
-    time: Callable[[PlacementCandidate], float],
-) -> tuple[object, ...]:
-    group = (candidate.unseen, candidate.hourly is None)
-    if constraints.budget is not None:
-        return (*group, time(candidate), cost_place, candidate.name)
-    if constraints.deadline_s is not None:
-        return (*group, cost_place, time(candidate), candidate.name)
-    return (*group, not on_front, time(candidate), candidate.name)
 
 
 def _cost_places(candidates: Sequence[PlacementCandidate]) -> dict[int, int]:
@@ -156,11 +140,6 @@ def _reason(candidate: PlacementCandidate, place: int, constraints: Constraints,
     if constraints.deadline_s is not None:
         return f"the cheapest in {currency} within the deadline" if place == 0 else "within the deadline"
     return f"no other is both faster and cheaper in {currency}" if on_front else "another is both faster and cheaper"
-
-
-def _rejection(candidate: PlacementCandidate, refusal: Refusal) -> Rejection:
-    return Rejection(candidate.system.name, candidate.partition.name, candidate.partition.node.name,
-                     refusal.reason, refusal.kind, candidate.estimate.target.gpus)  # fmt: skip
 
 
 def _smallest_change(refused: Sequence[tuple[PlacementCandidate, list[Refusal]]]) -> str | None:

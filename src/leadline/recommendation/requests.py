@@ -83,25 +83,9 @@ def limit_from_interval(
     if not above:
         return Limit(interval.point, 0.0, 0.0, LimitReason.RISK)
     base = HalfLogNormals(interval.point, below, above)
-    return _within(base, risk, _cheapest_risk(_stepped(above), weights.kill, weights.waste, loss), cap)
-
-
-def limit_from_distribution(
-    base: Distribution, risk: float, weights: RiskWeights, loss: KillLoss, *, cap: float | None = None
-) -> Limit:
-    """Return the limit of ``limit_from_interval`` for a quantity with another distribution.
-
-    Raises:
-        InvalidInput: as for ``limit_from_interval``.
-    """
-    _check_weights(weights)
-    return _within(base, risk, _cheapest(base, weights, loss), cap)
-
-
-def _check_weights(weights: RiskWeights) -> None:
-    for name, value in (("kill", weights.kill), ("waste", weights.waste)):
-        if not 0 <= value < math.inf:
-            raise InvalidInput(f"a weight of {value:g} for {name} is not usable: choose 0 or more, such as 1")
+    # Spreads in steps of 5 %, so that one cached search serves many similar ones.
+    stepped = math.exp(round(math.log(max(above, 1e-4)) / 0.05) * 0.05)
+    return _within(base, risk, _cheapest_risk(stepped, weights.kill, weights.waste, loss), cap)
 
 
 def _within(base: Distribution, risk: float, cheapest: float, cap: float | None) -> Limit:
@@ -114,19 +98,21 @@ def _within(base: Distribution, risk: float, cheapest: float, cap: float | None)
     return Limit(value, chosen, cheapest, LimitReason.RISK if risk <= cheapest else LimitReason.COST)
 
 
-def _stepped(spread: float) -> float:
-    """Round a spread to steps of 5 %, so that one cached search serves many similar ones."""
-    return math.exp(round(math.log(max(spread, 1e-4)) / 0.05) * 0.05)
-
-
 @lru_cache(maxsize=4096)
 def _cheapest_risk(spread: float, kill: float, waste: float, loss: KillLoss) -> float:
     """Return the kill probability of least cost for a log-normal; it does not depend on the median."""
-    _check_weights(RiskWeights(kill, waste))
-    return _cheapest(HalfLogNormals(1.0, spread, spread), RiskWeights(kill, waste), loss)
+    return cheapest_risk(HalfLogNormals(1.0, spread, spread), RiskWeights(kill, waste), loss)
 
 
-def _cheapest(base: Distribution, weights: RiskWeights, loss: KillLoss) -> float:
+def cheapest_risk(base: Distribution, weights: RiskWeights, loss: KillLoss) -> float:
+    """Return the kill probability of least cost.
+
+    Raises:
+        InvalidInput: a weight is negative or not a number.
+    """
+    for name, value in (("kill", weights.kill), ("waste", weights.waste)):
+        if not 0 <= value < math.inf:
+            raise InvalidInput(f"a weight of {value:g} for {name} is not usable: choose 0 or more, such as 1")
     return min(_TAILS, key=lambda tail: expected_loss(base, base.quantile(1 - tail), weights, loss))
 
 

@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from leadline.app.estimate.learned_queue import VALID_S, learn_queue
-from leadline.app.estimate.queue_waits import add_waits, read_queues
+from leadline.app.estimate.queue_waits import VALID_S, add_waits, learn_queue, read_queues
 from leadline.core.errors import InvalidInput, SchedulerUnreachable, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
 from leadline.core.hardware import Device, DeviceKind

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from leadline.app.jobs.plane_advisor import (
-    AlternativeFinder,
     LocalMemory,
     PlaneAdvisor,
     alternative_request,
@@ -77,7 +76,7 @@ def situation(places, *, asked=ASKED, state=JobState.PENDING, predicted=None, to
 
 
 def elsewhere(here=lambda: LocalMemory(64 * GIB, 24 * GIB)):
-    return AlternativeFinder(Catalog(), here, lambda spec, place: WAIT)  # noqa: ARG005 - the port's
+    return PlaneAdvisor(Catalog(), None, shipped_live_table(), here, Foretells(None, WAIT))
 
 
 def test_targets_that_accept_the_job_are_listed_with_wait_and_price():

@@ -75,7 +75,7 @@ def learning(school, clock, heard):
 
 def news(learning):
     first = learning.news()
-    learning.settle(10)
+    learning._background.wait(10)
     return [one.details["why"] for one in (*first, *learning.news())]
 
 
@@ -136,7 +136,7 @@ def test_the_plane_writes_lessons_into_its_journal_and_never_waits_for_them(tmp_
         plane.step()
         assert journal.events(kinds=[EventKind.LEARNED]) == ()
         school.open.set()
-        learning.settle(10)
+        learning._background.wait(10)
         plane.step()
         plane.step()
         told = journal.events(kinds=[EventKind.LEARNED])

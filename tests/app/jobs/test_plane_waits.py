@@ -62,7 +62,7 @@ def told(waits, clock, place=BUSY):
     waits.predicted(spec(place), place)
     clock.sleep(COLLECT_S)
     waits.predicted(spec(place), place)
-    waits.settle(10)
+    waits._background.wait(10)
     return waits.predicted(spec(place), place)
 
 
@@ -72,7 +72,7 @@ def test_a_wait_is_unknown_until_it_is_predicted_in_the_background(waits, office
     clock.sleep(COLLECT_S)
     assert waits.predicted(spec(BUSY), BUSY) is None, "an answer came though the office is shut"
     office.open.set()
-    waits.settle(10)
+    waits._background.wait(10)
     assert WAIT.wait_s == waits.predicted(spec(BUSY), BUSY)
 
 
@@ -84,7 +84,7 @@ def test_questions_are_collected_for_half_a_minute_and_repeated_twice_an_hour(wa
     waits.predicted(spec(BUSY, 2.0), BUSY)
     clock.sleep(REPEAT_S - 1.0)
     waits.predicted(spec(BUSY, 2.0), BUSY)
-    waits.settle(10)
+    waits._background.wait(10)
     assert len(office.asked) == 1
     clock.sleep(1.0)
     assert WAIT.wait_s == told(waits, clock)

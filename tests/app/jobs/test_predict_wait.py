@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from leadline.app.background import ask_process
 from leadline.app.jobs.plane_waits import predict_waits_in_process
-from leadline.app.jobs.predict_wait import WaitQuestion, predict_wait, queue_name
+from leadline.app.jobs.predict_wait import WaitForecast, WaitQuestion, predict_wait, queue_name
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.processes import CompletedProcess
@@ -58,9 +59,8 @@ def test_the_forecast_has_the_reason_for_an_unknown_wait(monkeypatch, tmp_path):
 def test_a_failing_process_is_reported_in_one_sentence(monkeypatch):
     monkeypatch.setenv("LEADLINE_DATA_DIR", "/proc/nowhere")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
-    monkeypatch.setattr("leadline.app.jobs.plane_waits.MODULE", "leadline.app.no_such_module")
     with pytest.raises(LeadlineError, match="no_such_module"):
-        predict_waits_in_process(WaitQuestion("slurm", ()))
+        ask_process("leadline.app.no_such_module", WaitForecast, WaitQuestion("slurm", ()), timeout_s=60)
 
 
 def count_started(slurm):

@@ -1,8 +1,9 @@
 """What is trained and how frozen weights are stored is read from options; what contradicts itself is refused."""
 
+import msgspec
 import pytest
 
-from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.options import OPTION_TABLES, WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.workload import Adapters, Optimizer, Quantization
@@ -13,6 +14,10 @@ def config(tmp_path):
     path = tmp_path / "config.json"
     path.write_text("{}")
     return [str(path)]
+
+
+def test_every_option_has_its_help():
+    assert list(OPTION_TABLES.options) == [field.name for field in msgspec.structs.fields(WorkloadOptions)]
 
 
 def test_adapters_and_weights_in_four_bits_are_read(config):

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from leadline.app.jobs.schedulers import find_partition
@@ -11,14 +11,14 @@ from leadline.campaigns.configurations import build_job
 from leadline.campaigns.place import RunPlace
 from leadline.core.campaigns import Campaign, PlannedRun
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.ports import Catalog
 from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.queue import machine_slots
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignLimits:
+class CampaignLimits(Frozen):
     """Limits on the resources that a campaign uses at once.
 
     On this machine without any limit, one run at a time may use everything. On Slurm, ``slots`` is the number of array

@@ -1,22 +1,21 @@
 """The verb ``campaign plan``, and the choice of further runs during a campaign."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
-from leadline.app.campaigns.runs import campaign_folder
+from leadline.app.campaigns.runs import campaign_folder, stored_runs
 from leadline.campaigns.budgets import budget_unit, compute_cost, parse_budget, require_prices
-from leadline.campaigns.folder import has_journal, open_journal
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, Configuration, Design, PlannedRun
 from leadline.core.errors import MissingExtra
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Run, Scale
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRunRow:
+class PlannedRunRow(Frozen):
     """One planned run: ``work`` relative to the cheapest, ``cost`` in the budget's unit; ``made`` if it has ended."""
 
     id: str
@@ -29,8 +28,7 @@ class PlannedRunRow:
     made: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleTotal:
+class ScaleTotal(Frozen):
     """The runs of one scale together; ``None`` if the cost is unknown."""
 
     scale: Scale
@@ -39,8 +37,7 @@ class ScaleTotal:
     cost: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignPlan:
+class CampaignPlan(Frozen):
     """The first runs of a campaign, and their cost in the budget's ``unit``.
 
     Attributes:
@@ -91,16 +88,18 @@ def plan_campaign(
         campaign = replace(campaign, budget=parse_budget(budget))
         require_prices(campaign, parse_budget(budget))
     finished = _finished(campaign, folder)
-    with _designing():
-        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415
-        from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load on use
+    _require_packages()
+    from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415
+    from leadline.campaigns.run_time_model import run_observations  # noqa: PLC0415 - numpy and scipy load on use
 
-        design_plan = plan_campaign(campaign, finished)
+    design_plan = plan_campaign(campaign, finished)
     finished_ids = {run.id for run in finished}
-    rows = tuple(
-        _row(campaign, *run_and_work, finished_ids)
-        for run_and_work in zip(design_plan.runs, design_plan.relative, strict=True)
-    )
+    rows = []
+    for run, work in zip(design_plan.runs, design_plan.relative, strict=True):
+        forecast_s, configuration = run.forecast_s, run.configuration
+        cost = None if forecast_s is None else compute_cost(campaign, configuration.resources, forecast_s.point)
+        is_made = run.id in finished_ids
+        rows.append(PlannedRunRow(run.id, run.scale, configuration, run.repeat, work, forecast_s, cost, is_made))
     spent = sum(compute_cost(campaign, run.job.resources, run.measured["elapsed_s"].value) for run in finished)
     ahead = sum(row.cost or 0.0 for row in rows if not row.made)
     kept = (
@@ -108,7 +107,7 @@ def plan_campaign(
     )
     return CampaignPlan(
         campaign.name, campaign.design, campaign.seed, budget_unit(campaign),
-        campaign.budget.amount if campaign.budget else None, campaign.walltime_s, campaign.first_run_s, rows,
+        campaign.budget.amount if campaign.budget else None, campaign.walltime_s, campaign.first_run_s, tuple(rows),
         tuple(_total(scale, rows) for scale in Scale), design_plan.later, design_plan.left_out, kept,
         design_plan.coverage, len(run_observations(finished)), spent,
     )  # fmt: skip
@@ -120,47 +119,30 @@ def first_runs(campaign: Campaign) -> tuple[PlannedRun, ...]:
     Raises:
         MissingExtra: the packages for experimental design are not installed.
     """
-    with _designing():
-        from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load on use
+    _require_packages()
+    from leadline.campaigns.plan import plan_campaign  # noqa: PLC0415 - numpy and scipy load on use
 
-        return plan_campaign(campaign).runs
+    return plan_campaign(campaign).runs
 
 
 def next_runs(campaign: Campaign, finished: tuple[Run, ...], spent: float) -> tuple[PlannedRun, ...]:
     """Return the next runs; empty if none is affordable or worth its cost."""
-    with _designing():
-        from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load on use
+    _require_packages()
+    from leadline.campaigns.adaptive import propose_runs  # noqa: PLC0415 - numpy and scipy load on use
 
-        return propose_runs(campaign, finished, spent)
+    return propose_runs(campaign, finished, spent)
 
 
-@contextmanager
-def _designing() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("numpy", "scipy"):
-            raise
-        raise MissingExtra("leadline campaign", "train") from error
+def _require_packages() -> None:
+    if any(find_spec(name) is None for name in ("numpy", "scipy")):
+        raise MissingExtra("leadline campaign", "train")
 
 
 def _finished(campaign: Campaign, folder: Path | None) -> tuple[Run, ...]:
     """Return the campaign's finished runs, without those made with other parameters."""
-    kept = campaign_folder(campaign, folder)
-    if not has_journal(kept):
-        return ()
-    with open_journal(kept) as journal:
-        ended = [run.run for run in journal.runs() if run.state.final]
+    ended = [run.run for run in stored_runs(campaign_folder(campaign, folder)) if run.state.final]
     names = {parameter.name for parameter in campaign.parameters}
     return tuple(run for run in ended if set(run.parameters) == names and "elapsed_s" in run.measured)
-
-
-def _row(campaign: Campaign, run: PlannedRun, work: float, finished_ids: set[str]) -> PlannedRunRow:
-    resources = run.configuration.resources
-    cost = None if run.forecast_s is None else compute_cost(campaign, resources, run.forecast_s.point)
-    return PlannedRunRow(
-        run.id, run.scale, run.configuration, run.repeat, work, run.forecast_s, cost, run.id in finished_ids
-    )
 
 
 def _total(scale: Scale, rows: Sequence[PlannedRunRow]) -> ScaleTotal:

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.app import settings
@@ -26,6 +25,7 @@ from leadline.campaigns.runner import CampaignReport, ProposeRuns, Runner, StopR
 from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign, PlannedRun
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.ports import Catalog
 from leadline.core.runs import Scale, Value
@@ -41,8 +41,7 @@ __all__ = [  # the commands need these of the rooms below
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignRunStatus:
+class CampaignRunStatus(Frozen):
     """One run of a campaign, for ``campaign status``."""
 
     id: str
@@ -57,8 +56,7 @@ class CampaignRunStatus:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignStatus:
+class CampaignStatus(Frozen):
     """A campaign: its totals, its runner, its runs in the order of the plan, and the causes of failures."""
 
     name: str
@@ -114,8 +112,7 @@ def run_campaign(
             return runner.run(planned)
 
 
-@dataclass(frozen=True, slots=True)
-class RemainingWork:
+class RemainingWork(Frozen):
     """The unfinished runs of a campaign: their number, their forecast, and how many have none."""
 
     runs: int
@@ -126,16 +123,20 @@ class RemainingWork:
 def remaining_work(campaign: Campaign, planned: Sequence[PlannedRun], folder: Path | None = None) -> RemainingWork:
     """Return the unfinished runs of this plan and of earlier ones."""
     folder = campaign_folder(campaign, folder)
-    finished: set[str] = set()
-    waiting = {run.id: run for run in planned}
-    if has_journal(folder):
-        with open_journal(folder) as journal:
-            runs = journal.runs()
-        finished = {run.key for run in runs if run.state.final}
-        waiting = {**{run.key: run.planned for run in runs}, **waiting}
+    runs = stored_runs(folder)
+    finished = {run.key for run in runs if run.state.final}
+    waiting = {**{run.key: run.planned for run in runs}, **{run.id: run for run in planned}}
     unfinished = [run for key, run in waiting.items() if key not in finished]
     forecasts = [run.forecast_s.point for run in unfinished if run.forecast_s is not None]
     return RemainingWork(len(unfinished), sum(forecasts), len(unfinished) - len(forecasts))
+
+
+def stored_runs(folder: Path) -> tuple[CampaignRun, ...]:
+    """Return the runs in the journal of a campaign's folder; empty without one."""
+    if not has_journal(folder):
+        return ()
+    with open_journal(folder) as journal:
+        return journal.runs()
 
 
 def campaign_folder(campaign: Campaign, folder: Path | None) -> Path:
@@ -193,10 +194,7 @@ def campaign_status(folder: Path) -> CampaignStatus:
         LeadlineError: there is none, or it cannot be read.
     """
     campaign = read_stored_campaign(folder)
-    runs: tuple[CampaignRun, ...] = ()
-    if has_journal(folder):
-        with open_journal(folder) as journal:
-            runs = journal.runs()
+    runs = stored_runs(folder)
     return CampaignStatus(
         campaign.name,
         str(folder),

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.app.composition import reload_catalog, toolbox
@@ -14,6 +13,7 @@ from leadline.app.machines.targets import LOCAL
 from leadline.app.machines.this_machine import calibrate
 from leadline.app.workloads.read import read_workload
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.core.recommendation import Constraints, Recommendation
 from leadline.core.runs import Run
@@ -27,8 +27,7 @@ DEMO_SYSTEMS = ("Pitzer", "Expanse", "Lonestar6")
 CALIBRATION_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class DemoJob:
+class DemoJob(Frozen):
     """One job of the demo: what was predicted, what to ask for elsewhere, and what was measured here."""
 
     name: str
@@ -50,7 +49,7 @@ def calibrate_here(say: Callable[[str], None], budget_s: float = CALIBRATION_S) 
     return device
 
 
-def run_demo_job(name: str, say: Callable[[str], None], history: Path | None = None) -> DemoJob:
+def run_demo_job(name: str, say: Callable[[str], None]) -> DemoJob:
     """Predict one job from its unmodified script, recommend places for it, run it here, and keep the run.
 
     Raises:
@@ -64,6 +63,6 @@ def run_demo_job(name: str, say: Callable[[str], None], history: Path | None = N
     recommendations = {site: recommend(workload, toolbox(), Constraints(), on=[site]) for site in DEMO_SYSTEMS}
     say(f"{name}: running it here, measured …")
     spec = build_job_spec(JobRequest(tuple(command), name=name))
-    run = run_locally(spec, predicted=answer.estimates[0], output=sys.stderr.fileno(), history=history)
+    run = run_locally(spec, predicted=answer.estimates[0], output=sys.stderr.fileno())
     raise_if_failed(run)
     return DemoJob(name, answer, recommendations, run)

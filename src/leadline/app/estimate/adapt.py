@@ -5,7 +5,7 @@ import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +21,7 @@ from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import InputShape, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
@@ -60,8 +61,7 @@ def model():
 CHANNELS_LAST = ".to(memory_format=torch.channels_last)"
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredStep:
+class MeasuredStep(Frozen):
     """One measured step; ``model`` is shared by the steps of one model at different batches."""
 
     workload: Workload
@@ -169,8 +169,7 @@ MAX_ERROR = 0.5
 """An estimator with a larger error on left-out models is not kept: the steps contradict each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptAnswer:
+class AdaptAnswer(Frozen):
     """Result of an adaptation: the records of the device, the file, and notes on steps that were not used."""
 
     device: str
@@ -179,8 +178,7 @@ class AdaptAnswer:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _TracedStep:
+class _TracedStep(Frozen):
     """A measured step with its graph and its estimate before adaptation."""
 
     step: MeasuredStep
@@ -229,10 +227,8 @@ def adapt(
     card = AdaptedCard(schema=ADAPTED_SCHEMA, device=target.name, records=tuple(records))
     file = adapted_steps_path(folder, target)
     if keep:
-        try:
+        with settings.refuse_unwritable(folder):
             save_adapted_steps(AdaptedSteps(card, laws if laws.models else None), file)
-        except OSError as error:
-            raise settings.unwritable(folder, error.strerror) from error
     return AdaptAnswer(target.name, card.records, str(file) if keep else None, tuple(notes))
 
 

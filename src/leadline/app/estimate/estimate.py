@@ -1,8 +1,8 @@
 """The verb ``estimate``: time, memory and cost of a workload on devices and systems, without running it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import field
 from msgspec.structs import replace
 
 from leadline.app.estimate.kept_probes import apply_probe, find_probe
@@ -10,6 +10,7 @@ from leadline.app.machines.targets import ResolvedTarget, local_device, resolve_
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog, Estimator, GraphSource
@@ -21,8 +22,7 @@ DEFAULT_RISK = 0.05
 """Default risk at which an estimate's memory becomes a request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Toolbox:
+class Toolbox(Frozen):
     """The adapters that the verbs use; only ``app.composition`` constructs them."""
 
     catalog: Catalog
@@ -31,8 +31,7 @@ class Toolbox:
     compilers: Mapping[ModelKind, Callable[[Workload, Device], TracedJob]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSummary:
+class GraphSummary(Frozen):
     """Size of the step that the estimates are made from."""
 
     source: str
@@ -46,8 +45,7 @@ class GraphSummary:
     fallbacks: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EstimateAnswer:
+class EstimateAnswer(Frozen):
     """Estimates of one workload on every target, with the notes of the tracer.
 
     Attributes:
@@ -63,13 +61,12 @@ class EstimateAnswer:
     assumed: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class Tracer:
     """Traces a workload at most once per kernel policy, or compiles it once per device."""
 
-    tools: Toolbox
-    workload: Workload
-    _jobs: dict[str, TracedJob] = field(default_factory=dict)
+    def __init__(self, tools: Toolbox, workload: Workload) -> None:
+        self.tools, self.workload = tools, workload
+        self._jobs: dict[str, TracedJob] = {}
 
     def job_for(self, device: Device) -> TracedJob:
         """Return the job traced under the policies of ``device``.

@@ -1,30 +1,23 @@
 """The verb ``fit``: does a workload fit into the memory of a target, and if not, which change would make it fit?"""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leadline.app.estimate.estimate import Toolbox, Tracer, estimate_targets
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate, Interval, Target
 from leadline.core.fit import ChangeCost, FitChange, FitReport, MemoryCheck, MemorySnapshot, ServingCapacity
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, StorageCategory, TracedJob
 from leadline.core.hardware import DeviceKind
 from leadline.core.units import format_bytes
 from leadline.core.workload import ModelKind, Parallelism, Workload
-from leadline.estimators.memory import device as xla_memory
-from leadline.estimators.memory.device import (
-    PeakMemory,
-    device_memory_graphs,
-    find_least_memory,
-    memory_timeline,
-    peak_memory,
-)
+from leadline.estimators.memory import device as device_memory
 from leadline.estimators.memory.host import describe_pinning_assumption, host_parts
 from leadline.estimators.memory.offload import list_offloads
 from leadline.estimators.memory.workspaces import add_workspaces
 from leadline.estimators.parallelism import division
-from leadline.estimators.parallelism.division import cache_share_bytes
 from leadline.graphs.hf_config.generation import CACHE_BLOCK
 from leadline.recommendation.memory_fit import (
     WorkloadVariant,
@@ -52,7 +45,7 @@ def estimate_serving(
     cached = estimate.basis.memory_breakdown_bytes.get(StorageCategory.KV_CACHE.value, 0.0)
     room = max(UTILIZATION * check.there_bytes - (check.needed_bytes - cached), 0.0)
     batch = workload.batch or job.loop.batch or 1
-    each = cache_share_bytes(job.generation.cache_bytes, workload, job.step) / batch
+    each = division.cache_share_bytes(job.generation.cache_bytes, workload, job.step) / batch
     tokens = job.generation.prompt + job.generation.generated
     return ServingCapacity(UTILIZATION, CACHE_BLOCK, room, tokens, int(room // each))
 
@@ -68,8 +61,7 @@ HELPS = 0.99
 """A change that saves less than 1 % of the memory is not proposed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(Frozen):
     """One question: the workload on a target, under a risk."""
 
     tools: Toolbox
@@ -131,7 +123,11 @@ def _with_parts(question: _Question, answer: FitReport) -> FitReport:
     """Return the answer with notes, the sequences that a paged cache holds, and the parts of host memory."""
     workload, device = question.workload, question.place.device
     job = question.tracers[workload].job_for(device)
-    notes = [*job.notes, division.describe_exchange_buffers(workload), xla_memory.describe_jax_memory(workload, device)]
+    notes = [
+        *job.notes,
+        division.describe_exchange_buffers(workload),
+        device_memory.describe_jax_memory(workload, device),
+    ]
     notes.append(answer.estimate.unknown.get("step_s", ""))
     first, parts = answer.checks[0], dict[str, float]()
     if any(check.kind == "host" for check in answer.checks):
@@ -167,7 +163,12 @@ def _answer(question: _Question, estimate: Estimate, batch: int | None, *, chang
         helping = [change for change in changes_tried if change.check.needed_bytes < HELPS * checks[0].needed_bytes]
         helping += _larger_devices(question, answer)
         undominated = [change for change in helping if not any(_dominates(better, change) for better in helping)]
-        changed = tuple(sorted(undominated, key=_change_order))
+
+        def rank(change: FitChange) -> tuple[object, ...]:
+            # Changes that fit first, then those that cost only time, then the fastest.
+            return not change.fits, list(ChangeCost).index(change.asks), change.slower or float("inf")
+
+        changed = tuple(sorted(undominated, key=rank))
         answer = replace(answer, changes=changed, notes=(*answer.notes, *refused))
     return answer
 
@@ -178,7 +179,7 @@ def _note_if_cache_must_go(question: _Question, answer: FitReport) -> Iterator[s
     if memory is None or capacity is None or memory.low > capacity or not _has_pytorchs_allocator(question):
         return
     graph, peak = _fullest_graph(question)
-    least = find_least_memory(graph, peak) + memory.point - peak.reserved_bytes
+    least = device_memory.find_least_memory(graph, peak) + memory.point - peak.reserved_bytes
     if least <= capacity:
         yield (
             "it may still run: PyTorch frees its cache before it runs out, and then needs at least "
@@ -192,11 +193,12 @@ def _has_pytorchs_allocator(question: _Question) -> bool:
     return question.workload.parallelism == Parallelism() and question.workload.model.kind not in xla
 
 
-def _fullest_graph(question: _Question) -> tuple[OpGraph, PeakMemory]:
+def _fullest_graph(question: _Question) -> tuple[OpGraph, device_memory.PeakMemory]:
     """Return the graph that fills the device most, of the steps and the longest decode step, with its peak."""
     device = question.place.device
-    graphs = device_memory_graphs(question.tracers[question.workload].job_for(device), device)
-    return max(((graph, peak_memory(graph)) for graph in graphs), key=lambda played: played[1].allocated_bytes)
+    graphs = device_memory.device_memory_graphs(question.tracers[question.workload].job_for(device), device)
+    played = [(graph, device_memory.peak_memory(graph)) for graph in graphs]
+    return max(played, key=lambda pair: pair[1].allocated_bytes)
 
 
 def _memory_timeline(question: _Question, estimate: Estimate) -> Iterator[MemorySnapshot]:
@@ -207,7 +209,7 @@ def _memory_timeline(question: _Question, estimate: Estimate) -> Iterator[Memory
     if job.longer:
         graph = add_workspaces(job.largest_step, question.place.device)
     share = {kind.value: each.get(kind.value, 0.0) / size for kind, size in whole.by_category.items() if size}
-    for moment in memory_timeline(graph):
+    for moment in device_memory.memory_timeline(graph):
         bytes_by_kind = {kind: round(size * share.get(kind, 1.0)) for kind, size in moment.held_bytes.items()}
         part = sum(bytes_by_kind.values()) / max(moment.total_bytes, 1)
         yield replace(moment, held_bytes=bytes_by_kind, reserved_bytes=round(moment.reserved_bytes * part))
@@ -283,7 +285,7 @@ def _expandable_segments(question: _Question, answer: FitReport) -> Iterator[Fit
     if memory is None or not _has_pytorchs_allocator(question):
         return
     graph, peak = _fullest_graph(question)
-    saved = peak.reserved_bytes - peak_memory(graph, expandable=True).reserved_bytes
+    saved = peak.reserved_bytes - device_memory.peak_memory(graph, expandable=True).reserved_bytes
     remaining = Interval(memory.point - saved, memory.low, max(memory.high - saved, memory.point - saved), memory.level)
     memory_check = check_memory("GPU", remaining, answer.estimate.device_memory_bytes, question.risk)
     description = "set PYTORCH_ALLOC_CONF=expandable_segments:True in the job's environment"
@@ -349,8 +351,3 @@ def _dominates(change: FitChange, dominated: FitChange) -> bool:
         list(ChangeCost).index(change.asks) <= list(ChangeCost).index(dominated.asks)
         and change.slower <= 1.01 * dominated.slower
     )
-
-
-def _change_order(change: FitChange) -> tuple[object, ...]:
-    """Return a sort key: changes that fit first, then those that cost only time, then the fastest."""
-    return not change.fits, list(ChangeCost).index(change.asks), change.slower or float("inf")

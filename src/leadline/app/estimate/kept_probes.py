@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from leadline.app import settings
-from leadline.core.documents import explain_read_error, from_json, to_json
-from leadline.core.errors import LeadlineError
+from leadline.core.documents import from_json, to_json
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.frozen import Frozen
 from leadline.core.progress import Probe
 from leadline.core.units import format_duration
 from leadline.core.workload import Dataset, ModelKind, Workload
 from leadline.files.atomic import write_atomically
+from leadline.files.read import read_input
 
 HASHED_BYTES = 16 << 20
 """Larger files of a command are data: their size and time of change stand for the content."""
@@ -62,17 +62,15 @@ def keep_probe(probe: Probe, digests: dict[str, str]) -> None:
     unchanged = {path: digest for path, digest in digests.items() if after.get(path) == digest}
     kept = KeptProbe(probe, datetime.now(UTC).isoformat(timespec="seconds"), unchanged)
     path = _path(probe.command, Path.cwd())
-    try:
+    with settings.refuse_unwritable(path.parent):
         write_atomically(path, to_json(kept), private=True)
-    except OSError as error:
-        raise settings.unwritable(path.parent, error.strerror) from error
 
 
 def find_probe(workload: Workload) -> KeptProbe | None:
     """Return the probe of a workload's command; ``None`` without one of the same script and options.
 
     Raises:
-        LeadlineError: the probe cannot be read.
+        InvalidInput: the probe cannot be read.
     """
     is_scripts_own = (workload.epochs, workload.steps, workload.dataset) == (None, None, Dataset())
     if workload.model.kind is not ModelKind.COMMAND or not is_scripts_own or "gpus" not in workload.defaulted:
@@ -81,10 +79,7 @@ def find_probe(workload: Workload) -> KeptProbe | None:
     path = _path(workload.model.argv, workdir)
     if not path.is_file():
         return None
-    try:
-        kept = from_json(path.read_bytes(), KeptProbe, label=str(path))
-    except OSError as error:
-        raise LeadlineError(f"{path} cannot be read: {explain_read_error(error)}") from error
+    kept = from_json(read_input(path), KeptProbe, label=str(path))
     present = file_digests(workload.model.argv, workdir)
     return kept if all(present.get(file) == digest for file, digest in kept.digests.items()) else None
 

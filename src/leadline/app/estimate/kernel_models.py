@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ from leadline.estimators.step_time.learned_kernels import LearnedKernels, kernel
 from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
 from leadline.estimators.step_time.op_table import index_ops
 from leadline.estimators.step_time.op_utilization_kernels import OpTableFactory as OpTables
-from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, StepSetting, is_channels_last
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, is_channels_last
 from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels
 from leadline.estimators.step_time.selection import (
     AccuracyRecord,
@@ -81,16 +81,6 @@ LAW, NETWORK, SPECS = OpUtilizationKernels.name, NetworkKernels.name, RooflineKe
 BLACK_BOX = BlackBoxKernels.name
 
 
-@dataclass(frozen=True, slots=True)
-class _KernelRequest:
-    """Arguments of an estimator: device, graph, standard deviation, and reasons."""
-
-    device: Device
-    graph: OpGraph
-    spread: float
-    reasons: tuple[str, ...]
-
-
 def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
     """Return the estimator with the smallest error on measured steps of the graph's group, of those that cover it.
 
@@ -104,13 +94,12 @@ def most_accurate_kernels(device: Device, graph: OpGraph) -> KernelModel:
         try:
             spread, doubts = record.spread_on(device)
             why = (describe_choice(record, order[place + 1 :]), *doubts, *refused)
-            return _BUILDERS[record.estimator](_KernelRequest(device, graph, spread, why))
+            return _build_kernels(record.estimator, device, graph, spread, why)
         except InvalidInput as error:
             refused.append(f"the {record.estimator} (error {record.error:.0%}) does not apply: {error}")
     why = (f"the interval is an assumption: no measured steps are like this job ({group})", *describe_missing(device))
     name = SweptKernels.name if device.is_calibrated else SPECS
-    spread = widen_spread(UNMEASURED_SPREAD, device)
-    return _BUILDERS[name](_KernelRequest(device, graph, spread, (*why, *refused)))
+    return _build_kernels(name, device, graph, widen_spread(UNMEASURED_SPREAD, device), (*why, *refused))
 
 
 def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> KernelModel:
@@ -129,10 +118,10 @@ def chosen_kernels(device: Device, graph: OpGraph, choice: EstimatorChoice) -> K
             f"measured steps are like this job ({group})"
         )
         spread = widen_spread(UNMEASURED_SPREAD, device)
-        return _BUILDERS[name](_KernelRequest(device, graph, spread, (why, *describe_missing(device))))
+        return _build_kernels(name, device, graph, spread, (why, *describe_missing(device)))
     spread, doubts = chosen.spread_on(device)
     reason_text = describe_choice(chosen, [record for record in order if record is not chosen], by_user=True)
-    return _BUILDERS[name](_KernelRequest(device, graph, spread, (reason_text, *doubts)))
+    return _build_kernels(name, device, graph, spread, (reason_text, *doubts))
 
 
 def _kernels_on(device: Device) -> str:
@@ -153,46 +142,33 @@ def _ranked_records(device: Device, graph: OpGraph, group: StepGroup) -> list[Ac
     return rank_estimators(records, group, names, (LAW, BLACK_BOX, NETWORK) if knows else ())
 
 
-def _op_utilization(request: _KernelRequest) -> KernelModel:
-    return OpUtilizationKernels(
-        shipped_op_utilization(), request.device, request.graph, devices=shipped_device, spread=request.spread,
-        reasons=request.reasons, tables=_op_tables,
-    )  # fmt: skip
+def _build_kernels(name: str, device: Device, graph: OpGraph, spread: float, reasons: tuple[str, ...]) -> KernelModel:
+    """Return the estimator of a name, with a standard deviation and reasons.
 
+    Raises:
+        InvalidInput: it does not cover the graph on this device.
+    """
+    if name == SPECS:
+        return RooflineKernels(device, spread=spread, reasons=reasons)
+    if name in (LearnedKernels.name, SweptKernels.name):
+        is_swept = name == SweptKernels.name
+        kind, fitted = (SweptKernels, swept_kernels(device)) if is_swept else (LearnedKernels, shipped_kernels())
+        kernels = kind(fitted, device, spread=spread, reasons=reasons, tables=_kernel_tables())
+        # Raises now, and not at the first estimate, if the device lacks the graph's dtype.
+        kernels.step_s(graph)
+        return kernels
+    models = shipped_op_utilization()
+    # Raises for kernels without training data, also for the network and the black box.
+    by_ops = OpUtilizationKernels(
+        models, device, graph, devices=shipped_device, spread=spread, reasons=reasons, tables=_op_tables
+    )
+    if name == LAW:
+        return by_ops
+    newest = max(models.settings_for(device, graph), key=lambda setting: setting.release)
+    if name == NETWORK:
+        return NetworkKernels(shipped_network(), device, newest, spread=spread, reasons=reasons)
+    return BlackBoxKernels(shipped_black_box(), device, newest, spread=spread, reasons=reasons)
 
-def _fitted_kernels(kind: type[LearnedKernels], fitted: FittedKernels, request: _KernelRequest) -> KernelModel:
-    model = kind(fitted, request.device, spread=request.spread, reasons=request.reasons, tables=_kernel_tables())
-    # Raises now, and not at the first estimate, if the device lacks the graph's dtype.
-    model.step_s(request.graph)
-    return model
-
-
-def _network(request: _KernelRequest) -> KernelModel:
-    setting = _setting(request)
-    return NetworkKernels(shipped_network(), request.device, setting, spread=request.spread, reasons=request.reasons)
-
-
-def _black_box(request: _KernelRequest) -> KernelModel:
-    setting = _setting(request)
-    return BlackBoxKernels(shipped_black_box(), request.device, setting, spread=request.spread, reasons=request.reasons)
-
-
-def _setting(request: _KernelRequest) -> StepSetting:
-    """Return the step setting of the newest release with training data."""
-    # Raises for kernels without training data.
-    _op_utilization(request)
-    known_settings = shipped_op_utilization().settings_for(request.device, request.graph)
-    return max(known_settings, key=lambda setting: setting.release)
-
-
-_BUILDERS: dict[str, Callable[[_KernelRequest], KernelModel]] = {
-    LAW: _op_utilization,
-    LearnedKernels.name: lambda request: _fitted_kernels(LearnedKernels, shipped_kernels(), request),
-    SweptKernels.name: lambda request: _fitted_kernels(SweptKernels, swept_kernels(request.device), request),
-    NETWORK: _network,
-    BLACK_BOX: _black_box,
-    SPECS: lambda request: RooflineKernels(request.device, spread=request.spread, reasons=request.reasons),
-}
 
 _NAMES = {
     EstimatorChoice.OP_UTILIZATION: LAW, EstimatorChoice.NETWORK: NETWORK, EstimatorChoice.BLACK_BOX: BLACK_BOX,

@@ -6,39 +6,68 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from leadline.app import settings
 from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
 from leadline.core.queues import AccountedJob, QueueWait
+from leadline.core.units import DAY_S
 from leadline.execution.transport.environment import run_without_settings
 from leadline.files.read import read_input_text
 from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 from leadline.recommendation.feasibility import PlacementCandidate
 
+if TYPE_CHECKING:
+    from leadline.training.queue_wait import QueueWaitModel
+
 DAYS, PATIENCE_S = 60, 300.0
 """What the ``sacct`` of this machine is asked for, and how long it may take."""
+VALID_S = DAY_S
+"""Lifetime of a cached wait model: the users of a system change from day to day."""
 
 
-class SystemQueue(Protocol):
-    """The queue of a system at a moment, in seconds since the epoch."""
+class LearnedQueue(Frozen):
+    """The jobs of a system as known at ``now_s``, and the wait model fitted to them."""
 
-    @property
-    def accounting(self) -> Sequence[AccountedJob]: ...  # noqa: D102 - a field
+    learned: "QueueWaitModel"
+    accounting: Sequence[AccountedJob]
+    now_s: float
 
-    @property
-    def now_s(self) -> float: ...  # noqa: D102 - a field
-
-    def waits(self, jobs: Sequence[AccountedJob]) -> Sequence[QueueWait]:
+    def waits(self, jobs: Sequence[AccountedJob]) -> list[QueueWait]:
         """Predict the wait of each job, as if it alone were submitted now."""
+        return self.learned.predict(self.accounting, jobs, self.now_s)
+
+
+def learn_queue(system: str, jobs: Sequence[AccountedJob]) -> LearnedQueue:
+    """Return the queue one second after the last event in the accounting.
+
+    The fitted model is cached for ``VALID_S``.
+
+    Raises:
+        InvalidInput: too few jobs started.
+    """
+    from leadline.training.array_files import keep_cached, load_cached  # noqa: PLC0415 - numpy loads on use
+    from leadline.training.queue_wait import fit_queue_wait_model, load_queue_wait_model  # noqa: PLC0415 - see above
+
+    moments = [(job.submitted_s, job.started_s, job.ended_s) for job in jobs]
+    # One second later, so that no job of the accounting is submitted at the same moment.
+    now_s = max(at_s for moment in moments for at_s in moment if at_s is not None) + 1.0
+    path = settings.data_dir() / "waits" / f"{system.lower().replace('/', '-')}.npz"
+    learned = load_cached(path, load_queue_wait_model)
+    if learned is None or not 0 <= now_s - learned.learned_until_s < VALID_S:
+        learned = fit_queue_wait_model(jobs, now_s)
+        keep_cached(path, learned.dump())
+    return LearnedQueue(learned, jobs, now_s)
 
 
 def read_queues(
     arguments: Sequence[str], catalog: Catalog, runner: ProcessRunner = run_without_settings
-) -> dict[str, SystemQueue]:
+) -> dict[str, LearnedQueue]:
     """Read the accounting of systems, ``SYSTEM=FILE`` each (``-``: standard input), and fit a wait model to each.
 
     ``SYSTEM`` alone runs the ``sacct`` of this machine.
@@ -48,10 +77,8 @@ def read_queues(
         UnknownName: there is no such system.
         SchedulerUnreachable: ``sacct`` did not answer.
     """
-    queues: dict[str, SystemQueue] = {}
+    queues: dict[str, LearnedQueue] = {}
     for argument in arguments:
-        from leadline.app.estimate.learned_queue import learn_queue  # noqa: PLC0415 - numpy loads on use
-
         name, equals, path = argument.partition("=")
         if equals and not path:
             raise InvalidInput(f"--waits {argument} has no file name: write SYSTEM=FILE, such as Pitzer=sacct.txt")
@@ -64,7 +91,7 @@ def read_queues(
 
 
 def add_waits(
-    candidates: Sequence[PlacementCandidate], queues: Mapping[str, SystemQueue]
+    candidates: Sequence[PlacementCandidate], queues: Mapping[str, LearnedQueue]
 ) -> tuple[list[PlacementCandidate], tuple[str, ...]]:
     """Return the candidates with their predicted wait where known, and notes on the waits."""
     waits: dict[tuple[str, str, ResourceSpec], QueueWait] = {}
@@ -91,7 +118,7 @@ def add_waits(
 
 
 def predict_queue_waits(
-    queue: SystemQueue, requests: Sequence[tuple[str, ResourceSpec]]
+    queue: LearnedQueue, requests: Sequence[tuple[str, ResourceSpec]]
 ) -> dict[tuple[str, ResourceSpec], QueueWait]:
     """Return the waits of (partition, request) pairs; partitions without a started job are left out."""
     started, user = _started_partitions(queue), _user(queue)
@@ -100,12 +127,12 @@ def predict_queue_waits(
     return dict(zip(known_requests, queue.waits(jobs) if jobs else (), strict=True))
 
 
-def _started_partitions(queue: SystemQueue) -> set[str]:
+def _started_partitions(queue: LearnedQueue) -> set[str]:
     """Return the partitions where jobs started."""
     return {job.partition for job in queue.accounting if job.started_s is not None}
 
 
-def _user(queue: SystemQueue) -> str:
+def _user(queue: LearnedQueue) -> str:
     """Return the user's name in the accounting; empty if it has no job of theirs."""
     try:
         # A container may run without an entry in the password file.

@@ -8,7 +8,7 @@ from leadline.app.estimate.queue_waits import add_waits, read_queues
 from leadline.app.machines.targets import ResolvedTarget, resolve_targets
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.core.recommendation import Constraints, Recommendation, Rejection
+from leadline.core.recommendation import Constraints, Recommendation
 from leadline.core.workload import Workload
 from leadline.recommendation.feasibility import PlacementCandidate, check_place
 from leadline.recommendation.ranking import rank_candidates
@@ -30,7 +30,7 @@ def recommend(
     places = resolve_targets(tools.catalog, on, workload.gpus, need_gpus=workload.needs_gpus)
     _check_targets(places.targets, constraints, on)
     open_places: list[ResolvedTarget] = []
-    rejections = [Rejection(*row, gpus=workload.gpus) for row in places.unusable]
+    rejections = list(places.unusable)
     for place in places.targets:
         if place.system is None or place.partition is None:
             continue
@@ -38,9 +38,7 @@ def recommend(
         if refusal is None:
             open_places.append(place)
         else:
-            node = place.partition.node.name
-            rejections.append(Rejection(place.system.name, place.partition.name, node, refusal.reason, refusal.kind,
-                                        workload.gpus))  # fmt: skip
+            rejections.append(refusal.at(place.system, place.partition, workload.gpus))
     candidates = _candidates(open_places, Tracer(tools, workload), constraints)
     timed, notes = add_waits(candidates, queues)
     ranked = rank_candidates(timed, constraints, rejections)

@@ -1,20 +1,20 @@
 """Find waiting jobs that a change of their system broke, and record that in the journal."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leadline.app.jobs.journal import journal_path, open_journal
 from leadline.app.machines.remotes import find_remote
 from leadline.app.machines.targets import ANY_SLURM
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import EventKind, Job, Place
 from leadline.core.systems import SystemChange
 from leadline.execution.plane.journal import NewEvent
-from leadline.recommendation.queued_jobs import find_unrunnable_jobs
+from leadline.recommendation.queued_jobs import explain_unrunnable
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenJob:
+class BrokenJob(Frozen):
     """A job that can never start where it waits; ``attempt`` is empty before its submission."""
 
     job: str
@@ -65,11 +65,8 @@ def _waiting(job: Job) -> Iterator[tuple[str, Place, ResourceSpec]]:
         return
     for attempt in job.live_attempts:
         if attempt.state is JobState.PENDING and not attempt.withdrawn:
-            yield (
-                attempt.key,
-                attempt.place,
-                replace(attempt.resources, walltime_s=attempt.walltime_s or attempt.resources.walltime_s),
-            )
+            walltime_s = attempt.walltime_s or attempt.resources.walltime_s
+            yield attempt.key, attempt.place, replace(attempt.resources, walltime_s=walltime_s)
     if job.plan is not None:
         yield "", job.plan.place, job.plan.resources
     elif not job.attempts:
@@ -83,5 +80,5 @@ def _broken(
     if not is_local_slurm and place.system.casefold() != change.after.name.casefold():
         return None
     spec = replace(job.spec, resources=request, system=change.after.name, partition=place.partition)
-    unrunnable = find_unrunnable_jobs(change, [spec])
-    return BrokenJob(job.key, attempt, unrunnable[0].sentence) if unrunnable else None
+    why = explain_unrunnable(change, spec)
+    return BrokenJob(job.key, attempt, why) if why is not None else None

@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
+
+from msgspec import field
 
 from leadline.app import settings
 from leadline.app.jobs.job_status import JobStatus, statuses_of
 from leadline.app.jobs.journal import find_job, keep_journal_open, open_journal
 from leadline.core.errors import UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, Policy
 from leadline.core.units import HOUR_S, format_bytes, format_duration
@@ -225,8 +228,7 @@ _DESCRIPTIONS: dict[EventKind, Callable[[EventDetails], str]] = {
 SCHEMA = "leadline.story/1"
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedEvent:
+class LoggedEvent(Frozen):
     """One event.
 
     Attributes:
@@ -246,8 +248,7 @@ class LoggedEvent:
     since: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptUsage:
+class AttemptUsage(Frozen):
     """Use of one attempt: seconds, and ``measured`` by quantity."""
 
     attempt: int
@@ -256,8 +257,7 @@ class AttemptUsage:
     measured: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class EventLog:
+class EventLog(Frozen):
     """A job's status, its events, and the use of its attempts."""
 
     standing: JobStatus

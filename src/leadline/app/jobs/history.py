@@ -1,11 +1,9 @@
 """The verb ``history``: past runs, with their predictions."""
 
-from dataclasses import dataclass
-from pathlib import Path
-
 from leadline.app import settings
 from leadline.core.documents import to_document, to_json
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Run
 from leadline.history.export import runs_to_csv
 from leadline.history.sqlite import SqliteHistory
@@ -13,8 +11,7 @@ from leadline.history.sqlite import SqliteHistory
 QUANTITIES = ("elapsed_s", "step_s", "host_memory_bytes", "gpu_memory_bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class RunComparison:
+class RunComparison(Frozen):
     """One quantity, predicted and measured; ``None`` where unknown.
 
     ``error`` is (predicted - measured) ÷ measured, and ``within`` is true if the measurement lies in the interval.
@@ -29,19 +26,19 @@ class RunComparison:
     lower_bound: bool
 
 
-def list_runs(limit: int | None = None, *, path: Path | None = None) -> tuple[Run, ...]:
+def list_runs(limit: int | None = None) -> tuple[Run, ...]:
     """Return the runs of the history, newest first."""
-    return tuple(SqliteHistory(path or settings.history_path()).runs(limit=limit))
+    return tuple(SqliteHistory(settings.history_path()).runs(limit=limit))
 
 
-def show_run(run_id: str, *, path: Path | None = None) -> Run:
+def show_run(run_id: str) -> Run:
     """Return one run by its id or a prefix of it; ``UnknownName`` if there is none."""
-    return SqliteHistory(path or settings.history_path()).get(run_id)
+    return SqliteHistory(settings.history_path()).get(run_id)
 
 
-def export_runs(form: str, *, path: Path | None = None) -> str:
+def export_runs(form: str) -> str:
     """Return the whole history as ``csv`` or ``json`` text."""
-    runs = list_runs(path=path)
+    runs = list_runs()
     if form == "csv":
         return runs_to_csv(runs)
     return to_json(to_document({"runs": runs}, "leadline.history/1")) + "\n"

@@ -4,8 +4,10 @@ import math
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec import field
 
 from leadline.app.estimate.estimate import Toolbox, estimate
 from leadline.app.jobs.journal import JobSubmission
@@ -16,6 +18,7 @@ from leadline.app.workloads.options import WorkloadOptions
 from leadline.app.workloads.read import MODEL_SUFFIXES, count_launched_processes, read_workload
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import DependencyKind, Place
 from leadline.core.systems import Partition
@@ -26,8 +29,7 @@ from leadline.recommendation.requests import request_for_estimate
 LOCAL_PLACE = Place(LOCAL)
 
 
-@dataclass(frozen=True, slots=True)
-class JobRequest:
+class JobRequest(Frozen):
     """The user's request; ``None`` is inferred, or left to the site.
 
     Attributes:
@@ -53,8 +55,7 @@ class JobRequest:
     options: PlaneOptions = field(default_factory=PlaneOptions)
 
 
-@dataclass(frozen=True, slots=True)
-class JobCommand:
+class JobCommand(Frozen):
     """The command of a request, its name, and the GPUs of its workload file (0 without)."""
 
     words: tuple[str, ...]
@@ -62,8 +63,7 @@ class JobCommand:
     gpus: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class JobPrediction:
+class JobPrediction(Frozen):
     """A job's estimate, or the reason why there is none; ``tags`` of its run record how it was corrected."""
 
     estimate: Estimate | None = None
@@ -71,8 +71,7 @@ class JobPrediction:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class InferredRequest:
+class InferredRequest(Frozen):
     """A request with its open resources inferred, a sentence for each, and the prediction behind them."""
 
     request: JobRequest
@@ -237,9 +236,13 @@ def infer_request(request: JobRequest, command: JobCommand, target: JobTarget, t
     the user's risk. The user's own values stay. Below the user's walltime, Slurm may grant the predicted one. On this
     machine, and on a cluster whose rules are unknown, nothing is inferred.
     """
-    partition = target.partition
+    partition, name = target.partition, request.name or command.name
+    if partition is None and target.kind != LOCAL:
+        return InferredRequest(request)
     if partition is None:
-        return _unchanged(request, command, target, tools) if target.kind == LOCAL else InferredRequest(request)
+        prediction = predict_job(target.place, request.subject, tools, name=name, gpus=request.gpus)
+        why_none = () if prediction.estimate else (f"no prediction for this job: {prediction.reason}",)
+        return InferredRequest(request, why_none, prediction)
     used_gpus, nodes, why = (request.gpus, 0, "") if request.gpus is not None else _gpus_of(command, target, partition)
     per_node = partition.node.gpus if partition.node.device else 0
     nodes = request.nodes or nodes or (max(1, math.ceil(used_gpus / per_node)) if per_node else 1)
@@ -248,18 +251,9 @@ def infer_request(request: JobRequest, command: JobCommand, target: JobTarget, t
     notes: tuple[str, ...] = ()
     if why and gpus:
         notes = (f"requesting {gpus} GPU{'s' if gpus > 1 else ''} ({why}); change it with --gpus",)
-    name = request.name or command.name
     prediction = predict_job(target.place, request.subject, tools, name=name, gpus=used_gpus or None)
     inferred = _infer_from_prediction(with_gpus, prediction, partition)
     return replace(inferred, notes=(*notes, *inferred.notes))
-
-
-def _unchanged(request: JobRequest, command: JobCommand, target: JobTarget, tools: Toolbox) -> InferredRequest:
-    """Return a request that needs no inference with its prediction."""
-    name = request.name or command.name
-    prediction = predict_job(target.place, request.subject, tools, name=name, gpus=request.gpus)
-    notes = () if prediction.estimate else (f"no prediction for this job: {prediction.reason}",)
-    return InferredRequest(request, notes, prediction)
 
 
 def _gpus_of(command: JobCommand, target: JobTarget, partition: Partition) -> tuple[int, int, str]:

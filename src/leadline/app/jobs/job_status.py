@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
+
+from msgspec import field
 
 from leadline.app.composition import user_catalog
 from leadline.app.jobs.journal import find_jobs, keep_journal_open, open_journal
-from leadline.app.jobs.output_paths import OutputPaths
+from leadline.app.jobs.logs import OutputPaths, current_attempt
+from leadline.app.machines.targets import lookup_partition
 from leadline.catalog.billing import compute_charge
-from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, EventKind, Job, JournalEvent, Place
-from leadline.core.systems import Partition
+from leadline.core.plane import Attempt, EventKind, Job, JournalEvent
 from leadline.core.units import HOUR_S, format_duration
 from leadline.execution.clock import SystemClock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
@@ -28,8 +30,7 @@ NAMED = 3
 """Number of dependencies that are named."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedProgress:
+class ReportedProgress(Frozen):
     """Progress that a job reported: ``done`` of ``total`` units (``steps`` or ``epochs``), at time ``at``."""
 
     unit: str
@@ -43,8 +44,7 @@ class ReportedProgress:
         return min(self.done / self.total, 1.0) if self.total else None
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedEnd:
+class ExpectedEnd(Frozen):
     """Expected end of a job: times in ISO 8601, and the probability ``level`` of the interval."""
 
     at: str
@@ -53,8 +53,7 @@ class ExpectedEnd:
     level: float
 
 
-@dataclass(frozen=True, slots=True)
-class SystemOutage:
+class SystemOutage(Frozen):
     """An unreachable system: its first and last missing answer, the reason, and the next try if one is planned."""
 
     system: str
@@ -64,8 +63,7 @@ class SystemOutage:
     next_at: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobUsage:
+class JobUsage(Frozen):
     """Use of all attempts of a job: node-seconds, and cost where the price is known."""
 
     node_s: float = 0.0
@@ -73,8 +71,15 @@ class JobUsage:
     currency: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatus:
+def total_usage(usages: Sequence[JobUsage]) -> JobUsage:
+    """Return the use together; no cost if that of one is unknown or the units differ."""
+    currencies = {usage.currency for usage in usages}
+    costs = [usage.cost for usage in usages if usage.cost is not None]
+    cost = sum(costs) if len(costs) == len(usages) and len(currencies) == 1 else None
+    return JobUsage(sum(usage.node_s for usage in usages), cost, currencies.pop() if cost is not None else None)
+
+
+class JobStatus(Frozen):
     """The status of one job.
 
     Attributes:
@@ -106,8 +111,7 @@ class JobStatus:
     output: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayStatus:
+class ArrayStatus(Frozen):
     """The status of an array in one row."""
 
     group: str
@@ -121,25 +125,20 @@ class ArrayStatus:
 
     @property
     def spent(self) -> JobUsage:
-        """Return the use of all elements; no cost if that of one is unknown or the units differ."""
-        usages = [element.spent for element in self.elements if element.spent.node_s]
-        units = {usage.currency for usage in usages}
-        costs = [usage.cost for usage in usages if usage.cost is not None]
-        cost = sum(costs) if len(costs) == len(usages) and len(units) == 1 else None
-        return JobUsage(sum(usage.node_s for usage in usages), cost, units.pop() if cost is not None else None)
+        """Return the use of all elements."""
+        return total_usage([element.spent for element in self.elements if element.spent.node_s])
 
 
 @keep_journal_open()
 def job_statuses(
-    names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None, now_s: float | None = None
+    names: Sequence[str] = (), *, all_jobs: bool = False, limit: int | None = None
 ) -> tuple[JobStatus, ...]:
     """Return the status of the named jobs, else of active jobs or the last ``limit`` jobs, newest first.
 
     Raises:
         UnknownName: there is no such job.
     """
-    jobs = find_jobs(names, all_jobs=all_jobs, limit=limit)
-    return statuses_of(jobs, SystemClock().now_s() if now_s is None else now_s)
+    return statuses_of(find_jobs(names, all_jobs=all_jobs, limit=limit), SystemClock().now_s())
 
 
 def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
@@ -203,43 +202,23 @@ def fold_arrays(statuses: Iterable[JobStatus]) -> tuple[JobStatus | ArrayStatus,
     )
 
 
-def current_attempt(job: Job) -> Attempt | None:
-    """Return the attempt that determines a job's status: a running one, else a waiting one, else the last."""
-    running = [attempt for attempt in job.live_attempts if attempt.state is JobState.RUNNING]
-    done = [attempt for attempt in job.attempts if job.closed and attempt.state is job.state]
-    return next(iter(running or job.live_attempts or reversed(done)), job.attempts[-1] if job.attempts else None)
-
-
-@dataclass(slots=True)
 class AttemptPrices:
     """Computes the cost of attempts; each partition is looked up once."""
 
-    catalog: "Catalog"
-    _partitions: dict[Place, Partition | None] = field(default_factory=dict)
+    def __init__(self, catalog: "Catalog") -> None:
+        self._partition = cache(lambda place: lookup_partition(place.system, place.partition, catalog))
 
     def spent(self, job: Job, now_s: float) -> JobUsage:
         """Return the use of a job's attempts so far."""
-        ran = [attempt for attempt in job.attempts if attempt.started_at is not None]
-        node_seconds = sum(attempt_node_s(attempt, now_s) for attempt in ran)
-        costs = [self._cost(attempt, attempt_elapsed_s(attempt, now_s)) for attempt in ran]
-        known_costs = [cost for cost in costs if cost is not None]
-        if not ran or len(known_costs) < len(ran) or len({currency for _, currency in known_costs}) > 1:
-            return JobUsage(node_seconds)
-        return JobUsage(node_seconds, sum(cost for cost, _ in known_costs), known_costs[0][1])
+        return total_usage([self._usage(attempt, now_s) for attempt in job.attempts if attempt.started_at is not None])
 
-    def _cost(self, attempt: Attempt, duration_s: float) -> tuple[float, str] | None:
-        place = attempt.place
-        if place not in self._partitions:
-            try:
-                system = self.catalog.system(place.system)
-                self._partitions[place] = system.partition(place.partition) if place.partition else None
-            except LeadlineError:
-                self._partitions[place] = None
-        partition = self._partitions[place]
+    def _usage(self, attempt: Attempt, now_s: float) -> JobUsage:
+        node_s, partition = attempt_node_s(attempt, now_s), self._partition(attempt.place)
         if partition is None or partition.billing is None:
-            return None
-        cost = compute_charge(partition.billing, attempt.resources, duration_s / HOUR_S, partition.node)
-        return None if cost is None else (cost, partition.billing.currency)
+            return JobUsage(node_s)
+        hours = attempt_elapsed_s(attempt, now_s) / HOUR_S
+        cost = compute_charge(partition.billing, attempt.resources, hours, partition.node)
+        return JobUsage(node_s, cost, partition.billing.currency)
 
 
 def _status_of(
@@ -301,14 +280,8 @@ def _limit_warning(job: Job, attempt: Attempt | None, decision: JournalEvent | N
     if job.closed or attempt is None or decision is None or decision.attempt != attempt.key:
         return ""
     late, limit_s = decision.details.get("late"), attempt.walltime_s or attempt.resources.walltime_s
-    if (
-        attempt.state is not JobState.RUNNING
-        or not isinstance(late, int | float)
-        or late <= job.policy.risk
-        or not limit_s
-    ):
-        return ""
-    return f"likely to exceed its limit of {format_duration(limit_s)}"
+    is_late = attempt.state is JobState.RUNNING and isinstance(late, int | float) and late > job.policy.risk
+    return f"likely to exceed its limit of {format_duration(limit_s)}" if is_late and limit_s else ""
 
 
 def _reported_progress(event: JournalEvent | None, attempt: Attempt | None) -> ReportedProgress | None:

@@ -3,15 +3,18 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import field
 
 from leadline.app import settings
 from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import DependencyKind, EventKind, Job, JournalEvent, Policy
 from leadline.execution.plane.journal import PlaneJournal, hash_key, journal_origin
@@ -25,8 +28,7 @@ EXAMPLES = 3
 """Number of array elements that are suggested where one is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobSubmission:
+class JobSubmission(Frozen):
     """A resolved request: one job, or an array with one element per index.
 
     Attributes:
@@ -46,7 +48,6 @@ class JobSubmission:
     after: tuple[str, ...] = ()
     after_kind: DependencyKind = DependencyKind.OK
     predicted: Estimate | None = None
-    parameters: dict[str, int | float | str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     targets: "tuple[JobTarget, ...]" = ()
     notes: tuple[str, ...] = ()
@@ -155,7 +156,6 @@ def build_jobs(submission: JobSubmission, last: str, after: tuple[str, ...] = ()
         after=after,
         after_kind=submission.after_kind,
         predicted=submission.predicted,
-        parameters=submission.parameters,
         tags=submission.tags,
     )
     elements = (replace(first, key=hash_key(key, str(index)), index=index) for index in submission.indices)
@@ -213,12 +213,12 @@ def cancel_jobs(names: Sequence[str]) -> tuple[Job, ...]:
         return tuple(active)
 
 
-def retraining_events(limit: int = 3) -> tuple[JournalEvent, ...]:
-    """Return the last retraining events, the oldest first."""
+def retraining_events() -> tuple[JournalEvent, ...]:
+    """Return the last three retraining events, the oldest first."""
     if not journal_path().exists():
         return ()
     with open_journal() as journal:
-        return journal.events(kinds=[EventKind.LEARNED], limit=limit)
+        return journal.events(kinds=[EventKind.LEARNED], limit=3)
 
 
 def _named(journal: PlaneJournal, names: Sequence[str]) -> tuple[Job, ...]:

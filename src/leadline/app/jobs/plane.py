@@ -21,7 +21,6 @@ from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals
 from leadline.execution.schedulers.port import Scheduler
 from leadline.files.lock import file_lock
 from leadline.history.sqlite import SqliteHistory
@@ -59,12 +58,7 @@ def _number(value: object) -> float:
 
 
 @contextmanager
-def hold_plane(
-    catalog: Catalog,
-    *,
-    poll_interval: PollIntervals = DEFAULT_INTERVALS,
-    report: Callable[[str], None] = lambda _: None,
-) -> Iterator[Plane | None]:
+def hold_plane(catalog: Catalog, *, report: Callable[[str], None] = lambda _: None) -> Iterator[Plane | None]:
     """Yield the plane, locked by this process; ``None`` while another process runs it.
 
     ``report`` is called with results of retraining and reasons for missing predictions.
@@ -96,8 +90,7 @@ def hold_plane(
         names = [full_system_name(folded, catalog) for folded in used_systems()]
         search = {name for name in names if name is not None} - journal.searched_systems()
         plane = Plane(
-            journal, admitted, advisor, diagnose=diagnose, decide=decide, intervals=poll_interval, news=learning.news,
-            search=search,
+            journal, admitted, advisor, diagnose=diagnose, decide=decide, news=learning.news, search=search
         )  # fmt: skip
         # The plane needs the advisor, and this function the stager of the plane: it can only be set afterwards.
         advisor.staging = partial(estimate_staging_s, journal=journal, size_bytes=plane.stager.size_bytes)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 import psutil
 
 from leadline.app.jobs.plane_waits import BackgroundWaits
-from leadline.app.jobs.schedulers import lookup_partition
-from leadline.app.machines.targets import LOCAL
-from leadline.app.machines.this_machine import NVIDIA_SMI_TIMEOUT_S
+from leadline.app.machines.targets import LOCAL, lookup_partition
+from leadline.app.machines.this_machine import query_gpus
 from leadline.catalog.billing import compute_charge
 from leadline.core.errors import InvalidInput, LeadlineError, NothingFits
 from leadline.core.estimate import Interval, Target
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Alternative, Attempt, AttemptPlan, Job, Place, Situation
 from leadline.core.ports import Catalog
@@ -34,19 +34,11 @@ from leadline.recommendation.queued_jobs import check_request
 
 LEAST_REST = 0.05
 """Least share of the work that a resumed job is expected to do."""
-Wait = Callable[[JobSpec, Place], Interval | None]
-"""(job as it would be requested, target) → queue wait there; ``None`` if unknown."""
-
 Staging = Callable[[Job, str], Interval | None]
 """(job, system) → time to copy its checkpoint there; ``None`` if unknown."""
 
 
-def _unknown(*_: object) -> None:
-    """Return ``None``: waits and copy times are unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalMemory:
+class LocalMemory(Frozen):
     """Memory of this machine, and of its smallest GPU; ``None`` if unknown, or without a GPU."""
 
     memory_bytes: int | None = None
@@ -55,102 +47,9 @@ class LocalMemory:
 
 def read_local_memory(run: ProcessRunner) -> LocalMemory:
     """Return the memory of this machine and its GPUs."""
-    memory_bytes = psutil.virtual_memory().total
-    try:
-        answer = run(
-            ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_TIMEOUT_S
-        )
-    except InvalidInput:
-        return LocalMemory(memory_bytes)
-    answers = [] if answer.returncode or answer.timed_out else answer.stdout.split()
-    return LocalMemory(memory_bytes, min((int(size) * MIB for size in answers if size.isdigit()), default=None))
-
-
-@dataclass(frozen=True, slots=True)
-class AlternativeFinder:
-    """Finds the other targets of a job's policy that would accept its current request."""
-
-    catalog: Catalog
-    local_memory: Callable[[], LocalMemory]
-    wait: Wait
-    staging: Staging = _unknown
-
-    def alternatives(self, situation: Situation) -> tuple[Alternative, ...]:
-        """Return the targets that would accept the job and do not have it yet, in the order of its policy."""
-        job = situation.job
-        occupied = {situation.attempt.place, *(attempt.place for attempt in job.live_attempts)}
-        candidates = [place for place in job.policy.places if place not in occupied]
-        alternatives = (self._alternative(situation, place) for place in candidates)
-        return tuple(alternative for alternative in alternatives if alternative is not None)
-
-    def node_memory(self, place: Place, partition: Partition | None) -> int | None:
-        """Return the memory of a target's node in bytes."""
-        if place.system.casefold() == LOCAL:
-            return self.local_memory().memory_bytes
-        return (partition.node.usable_memory_bytes or partition.node.memory_bytes) if partition else None
-
-    def gpu_memory(self, place: Place, partition: Partition | None, request: ResourceSpec) -> int | None:
-        """Return the memory of one GPU of a target in bytes; ``None`` for a job without GPUs."""
-        if place.system.casefold() == LOCAL:
-            return self.local_memory().gpu_memory_bytes
-        if partition is None or partition.node.device is None or not request.gpus_per_node:
-            return None
-        try:
-            return self.catalog.device(partition.node.device).memory_bytes
-        except LeadlineError:
-            return None
-
-    def _alternative(self, situation: Situation, place: Place) -> Alternative | None:
-        job = situation.job
-        partition = self._rules(place)
-        request = alternative_request(
-            situation, partition.limits.max_walltime_s if partition else None, self.node_memory(place, partition)
-        )
-        if request is None or (partition is None and self._is_gone(place)):
-            return None
-        spec = _spec_at(job, place, request)
-        if partition is not None and check_request(partition, request):
-            return None
-        try:
-            _check_rules(spec, partition)
-        except InvalidInput:
-            return None
-        current = self._rules(situation.attempt.place)
-        elapsed = elapsed_at(situation, current, partition, place)
-        cost, currency = _cost(current, partition, request, elapsed)
-        return Alternative(
-            place,
-            request,
-            self.wait(spec, place),
-            elapsed,
-            self.staging(job, place.system),
-            cost=cost,
-            currency=currency,
-            gpu_memory_bytes=self.gpu_memory(place, partition, request),
-        )
-
-    def predicted(self, job: Job, place: Place, partition: Partition | None) -> Interval | None:
-        """Return the predicted run time at a target; ``None`` if the prediction was for other hardware.
-
-        A prediction for other nodes is no bound: a limit that suffices there may be too low here.
-        """
-        prediction = job.predicted
-        if prediction is None or prediction.elapsed_s is None or applies_to(prediction.target, place):
-            return None if prediction is None else prediction.elapsed_s
-        system = prediction.target.system
-        predicted_partition = lookup_partition(system, prediction.target.partition, self.catalog)
-        alike = have_same_hardware(partition, predicted_partition, at_home=place.system == system)
-        return prediction.elapsed_s if alike else None
-
-    def _rules(self, place: Place) -> Partition | None:
-        return lookup_partition(place.system, place.partition, self.catalog)
-
-    def _is_gone(self, place: Place) -> bool:
-        """Return whether the catalog has the target's system, but not this partition of it."""
-        try:
-            return place.partition is not None and bool(self.catalog.system(place.system).partitions)
-        except LeadlineError:
-            return False
+    sizes = query_gpus(run, "memory.total")
+    smallest = min((int(size) * MIB for size in sizes if size.isdigit()), default=None)
+    return LocalMemory(psutil.virtual_memory().total, smallest)
 
 
 def alternative_request(situation: Situation, allowed_s: float | None, memory_bytes: int | None) -> ResourceSpec | None:
@@ -252,7 +151,7 @@ class PlaneAdvisor:
     local_memory: Callable[[], LocalMemory] = LocalMemory
     waits: BackgroundWaits | None = None
     finished: Callable[[Sequence[Run]], object] = len
-    staging: Staging = _unknown
+    staging: Staging = lambda *_: None
     memory_seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
@@ -280,10 +179,8 @@ class PlaneAdvisor:
         """Return what is expected of an attempt, from its prediction and its wrapper's reports."""
         spec = _spec_at(job, attempt.place, attempt.resources)
         partition = lookup_partition(spec.system, spec.partition, self.catalog)
-        wait = self.waits.predicted if self.waits else _unknown
-        elsewhere = AlternativeFinder(self.catalog, self.local_memory, wait, self.staging)
-        before = _remaining(elsewhere.predicted(job, attempt.place, partition), job.share_before(attempt))
-        elapsed = _elapsed(before, job, attempt, outcome, now_s, self.table)
+        before = _remaining(self.predicted(job, attempt.place, partition), job.share_before(attempt))
+        elapsed = self._elapsed(before, job, attempt, outcome, now_s)
         memory, peak = self._memory(job, attempt, outcome, elapsed), _measured(outcome, "host_memory_bytes")
         situation = Situation(job, attempt, now_s, attempt_elapsed_s(attempt, now_s), elapsed.total, memory, peak)
         waits = self.waits if attempt.live and attempt.state is JobState.PENDING else None
@@ -291,10 +188,10 @@ class PlaneAdvisor:
             situation,
             remaining_wait_s=waits.remaining(attempt, spec, now_s) if waits else None,
             allowed_s=partition.limits.max_walltime_s if partition else None,
-            node_memory_bytes=elsewhere.node_memory(attempt.place, partition),
-            gpu_memory_bytes=elsewhere.gpu_memory(attempt.place, partition, attempt.resources),
+            node_memory_bytes=self.node_memory(attempt.place, partition),
+            gpu_memory_bytes=self.gpu_memory(attempt.place, partition, attempt.resources),
             cost_per_s=cost_per_s(partition, attempt.resources),
-            alternatives=elsewhere.alternatives(situation) if len(job.policy.places) > 1 else (),
+            alternatives=self.alternatives(situation) if len(job.policy.places) > 1 else (),
         )
 
     def ended(self, ends: Sequence[EndedAttempt]) -> None:
@@ -306,6 +203,93 @@ class PlaneAdvisor:
         runs = [_run_of(end) for end in ends]
         self.history.add_all(runs)
         self.finished(runs)
+
+    def alternatives(self, situation: Situation) -> tuple[Alternative, ...]:
+        """Return the targets that would accept the job and do not have it yet, in the order of its policy."""
+        job = situation.job
+        occupied = {situation.attempt.place, *(attempt.place for attempt in job.live_attempts)}
+        candidates = [place for place in job.policy.places if place not in occupied]
+        alternatives = (self._alternative(situation, place) for place in candidates)
+        return tuple(alternative for alternative in alternatives if alternative is not None)
+
+    def node_memory(self, place: Place, partition: Partition | None) -> int | None:
+        """Return the memory of a target's node in bytes."""
+        if place.system.casefold() == LOCAL:
+            return self.local_memory().memory_bytes
+        return (partition.node.usable_memory_bytes or partition.node.memory_bytes) if partition else None
+
+    def gpu_memory(self, place: Place, partition: Partition | None, request: ResourceSpec) -> int | None:
+        """Return the memory of one GPU of a target in bytes; ``None`` for a job without GPUs."""
+        if place.system.casefold() == LOCAL:
+            return self.local_memory().gpu_memory_bytes
+        if partition is None or partition.node.device is None or not request.gpus_per_node:
+            return None
+        try:
+            return self.catalog.device(partition.node.device).memory_bytes
+        except LeadlineError:
+            return None
+
+    def _alternative(self, situation: Situation, place: Place) -> Alternative | None:
+        job = situation.job
+        partition = self._rules(place)
+        request = alternative_request(
+            situation, partition.limits.max_walltime_s if partition else None, self.node_memory(place, partition)
+        )
+        if request is None or (partition is None and self._is_gone(place)):
+            return None
+        spec = _spec_at(job, place, request)
+        if partition is not None and check_request(partition, request):
+            return None
+        try:
+            _check_rules(spec, partition)
+        except InvalidInput:
+            return None
+        current = self._rules(situation.attempt.place)
+        elapsed = elapsed_at(situation, current, partition, place)
+        cost, currency = _cost(current, partition, request, elapsed)
+        return Alternative(
+            place,
+            request,
+            self.waits.predicted(spec, place) if self.waits else None,
+            elapsed,
+            self.staging(job, place.system),
+            cost=cost,
+            currency=currency,
+            gpu_memory_bytes=self.gpu_memory(place, partition, request),
+        )
+
+    def predicted(self, job: Job, place: Place, partition: Partition | None) -> Interval | None:
+        """Return the predicted run time at a target; ``None`` if the prediction was for other hardware.
+
+        A prediction for other nodes is no bound: a limit that suffices there may be too low here.
+        """
+        prediction = job.predicted
+        if prediction is None or prediction.elapsed_s is None or applies_to(prediction.target, place):
+            return None if prediction is None else prediction.elapsed_s
+        system = prediction.target.system
+        predicted_partition = lookup_partition(system, prediction.target.partition, self.catalog)
+        alike = have_same_hardware(partition, predicted_partition, at_home=place.system == system)
+        return prediction.elapsed_s if alike else None
+
+    def _rules(self, place: Place) -> Partition | None:
+        return lookup_partition(place.system, place.partition, self.catalog)
+
+    def _is_gone(self, place: Place) -> bool:
+        """Return whether the catalog has the target's system, but not this partition of it."""
+        try:
+            return place.partition is not None and bool(self.catalog.system(place.system).partitions)
+        except LeadlineError:
+            return False
+
+    def _elapsed(
+        self, before: Interval | None, job: Job, attempt: Attempt, outcome: JobOutcome | None, now_s: float
+    ) -> LiveEstimate:
+        if attempt.started_at is None:
+            return LiveEstimate(before)
+        at_s, looked_s = max(0.0, now_s - epoch_s(attempt.started_at)), _measured(outcome, "elapsed_s")
+        progress = outcome.progress if outcome else None
+        units = _units(progress) if job.share_before(attempt) else None
+        return live_elapsed(before, progress, max(at_s, looked_s or 0.0), self.table, units=units, looked_s=looked_s)
 
     def _memory(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, elapsed: LiveEstimate) -> Interval | None:
         before = job.predicted.host_memory_bytes if job.predicted else None
@@ -350,22 +334,6 @@ def _units(progress: Progress | None) -> int | None:
     if progress is None or unit is None or progress.total is None or progress.done is None:
         return None
     return max(progress.total - max(progress.done - unit.count - 1, 0), 1)
-
-
-def _elapsed(
-    before: Interval | None,
-    job: Job,
-    attempt: Attempt,
-    outcome: JobOutcome | None,
-    now_s: float,
-    table: LiveTable,
-) -> LiveEstimate:
-    if attempt.started_at is None:
-        return LiveEstimate(before)
-    at_s, looked_s = max(0.0, now_s - epoch_s(attempt.started_at)), _measured(outcome, "elapsed_s")
-    progress = outcome.progress if outcome else None
-    units = _units(progress) if job.share_before(attempt) else None
-    return live_elapsed(before, progress, max(at_s, looked_s or 0.0), table, units=units, looked_s=looked_s)
 
 
 def _run_of(ended: EndedAttempt) -> Run:

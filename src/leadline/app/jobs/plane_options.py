@@ -2,19 +2,19 @@
 
 import re
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from leadline.app.estimate.estimate import DEFAULT_RISK
 from leadline.app.jobs.journal import MAX_ARRAY_ELEMENTS, check_indices
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.plane import Place, Policy
 from leadline.core.units import HOUR_S, parse_duration_s
 from leadline.execution.plane.stager import check_folder_name
 
 
-@dataclass(frozen=True, slots=True)
-class PlaneOptions:
+class PlaneOptions(Frozen):
     """The user's options for the plane; ``None`` keeps the default of ``Policy``.
 
     Attributes:

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from leadline.app.jobs.background import BackgroundTask, run_in_process
+from leadline.app.background import BackgroundTask, ask_process
 from leadline.app.models.retrain import RetrainingReport, RetrainingResult
-from leadline.core.documents import from_json
 from leadline.core.jobs import JobState
 from leadline.core.plane import EventKind
 from leadline.core.runs import Run
@@ -19,21 +19,12 @@ REPEAT_S = 10 * MINUTE_S
 """Minimum time between two retrainings."""
 MIN_NEW_RUNS = 3
 """New runs of an application that trigger a retraining; ``retrain`` decides whether they are enough."""
-TIMEOUT_S = float(HOUR_S)
-MODULE = "leadline.app.models.retrain"
 INFORMATIVE_STATES = (JobState.COMPLETED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)
 """Final states that tell what a job needs."""
 
 
-def retrain_in_process(applications: tuple[str, ...]) -> RetrainingReport:
-    """Retrain in a process of its own.
-
-    Raises:
-        LeadlineError: it failed.
-    """
-    return from_json(
-        run_in_process(MODULE, applications, timeout_s=TIMEOUT_S), RetrainingReport, label=f"the output of {MODULE}"
-    )
+retrain_in_process = partial(ask_process, "leadline.app.models.retrain", RetrainingReport, timeout_s=float(HOUR_S))
+"""Retrain in a process of its own; ``LeadlineError`` if it failed."""
 
 
 @dataclass(slots=True)
@@ -70,10 +61,6 @@ class BackgroundRetraining:
             self.report(str(note.details["why"]))
         return notes
 
-    def settle(self, timeout_s: float) -> None:
-        """Wait for the running retraining."""
-        self._background.wait(timeout_s)
-
     def _fetched(self) -> list[NewEvent]:
         report = self._background.fetch()
         if report is None:
@@ -82,32 +69,19 @@ class BackgroundRetraining:
             report = RetrainingReport(failures=(f"retraining failed: {str(report) or type(report).__name__}",))
         news = [why for why in report.failures if why not in self._reported_failures]
         self._reported_failures.update(news)
-        return [
-            *(
-                NewEvent(EventKind.LEARNED, details=event_details(result))
-                for result in report.results
-                if is_newsworthy(result)
-            ),
-            *(NewEvent(EventKind.LEARNED, details={"why": why, "failed": True}) for why in news),
-        ]
-
-
-def is_newsworthy(lesson: RetrainingResult) -> bool:
-    """Return whether errors drifted or a replacement was tried."""
-    return lesson.replaced or lesson.drifted or lesson.judged > 0
+        # Only drifting errors and tried replacements are news.
+        reported = [result for result in report.results if result.replaced or result.drifted or result.judged > 0]
+        details = [event_details(result) for result in reported]
+        details += [{"why": why, "failed": True} for why in news]
+        return [NewEvent(EventKind.LEARNED, details=each) for each in details]
 
 
 def event_details(lesson: RetrainingResult) -> EventDetails:
     """Return a result as details of an event."""
+    shared = ("application", "quantity", "estimator", "replaced", "drifted", "new_runs", "judged")
     details: dict[str, float | int | str | bool | None] = {
         "why": lesson.sentence,
-        "application": lesson.application,
-        "quantity": lesson.quantity,
-        "estimator": lesson.estimator,
-        "replaced": lesson.replaced,
-        "drifted": lesson.drifted,
-        "new_runs": lesson.new_runs,
-        "judged": lesson.judged,
+        **{name: getattr(lesson, name) for name in shared},
         "error_before": lesson.before,
         "error_after": lesson.after,
         "file": lesson.file or None,

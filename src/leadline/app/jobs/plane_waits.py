@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from leadline.app.jobs.background import BackgroundTask, run_in_process
+from leadline.app.background import BackgroundTask, ask_process
 from leadline.app.jobs.predict_wait import WaitForecast, WaitQuestion
 from leadline.app.machines.targets import LOCAL
-from leadline.core.documents import from_json
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Attempt, Place
 from leadline.core.queues import QueueWait, wait_from_plan
@@ -23,26 +23,15 @@ VALID_S = 2 * REPEAT_S
 """Older answers are not used for a job that would be submitted now."""
 MAX_QUESTIONS = 200
 """Maximum number of open questions."""
-TIMEOUT_S = 20 * MINUTE_S
-MODULE = "leadline.app.jobs.predict_wait"
 
 Question = tuple[Place, ResourceSpec]
-Answered = tuple[tuple[Question, ...], WaitForecast]
 
 
-def predict_waits_in_process(question: WaitQuestion) -> WaitForecast:
-    """Predict waits in a process of its own.
-
-    Raises:
-        LeadlineError: it failed.
-    """
-    return from_json(
-        run_in_process(MODULE, question, timeout_s=TIMEOUT_S), WaitForecast, label=f"the output of {MODULE}"
-    )
+predict_waits_in_process = partial(ask_process, "leadline.app.jobs.predict_wait", WaitForecast, timeout_s=20 * MINUTE_S)
+"""Predict waits in a process of its own; ``LeadlineError`` if it failed."""
 
 
-@dataclass(slots=True)
-class WaitAnswer:
+class WaitAnswer(Frozen):
     """The wait of a job that would have been submitted at ``at_s``."""
 
     at_s: float
@@ -66,9 +55,9 @@ class BackgroundWaits:
     _first_predictions: dict[str, QueueWait] = field(default_factory=dict)
     """Attempt → the first prediction after its submission."""
     _last_start_s: dict[str, float] = field(default_factory=dict)
-    _background: BackgroundTask[Answered] = field(default_factory=BackgroundTask)
-    _running: tuple[str, float] = ("", 0.0)
-    """The system of the running prediction, and its start (epoch)."""
+    _background: BackgroundTask[WaitForecast] = field(default_factory=BackgroundTask)
+    _running: tuple[str, float, tuple[Question, ...]] = ("", 0.0, ())
+    """The system of the running prediction, its start (epoch), and its questions."""
 
     def predicted(self, spec: JobSpec, place: Place) -> Interval | None:
         """Return the wait of a job that is submitted now; ``None`` if unknown so far."""
@@ -94,10 +83,6 @@ class BackgroundWaits:
         """Forget an attempt that ended."""
         self._first_predictions.pop(attempt, None)
 
-    def settle(self, timeout_s: float) -> None:
-        """Wait for the running prediction."""
-        self._background.wait(timeout_s)
-
     def _answer(self, spec: JobSpec, place: Place) -> WaitAnswer | None:
         """Return the cached answer, and queue the question again if it is stale."""
         if place.system.casefold() == LOCAL or place.partition is None:
@@ -121,25 +106,21 @@ class BackgroundWaits:
             pending = {key: value for key, value in self._open_questions.items() if key[0].system == system}
             due = now_s - min(since_s for _, since_s in pending.values()) >= COLLECT_S
             if due and now_s - self._last_start_s.get(system, -REPEAT_S) >= REPEAT_S:
-                self._last_start_s[system], self._running = now_s, (system, self.clock.now_s())
+                self._last_start_s[system], self._running = now_s, (system, self.clock.now_s(), tuple(pending))
                 for question in pending:
                     del self._open_questions[question]
-                wait_question = WaitQuestion(system, tuple(spec for spec, _ in pending.values()))
-                self._background.start(partial(self._ask, tuple(pending), wait_question))
+                specs = tuple(spec for spec, _ in pending.values())
+                self._background.start(partial(self.predict, WaitQuestion(system, specs)))
                 return
 
-    def _ask(self, questions: tuple[Question, ...], wait_question: WaitQuestion) -> Answered:
-        return questions, self.predict(wait_question)
-
     def _fetch(self) -> None:
-        outcome = self._background.fetch()
-        if outcome is None:
+        forecast = self._background.fetch()
+        if forecast is None:
             return
-        system, at_s = self._running
-        if isinstance(outcome, Exception):
-            self._explain(system, str(outcome) or type(outcome).__name__)
+        system, at_s, questions = self._running
+        if isinstance(forecast, Exception):
+            self._explain(system, str(forecast) or type(forecast).__name__)
             return
-        questions, forecast = outcome
         self._explain(system, forecast.reason)
         self._answers = {question: answer for question, answer in self._answers.items() if at_s - answer.at_s < VALID_S}
         for question, learned, planned_s in zip(questions, forecast.learned, forecast.planned_s, strict=True):

@@ -4,21 +4,22 @@ It reads a ``WaitQuestion`` as JSON from stdin and prints a ``WaitForecast``. It
 the accounting of weeks needs much memory.
 """
 
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from leadline.app.background import answer_question
 from leadline.app.composition import user_catalog
-from leadline.app.estimate.queue_waits import DAYS, PATIENCE_S, SystemQueue, predict_queue_waits
-from leadline.app.jobs.schedulers import PBS_FLAVOURS, build_scheduler, lookup_partition, scheduler_kind, transport_to
+from leadline.app.estimate.queue_waits import DAYS, PATIENCE_S, LearnedQueue, learn_queue, predict_queue_waits
+from leadline.app.jobs.schedulers import PBS_FLAVOURS, build_scheduler, scheduler_kind, transport_to
 from leadline.app.machines.remotes import find_remote
-from leadline.core.documents import from_json, to_json
+from leadline.app.machines.targets import lookup_partition
 from leadline.core.errors import LeadlineError
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec
 from leadline.core.ports import Catalog
 from leadline.core.queues import QueueWait
@@ -28,19 +29,16 @@ from leadline.history.sacct import SACCT_ENVIRONMENT, read_sacct, sacct_command
 
 MAX_PLANNED = 5
 """Maximum number of start forecasts per question: each uses up a job number of the scheduler."""
-NICENESS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class WaitQuestion:
+class WaitQuestion(Frozen):
     """Jobs that might be submitted to a system, each with its partition and request."""
 
     system: str
     jobs: tuple[JobSpec, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WaitForecast:
+class WaitForecast(Frozen):
     """Wait of each job, in order: predicted from accounting, else planned by the scheduler (seconds).
 
     ``reason`` says why the accounting could not be used.
@@ -66,7 +64,7 @@ def predict_wait(question: WaitQuestion, catalog: Catalog, transport: Transport 
     return WaitForecast(tuple(learned), tuple(_planned(question.system, planned, catalog)), why)
 
 
-def read_queue(system: str, catalog: Catalog, transport: Transport) -> SystemQueue:
+def read_queue(system: str, catalog: Catalog, transport: Transport) -> LearnedQueue:
     """Return the queue of a system from its own accounting.
 
     Raises:
@@ -80,8 +78,6 @@ def read_queue(system: str, catalog: Catalog, transport: Transport) -> SystemQue
     jobs = read_sacct(done.stdout)
     if not jobs:
         raise LeadlineError(f"the accounting of {system} has no jobs")
-    from leadline.app.estimate.learned_queue import learn_queue  # noqa: PLC0415 - numpy loads on use
-
     return learn_queue(system, jobs)
 
 
@@ -94,32 +90,17 @@ def queue_name(spec: JobSpec, catalog: Catalog) -> str:
 def _planned(system: str, jobs: Sequence[JobSpec | None], catalog: Catalog) -> list[float | None]:
     """Return the waits that the scheduler plans for the first few of these jobs."""
     waits: list[float | None] = [None] * len(jobs)
-    indices = [at for at, job in enumerate(jobs) if job is not None][:MAX_PLANNED]
-    if not indices:
+    first = [(at, job) for at, job in enumerate(jobs) if job is not None][:MAX_PLANNED]
+    if not first:
         return waits
     with suppress(LeadlineError), tempfile.TemporaryDirectory() as folder:
         scheduler = build_scheduler(system, catalog, Path(folder))
-        for at in indices:
-            job = jobs[at]
-            if job is not None:
-                # The setup lines do not affect the start time.
-                start_s = scheduler.forecast_start_s(Submission("forecast", replace(job, setup=())))
-                waits[at] = None if start_s is None else max(0.0, start_s - time.time())
+        for at, job in first:
+            # The setup lines do not affect the start time.
+            start_s = scheduler.forecast_start_s(Submission("forecast", replace(job, setup=())))
+            waits[at] = None if start_s is None else max(0.0, start_s - time.time())
     return waits
 
 
-def main() -> int:
-    """Answer the question on stdin, at low priority."""
-    # The prediction must not slow down the jobs that run on this machine.
-    os.nice(NICENESS)
-    try:
-        question = from_json(sys.stdin.read(), WaitQuestion, label="the question")
-        sys.stdout.write(to_json(predict_wait(question, user_catalog()), indent=0))
-    except LeadlineError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_question(WaitQuestion, lambda question: predict_wait(question, user_catalog())))

@@ -1,12 +1,13 @@
 """The verb ``probe``: run the first steps of a command on this machine, and extrapolate to the whole job."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from leadline.app.estimate.kept_probes import file_digests, keep_probe
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.progress import Probe, ProbeForecast
 from leadline.core.units import format_duration
@@ -23,8 +24,7 @@ ROUND_S = 60.0
 """A proposed walltime is rounded up to whole minutes."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeLimits:
+class ProbeLimits(Frozen):
     """When to stop: after ``units`` of work or ``time_s`` of work, and after ``limit_s`` in any case."""
 
     units: int | None = None
@@ -95,11 +95,7 @@ def suggested_walltime_s(probe: Probe) -> float | None:
 
 
 def _check(limits: ProbeLimits, units_total: int | None) -> None:
-    for option, value in (
-        ("--steps", limits.units),
-        ("--time", limits.time_s),
-        ("--limit", limits.limit_s),
-        ("--steps-total", units_total),
-    ):
+    limited = {"--steps": limits.units, "--time": limits.time_s, "--limit": limits.limit_s}
+    for option, value in {**limited, "--steps-total": units_total}.items():
         if value is not None and value <= 0:
             raise InvalidInput(f"{option} is {value:g}, but it must be above 0")

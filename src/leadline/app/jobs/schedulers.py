@@ -3,12 +3,14 @@
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import field
+
 from leadline.app.machines.remotes import Remote, find_remote, job_folder, read_remotes
-from leadline.app.machines.targets import ANY_SLURM, LOCAL
-from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable, UnknownName
+from leadline.app.machines.targets import ANY_SLURM, LOCAL, lookup_partition
+from leadline.core.errors import InvalidInput, SchedulerUnreachable, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec
 from leadline.core.plane import Place
 from leadline.core.ports import Catalog
@@ -25,8 +27,7 @@ from leadline.execution.transport.ssh import SshTransport
 PBS_FLAVOURS = {"pbs": PbsFlavour.PRO, "pbspro": PbsFlavour.PRO, "openpbs": PbsFlavour.PRO, "torque": PbsFlavour.TORQUE}
 
 
-@dataclass(frozen=True, slots=True)
-class JobTarget:
+class JobTarget(Frozen):
     """A resolved target: its place, its scheduler, the way to it, and its rules (None if they are unknown)."""
 
     place: Place
@@ -174,16 +175,6 @@ def close_scheduler(scheduler: Scheduler) -> None:
     """Release what a local scheduler holds open; its jobs go on."""
     if isinstance(scheduler, LocalScheduler):
         scheduler.close()
-
-
-def lookup_partition(system: str | None, partition: str | None, catalog: Catalog) -> Partition | None:
-    """Return the rules of a partition; ``None`` if the catalog does not have them."""
-    if system is None or system.casefold() in (LOCAL, ANY_SLURM) or partition is None:
-        return None
-    try:
-        return catalog.system(system).partition(partition)
-    except LeadlineError:
-        return None
 
 
 def scheduler_kind(system: str, remote: Remote, catalog: Catalog) -> str:

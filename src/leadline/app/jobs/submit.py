@@ -1,8 +1,7 @@
 """Run a job on this machine, or show what would be submitted elsewhere."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from leadline.app import settings
 from leadline.app.jobs.journal import JobSubmission, next_jobs, plane_dir
@@ -10,18 +9,18 @@ from leadline.app.jobs.schedulers import JobTarget, scheduler_of
 from leadline.app.machines.targets import LOCAL
 from leadline.core.errors import JobFailed
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import AttemptPlan
 from leadline.core.runs import Run
 from leadline.execution.launch import run_local
 from leadline.execution.plane.submitter import batches_of, new_attempts, submission_of
 from leadline.execution.schedulers.local.scheduler import queue_text
-from leadline.execution.schedulers.port import Submission, SubmissionText
+from leadline.execution.schedulers.port import SubmissionText
 from leadline.history.sqlite import SqliteHistory
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionPreview:
+class SubmissionPreview(Frozen):
     """What a target would get: the job there, and the exact text of its submission."""
 
     target: JobTarget
@@ -49,26 +48,20 @@ def preview_submission(submission: JobSubmission) -> tuple[SubmissionPreview, ..
         targets = {target.place: target for target in group}
         for batch in batches_of(attempts, by_key):
             target, sent = targets[batch[0].place], submission_of(batch, by_key)
-            previews.append(SubmissionPreview(target, sent.spec, _text(target, sent)))
+            # Opening this machine's queue would create its file.
+            is_local = target.kind == LOCAL
+            text = queue_text(sent) if is_local else scheduler_of(target, plane_dir()).render(sent)
+            previews.append(SubmissionPreview(target, sent.spec, text))
     return tuple(previews)
-
-
-def _text(target: JobTarget, submission: Submission) -> SubmissionText:
-    # Opening this machine's queue would create its file.
-    if target.kind == LOCAL:
-        return queue_text(submission)
-    return scheduler_of(target, plane_dir()).render(submission)
 
 
 def run_locally(
     spec: JobSpec,
     *,
     predicted: Estimate | None = None,
-    parameters: dict[str, int | float | str] | None = None,
     tags: dict[str, str] | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
     output: int | None = None,
-    history: Path | None = None,
 ) -> Run:
     """Run the job on this machine under the measuring wrapper, and add the run with its prediction to the history.
 
@@ -76,12 +69,12 @@ def run_locally(
         InvalidInput: the command cannot be started; nothing is added to the history.
         LeadlineError: the history cannot be read or written; raised before the job runs.
     """
-    store = SqliteHistory(history or settings.history_path())
+    store = SqliteHistory(settings.history_path())
     # An unreadable history must fail now, and not after hours of running.
     next(iter(store.runs(limit=1)), None)
     settings.require_writable(settings.runs_dir())
     run = run_local(spec, folder=settings.runs_dir(), on_progress=on_progress, output=output)
-    run = replace(run, predicted=predicted, parameters=parameters or {}, tags={**run.tags, **(tags or {})})
+    run = replace(run, predicted=predicted, tags={**run.tags, **(tags or {})})
     store.add(run)
     return run
 

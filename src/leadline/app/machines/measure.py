@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, MissingExtra
+from leadline.core.frozen import Frozen
 from leadline.kit import KitError
 from leadline.kit.command import summary_sentence
 from leadline.kit.pack import pack_kit
@@ -21,8 +21,7 @@ Progress = Callable[[str, int, float], None]
 """Called with the last measurement in words, the points in the file, and the elapsed seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredFile:
+class MeasuredFile(Frozen):
     """Summary of a measurement run.
 
     Attributes:

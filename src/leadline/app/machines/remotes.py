@@ -1,18 +1,19 @@
 """Read ``reach.toml``: how to reach the systems whose scheduler is not on this machine."""
 
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+
+from msgspec import field
 
 from leadline.app import settings
 from leadline.core.documents import MOST_TOML_BYTES, from_toml
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.files.read import read_input_text
 
 FILE = "reach.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
+class Remote(Frozen):
     """The way to one system.
 
     Attributes:
@@ -28,23 +29,19 @@ class Remote:
     scheduler: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemotesFile:
+class RemotesFile(Frozen):
     """The file ``reach.toml``: one table per system."""
 
     systems: dict[str, Remote] = field(default_factory=dict)
 
 
-def find_remote(system: str, path: Path | None = None) -> Remote:
+def find_remote(system: str) -> Remote:
     """Return the way to a system; a system that the file does not name is reached from this machine.
 
     Raises:
         InvalidInput: the file cannot be read, or has an invalid entry.
     """
-    return next(
-        (remote for name, remote in read_remotes(path).items() if name.casefold() == system.casefold()),
-        Remote(),
-    )
+    return next((remote for name, remote in read_remotes().items() if name.casefold() == system.casefold()), Remote())
 
 
 def read_remotes(path: Path | None = None) -> dict[str, Remote]:

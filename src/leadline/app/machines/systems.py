@@ -6,12 +6,11 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from leadline.app.machines.this_machine import describe_machine
-from leadline.app.settings import require_writable, unwritable
+from leadline.app.settings import refuse_unwritable, require_writable
 from leadline.catalog.compare import compare_systems
 from leadline.catalog.read import ADDITIONS, SITES, read_record
 from leadline.catalog.slurm.site import ClusterRecords
@@ -31,8 +30,9 @@ from leadline.catalog.toml_files import read_devices, read_site, read_valid_entr
 from leadline.catalog.validate import Finding, validate_catalog
 from leadline.catalog.write import format_site
 from leadline.core.document_errors import InvalidFile
-from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, parse_toml
+from leadline.core.documents import MOST_TOML_BYTES, parse_toml
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Machine
 from leadline.core.ports import Catalog
 from leadline.core.processes import CompletedProcess, ProcessRunner
@@ -48,8 +48,7 @@ _SILENT = (
 """Parts of Slurm's messages that mean an unreachable controller, and not a missing permission."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmAnswers:
+class SlurmAnswers(Frozen):
     """The answers of Slurm's commands, and a note for each that failed."""
 
     said: ClusterRecords
@@ -160,8 +159,7 @@ MARK = "Written by leadline systems probe"
 _DIGEST = re.compile(r"^# digest: ([0-9a-f]{64})$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class SystemProbe:
+class SystemProbe(Frozen):
     """Result of a probe.
 
     Attributes:
@@ -215,7 +213,10 @@ def probe_system(
         )
     notes += [*heard.notes, *probed.notes, *_unknown_additions(text, additions)]
     if save:
-        _save(file, text, kept)
+        with refuse_unwritable(file.parent):
+            if kept is not None:
+                kept.write_bytes(file.read_bytes())
+            write_atomically(file, text)
     return SystemProbe(
         system, str(file), text, compare_systems(before, probed.system), machine, tuple(dict.fromkeys(notes)),
         str(kept) if kept and save else None,
@@ -308,16 +309,6 @@ def _previous_system(file: Path, text: str, name: str) -> tuple[System | None, l
     return system, notes, kept if edited or old != text else None
 
 
-def _save(file: Path, text: str, kept: Path | None) -> None:
-    """Write the file atomically, after its previous content is copied to ``kept``."""
-    try:
-        if kept is not None:
-            kept.write_bytes(file.read_bytes())
-        write_atomically(file, text)
-    except OSError as error:
-        raise unwritable(file.parent, error.strerror) from error
-
-
 def _unknown_additions(text: str, additions: Path) -> Iterable[str]:
     """Return a note for each partition and node type of the additions that the cluster does not have."""
     if not additions.exists():
@@ -344,7 +335,7 @@ def _read(path: Path) -> str:
     return read_input_text(path, most=MOST_TOML_BYTES, fix=", or move it away")
 
 
-def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | None = None) -> list[Finding]:
+def check_catalog(catalog: Catalog, file: Path | None = None) -> list[Finding]:
     """Return the problems of the whole catalog, or of one file of devices or of a site, or a device's JSON record.
 
     A site's file may name any device of the catalog. Entries with faults in their writing are not checked further.
@@ -352,13 +343,10 @@ def check_catalog(catalog: Catalog, file: Path | None = None, *, today: date | N
     Raises:
         InvalidInput: the file is not TOML, or cannot be read.
     """
-    day = today or date.today()  # noqa: DTZ011 - prices age in years
+    day = date.today()  # noqa: DTZ011 - prices age in years
     if file is None:
         return validate_catalog(catalog.devices(), catalog.systems(), day)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {explain_read_error(error)}") from error
+    text = read_input_text(file, most=MOST_TOML_BYTES)
     try:
         if file.suffix == ".json":
             return validate_catalog([read_record(text, str(file))], [], day)

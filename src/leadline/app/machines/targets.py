@@ -1,14 +1,15 @@
 """Resolve the names after ``--on``: bare devices, and the nodes of the catalog's partitions."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from leadline.core.errors import AmbiguousName, InvalidInput, UnknownName
+from leadline.core.errors import AmbiguousName, InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Target
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import Catalog
+from leadline.core.recommendation import Rejection
 from leadline.core.systems import NodeType, Partition, System
 from leadline.estimators.parallelism.fabric import usual_node_gpus
 
@@ -18,8 +19,7 @@ ANY_SLURM = "slurm"
 """Target name of any Slurm cluster that the catalog does not know."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedTarget:
+class ResolvedTarget(Frozen):
     """A target with its catalog entries: a bare device, or GPUs (or whole CPU nodes) of a partition."""
 
     target: Target
@@ -35,22 +35,11 @@ class ResolvedTarget:
         return f"{self.target.system}:{self.target.partition}"
 
 
-class UnusableTarget(NamedTuple):
-    """A partition that cannot be estimated, the reason, and its class (``device-unknown`` or ``no-gpus``)."""
-
-    system: str
-    partition: str
-    node: str
-    reason: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedTargets:
+class ResolvedTargets(Frozen):
     """The targets of a request, and those without a usable device."""
 
     targets: tuple[ResolvedTarget, ...]
-    unusable: tuple[UnusableTarget, ...] = ()
+    unusable: tuple[Rejection, ...] = ()
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -67,18 +56,15 @@ def resolve_targets(catalog: Catalog, on: Sequence[str], gpus: int, *, need_gpus
         UnknownName: no system or device has that name.
         InvalidInput: a named target has no usable device.
     """
-    targets: list[ResolvedTarget] = []
-    unusable: list[UnusableTarget] = []
-    for system in () if on else catalog.systems():
-        if not system.status.startswith("decommissioned"):
-            _add(catalog, system, system.partitions, gpus, need_gpus, targets, unusable)
-    for name in on:
-        targets_before, unusable_before = len(targets), len(unusable)
-        _add_named(catalog, name, gpus, need_gpus, targets, unusable)
-        if len(targets) == targets_before:
-            reasons = "; ".join(sorted({row.reason for row in unusable[unusable_before:]}))
-            raise InvalidInput(f"cannot estimate {name}: {reasons}")
-    return ResolvedTargets(tuple(targets), tuple(unusable))
+    if on:
+        rows = [row for name in on for row in _named(catalog, name, gpus, need_gpus)]
+    else:
+        systems = [system for system in catalog.systems() if not system.status.startswith("decommissioned")]
+        rows = [row for each in systems for row in _placed(catalog, each, each.partitions, gpus, need_gpus)]
+    return ResolvedTargets(
+        tuple(row for row in rows if isinstance(row, ResolvedTarget)),
+        tuple(row for row in rows if isinstance(row, Rejection)),
+    )
 
 
 def local_device(catalog: Catalog) -> Device:
@@ -110,14 +96,10 @@ def node_device(catalog: Catalog, node: NodeType) -> Device | None:
     )
 
 
-def _add_named(
-    catalog: Catalog, name: str, gpus: int, need_gpus: bool, targets: list[ResolvedTarget],
-    unusable: list[UnusableTarget],
-) -> None:  # fmt: skip
-    """Add the targets of one ``--on`` name: a system (with a partition) first, then a device."""
+def _named(catalog: Catalog, name: str, gpus: int, need_gpus: bool) -> list[ResolvedTarget | Rejection]:
+    """Return the targets of one ``--on`` name: a system (with a partition) first, then a device."""
     if name.casefold() == LOCAL:
-        targets.append(_bare_target(local_device(catalog), gpus, need_gpus))
-        return
+        return [_bare_target(local_device(catalog), gpus, need_gpus)]
     system_name, _, partition = name.partition(":")
     try:
         system = catalog.system(system_name)
@@ -125,17 +107,19 @@ def _add_named(
         if partition:
             raise
         try:
-            bare = catalog.device(name)
+            return [_bare_target(catalog.device(name), gpus, need_gpus)]
         except AmbiguousName:
             raise
         except UnknownName as not_a_device:
             names = [system.name for system in catalog.systems()] + [device.name for device in catalog.devices()]
             fix = "leadline systems list and leadline devices list show the known ones"
             raise UnknownName("system or device", name, names, fix=fix, hint=not_a_device.hint) from not_a_system
-        targets.append(_bare_target(bare, gpus, need_gpus))
-        return
     partitions = (system.partition(partition),) if partition else system.partitions
-    _add(catalog, system, partitions, gpus, need_gpus, targets, unusable)
+    rows = list(_placed(catalog, system, partitions, gpus, need_gpus))
+    reasons = sorted({row.reason for row in rows if isinstance(row, Rejection)})
+    if reasons and all(isinstance(row, Rejection) for row in rows):
+        raise InvalidInput(f"cannot estimate {name}: {'; '.join(reasons)}")
+    return rows
 
 
 def _bare_target(device: Device, gpus: int, need_gpus: bool) -> ResolvedTarget:
@@ -144,22 +128,31 @@ def _bare_target(device: Device, gpus: int, need_gpus: bool) -> ResolvedTarget:
     return ResolvedTarget(Target(device.name, gpus=gpus), device)
 
 
-def _add(
-    catalog: Catalog, system: System, partitions: Sequence[Partition], gpus: int, need_gpus: bool,
-    targets: list[ResolvedTarget], unusable: list[UnusableTarget],
-) -> None:  # fmt: skip
+def _placed(
+    catalog: Catalog, system: System, partitions: Sequence[Partition], gpus: int, need_gpus: bool
+) -> Iterator[ResolvedTarget | Rejection]:
+    """Yield the target on each partition, or why it is unusable (``no-gpus`` or ``device-unknown``)."""
     for partition in partitions:
         node = partition.node
+        place = (system.name, partition.name, node.name)
         device = node_device(catalog, node)
         if need_gpus and node.device is None and not node.gpus:
-            reason = f"it has no GPUs, and the job asks for {gpus}"
-            unusable.append(UnusableTarget(system.name, partition.name, node.name, reason, "no-gpus"))
-            continue
-        if device is None or (need_gpus and node.device is None):
+            yield Rejection(*place, f"it has no GPUs, and the job asks for {gpus}", "no-gpus", gpus)
+        elif device is None or (need_gpus and node.device is None):
             reason = f"the catalog has no specs for its processor ({node.cpu_model or 'not named'})"
             reason = "its GPU model is unknown" if node.gpus else reason
-            unusable.append(UnusableTarget(system.name, partition.name, node.name, reason, "device-unknown"))
-            continue
-        per_node = 1 if device.kind is DeviceKind.CPU else node.gpus or usual_node_gpus(device)
-        target = Target(device.name, system.name, partition.name, node.name, gpus, math.ceil(gpus / per_node))
-        targets.append(ResolvedTarget(target, device, system, partition))
+            yield Rejection(*place, reason, "device-unknown", gpus)
+        else:
+            per_node = 1 if device.kind is DeviceKind.CPU else node.gpus or usual_node_gpus(device)
+            target = Target(device.name, *place, gpus, math.ceil(gpus / per_node))
+            yield ResolvedTarget(target, device, system, partition)
+
+
+def lookup_partition(system: str | None, partition: str | None, catalog: Catalog) -> Partition | None:
+    """Return the rules of a partition; ``None`` if the catalog does not have them."""
+    if system is None or system.casefold() in (LOCAL, ANY_SLURM) or partition is None:
+        return None
+    try:
+        return catalog.system(system).partition(partition)
+    except LeadlineError:
+        return None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from leadline.app.settings import cache_dir, catalog_dir, require_writable, unwritable
+from leadline.app.settings import cache_dir, catalog_dir, refuse_unwritable, require_writable
 from leadline.catalog.probes import Progress
 from leadline.catalog.read import TomlCatalog
 from leadline.core.documents import to_json
@@ -17,6 +17,7 @@ from leadline.core.hardware import Device, DeviceKind, Machine
 from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
 from leadline.execution.processes import run_process
+from leadline.files.atomic import write_atomically
 
 NVIDIA_SMI_TIMEOUT_S = 20.0
 """Timeout of ``nvidia-smi``; with many GPUs it takes several seconds."""
@@ -34,14 +35,15 @@ def describe_machine(run: ProcessRunner, catalog: Catalog) -> Machine:
     ]
     return Machine(
         socket.gethostname().partition(".")[0], model, os.cpu_count() or 1, psutil.virtual_memory().total,
-        _gpus(run), calibrated[0] if calibrated else "",
+        query_gpus(run, "name"), calibrated[0] if calibrated else "",
     )  # fmt: skip
 
 
-def _gpus(run: ProcessRunner) -> tuple[str, ...]:
-    """Return the GPU names that the NVIDIA driver reports; empty without a driver."""
+def query_gpus(run: ProcessRunner, name: str) -> tuple[str, ...]:
+    """Return a property of each GPU, such as ``name``, as the NVIDIA driver reports it; empty without a driver."""
+    query = ["nvidia-smi", f"--query-gpu={name}", "--format=csv,noheader,nounits"]
     try:
-        answer = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout_s=NVIDIA_SMI_TIMEOUT_S)
+        answer = run(query, timeout_s=NVIDIA_SMI_TIMEOUT_S)
     except InvalidInput:
         return ()
     if answer.returncode != 0 or answer.timed_out:
@@ -106,12 +108,11 @@ def with_catalog_specs(device: Device) -> Device:
         cataloged = TomlCatalog(None, cache_dir()).device(device.name)
     except UnknownName:
         return device
-    if not device.memory_bytes or not cataloged.memory_bytes:
-        return device
-    if abs(device.memory_bytes / cataloged.memory_bytes - 1) > MEMORY_TOLERANCE:
+    memory, whole = device.memory_bytes, cataloged.memory_bytes
+    if not memory or not whole or abs(memory / whole - 1) > MEMORY_TOLERANCE:
         return device
     return replace(
-        cataloged, memory_bytes=device.memory_bytes, calibration=device.calibration,
+        cataloged, memory_bytes=memory, calibration=device.calibration,
         aliases=tuple(dict.fromkeys((*cataloged.aliases, device.name, *device.aliases))),
     )  # fmt: skip
 
@@ -119,11 +120,6 @@ def with_catalog_specs(device: Device) -> Device:
 def save_device(device: Device, folder: Path) -> Path:
     """Write a device as JSON atomically and return the file; ``LeadlineError`` if that fails."""
     file = folder / f"{device.file_stem}.json"
-    draft = file.with_suffix(".part")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft.write_text(to_json(device), encoding="utf-8")
-        draft.replace(file)
-    except OSError as error:
-        raise unwritable(folder, error.strerror) from error
+    with refuse_unwritable(folder):
+        write_atomically(file, to_json(device))
     return file

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
+
+from msgspec import field
 
 from leadline.app.machines.targets import LOCAL
 from leadline.app.models.question import RESOURCES
@@ -11,6 +13,7 @@ from leadline.catalog.billing import compute_charge
 from leadline.core.campaigns import Configuration
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.estimate import Basis, Estimate, Interval, Target, Tier
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.jobs import ResourceSpec
 from leadline.core.ports import Catalog
@@ -28,8 +31,7 @@ from leadline.training.records import device_features, node_features
 FREE_BILLING = Billing(BillingRule.CORE_HOURS, "USD", core_hour=0.0, free=True, source="this machine")
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateNode:
+class CandidateNode(Frozen):
     """A partition with its device, and its values of the model's node features; unknown ones are absent."""
 
     system: System
@@ -148,16 +150,14 @@ TIME, MEMORY, GPU_MEMORY = "elapsed_s", "host_memory_bytes", "gpu_memory_bytes"
 TARGETS = (TIME, MEMORY, GPU_MEMORY)
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationQuery:
+class ConfigurationQuery(Frozen):
     """A configuration, and the graph features of its command if the model uses them."""
 
     values: dict[str, Value]
     graph: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedConfiguration:
+class PlacedConfiguration(Frozen):
     """A configuration on a node.
 
     Attributes:
@@ -222,30 +222,27 @@ def _request_or_refusal(node: CandidateNode, values: Mapping[str, Value]) -> Res
     )
     if refusal is not None and not (refusal.kind == "gpus-unused" and node.system.name == LOCAL):
         return refusal
-    return node_request(node, values, gpus, nodes)
+    share, has = resources_per_node(values, nodes), node.partition.node
+    if not node.partition.rules.whole_nodes:
+        return share
+    whole_gpus = has.gpus or share.gpus_per_node if gpus else 0
+    return replace(share, cores_per_task=has.cores or share.cores_per_task, gpus_per_node=whole_gpus)
 
 
-def node_request(node: CandidateNode, values: Mapping[str, Value], gpus: int, nodes: int) -> ResourceSpec:
-    """Return the request of a configuration on each node, without limits; whole nodes if the site requires them."""
-    cores, memory, node_type = values.get("cores"), values.get("memory_bytes"), node.partition.node
-    cores_per_node = None if cores is None else math.ceil(as_count(cores) / nodes)
-    per_node = math.ceil(gpus / nodes)
-    gives_whole = node.partition.rules.whole_nodes
+def resources_per_node(values: Mapping[str, Value], nodes: int = 1) -> ResourceSpec:
+    """Return what a configuration takes of each node, without limits."""
+    cores, memory = values.get("cores"), values.get("memory_bytes")
     return ResourceSpec(
         nodes=nodes,
-        cores_per_task=node_type.cores or cores_per_node if gives_whole else cores_per_node,
-        gpus_per_node=(node_type.gpus or per_node) if gives_whole and gpus else per_node,
+        cores_per_task=None if cores is None else math.ceil(as_count(cores) / nodes),
+        gpus_per_node=math.ceil(as_count(values.get("gpus", 0)) / nodes),
         memory_bytes_per_node=None if memory is None else math.ceil(as_count(memory) / nodes),
     )
 
 
 def command_words(model: TrainedModel, values: Mapping[str, Value]) -> tuple[str, ...]:
     """Return the command line of a configuration before its node is known."""
-    cores = values.get("cores")
-    resources = ResourceSpec(
-        cores_per_task=None if cores is None else as_count(cores), gpus_per_node=as_count(values.get("gpus", 0))
-    )
-    return fill_command(model.command, Configuration(dict(values), resources))
+    return fill_command(model.command, Configuration(dict(values), resources_per_node(values)))
 
 
 def as_count(value: Value) -> int:
@@ -323,14 +320,8 @@ class _CandidateBuilder:
         # A configuration is one dict for all nodes: its id is a key that needs no hashing of its values.
         key = (place, case.share.nodes, id(case.values))
         if key not in self._commands:
-            values = case.values
-            cores, memory = values.get("cores"), case.share.memory_bytes_per_node
-            cores_per_task = None if cores is None else math.ceil(as_count(cores) / case.share.nodes)
-            gpus_per_node = math.ceil(case.gpus / case.share.nodes)
-            resources = ResourceSpec(
-                cores_per_task=cores_per_task, gpus_per_node=gpus_per_node, memory_bytes_per_node=memory
-            )
-            configuration = Configuration(values, resources, case.node.partition.name)
+            resources = resources_per_node(case.values, case.share.nodes)
+            configuration = Configuration(case.values, resources, case.node.partition.name)
             self._commands[key] = fill_command(self.model.command, configuration)
         return self._commands[key]
 

@@ -4,7 +4,6 @@ import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ from leadline import __version__
 from leadline.app import settings
 from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.ports import GraphSource
 from leadline.core.workload import ModelKind, ModelSource, Workload
@@ -22,8 +22,7 @@ from leadline.files.read import read_input
 from leadline.training.records import Progress
 
 
-@dataclass(frozen=True, slots=True)
-class TraceableCommand:
+class TraceableCommand(Frozen):
     """A command to trace: its words, its working directory, and whether it has a GPU."""
 
     words: tuple[str, ...]

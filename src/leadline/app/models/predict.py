@@ -4,7 +4,7 @@ import gc
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from leadline.app.estimate.estimate import Toolbox
@@ -18,13 +18,14 @@ from leadline.app.models.candidates import (
     build_candidates,
     command_words,
     find_candidate_nodes,
-    node_request,
     place_configurations,
+    resources_per_node,
 )
 from leadline.app.models.graph_features import TraceableCommand, trace_features
 from leadline.app.models.question import Configurations, ModelQuestion, read_question
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Estimate
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.recommendation import Constraints, Recommendation, Rejection
 from leadline.core.runs import Value
@@ -61,10 +62,7 @@ def recommend_with_model(
     for node in nodes:
         fitting, refusals = place_configurations(node, queries, model)
         placed += fitting
-        place = (node.system.name, node.partition.name, node.partition.node.name)
-        rejections += [
-            Rejection(*place, refusal.reason, refusal.kind) for refusal in refusals[: None if fitting else 1]
-        ]
+        rejections += [refusal.at(node.system, node.partition) for refusal in refusals[: None if fitting else 1]]
     # Tens of thousands of candidates are created here.
     with _without_garbage_collection():
         timed, notes = add_waits(build_candidates(placed, model, constraints), queues)
@@ -84,8 +82,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(frozen=True, slots=True)
-class ModelAnswer:
+class ModelAnswer(Frozen):
     """Predictions of a model; ``parameters`` and ``estimates`` have the same order.
 
     Attributes:
@@ -146,9 +143,8 @@ def _as_in_the_runs(model: TrainedModel) -> CandidateNode:
 def _place_anywhere(node: CandidateNode, queries: Sequence[ConfigurationQuery]) -> list[PlacedConfiguration]:
     placed = []
     for query in queries:
-        values, gpus = query.values, as_count(query.values.get("gpus", 0))
-        request = node_request(node, values, gpus, 1)
-        placed.append(PlacedConfiguration(node, values, {**query.graph, **values}, request, gpus, None))
+        row, gpus = {**query.graph, **query.values}, as_count(query.values.get("gpus", 0))
+        placed.append(PlacedConfiguration(node, query.values, row, resources_per_node(query.values), gpus, None))
     return placed
 
 

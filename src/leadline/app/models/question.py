@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Value
 from leadline.core.trained_model import Feature, FeatureRole
 from leadline.core.units import parse_bytes, parse_duration_s
@@ -21,8 +21,7 @@ MAX_CONFIGURATIONS = 100_000
 """More configurations than this are a typing error."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelQuestion:
+class ModelQuestion(Frozen):
     """A question: the model's file, ``given`` as ``name=value``, and ``varied`` as ``name=value,value``."""
 
     model: Path
@@ -30,12 +29,10 @@ class ModelQuestion:
     varied: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Configurations:
-    """Values to try for each parameter and resource; ``varied`` names those with several values."""
+class Configurations(Frozen):
+    """Values to try for each parameter and resource."""
 
     values: dict[str, tuple[Value, ...]]
-    varied: tuple[str, ...]
 
     def __iter__(self) -> Iterator[dict[str, Value]]:
         """Yield every combination."""
@@ -83,7 +80,7 @@ def read_question(
         features = [feature for feature in features if feature.role is not FeatureRole.GRAPH]
     tried = {**chosen, **_defaults(features, chosen, free=free)}
     _refuse_missing(features, tried)
-    configurations = Configurations(tried, tuple(name for name, several in tried.items() if len(several) > 1))
+    configurations = Configurations(tried)
     if len(configurations) > MAX_CONFIGURATIONS:
         raise InvalidInput(
             f"--vary makes {len(configurations):,} configurations, but at most {MAX_CONFIGURATIONS:,} are allowed"

@@ -4,11 +4,10 @@
 ``RetrainingReport``. The plane runs it in a process of its own, because fitting takes memory and time.
 """
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -19,13 +18,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from leadline.app import settings
+from leadline.app.background import answer_question
 from leadline.app.composition import user_catalog
 from leadline.app.models.train import FITTING_PACKAGES, find_device, readable_name
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra
 from leadline.core.estimate import Estimate, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run
+from leadline.files.atomic import write_atomically
 from leadline.files.read import read_input
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.records import application_name, run_records
@@ -42,8 +44,7 @@ CORRECTED_TAG = "corrected_"
 """Prefix of a run's tag with the factor that had corrected its prediction."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetrainingResult:
+class RetrainingResult(Frozen):
     """The outcome for one quantity of one application.
 
     Attributes:
@@ -178,7 +179,6 @@ def _refit_model(path: Path, runs: Sequence[Run], rejected: "_RejectedRefits") -
 
 def _replace(path: Path, read: bytes, better: "ApplicationModel") -> str:
     """Keep the old file, then replace the model; a crash between the two steps changes no prediction."""
-    from leadline.files.atomic import write_atomically  # noqa: PLC0415
     from leadline.training.model import save_model  # noqa: PLC0415
     from leadline.training.model_card import model_card_markdown  # noqa: PLC0415 - numpy loads on use
 
@@ -187,15 +187,13 @@ def _replace(path: Path, read: bytes, better: "ApplicationModel") -> str:
         refit if refit.older else replace(refit, older=f"older/{older.name}") for refit in better.card.refits
     )
     better = replace(better, card=replace(better.card, refits=refits))
-    try:
+    with settings.refuse_unwritable(path.parent):
         write_atomically(older, read)
         # Another training may have replaced the model in the meantime.
         if path.read_bytes() != read:
             raise LeadlineError(f"{path} changed during retraining: nothing was replaced; retrain again")
         save_model(better, path)
         write_atomically(path.with_suffix(".md"), model_card_markdown(better.card).encode())
-    except OSError as error:
-        raise settings.unwritable(path.parent, error.strerror) from error
     return str(older)
 
 
@@ -302,20 +300,12 @@ class _RejectedRefits:
         }
         if not rejected:
             return
-        from leadline.files.atomic import write_atomically  # noqa: PLC0415 - loaded on use
-
         self.runs |= rejected
-        try:
+        with settings.refuse_unwritable(self.path.parent):
             write_atomically(self.path, to_json({"schema": SCHEMA, "runs": self.runs}, indent=0))
-        except OSError as error:
-            raise settings.unwritable(self.path.parent, error.strerror) from error
 
 
-NICENESS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class RetrainingReport:
+class RetrainingReport(Frozen):
     """The results, and a sentence for each application that failed."""
 
     results: tuple[RetrainingResult, ...] = ()
@@ -334,18 +324,5 @@ def retrain_applications(applications: tuple[str, ...]) -> RetrainingReport:
     return RetrainingReport(tuple(lessons), tuple(failures))
 
 
-def main() -> int:
-    """Retrain the applications named on stdin, at low priority."""
-    # Fitting must not slow down the jobs that run on this machine.
-    os.nice(NICENESS)
-    try:
-        applications = from_json(sys.stdin.read(), tuple[str, ...], label="the question")
-    except LeadlineError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(to_json(retrain_applications(applications), indent=0))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(answer_question(tuple[str, ...], retrain_applications))

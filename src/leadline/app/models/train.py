@@ -13,6 +13,7 @@ from leadline.app import settings
 from leadline.app.composition import toolbox, trained_model, user_catalog
 from leadline.app.models.graph_features import TraceableCommand, trace_features
 from leadline.core.errors import InvalidInput, LeadlineError, MissingExtra, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.core.jobs import JobState
 from leadline.core.ports import Catalog
@@ -52,8 +53,7 @@ class TrainRequest(TrainingOptions):
     graphs: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedFiles:
+class TrainedFiles(Frozen):
     """Files of a trained model: the model, its card next to it, and the plots."""
 
     card: ModelCard
@@ -114,8 +114,7 @@ def list_models() -> tuple[tuple[Path, ModelCard | None, str], ...]:
     return tuple(models)
 
 
-@dataclass(frozen=True, slots=True)
-class TargetSummary:
+class TargetSummary(Frozen):
     """Text about one target: its data, the table of candidates, and the choice with its errors."""
 
     data: str

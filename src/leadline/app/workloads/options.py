@@ -1,11 +1,12 @@
 """The workload as options: one list with help and defaults, shared by the command line and workload files."""
 
 import re
-from typing import Annotated
+from pathlib import Path
 
 import msgspec
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.workload import (
     Adapters,
     ModelKind,
@@ -17,166 +18,66 @@ from leadline.core.workload import (
     Quantization,
 )
 
-MODEL, DIVIDED, LENGTH, DATA = "Model", "Model over several GPUs", "Length of the job", "Data"
-"""The parts of a workload, in which faces group its options."""
+
+class OptionSpec(Frozen):
+    """Help of an option, its default in words, the form of its value, and the part of the workload that it belongs to.
+
+    The interfaces group the options by these parts. Values above ``most`` are typing errors: no job comes near them.
+    """
+
+    help: str
+    default: str
+    form: str = "N"
+    part: str = "Model"
+    least: int | None = None
+    most: float | None = None
 
 
-def _option(description: str, *, default: str, form: str = "N", part: str = MODEL) -> msgspec.Meta:
-    """Describe an option: its help, its default in words, how its value looks, and its section."""
-    return msgspec.Meta(description=description, extra={"default": default, "form": form, "part": part})
+class OptionTables(Frozen):
+    """What ``options.json`` says: each option, and kind of model → options without effect, and what to use instead."""
 
-
-_SCRIPT = "the script's own"
+    options: dict[str, OptionSpec]
+    without_effect: dict[ModelKind, tuple[tuple[str, ...], str]]
 
 
 class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The options of a workload, for the command line and for workload files; ``None`` means not given.
 
-    Each interface writes the names in its own style and takes the help texts from here.
+    Each interface writes the names in its own style and takes the help texts from ``OPTION_TABLES``.
     """
 
-    phase: Annotated[str | None, _option("Kind of job: training or inference.", default="training", form="PHASE")] = (
-        None
-    )
-    batch: Annotated[
-        int | None, _option("Samples per GPU and micro-step.", default=f"{_SCRIPT}, or that of --input; else 1")
-    ] = None
-    input: Annotated[
-        list[str] | str | None,
-        _option(
-            "Shape of a model input, batch first: 64x3x224x224 or 8x512:int64; once per input.",
-            default="none; required for a model function",
-            form="SHAPE",
-        ),
-    ] = None
-    seq: Annotated[
-        int | None, _option("Tokens per sample.", default="the model's maximum, at most 2,048; else the script's own")
-    ] = None
-    seq_max: Annotated[
-        int | None,
-        _option(
-            "Tokens of the longest batch of a config.json. It decides the memory; --seq, the mean, decides the time.",
-            default="that of --seq",
-        ),
-    ] = None
-    lengths: Annotated[
-        str | None,
-        _option(
-            "File of sample lengths in tokens, one per line or an .npy array; replaces --seq and --seq-max.",
-            default="none",
-            form="FILE",
-        ),
-    ] = None
-    generate: Annotated[
-        int | None,
-        _option(
-            "Tokens to generate after each prompt of --seq tokens, with a KV cache (inference of a config.json).",
-            default="none: one pass over --seq tokens",
-        ),
-    ] = None
-    paged: Annotated[
-        bool | None,
-        _option(
-            "With --generate, keep the KV cache in blocks of 16 tokens, as vLLM does (paged attention).",
-            default="no: one tensor per layer, as transformers does",
-        ),
-    ] = None
-    precision: Annotated[
-        str | None,
-        _option(
-            "Number format: fp32, tf32, fp16, bf16, amp-fp16 or amp-bf16.",
-            default=f"bf16 for a configuration; {_SCRIPT}; else fp32",
-            form="FORMAT",
-        ),
-    ] = None
-    optimizer: Annotated[
-        str | None,
-        _option(
-            "Optimizer: sgd, momentum, adam, adamw, adagrad, rmsprop or lion; for a config.json also "
-            "bitsandbytes' adamw8bit, paged-adamw or paged-adamw8bit.",
-            default=f"{_SCRIPT}; else adamw",
-            form="NAME",
-        ),
-    ] = None
-    lora: Annotated[
-        int | None,
-        _option(
-            "Train low-rank adapters of this rank on all linear layers but the output layer (peft's "
-            "all-linear); the weights of the config.json are frozen.",
-            default="train all weights",
-            form="RANK",
-        ),
-    ] = None
-    lora_embeddings: Annotated[
-        bool | None,
-        _option("With --lora, train the embedding and output layers in full (modules_to_save).", default="no"),
-    ] = None
-    quantize: Annotated[
-        str | None,
-        _option(
-            "With --lora, keep the frozen weights in 8bit or 4bit, as bitsandbytes does (QLoRA).",
-            default="as --precision says",
-            form="BITS",
-        ),
-    ] = None
-    accumulate: Annotated[int | None, _option("Micro-steps per optimizer step.", default=f"{_SCRIPT}; else 1")] = None
-    checkpointing: Annotated[
-        bool | None, _option("Recompute activations in the backward pass.", default=f"{_SCRIPT}; else no")
-    ] = None
-    compile: Annotated[
-        bool | None,
-        _option("Compile a JAX function with XLA for each device; the device need not be present.", default="no"),
-    ] = None
-    gpus: Annotated[
-        int | None, _option("GPUs of the whole job.", default="one per process of the launcher; else 1")
-    ] = None
-    tensor_parallel: Annotated[int | None, _option("GPUs that share each layer.", default="1", part=DIVIDED)] = None
-    pipeline_parallel: Annotated[int | None, _option("Stages that share the layers.", default="1", part=DIVIDED)] = None
-    sharding: Annotated[
-        str | None,
-        _option(
-            "Shards across replicas: none, optimizer, gradients or full (ZeRO, FSDP).",
-            default="none",
-            form="WHAT",
-            part=DIVIDED,
-        ),
-    ] = None
-    network: Annotated[
-        str | None,
-        _option(
-            "Network bandwidth in one direction, of a node (3200Gb/s, 400GB/s) or of each GPU (400Gb/s/gpu).",
-            default="that of the system; else the usual one of the GPU's generation, with a wider interval",
-            form="RATE",
-            part=DIVIDED,
-        ),
-    ] = None
-    epochs: Annotated[float | None, _option("Passes over the data set.", default=f"{_SCRIPT}; else 1", part=LENGTH)] = (
-        None
-    )
-    steps: Annotated[
-        int | None, _option("Optimizer steps of the whole job.", default="from epochs and samples; else 1", part=LENGTH)
-    ] = None
-    samples: Annotated[int | None, _option("Samples in the data set.", default=_SCRIPT, part=LENGTH)] = None
-    bytes_per_sample: Annotated[
-        int | str | None,
-        _option(
-            "Stored size of a sample, such as 110KB.", default=f"{_SCRIPT}; else not counted", form="SIZE", part=DATA
-        ),
-    ] = None
-    workers: Annotated[int | None, _option("Processes that load data.", default=f"{_SCRIPT}; else 0", part=DATA)] = None
-    load_s: Annotated[
-        float | None,
-        _option(
-            "Seconds in which one loader process makes a batch; 0 if the data is ready.",
-            default="measured on this machine while a script is traced; else not counted",
-            form="SECONDS",
-            part=DATA,
-        ),
-    ] = None
-    held_in_memory: Annotated[
-        bool | None, _option("Keep the whole data set in host memory.", default="no", part=DATA)
-    ] = None
-    name: Annotated[str | None, _option("Job name.", default="the name of the file or script", form="NAME")] = None
+    phase: str | None = None
+    batch: int | None = None
+    input: list[str] | str | None = None
+    seq: int | None = None
+    seq_max: int | None = None
+    lengths: str | None = None
+    generate: int | None = None
+    paged: bool | None = None
+    precision: str | None = None
+    optimizer: str | None = None
+    lora: int | None = None
+    lora_embeddings: bool | None = None
+    quantize: str | None = None
+    accumulate: int | None = None
+    checkpointing: bool | None = None
+    compile: bool | None = None
+    gpus: int | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    sharding: str | None = None
+    network: str | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    samples: int | None = None
+    bytes_per_sample: int | str | None = None
+    workers: int | None = None
+    load_s: float | None = None
+    held_in_memory: bool | None = None
+    name: str | None = None
+
+
+OPTION_TABLES = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=OptionTables)
 
 
 def build_adapters(options: WorkloadOptions, kind: ModelKind, phase: Phase, plan: Parallelism) -> Adapters | None:

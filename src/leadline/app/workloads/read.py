@@ -12,6 +12,7 @@ import msgspec
 
 from leadline.app.workloads.model_function import find_framework
 from leadline.app.workloads.options import (
+    OPTION_TABLES,
     WorkloadOptions,
     build_adapters,
     build_quantization,
@@ -247,20 +248,18 @@ def _build(source: ModelSource, options: WorkloadOptions) -> Workload:
 
 def _check_ranges(options: WorkloadOptions) -> None:
     """Refuse numbers that are too small, or so large that they are typing errors."""
-    for name, least in _LEAST.items():
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {least}")
+    limited = [(name, getattr(options, name), spec) for name, spec in OPTION_TABLES.options.items()]
+    for name, value, spec in limited:
+        if value is not None and spec.least is not None and value < spec.least:
+            raise InvalidInput(f"--{name.replace('_', '-')} is {value}, but it must be at least {spec.least}")
     if options.epochs is not None and not options.epochs > 0:
         raise InvalidInput(f"--epochs is {options.epochs:g}, but it must be above 0")
     if options.load_s is not None and not options.load_s >= 0:
         raise InvalidInput(f"--load-s is {options.load_s:g}, but it must be 0 or more")
-    for name, most in _MOST.items():
-        value = getattr(options, name)
-        if value is not None and value > most:
-            raise InvalidInput(
-                f"--{name.replace('_', '-')} is {min(value, 1e300):g}, but it can be at most {most:,}: check its digits"
-            )
+    for name, value, spec in limited:
+        if value is not None and spec.most is not None and value > spec.most:
+            option = f"--{name.replace('_', '-')} is {min(value, 1e300):g}"
+            raise InvalidInput(f"{option}, but it can be at most {spec.most:,.0f}: check its digits")
 
 
 def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
@@ -275,7 +274,7 @@ def count_launched_processes(command: Sequence[str]) -> tuple[int, int]:
 
 def _refuse_without_effect(kind: ModelKind, options: WorkloadOptions) -> None:
     """Refuse an option that has no effect on this kind of model."""
-    names, instead = _WITHOUT_EFFECT[kind]
+    names, instead = OPTION_TABLES.without_effect[kind]
     for name in names:
         if getattr(options, name) is not None:
             raise InvalidInput(f"--{name.replace('_', '-')} has no effect here: {instead}")
@@ -287,34 +286,8 @@ def _refuse_without_effect(kind: ModelKind, options: WorkloadOptions) -> None:
         raise InvalidInput("--compile is for JAX functions: name one, as in step.py:build")
 
 
-_WITHOUT_EFFECT: dict[ModelKind, tuple[tuple[str, ...], str]] = {
-    ModelKind.COMMAND: (
-        ("input", "seq", "precision", "optimizer", "checkpointing", "tensor_parallel", "pipeline_parallel", "sharding"),
-        "a script is traced as it is; pass its own option after its name, as in -- python train.py --amp",
-    ),
-    ModelKind.HF_CONFIG: (("input",), "a config.json takes --batch and --seq"),
-    ModelKind.FUNCTION: (("seq",), "give the shape of a function's inputs, as in --input 8x512:int64"),
-    ModelKind.ONNX: (
-        ("optimizer", "accumulate", "checkpointing", "sharding"),
-        "an ONNX file has no backward pass and cannot be trained",
-    ),
-    ModelKind.HLO: (
-        ("input", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing"),
-        "a lowered module has fixed sizes; lower the function again with others",
-    ),
-    ModelKind.JAX_FUNCTION: (("seq", "precision", "accumulate", "checkpointing"), "set it in the JAX function"),
-}
-"""Kind of model → options without effect, and what to use instead."""
-_LEAST = {
-    "batch": 1, "seq": 1, "seq_max": 1, "generate": 1, "accumulate": 1, "lora": 1, "steps": 1, "samples": 1,
-    "workers": 0, "gpus": 1, "tensor_parallel": 1, "pipeline_parallel": 1,
-}  # fmt: skip
-_MOST = {
-    "batch": 10**9, "seq": 10**9, "seq_max": 10**9, "generate": 10**9, "accumulate": 10**6, "lora": 10**5,
-    "load_s": 10**6, "epochs": 10**9, "steps": 10**12, "samples": 10**15, "workers": 10**6, "gpus": 10**6,
-    "tensor_parallel": 10**4, "pipeline_parallel": 10**4,
-}  # fmt: skip
-"""Larger values are typing errors: no job comes near them."""
+LARGEST_SIZE = 10**15
+"""Dimensions and bytes per sample above this are typing errors."""
 _REPORTED = ("phase", "batch", "seq", "precision", "optimizer", "accumulate", "checkpointing", "workers", "gpus")
 
 
@@ -328,7 +301,7 @@ def parse_input(text: str) -> InputShape:
     if match is None:
         raise InvalidInput(f"--input {text!r} is not a shape: write for example 64x3x224x224 or 8x512:int64")
     shape = tuple(int(size) for size in match["shape"].split("x"))
-    if max(shape) > _MOST["samples"]:
+    if max(shape) > LARGEST_SIZE:
         raise InvalidInput(f"--input {text!r} has a dimension of {max(shape):g}: check its digits")
     if 0 in shape:
         raise InvalidInput(f"--input {text!r} has a dimension of 0: every dimension must be at least 1")
@@ -352,7 +325,7 @@ def _size(value: int | str | None) -> int | None:
     if value is None:
         return None
     size_bytes = value if isinstance(value, int) else parse_bytes(value, bare_bytes=1)
-    if size_bytes > _MOST["samples"]:
+    if size_bytes > LARGEST_SIZE:
         raise InvalidInput(f"--bytes-per-sample is {value}, but a sample can hold at most 1 PB: check its digits")
     if size_bytes < 0:
         raise InvalidInput(f"--bytes-per-sample is {value}, but a size is never negative")

@@ -1,11 +1,11 @@
 """Sequence lengths of a job's batches: the mean and the longest, from options or from a file of sample lengths."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.workload import Lengths, ModelKind
 from leadline.files.read import read_input, read_input_text
 
@@ -71,8 +71,7 @@ def _numbers(content: str, label: str) -> "NDArray[np.integer]":
     return np.array(lengths, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLengths:
+class BatchLengths(Frozen):
     """Tokens of the mean and the longest batch, and the lengths of the samples; ``None`` where not given."""
 
     sequence: int | None

@@ -18,8 +18,7 @@ from leadline.app.jobs.event_log import (
     read_event_log,
 )
 from leadline.app.jobs.journal import keep_journal_open
-from leadline.app.jobs.logs import last_lines
-from leadline.app.jobs.output_paths import OutputPaths
+from leadline.app.jobs.logs import OutputPaths, last_lines
 from leadline.core.documents import to_document
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job

@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from leadline.app.models.question import ModelQuestion, is_model
-from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.options import OPTION_TABLES, WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput
 from leadline.interfaces.cli.command import FILE, Decorator, argument, complete_files, option
@@ -99,12 +99,11 @@ def _options() -> Iterator[Decorator]:
     for field in msgspec.structs.fields(WorkloadOptions):
         if field.name in FILE_ONLY:
             continue
-        types, meta = get_args(field.type)
-        kind, metadata = _typed(types), meta.extra
+        kind, described = _typed(field.type), OPTION_TABLES.options[field.name]
         kinds: dict[Any, dict[str, Any]] = {list[str]: {"multiple": True}, bool: {"is_flag": True, "default": None}}
         yield option(
-            f"--{field.name.replace('_', '-')}", None if kind is bool else metadata["form"], meta.description,
-            metadata["default"], section=metadata["part"], **kinds.get(kind, {"type": kind}),
+            f"--{field.name.replace('_', '-')}", None if kind is bool else described.form, described.help,
+            described.default, section=described.part, **kinds.get(kind, {"type": kind}),
         )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from leadline.core.plane import Attempt, Job, Place, Policy
 from leadline.core.units import HOUR_S, MIB
 from leadline.execution.processes import run_process
 from leadline.interfaces.cli.main import main
-from leadline.recommendation.queued_jobs import find_unrunnable_jobs
+from leadline.recommendation.queued_jobs import explain_unrunnable
 
 GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 512, "vocab_size": 8000}
 NAMES = ["short-cpu", "short-l40s", "long-cpu", "long-l40s", "gpu"]
@@ -122,8 +122,10 @@ def test_a_lowered_limit_names_the_queued_jobs_that_it_breaks(gpu_cluster, probe
             ("other", "short", HOUR_S),
         )
     ]
-    assert [job.sentence for job in find_unrunnable_jobs(change, queued)] == [
-        "long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s"
+    assert [explain_unrunnable(change, job) for job in queued] == [
+        "long cannot run in gpu any more: walltime: asks for 1h 00m, the limit is 30m 00s",
+        None,
+        None,
     ]
 
 
@@ -202,12 +204,8 @@ def test_a_user_whom_the_cluster_hides_its_nodes_from_gets_what_is_left(gpu_clus
     assert (gpu.limits.max_walltime_s, gpu.node.cores) == (2 * HOUR_S, None)
     assert any("show node failed" in note for note in found.notes)
     assert any("you have no account" in note for note in found.notes)
-    assert (
-        find_unrunnable_jobs(
-            found.change, [JobSpec("a", ("true",), ResourceSpec(gpus_per_node=2), "test", "short-l40s")]
-        )
-        == []
-    )
+    request = JobSpec("a", ("true",), ResourceSpec(gpus_per_node=2), "test", "short-l40s")
+    assert explain_unrunnable(found.change, request) is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may act as another user")

@@ -10,22 +10,16 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 
+def convolution(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU())
+
+
 class DigitsCnn(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(1, width, 3, padding=1),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(width, 2 * width, 3, padding=1),
-            nn.BatchNorm2d(2 * width),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-        )
+        first, second = convolution(1, width), convolution(width, width)
+        third = convolution(width, 2 * width)
+        self.features = nn.Sequential(first, second, nn.MaxPool2d(2), third, nn.MaxPool2d(2))
         self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(2 * width * 8 * 8, 128), nn.ReLU(), nn.Linear(128, 10))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -1,17 +1,20 @@
 """Run slow work in the background: in a thread, and in a process of its own."""
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Generic, TypeVar
 
-from leadline.core.documents import to_json
+from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
-from leadline.core.processes import ProcessRunner
 from leadline.execution.processes import run_process
 
 T = TypeVar("T")
+Q = TypeVar("Q")
+
+NICENESS = 10
 
 
 @dataclass(slots=True)
@@ -51,8 +54,8 @@ class BackgroundTask(Generic[T]):
             self._thread.join(timeout_s)
 
 
-def run_in_process(module: str, question: object, *, timeout_s: float, runner: ProcessRunner = run_process) -> str:
-    """Return the output of ``python -m module`` with ``question`` as JSON on stdin.
+def ask_process(module: str, answer: type[T], question: object, *, timeout_s: float) -> T:
+    """Return what ``python -m module`` answers to a question; both travel as JSON.
 
     Its memory is freed when the process ends.
 
@@ -61,10 +64,22 @@ def run_in_process(module: str, question: object, *, timeout_s: float, runner: P
     """
     # -P keeps the working directory off sys.path: a file there may have the name of a module.
     words = [sys.executable, "-P", "-m", module]
-    done = runner(words, stdin=to_json(question, indent=0), timeout_s=timeout_s)
+    done = run_process(words, stdin=to_json(question, indent=0), timeout_s=timeout_s)
     if done.timed_out:
         raise LeadlineError(f"{module} did not answer within {timeout_s:.0f} s")
     if done.returncode:
         message = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")
         raise LeadlineError(message)
-    return done.stdout
+    return from_json(done.stdout, answer, label=f"the output of {module}")
+
+
+def answer_question(kind: type[Q], answer: Callable[[Q], object]) -> int:
+    """Answer the question on stdin, at low priority, as ``ask_process`` expects it; return the exit code."""
+    # The process must not slow down the jobs that run on this machine.
+    os.nice(NICENESS)
+    try:
+        sys.stdout.write(to_json(answer(from_json(sys.stdin.read(), kind, label="the question")), indent=0))
+    except LeadlineError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
