@@ -18,7 +18,6 @@ from leadline.estimators.ports import Array, State, nest, strings, text_array, u
 from leadline.estimators.step_time.transformer import (
     VALIDATED_LOG_DISTANCE,
     TransformerStepModel,
-    load_transformer_steps,
 )
 from leadline.estimators.step_time.transformer_terms import (
     MAGNITUDES,
@@ -84,7 +83,7 @@ def load_step_model(state: State) -> StepModel:
         name: NormalizedScores.load(unnest(f"scores{number}", state))
         for number, name in enumerate(strings(state["generations"]))
     }
-    return StepModel(load_transformer_steps(unnest("law", state)), scores)
+    return StepModel(TransformerStepModel.load(unnest("law", state)), scores)
 
 
 def step_groups(steps: Sequence[TransformerStep], extrapolation: Array) -> Texts:

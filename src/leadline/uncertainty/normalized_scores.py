@@ -5,13 +5,12 @@ where it started, and says nothing about another one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.ports import Array, State
+from leadline.estimators.ports import Array, Stored
 
 LEAST_SPREAD = 1e-6
 """Smallest spread that is believed: no estimator is exact."""
@@ -19,8 +18,7 @@ BEYOND_LARGEST = 1.5
 """Factor on the largest score, used where the scores are too few for a level."""
 
 
-@dataclass(frozen=True, slots=True)
-class NormalizedScores:
+class NormalizedScores(Stored):
     """Scores (m,), ascending, and their weights (m,), which sum to m."""
 
     scores: Array
@@ -74,12 +72,3 @@ class NormalizedScores:
                         normal * np.asarray(untested, float))  # fmt: skip
         width, points = np.exp(half), np.asarray(point, float)
         return points / width, points * width
-
-    def dump(self) -> State:
-        """Return the state as arrays by name."""
-        return {"scores": self.scores, "weights": self.weights}
-
-    @classmethod
-    def load(cls, state: State) -> "NormalizedScores":
-        """Restore the scores from their state."""
-        return cls(state["scores"].astype(float), state["weights"].astype(float))

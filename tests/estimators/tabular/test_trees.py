@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from leadline.estimators.tabular.trees import LIGHTGBM_SETTINGS, LeafwiseBoosting
+from leadline.estimators.tabular.trees import LIGHTGBM_SETTINGS, LeafwiseBoosting, Trees
 
 lightgbm = pytest.importorskip("lightgbm")
 
@@ -41,5 +41,5 @@ def test_a_few_odd_rows_do_not_decide(rows, short):
 def test_fitted_estimators_survive_storage_as_arrays(rows, short):
     x, y, weight = rows
     fitted = LeafwiseBoosting().fit(x, y, weight, 0)
-    again = LeafwiseBoosting().load(fitted.dump())
+    again = Trees.load(fitted.dump())
     assert np.array_equal(fitted.predict(x)[0], again.predict(x)[0])

@@ -7,10 +7,10 @@ The fit finds a model's parameters and each device's offsets from robust log err
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.device_features import PlacedKernels
 from leadline.estimators.step_time.gauss_newton import Damping, minimize
@@ -43,8 +43,7 @@ WAIT = 0.48
 CACHED = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class AnalyticalModel:
+class AnalyticalModel(Frozen):
     """Parameter names of a model, with the start of a fit and prior deviations from it.
 
     ``wait`` is the share of the host's time for a call that is over when its kernel starts.
@@ -102,8 +101,7 @@ def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array,
     return kernel_s, 1e-6 * np.exp(launch + effects[:, LAUNCH])
 
 
-@dataclass(frozen=True, slots=True)
-class _Tiles:
+class _Tiles(Frozen):
     """Losses of tiles, as logarithms."""
 
     # However small the tiles, they need other instructions and operands, and parts stay empty.
@@ -244,8 +242,7 @@ STEP = 1e-4
 DAMPING = Damping(start=1e-2, easier=4, harder=5, enough=1e-4, rounds=30)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelMeasurements:
+class KernelMeasurements(Frozen):
     """n measured kernels: seconds, whether they include the launch (0 or 1), and effect groups (n, 3).
 
     ``weight`` is the number of kernels that a row stands for.
@@ -271,8 +268,7 @@ def fit_analytical_model(
     return x[:p], x[p:].reshape(-1, 3)
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
+class _Problem(Frozen):
     """The misfit of parameters (p,), then of effects (3 g,), with the prior's ``start`` and ``scale`` (p + 3 g,)."""
 
     law: AnalyticalModel

@@ -4,12 +4,13 @@ Features are ratios, so that trees learn kernels and not devices.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.ports import Array
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, DTYPES, MATRIX, KernelTable
@@ -42,8 +43,7 @@ def require_gpu(device: Device, subject: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Specifications:
+class _Specifications(Frozen):
     """Columns of specifications.
 
     ``allowed`` is the float32 rate within the power limit outside matrix units (FLOP/s), infinite if unknown.
@@ -60,7 +60,6 @@ class _Specifications:
     modern: Array
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceFeatures(_Specifications):
     """Specifications of d devices: ``peak`` (d, dtypes), NaN where unknown; the others (d,)."""
 
@@ -87,7 +86,6 @@ class DeviceFeatures(_Specifications):
         )
 
 
-@dataclass(frozen=True, slots=True)
 class PlacedKernels(_Specifications):
     """n kernels, each with the figures of the device it runs on, all of shape (n,).
 

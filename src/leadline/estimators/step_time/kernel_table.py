@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
 from leadline.estimators.ports import Array, IntArray
 
@@ -25,8 +26,7 @@ DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "float8")
 _BY_KIND = {OpKind.NORM: NORM, OpKind.SOFTMAX: SOFTMAX}
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTable:
+class KernelTable(Frozen):
     """n kernels by columns, each of shape (n,).
 
     ``law`` is a position in ``KERNEL_KINDS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the

@@ -6,13 +6,13 @@ step is the sum of its ops, or of its launches where the host is slower.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import log2
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, IntArray
@@ -39,8 +39,7 @@ NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "
 NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[np.generic]]
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkSetting:
+class NetworkSetting(Frozen):
     """Settings that select kernels: ``phase`` of ``PHASES``, ``layout`` of ``LAYOUTS``, PyTorch's release."""
 
     phase: str
@@ -53,16 +52,14 @@ class NetworkSetting:
                 raise InvalidInput(f"{name} {value!r} is unknown to the network: give {' or '.join(choices)}")
 
 
-@dataclass(frozen=True, slots=True)
-class GraphEdges:
+class GraphEdges(Frozen):
     """Edges from producers to consumers: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
 
     source: IntArray
     target: IntArray
 
 
-@dataclass(frozen=True, slots=True)
-class GraphBatch:
+class GraphBatch(Frozen):
     """n ops and e edges of g graphs as the network reads them.
 
     ``kind`` (n,), ``node`` (n, COLUMNS), ``roofline_us``, ``count`` and ``launches`` (n,), ``owner`` (n,) the graph of
@@ -99,8 +96,7 @@ class GraphBatch:
         return {name: getattr(self, name) for name in NETWORK_INPUTS}
 
 
-@dataclass(frozen=True, slots=True)
-class GraphNetwork:
+class GraphNetwork(Frozen):
     """The network, run by ``session``."""
 
     session: NetworkSession

@@ -9,10 +9,11 @@ runs a kernel that no size predicts, and a class that it alone calls would absor
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.gauss_newton import Damping, minimize
 from leadline.estimators.step_time.op_residuals import OpShares, fit_op_residuals
@@ -76,8 +77,7 @@ def add_op_residuals(observed: ObservedSteps, weights: OpUtilization) -> OpUtili
     return replace(weights, departures=weights.departures.merge(residuals) if weights.departures else residuals)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Frozen):
     """The minimised problem over x: weights ``used``, then offset and ln(launch) of each setting."""
 
     observed: Sequence[ObservedSteps]

@@ -5,17 +5,15 @@ the sum of its ops', weighted by their shares of the step. Whole steps therefore
 unseen model inherits those of similar kernels.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
-import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.gp import squared_exponential
-from leadline.estimators.ports import Array, IntArray, State
+from leadline.estimators.ports import Array, IntArray, Single, State, Stored
 from leadline.estimators.step_time.kernel_table import distinct_rows
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
-
-Single = npt.NDArray[np.float32]
 
 # Classes of which a library has many kernels, or none: their speed jumps with the sizes.
 FICKLE = ("conv_grouped", "conv_depthwise", "conv_grouped_backward", "conv_depthwise_backward")
@@ -33,8 +31,7 @@ _OCTAVES = np.array([0.5, 0.5, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5,
 _MOST_FACTORS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class OpResiduals:
+class OpResiduals(Stored):
     """Known ops of u sizes: ``classes`` (u,), coordinates ``at`` (u, c), and ``weight`` (u,)."""
 
     classes: IntArray
@@ -60,18 +57,11 @@ class OpResiduals:
         return OpResiduals(*(np.concatenate([getattr(self, name), getattr(newer, name)]) for name in names))
 
     def dump(self) -> State:
-        """Return the known ops as arrays."""
-        return {"classes": self.classes.astype(np.int16), "at": self.at, "weight": self.weight}
-
-    @classmethod
-    def load(cls, state: State) -> "OpResiduals":
-        """Return what was dumped."""
-        at, weight = state["at"].astype(np.float32), state["weight"].astype(np.float32)
-        return cls(state["classes"].astype(np.int64), at, weight)
+        """Return the known ops as arrays, with the ``classes`` in the narrowest type."""
+        return {**super().dump(), "classes": self.classes.astype(np.int16)}
 
 
-@dataclass(frozen=True, slots=True)
-class OpShares:
+class OpShares(Frozen):
     """Shares of ops in steps (e,): op ``op`` of ``table`` takes ``share`` of step ``row``."""
 
     table: OpTable

@@ -1,12 +1,13 @@
 """Ops of many graphs as arrays: kernel class, amount of work, and sizes that decide its speed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import log2, prod
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.kernel_families import plain_name
@@ -38,8 +39,7 @@ _POINTWISE = {
 _TRANSCENDENTAL = ("gelu", "silu", "sigmoid", "tanh", "exp", "erf", "mish", "swish", "pow", "sqrt", "log", "softplus")
 
 
-@dataclass(frozen=True, slots=True)
-class OpTable:
+class OpTable(Frozen):
     """n ops of g graphs, grouped by graph; arrays are (n,) except ``sizes`` and ``first``.
 
     ``classes`` and ``dtypes`` are positions in ``KERNEL_CLASSES`` and ``DTYPES`` (−1: another dtype). ``matrix`` marks
@@ -136,8 +136,7 @@ def index_ops(ops: Iterable[Op]) -> tuple[OpTable, IntArray]:
     return OpTable.from_rows(list(numbers), [counts]), np.array(where, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
+class Cells(Frozen):
     """Ops of a table by graph and class: ``cell`` (n,) is a position in ``graph`` and ``classes``.
 
     ``owner`` (n,) is the graph of each op.

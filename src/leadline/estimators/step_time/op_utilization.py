@@ -7,12 +7,12 @@ linear in sizes; kriged residuals model it (``op_residuals``).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, State, nest, unnest
 from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
@@ -43,8 +43,7 @@ FLAG_COLUMNS = (10, 11, *range(20, CLASS_COLUMNS))
 WEIGHT_COUNT = SHARED_COLUMNS + CLASS_COLUMNS * len(KERNEL_CLASSES)
 
 
-@dataclass(frozen=True, slots=True)
-class OpBasis:
+class OpBasis(Frozen):
     """Regressors of f for n ops on a device: ``shared`` (n, SHARED_COLUMNS), ``by_class`` (n, CLASS_COLUMNS).
 
     ``roofline_s`` (n,) is each op's roofline, and ``beyond_s`` (n,) the cost of each further multiple of it.
@@ -85,8 +84,7 @@ class OpBasis:
         return OpBasis(self.table.select(graphs), self.roofline_s[rows], self.beyond_s[rows], shared, by_class)
 
 
-@dataclass(frozen=True, slots=True)
-class OpUtilization:
+class OpUtilization(Frozen):
     """A fitted model: weights ``f``, a setting's offset, the host's launch, and their variance.
 
     ``f`` is (WEIGHT_COUNT,). ``variance`` (WEIGHT_COUNT,) is the posterior's diagonal in units of the error variance.
@@ -122,8 +120,7 @@ class OpUtilization:
         return cls(f, float(figures[0]), float(figures[1]), variance if len(variance) else None, departures)
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedSteps:
+class ObservedSteps(Frozen):
     """m measured steps of one setting: positions ``graph`` (m,) in ``basis``, and ``step_s`` (m,)."""
 
     basis: OpBasis
@@ -131,8 +128,7 @@ class ObservedSteps:
     step_s: Array
 
 
-@dataclass(frozen=True, slots=True)
-class GraphPredictions:
+class GraphPredictions(Frozen):
     """Predictions of g graphs: seconds of a step and their spread, each (g,)."""
 
     step_s: Array

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from leadline.core.estimate import NORMAL_90
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
 from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
@@ -27,8 +27,7 @@ class Domain(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class StepGroup:
+class StepGroup(Frozen):
     """Graphs with similar errors: same domain, precision of products, and phase."""
 
     domain: Domain
@@ -42,8 +41,7 @@ class StepGroup:
         return f"{self.domain} {self.phase} in {precision}"
 
 
-@dataclass(frozen=True, slots=True)
-class AccuracyRecord:
+class AccuracyRecord(Frozen):
     """Accuracy of an estimator on steps of a group that it had not learned from.
 
     ``known`` is true if it had learned from other steps of the same device. ``error`` is the mean of |predicted ÷

@@ -5,11 +5,12 @@ causal attention on NVIDIA GPUs that shard weights or gradients (FSDP, ZeRO). Al
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Precision, Sharding, Workload
@@ -34,8 +35,7 @@ SAME = 0.02
 HEAD_DTYPE = "bfloat16"
 
 
-@dataclass(frozen=True, slots=True)
-class TransformerStep:
+class TransformerStep(Frozen):
     """One optimizer step of a decoder on ``gpus`` devices over ``nodes``.
 
     ``microbatch`` counts sequences. ``block_weights`` are the weights in matrix products without embedding and output
@@ -79,8 +79,7 @@ class TransformerStep:
         return self.microbatch * self.sequence
 
 
-@dataclass(frozen=True, slots=True)
-class StepTerms:
+class StepTerms(Frozen):
     """Seconds of one microbatch on one GPU for n steps, each (n,), and sizes for efficiency.
 
     ``products_s`` of the blocks and ``head_s`` of the output layer are at the sustained peak, ``attention_s`` is fused.

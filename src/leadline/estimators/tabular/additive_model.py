@@ -6,14 +6,14 @@ extended Bayesian information criterion thins the terms (Chen and Chen 2008).
 
 import itertools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import field
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, State, Stored, integers
+from leadline.estimators.ports import Array, Stored, integers
 from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
 from leadline.estimators.tabular.tables import robust_deviation
 
@@ -70,6 +70,8 @@ class TermDictionary(Frozen):
 class AdditiveForm(Frozen):
     """Fits ``AdditiveModel``."""
 
+    fitted: ClassVar[type[AdditiveModel]] = AdditiveModel
+
     largest: int = 300
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:  # noqa: ARG002 - nothing is drawn
@@ -90,10 +92,6 @@ class AdditiveForm(Frozen):
         ranked = sorted(search.met, key=lambda columns: -search.met[columns])
         best = [columns for columns in ranked if columns and np.all(search.weights(columns) > 0)]
         return [_judge(problem, dictionary, search, np.array(columns, np.int64)) for columns in best[:BELIEVED]]
-
-    def load(self, state: State) -> AdditiveModel:
-        """Return the sum that ``dump`` gave."""
-        return AdditiveModel.load(state)
 
 
 def _gates(u: Array, gate: Array) -> Array:

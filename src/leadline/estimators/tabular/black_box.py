@@ -4,11 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
-from leadline.estimators.ports import Array, Predictions, Regression, Regressor, State, floats, nest, unnest
+from leadline.estimators.ports import Array, FittedModel, Mask, Predictions, Regression, Regressor, State
 from leadline.estimators.tabular import encoding
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import (
@@ -26,10 +25,11 @@ FOLDS = 5
 ENOUGH = 1500  # so many samples determine the out-of-fold error well enough
 
 
-class FittedBlackBox(Frozen):
+class FittedBlackBox(FittedModel):
     """A regressor of ln(target) with its encoding; ``error`` is its deviation out of fold."""
 
-    name: str
+    figures = ("error", "growth", "limits")
+
     encoding: FeatureEncoding
     regressor: Regressor
     error: float
@@ -43,15 +43,6 @@ class FittedBlackBox(Frozen):
         point = np.exp(np.clip(logs, self.limits[0] - REACH, self.limits[1] + REACH))
         spreads = np.where(np.isfinite(spread), np.maximum(spread, self.error), self.error)
         return Predictions(point, add_extrapolation_spread(spreads, beyond, self.growth), beyond)
-
-    def dump(self) -> State:
-        """Return the estimator as arrays."""
-        return {
-            "estimator": np.array([self.name]),
-            "figures": np.array([self.error, self.growth, *self.limits]),
-            **nest("encoding", self.encoding.dump()),
-            **nest("regressor", self.regressor.dump()),
-        }
 
 
 class BlackBox(Frozen):
@@ -69,7 +60,7 @@ class BlackBox(Frozen):
         x, _ = encoder.encode(table.rows)
         error = 0.0 if self.tells_noise else self._error(x, table, seed)
 
-        def expect(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+        def expect(logs: Array, use: Mask) -> tuple[Array, float]:
             expected, spread = self.regression.fit(x[use], logs[use], table.weight[use], seed).predict(x)
             return expected, float(np.median(spread)) if self.tells_noise else error
 
@@ -80,9 +71,7 @@ class BlackBox(Frozen):
 
     def load(self, state: State) -> FittedBlackBox:
         """Return the fitted estimator that ``dump`` gave."""
-        figures, encoder = floats(state["figures"]), FeatureEncoding.load(unnest("encoding", state))
-        regressor = self.regression.load(unnest("regressor", state))
-        return FittedBlackBox(self.name, encoder, regressor, float(figures[0]), float(figures[1]), figures[2:])
+        return FittedBlackBox.load(state, regressor=self.regression.fitted.load)
 
     def _error(self, x: Array, table: SampleTable, seed: int) -> float:
         """Return the deviation out of fold on (at most ``ENOUGH``) measured samples, split by configuration."""

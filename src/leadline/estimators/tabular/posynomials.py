@@ -7,12 +7,12 @@ in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, Mask, State, Stored
+from leadline.estimators.ports import Array, Mask, Stored
 from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
 
 # Exponents that costs have more often than others, with their probabilities.
@@ -73,6 +73,8 @@ class PosynomialPrior(Frozen):
 class PosynomialForm(Frozen):
     """Fits ``Posynomial`` with one to ``most`` terms and a start-up."""
 
+    fitted: ClassVar[type[Posynomial]] = Posynomial
+
     most: int = 4
     largest: int = 800
 
@@ -101,10 +103,6 @@ class PosynomialForm(Frozen):
             if fits[-1].evidence < max(candidate.evidence for candidate in fits) - ENOUGH:
                 break
         return fits
-
-    def load(self, state: State) -> Posynomial:
-        """Return the posynomial that ``dump`` gave."""
-        return Posynomial.load(state)
 
 
 def _prior(problem: FormProblem, count: int) -> PosynomialPrior:

@@ -11,7 +11,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.gp import GaussianProcess
-from leadline.estimators.ports import FittedEstimator, Predictions, State, TabularEstimator, nest, text_array, unnest
+from leadline.estimators.ports import FittedEstimator, FittedModel, Predictions, State, TabularEstimator, unnest
 from leadline.estimators.tabular.additive_model import AdditiveForm
 from leadline.estimators.tabular.black_box import BlackBox
 from leadline.estimators.tabular.phased_model import PhasedModel, UnitModel
@@ -36,10 +36,9 @@ def median_prediction(predictions: Sequence[Predictions]) -> Predictions:
     )
 
 
-class FittedEnsemble(Frozen):
+class FittedEnsemble(FittedModel):
     """Fitted members with equal votes."""
 
-    name: str
     members: tuple[FittedEstimator, ...]
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
@@ -48,13 +47,7 @@ class FittedEnsemble(Frozen):
 
     def dump(self) -> State:
         """Return all members as arrays."""
-        state: State = {
-            "estimator": np.array([self.name]),
-            "members": text_array([member.name for member in self.members]),
-        }
-        for number, member in enumerate(self.members):
-            state |= nest(f"member{number}", member.dump())
-        return state
+        return {**super().dump(), "members": np.array([member.name for member in self.members])}
 
 
 class Ensemble(Frozen):

@@ -1,6 +1,7 @@
 """Ridge regression and small perceptrons."""
 
 import warnings
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ class LinearModel(Stored):
 class RidgeRegression(Frozen):
     """Least squares with a penalty on the slopes (Hoerl and Kennard 1970)."""
 
+    fitted: ClassVar[type[LinearModel]] = LinearModel
+
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> LinearModel:  # noqa: ARG002 - nothing is drawn
@@ -45,10 +48,6 @@ class RidgeRegression(Frozen):
                 )
                 best = (error, slopes)
         return LinearModel(mean - float(centre @ best[1]), best[1])
-
-    def load(self, state: State) -> LinearModel:
-        """Return the model that ``dump`` wrote."""
-        return LinearModel.load(state)
 
 
 MEMBERS = 4
@@ -82,9 +81,18 @@ class Perceptrons(Frozen):
             state |= {f"weights{i}": weights, f"bias{i}": bias}
         return state
 
+    @classmethod
+    def load(cls, state: State) -> "Perceptrons":
+        """Return the networks that ``dump`` gave."""
+        mean, deviation = floats(state["figures"]).tolist()
+        layers = tuple((floats(state[f"weights{i}"]), floats(state[f"bias{i}"])) for i in range(len(HIDDEN) + 1))
+        return cls(mean, deviation, layers)
+
 
 class PerceptronRegression(Frozen):
     """Perceptrons fitted by scikit-learn's L-BFGS with weight decay; many rows are subsampled."""
+
+    fitted: ClassVar[type[Perceptrons]] = Perceptrons
 
     least: int = 6
 
@@ -115,12 +123,6 @@ class PerceptronRegression(Frozen):
             weights = np.stack([network.coefs_[i] for network in networks])[:, : x.shape[1] if i == 0 else None]
             layers.append((weights, np.stack([network.intercepts_[i] for network in networks])[:, None, :]))
         return Perceptrons(mean, deviation, tuple(layers))
-
-    def load(self, state: State) -> Perceptrons:
-        """Return the networks that ``dump`` gave."""
-        figures = floats(state["figures"])
-        layers = tuple((floats(state[f"weights{i}"]), floats(state[f"bias{i}"])) for i in range(len(HIDDEN) + 1))
-        return Perceptrons(float(figures[0]), float(figures[1]), layers)
 
 
 def _repeat(weight: Array, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

@@ -5,13 +5,13 @@ A form is a sum of a part that does not grow with scale (the start-up) and one t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
-from leadline.estimators.ports import Array, IntArray, Mask, Predictions, State, floats, integers, nest, unnest
+from leadline.estimators.ports import Array, FittedModel, IntArray, Mask, Predictions, State, unnest
 from leadline.estimators.tabular import corrections, encoding
 from leadline.estimators.tabular.corrections import FullScaleCorrection, UnitTimeCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
@@ -54,6 +54,10 @@ class FittedForm(Protocol):
     def dump(self) -> State:
         """Return all state of the form."""
 
+    @classmethod
+    def load(cls, state: State) -> Self:
+        """Return the form that ``dump`` gave."""
+
 
 class FormFit(Frozen):
     """A law with the deviation of each sample about it (n,), and the logarithm of its evidence."""
@@ -64,7 +68,10 @@ class FormFit(Frozen):
 
 
 class ModelForm(Protocol):
-    """A recipe for a ``FittedForm``."""
+    """A recipe for a ``FittedForm`` of the class ``fitted``."""
+
+    @property
+    def fitted(self) -> type[FittedForm]: ...  # noqa: D102 - a field
 
     @property
     def largest(self) -> int:
@@ -72,9 +79,6 @@ class ModelForm(Protocol):
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
         """Return fits of different complexity, at least one."""
-
-    def load(self, state: State) -> FittedForm:
-        """Return the law that ``dump`` gave."""
 
 
 def log_sum(terms: Array) -> Array:
@@ -90,10 +94,11 @@ FEW_VALUES, MOST_CROSSES = 4, 16
 GROWTH = 0.05  # spread per fitted range of extrapolation, in addition to the uncertainty of the exponents
 
 
-class FittedScalingModel(Frozen):
+class FittedScalingModel(FittedModel):
     """Fits of one form, each with its posterior share."""
 
-    name: str
+    figures = ("error", "limits")
+
     encoding: FeatureEncoding
     crosses: IntArray
     laws: tuple[FittedForm, ...]
@@ -118,20 +123,6 @@ class FittedScalingModel(Frozen):
             add_extrapolation_spread(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
             beyond,
         )
-
-    def dump(self) -> State:
-        """Return the law as arrays."""
-        laws = {key: array for i, law in enumerate(self.laws) for key, array in nest(f"law{i}", law.dump()).items()}
-        return {
-            "estimator": np.array([self.name]),
-            "figures": np.array([self.error, *self.limits]),
-            "shares": self.shares,
-            "crosses": self.crosses,
-            **nest("encoding", self.encoding.dump()),
-            **laws,
-            **nest("bend", self.bend.dump()),
-            **nest("correction", self.correction.dump() if self.correction else {}),
-        }
 
 
 class ScalingModel(Frozen):
@@ -170,13 +161,8 @@ class ScalingModel(Frozen):
 
     def load(self, state: State) -> FittedScalingModel:
         """Return the fitted law that ``dump`` gave."""
-        figures, shares = floats(state["figures"]), floats(state["shares"])
-        laws = tuple(self.form.load(unnest(f"law{i}", state)) for i in range(len(shares)))
-        encoder = FeatureEncoding.load(unnest("encoding", state))
-        more = corrections.load_unit_time_correction(unnest("correction", state))
-        bent = corrections.load_full_scale_correction(unnest("bend", state))
-        crosses, error = integers(state["crosses"]).reshape(-1, 2), float(figures[0])
-        return FittedScalingModel(self.name, encoder, crosses, laws, shares, more, bent, error, figures[1:3])
+        laws = tuple(self.form.fitted.load(unnest(f"law{i}", state)) for i in range(len(state["shares"])))
+        return FittedScalingModel.load(state, laws=lambda _: laws)
 
 
 class _Task(Frozen):

@@ -1,12 +1,12 @@
 """Decision trees and boosting: grown by scikit-learn or LightGBM, stored as arrays."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from leadline.core.errors import MissingExtra
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, IntArray, State, Stored
+from leadline.estimators.ports import Array, IntArray, Stored
 
 PLENTY = 2000  # from so many rows on, boosting grows larger trees on a part of the rows each
 AT_ONCE = 1 << 14  # leaves that are looked for at once: as many as stay in the processor's cache
@@ -57,11 +57,9 @@ class Trees(Stored):
 
 
 class _TreeRecipe(Frozen):
-    least: int = 6
+    fitted: ClassVar[type[Trees]] = Trees
 
-    def load(self, state: State) -> Trees:
-        """Return the trees that ``dump`` gave."""
-        return Trees.load(state)
+    least: int = 6
 
 
 class DecisionTree(_TreeRecipe):
@@ -118,16 +116,14 @@ class QuantileBoosting(Frozen):
     runs scatter, narrow where they do not.
     """
 
+    fitted: ClassVar[type[QuantileTrees]] = QuantileTrees
+
     least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> QuantileTrees:
         """Grow the trees of each quantile by themselves."""
         low, middle, high = (self._fit_quantile(x, y, weight, seed, level) for level in (LEVELS[0], 0.5, LEVELS[1]))
         return QuantileTrees(low, middle, high)
-
-    def load(self, state: State) -> QuantileTrees:
-        """Return the trees that ``dump`` gave."""
-        return QuantileTrees.load(state)
 
     def _fit_quantile(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
         return fit_boosted_trees(
