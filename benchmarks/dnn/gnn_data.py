@@ -7,13 +7,12 @@ import numpy.typing as npt
 
 from benchmarks.dnn.vision_data import VisionSteps
 from benchmarks.dnn.vision_graphs import vision_graphs
-from benchmarks.dnn.vision_lab import DEVICES
+from benchmarks.dnn.vision_lab import DEVICES, read_setting
 from leadline.catalog.read import TomlCatalog
 from leadline.estimators.step_time.network import (
     Float32Array,
     GraphBatch,
     GraphEdges,
-    NetworkSetting,
     node_columns,
     node_kinds,
     setting_columns,
@@ -34,7 +33,7 @@ class GraphSteps:
         self.names: npt.NDArray[np.str_] = np.char.add(np.char.add(self.steps.device, " "), self.steps.setting)
         self._node = {name: node_columns(basis, self.devices[name]) for name, basis in bases.items()}
         self._roofline_us = {name: (basis.roofline_s * 1e6).astype(np.float32) for name, basis in bases.items()}
-        self._kinds = {layout: node_kinds(table, layout) for layout in ("nchw", "nhwc")}
+        self._kinds = {layout: node_kinds(table, channels_last=layout == "nhwc") for layout in ("nchw", "nhwc")}
         self._launches = table.count * table.kernels
         self._edges, self._first_edge = _edges_of(self.steps)
         self._settings = {str(name): self._columns(str(name)) for name in np.unique(self.names)}
@@ -66,9 +65,8 @@ class GraphSteps:
             yield chosen, self.batch(chosen)
 
     def _columns(self, name: str) -> Float32Array:
-        device, phase, layout, release = name.split()
-        columns = setting_columns(self.devices[device], NetworkSetting(phase, layout, float(release)))
-        return np.array(columns, np.float32)
+        device = self.devices[name.split(maxsplit=1)[0]]
+        return np.array(setting_columns(device, read_setting(device, name)), np.float32)
 
 
 def _edges_of(steps: VisionSteps) -> tuple[GraphEdges, Whole]:

@@ -13,16 +13,16 @@ from leadline.estimators.step_time.network import (
     SETTING_WIDTH,
     GraphBatch,
     GraphNetwork,
-    NetworkSetting,
     connect_graphs,
 )
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES
 from leadline.estimators.step_time.op_utilization import OpBasis
+from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 
 FIGURES = {"memory_bytes_per_s": 1e12, "l2_bytes": 6_000_000, "compute_units": 80, "boost_hz": 1.7e9}
 PEAKS = {"float32": 2e13, "float16": 1e14}
 DEVICE = Device("Made up", "nobody", DeviceKind.GPU, peak_flops_per_s=PEAKS, **FIGURES)
-SETTING_OF = NetworkSetting("train", "nhwc", 240)
+SETTING_OF = StepSetting("Made up", training=True, channels_last=True, release=(2, 40))
 
 
 def add(size, sources=(), count=1):
@@ -89,11 +89,6 @@ def test_the_session_s_microseconds_become_seconds():
     told = GraphNetwork(session).predict([[add(1_000_000, count=2)], [add(1_000_000)]], DEVICE, SETTING_OF)
     assert told[1] == pytest.approx(12e6 / 1e12, rel=0.15)
     assert told[0] / told[1] == pytest.approx(2.0)
-
-
-def test_an_unknown_layout_is_named():
-    with pytest.raises(InvalidInput, match="layout 'rowwise' is unknown to the network: give nchw or nhwc"):
-        NetworkSetting("train", "rowwise", 240)
 
 
 def test_a_device_without_a_figure_is_named():

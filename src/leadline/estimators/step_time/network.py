@@ -19,13 +19,12 @@ from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS, OpTable
 from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis, roofline_terms_s
+from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 
 Float32Array = npt.NDArray[np.float32]
 
-LAYOUTS = ("nchw", "nhwc")
-PHASES = ("infer", "train")
-# Kernels that have weights of their own: a class in a layout.
-NODE_KINDS = len(KERNEL_CLASSES) * len(LAYOUTS)
+# Kernels that have weights of their own: a class in a layout, first channels-first ones.
+NODE_KINDS = len(KERNEL_CLASSES) * 2
 # Leading class columns that the shipped network was trained with.
 OWN_SEEN = 31
 # Columns of `GraphBatch.node`.
@@ -37,19 +36,6 @@ NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "
 
 # Run the network on its inputs by name and return the step of each graph in µs, of shape (g,).
 NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[np.generic]]
-
-
-class NetworkSetting(Frozen):
-    """Settings that select kernels: ``phase`` of ``PHASES``, ``layout`` of ``LAYOUTS``, PyTorch's release."""
-
-    phase: str
-    layout: str
-    release: float
-
-    def __post_init__(self) -> None:
-        for name, value, choices in (("phase", self.phase, PHASES), ("layout", self.layout, LAYOUTS)):
-            if value not in choices:
-                raise InvalidInput(f"{name} {value!r} is unknown to the network: give {' or '.join(choices)}")
 
 
 class GraphEdges(Frozen):
@@ -77,7 +63,7 @@ class GraphBatch(Frozen):
     setting: Float32Array
 
     @classmethod
-    def from_basis(cls, basis: OpBasis, edges: GraphEdges, device: Device, setting: NetworkSetting) -> "GraphBatch":
+    def from_basis(cls, basis: OpBasis, edges: GraphEdges, device: Device, setting: StepSetting) -> "GraphBatch":
         """Return all graphs of ``basis``, which is that of ``device``, in one setting.
 
         Raises:
@@ -86,9 +72,10 @@ class GraphBatch(Frozen):
         table = basis.table
         figures = np.array(setting_columns(device, setting), np.float32)
         return cls(
-            node_kinds(table, setting.layout), node_columns(basis, device), (basis.roofline_s * 1e6).astype(np.float32),
-            table.count.astype(np.float32), (table.count * table.kernels).astype(np.float32), table.owner,
-            edges.source, edges.target, np.tile(figures, (table.graphs, 1)),
+            node_kinds(table, channels_last=setting.channels_last), node_columns(basis, device),
+            (basis.roofline_s * 1e6).astype(np.float32), table.count.astype(np.float32),
+            (table.count * table.kernels).astype(np.float32), table.owner, edges.source, edges.target,
+            np.tile(figures, (table.graphs, 1)),
         )  # fmt: skip
 
     def inputs(self) -> dict[str, npt.NDArray[np.generic]]:
@@ -105,7 +92,7 @@ class GraphNetwork(Frozen):
         """Return the seconds of a step of each graph, of shape (g,)."""
         return np.asarray(self.session(batch.inputs()), np.float64) * 1e-6
 
-    def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: NetworkSetting) -> Array:
+    def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: StepSetting) -> Array:
         """Return the seconds of a step of each graph on ``device``, of shape (g,).
 
         Raises:
@@ -164,12 +151,12 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
     return np.concatenate(columns, 1, dtype=np.float32)
 
 
-def node_kinds(table: OpTable, layout: str) -> IntArray:
+def node_kinds(table: OpTable, *, channels_last: bool) -> IntArray:
     """Return the class of each op in that layout, of shape (n,)."""
-    return table.classes + len(KERNEL_CLASSES) * LAYOUTS.index(layout)
+    return table.classes + len(KERNEL_CLASSES) * channels_last
 
 
-def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
+def setting_columns(device: Device, setting: StepSetting) -> list[float]:
     """Return phase, layout, release and the logarithms of the device's figures.
 
     Raises:
@@ -187,5 +174,5 @@ def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
     if absent := [name for name, (value, _) in figures.items() if not value]:
         raise InvalidInput(f"{device.name} has no {absent[0]} in the catalog, which the network reads: add it there")
     logs = [log2(value / usual) for value, usual in figures.values() if value]
-    version = setting.release / 100 - 2
-    return [float(setting.phase == "train"), float(setting.layout == "nhwc"), version, version * abs(version), *logs]
+    version = float("".join(str(part) for part in setting.release)) / 100 - 2  # release 2.40 is 240 to the network
+    return [float(setting.training), float(setting.channels_last), version, version * abs(version), *logs]

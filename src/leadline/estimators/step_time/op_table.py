@@ -1,7 +1,6 @@
 """Ops of many graphs as arrays: kernel class, amount of work, and sizes that decide its speed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from math import log2, prod
 
 import numpy as np
@@ -76,31 +75,15 @@ class OpTable(Frozen):
         """Return how many kernels each graph launches, of shape (g,)."""
         return self.summed(self.count * self.kernels)
 
-    def select(self, graphs: Sequence[int] | IntArray) -> "OpTable":
-        """Return the table of those graphs in that order."""
-        chosen = [np.arange(self.first[graph], self.first[graph + 1]) for graph in graphs]
-        rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-        first = np.concatenate([[0], np.cumsum([len(graph) for graph in chosen])]).astype(np.int64)
-        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self) if field.name != "first"}
-        return OpTable(**columns, first=first)
-
     @classmethod
     def from_graphs(cls, graphs: Iterable[Iterable[Op]]) -> "OpTable":
         """Return the ops of ``graphs`` that touch memory; views take no device time.
 
         Ops of the same sizes become one with their counts added, since a graph repeats its layers.
         """
-        rows: list[tuple[float, ...]] = []
-        counted: list[dict[int, float]] = []
-        for graph in graphs:
-            counts: dict[tuple[float, ...], float] = {}
-            for op in graph:
-                if op.bytes_read + op.bytes_written:
-                    row = _row(op)
-                    counts[row] = counts.get(row, 0.0) + op.count
-            counted.append(dict(enumerate(counts.values(), len(rows))))
-            rows += counts
-        return cls.from_rows(rows, counted)
+        numbers: dict[tuple[float, ...], int] = {}
+        counts = [_count_rows(graph, numbers)[0] for graph in graphs]
+        return cls.from_rows(list(numbers), counts)
 
     @classmethod
     def from_counts(cls, ops: Sequence[Op], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
@@ -124,16 +107,22 @@ class OpTable(Frozen):
 def index_ops(ops: Iterable[Op]) -> tuple[OpTable, IntArray]:
     """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
     numbers: dict[tuple[float, ...], int] = {}
+    counts, where = _count_rows(ops, numbers)
+    return OpTable.from_rows(list(numbers), [counts]), np.array(where, np.int64)
+
+
+def _count_rows(ops: Iterable[Op], numbers: dict[tuple[float, ...], int]) -> tuple[dict[int, float], list[int]]:
+    """Return a graph's calls by number of row, and each op's number, −1 for a view; new rows enter ``numbers``."""
     counts: dict[int, float] = {}
     where = []
     for op in ops:
-        if not op.bytes_read + op.bytes_written:
+        if op.bytes_read + op.bytes_written:
+            number = numbers.setdefault(_row(op), len(numbers))
+            counts[number] = counts.get(number, 0.0) + op.count
+            where.append(number)
+        else:
             where.append(-1)
-            continue
-        number = numbers.setdefault(_row(op), len(numbers))
-        counts[number] = counts.get(number, 0.0) + op.count
-        where.append(number)
-    return OpTable.from_rows(list(numbers), [counts]), np.array(where, np.int64)
+    return counts, where
 
 
 class Cells(Frozen):

@@ -6,8 +6,6 @@ of its launches where the host is slower, so whole steps determine the weights (
 linear in sizes; kriged residuals model it (``op_residuals``).
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -73,15 +71,6 @@ class OpBasis(Frozen):
         shared = _shared_columns(table, intensity, size, cached)
         beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
         return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
-
-    def select(self, graphs: Sequence[int] | npt.NDArray[np.int64]) -> "OpBasis":
-        """Return the basis of those graphs in that order."""
-        first = self.table.first
-        rows = np.concatenate(
-            [np.arange(first[graph], first[graph + 1]) for graph in graphs] or [np.zeros(0, np.int64)]
-        )
-        shared, by_class = np.asfortranarray(self.shared[rows]), np.asfortranarray(self.by_class[rows])
-        return OpBasis(self.table.select(graphs), self.roofline_s[rows], self.beyond_s[rows], shared, by_class)
 
 
 class OpUtilization(Frozen):

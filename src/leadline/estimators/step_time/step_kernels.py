@@ -15,7 +15,7 @@ from leadline.core.runs import Value
 from leadline.estimators.ports import Array, FittedEstimator
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
-from leadline.estimators.step_time.network import GraphNetwork, NetworkSetting
+from leadline.estimators.step_time.network import GraphNetwork
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
 from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREAD, RooflineKernels
@@ -119,9 +119,7 @@ class NetworkKernels(_StepKernels):
         reasons: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         require_gpu(device, "the network")
-        phase, layout = "train" if setting.training else "infer", "nhwc" if setting.channels_last else "nchw"
-        near = NetworkSetting(phase, layout, float("".join(str(part) for part in setting.release)))
-        super().__init__(lambda ops: float(network.predict([ops], device, near)[0]), device, spread, reasons)
+        super().__init__(lambda ops: float(network.predict([ops], device, setting)[0]), device, spread, reasons)
 
 
 class BlackBoxKernels(_StepKernels):
