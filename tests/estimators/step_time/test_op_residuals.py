@@ -6,7 +6,7 @@ import pytest
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.op_fitting import add_op_residuals, fit_op_utilization
-from leadline.estimators.step_time.op_residuals import FARTHEST, OpResiduals, OpShares, fit_op_residuals
+from leadline.estimators.step_time.op_residuals import FARTHEST, OpResiduals, fit_op_residuals
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis, OpUtilization
 from tests.estimators.step_time.conftest import op_s, predict_graphs
@@ -87,7 +87,7 @@ def test_they_are_kept_as_arrays(slow_where_groups_are_few):
 def test_steps_of_small_ops_alone_determine_no_residuals():
     table = OpTable.from_graphs([[add(8, 8)]])
     entries = np.zeros(1, np.int64)
-    found = fit_op_residuals(OpShares(table, entries, entries, np.array([0.001])), np.array([0.5]))
+    found = fit_op_residuals(table, entries, entries, np.array([0.001]), np.array([0.5]))
     assert len(found.weight) == 0
     assert isinstance(found, OpResiduals)
     assert found.predict(table).tolist() == [0.0]

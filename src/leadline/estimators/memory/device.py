@@ -55,6 +55,12 @@ def device_memory_graphs(job: TracedJob, device: Device) -> list[OpGraph]:
     return [add_workspaces(graph, device) for graph in graphs]
 
 
+def job_peak(job: TracedJob, device: Device) -> PeakMemory:
+    """Return the largest peak of ``device_memory_graphs``."""
+    peaks = [apply_xla_plan(graph, peak_memory(graph)) for graph in device_memory_graphs(job, device)]
+    return max(peaks, key=lambda peak: peak.allocated_bytes)
+
+
 def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
     """Return consecutive steps as one graph."""
     # Storages that persist from the step before (weights, optimizer state, matched by name) are not allocated again.
@@ -116,12 +122,12 @@ def memory_timeline(graph: OpGraph, moments: int = 200) -> list[MemorySnapshot]:
         part = int((number - first) / (len(moves) - first) * moments)
         if number >= first and (part not in parts or total > parts[part][0]):
             parts[part] = total, number
-    by_category, moments_of_step = _category_breakdowns(graph, moves, {number for _, number in parts.values()}), []
+    by_category, snapshots = _category_breakdowns(graph, moves, {number for _, number in parts.values()}), []
     for _, (_, number) in sorted(parts.items()):
         kept = {kind.value: size for kind, size in by_category[number].items() if size}
         share = (number - first) / (len(moves) - first)
-        moments_of_step.append(MemorySnapshot(share, _stage_at(graph, number).value, kept, reserved[number]))
-    return moments_of_step
+        snapshots.append(MemorySnapshot(share, _stage_at(graph, number).value, kept, reserved[number]))
+    return snapshots
 
 
 def _stage_at(graph: OpGraph, event: int) -> Stage:

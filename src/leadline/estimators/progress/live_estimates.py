@@ -27,10 +27,6 @@ class LiveTable(Frozen):
     scores: Mapping[str, tuple[tuple[float, ...], ...]]
     runs: int = 0
 
-    def excess_at(self, share: float) -> float:
-        """Return the spread to add to a forecast's own when this share is done."""
-        return _interpolate(self.excess, share)
-
     def bounds(self, kind: str, share: float, level: float) -> tuple[float, float]:
         """Return the quantiles of the scores that hold a new score with probability ``level`` (0 to 1)."""
         # They are conformal: rank (n + 1) tail of n scores, or the extreme ones where n is too small.
@@ -162,7 +158,7 @@ def remaining_by_progress(
     own_spread = math.log1p((whole.high - whole.point) / NORMAL_90 / left_s)
     worked_s = max(loop.total_s for loop in progress.levels)
     outside_spread = math.log(math.hypot(1.0, max(at_s - worked_s, 0.0) / max(worked_s, LEAST_LEFT_S)))
-    excess = table.excess_at(at_s / (at_s + left_s))
+    excess = _interpolate(table.excess, at_s / (at_s + left_s))
     return Evidence(math.log(left_s), min(math.hypot(own_spread, outside_spread, excess), MOST_SPREAD)), ""
 
 

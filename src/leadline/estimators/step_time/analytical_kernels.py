@@ -122,38 +122,35 @@ class _Tiles(Frozen):
 def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
     """Return the seconds with the best tile and split, in chunks that fit the processor's cache."""
     best_s = np.empty(len(b))
-    n, width = placed.kernels.n, placed.kernels.width
-    figures = (placed.peak, placed.allowed, placed.bytes_per_s, placed.units, placed.modern, placed.vector)
     for begin in range(0, len(b), _CHUNK):
         part = slice(begin, begin + _CHUNK)
-        sizes = tuple(size[part] for size in (b, m, n, k, width))
-        best_s[part] = _best_part(how, sizes, tuple(figure[part] for figure in figures))
+        best_s[part] = _best_part(how, placed.at(part), b[part], m[part], k[part])
     return best_s
 
 
-def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) -> Array:
-    b, m, n, k, width = sizes
-    peak, allowed, bytes_per_s, units, modern, vector = board
+def _best_part(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
+    n, units = placed.kernels.n, placed.units
     tile_m, tile_n = _TILE
     tiles = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) * _SPLIT
     around = np.exp(how.edge) * (1 / tile_m + np.exp(how.side) / tile_n)
     share = 1 / (1 + around + np.exp(how.small) * (tile_m < 64) + np.exp(how.narrow) * (tile_n < 64))
     waves = tiles / units
     whole = 1 / (1 + np.exp(-how.wave))
-    latency_s = 1e3 * np.exp(how.hide) * units / vector
+    latency_s = 1e3 * np.exp(how.hide) * units / placed.vector
     steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * latency_s
     waves = np.maximum(np.ceil(waves) * whole + waves * (1 - whole), 1.0)
     area = 2 * tile_m * tile_n
     part_k = k / _SPLIT
-    rate = peak * np.exp(how.modern * modern) / (units * (1 + np.exp(how.lost))) * share
+    rate = placed.peak * np.exp(how.modern * placed.modern) / (units * (1 + np.exp(how.lost))) * share
     busy_s = np.hypot(waves * (area * (part_k + np.exp(how.depth))) / rate, steps_s)
-    allowed_s = tiles * (area * part_k) * (np.exp(how.cap) / allowed)
+    allowed_s = tiles * (area * part_k) * (np.exp(how.cap) / placed.allowed)
     hotter = np.maximum(busy_s, allowed_s)
     cooler = np.minimum(busy_s, allowed_s) / hotter
     cooler *= cooler
     cooler *= cooler
     busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
-    sums_s = (_SPLIT > 1) * (width * b * m * n * _SPLIT / bytes_per_s + 1e-6 * np.exp(how.split))
+    written = placed.kernels.width * b * m * n * _SPLIT
+    sums_s = (_SPLIT > 1) * (written / placed.bytes_per_s + 1e-6 * np.exp(how.split))
     return np.asarray(np.min(busy_s + sums_s, axis=0))
 
 

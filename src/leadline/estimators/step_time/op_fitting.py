@@ -16,7 +16,7 @@ import numpy as np
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.gauss_newton import Damping, minimize
-from leadline.estimators.step_time.op_residuals import OpShares, fit_op_residuals
+from leadline.estimators.step_time.op_residuals import fit_op_residuals
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, Cells
 from leadline.estimators.step_time.op_utilization import (
     CLASS_COLUMNS,
@@ -73,7 +73,7 @@ def add_op_residuals(observed: ObservedSteps, weights: OpUtilization) -> OpUtili
     row = np.repeat(np.arange(len(observed.graph)), sizes)
     op = np.arange(len(row)) + np.repeat(first - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
     error = np.clip(np.log(observed.step_s / step_s[observed.graph]), -MOST_DEPARTED, MOST_DEPARTED)
-    residuals = fit_op_residuals(OpShares(basis.table, row, op, share[op]), error)
+    residuals = fit_op_residuals(basis.table, row, op, share[op], error)
     return replace(weights, departures=weights.departures.merge(residuals) if weights.departures else residuals)
 
 

@@ -9,7 +9,6 @@ from dataclasses import fields
 
 import numpy as np
 
-from leadline.core.frozen import Frozen
 from leadline.estimators.gp import squared_exponential
 from leadline.estimators.ports import Array, IntArray, Single, State, Stored
 from leadline.estimators.step_time.kernel_table import distinct_rows
@@ -61,20 +60,14 @@ class OpResiduals(Stored):
         return {**super().dump(), "classes": self.classes.astype(np.int16)}
 
 
-class OpShares(Frozen):
-    """Shares of ops in steps (e,): op ``op`` of ``table`` takes ``share`` of step ``row``."""
+def fit_op_residuals(table: OpTable, row: IntArray, op: IntArray, share: Array, error: Array) -> OpResiduals:
+    """Return the likeliest residuals of ops, given the log errors of m steps (m,).
 
-    table: OpTable
-    row: IntArray
-    op: IntArray
-    share: Array
-
-
-def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
-    """Return the likeliest residuals of ops, given the log errors of m steps (m,)."""
-    kept = shares.share > LEAST_SHARE
-    row, op, share = shares.row[kept], shares.op[kept], shares.share[kept]
-    at, classes = op_coordinates(shares.table)[op], shares.table.classes[op]
+    Op ``op`` of ``table`` takes ``share`` of step ``row``, each (e,).
+    """
+    kept = share > LEAST_SHARE
+    row, op, share = row[kept], op[kept], share[kept]
+    at, classes = op_coordinates(table)[op], table.classes[op]
     covariance = np.diag(NOISE**2 * np.maximum(1.0, np.abs(error) / NOISE))
     parts = []
     for number in np.unique(classes):

@@ -10,6 +10,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.kernel_families import plain_name
+from leadline.estimators.step_time.roofline import MATRIX_KINDS
 
 _BOTH_WAYS = (
     "conv_depthwise", "conv_grouped", "conv_pointwise", "conv_dense", "gemm", "batched_gemm", "attention", "rnn",
@@ -26,7 +27,7 @@ SIZE_COLUMNS = 16
 LARGEST_INDEX = 2**31
 
 _INDEX = {name: number for number, name in enumerate(KERNEL_CLASSES)}
-_MATRIX_KINDS = frozenset({OpKind.CONV, OpKind.GEMM, OpKind.ATTENTION, OpKind.RNN})
+
 _COPIES = {
     "_to_copy": "cast", "to": "cast", "clone": "clone", "contiguous": "clone", "copy_": "clone", "copy": "clone",
     "repeat": "clone", "cat": "cat", "stack": "cat", "constant_pad_nd": "pad", "reflection_pad2d": "reflection_pad",
@@ -191,7 +192,7 @@ def _pool_class(name: str) -> str:
 def _row(op: Op) -> tuple[float, ...]:
     """Return class, dtype, whether it is a product, FLOPs, bytes, kernels, and the sizes."""
     dtype = DTYPES.index(op.dtype) if op.dtype in DTYPES else -1
-    matrix = op.kind in _MATRIX_KINDS and op.stage is not Stage.OPTIMIZER
+    matrix = op.kind in MATRIX_KINDS and op.stage is not Stage.OPTIMIZER
     sizes = _product_sizes(op) if matrix else _stream_sizes(op)
     moved = op.bytes_read + op.bytes_written
     return (_INDEX[kernel_class(op)], dtype, matrix, op.flops, moved, max(op.kernels, 1), *sizes)

@@ -9,9 +9,8 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
 from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
-from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD
+from leadline.estimators.step_time.roofline import MATRIX_KINDS, UNMEASURED_SPREAD
 
-ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
 # Share of the arithmetic in convolutions from which on a model works on images, whatever else it does.
 CONVOLVING = 0.5
@@ -112,7 +111,7 @@ def _sum_flops(graph: OpGraph, field: str) -> dict[str, float]:
     """Return the arithmetic of products by a field of theirs."""
     sums: dict[str, float] = {}
     for op in graph.ops:
-        if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
+        if op.kind in MATRIX_KINDS and op.stage is not Stage.OPTIMIZER:
             key = getattr(op, field)
             sums[key] = sums.get(key, 0.0) + op.flops * op.count
     return sums

@@ -8,18 +8,8 @@ import numpy as np
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import Array, FittedModel, Mask, Predictions, Regression, Regressor, State
-from leadline.estimators.tabular import encoding
+from leadline.estimators.tabular import encoding, tables
 from leadline.estimators.tabular.encoding import FeatureEncoding
-from leadline.estimators.tabular.tables import (
-    REACH,
-    WIDEST,
-    SampleTable,
-    add_extrapolation_spread,
-    assign_folds,
-    impute_censored,
-    robust_deviation,
-    tabulate_samples,
-)
 
 FOLDS = 5
 ENOUGH = 1500  # so many samples determine the out-of-fold error well enough
@@ -40,9 +30,9 @@ class FittedBlackBox(FittedModel):
         """Predict each row."""
         x, beyond = self.encoding.encode(rows)
         logs, spread = self.regressor.predict(x)
-        point = np.exp(np.clip(logs, self.limits[0] - REACH, self.limits[1] + REACH))
+        point = np.exp(np.clip(logs, self.limits[0] - tables.REACH, self.limits[1] + tables.REACH))
         spreads = np.where(np.isfinite(spread), np.maximum(spread, self.error), self.error)
-        return Predictions(point, add_extrapolation_spread(spreads, beyond, self.growth), beyond)
+        return Predictions(point, tables.add_extrapolation_spread(spreads, beyond, self.growth), beyond)
 
 
 class BlackBox(Frozen):
@@ -55,7 +45,7 @@ class BlackBox(Frozen):
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedBlackBox:
         """Fit the regression; censored samples count with what is expected above them."""
-        table = tabulate_samples(samples, least=self.regression.least, estimator=self.name)
+        table = tables.tabulate_samples(samples, least=self.regression.least, estimator=self.name)
         encoder = encoding.learn_encoding(table.rows, scale_features)
         x, _ = encoder.encode(table.rows)
         error = 0.0 if self.tells_noise else self._error(x, table, seed)
@@ -64,7 +54,7 @@ class BlackBox(Frozen):
             expected, spread = self.regression.fit(x[use], logs[use], table.weight[use], seed).predict(x)
             return expected, float(np.median(spread)) if self.tells_noise else error
 
-        logs = impute_censored(table, expect)
+        logs = tables.impute_censored(table, expect)
         regressor = self.regression.fit(x, logs, table.weight, seed)
         limits = np.array([table.logs.min(), table.logs.max()])
         return FittedBlackBox(self.name, encoder, regressor, error, self.growth, limits)
@@ -73,12 +63,12 @@ class BlackBox(Frozen):
         """Return the fitted estimator that ``dump`` gave."""
         return FittedBlackBox.load(state, regressor=self.regression.fitted.load)
 
-    def _error(self, x: Array, table: SampleTable, seed: int) -> float:
+    def _error(self, x: Array, table: tables.SampleTable, seed: int) -> float:
         """Return the deviation out of fold on (at most ``ENOUGH``) measured samples, split by configuration."""
         measured = np.flatnonzero(~table.censored)
         if len(measured) > ENOUGH:
             measured = np.random.default_rng(seed).choice(measured, ENOUGH, replace=False)
-        part = assign_folds(table.folds[measured], min(FOLDS, len(measured)), seed)
+        part = tables.assign_folds(table.folds[measured], min(FOLDS, len(measured)), seed)
         residuals = np.full(len(measured), math.nan)
         for fold in range(FOLDS):
             inside, outside = measured[part != fold], part == fold
@@ -87,4 +77,4 @@ class BlackBox(Frozen):
                 fitted = self.regression.fit(x[inside], table.logs[inside], weight, seed)
                 residuals[outside] = table.logs[measured[outside]] - fitted.predict(x[measured[outside]])[0]
         tested = np.isfinite(residuals)
-        return min(robust_deviation(residuals[tested], table.weight[measured][tested]), WIDEST)
+        return min(tables.robust_deviation(residuals[tested], table.weight[measured][tested]), tables.WIDEST)

@@ -12,17 +12,9 @@ import numpy as np
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import Array, FittedModel, IntArray, Mask, Predictions, State, unnest
-from leadline.estimators.tabular import corrections, encoding
+from leadline.estimators.tabular import corrections, encoding, tables
 from leadline.estimators.tabular.corrections import FullScaleCorrection, UnitTimeCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
-from leadline.estimators.tabular.tables import (
-    REACH,
-    SampleTable,
-    add_extrapolation_spread,
-    impute_censored,
-    robust_deviation,
-    tabulate_samples,
-)
 
 
 class FormProblem(Frozen):
@@ -117,10 +109,10 @@ class FittedScalingModel(FittedModel):
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
-        point = np.exp(np.clip(self.bend.at(logs, x), self.limits[0] - REACH, self.limits[1] + REACH))
+        point = np.exp(np.clip(self.bend.at(logs, x), self.limits[0] - tables.REACH, self.limits[1] + tables.REACH))
         return Predictions(
             point,
-            add_extrapolation_spread(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
+            tables.add_extrapolation_spread(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
             beyond,
         )
 
@@ -143,19 +135,19 @@ class ScalingModel(Frozen):
         self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0
     ) -> FittedScalingModel:
         """Fit the law; censored samples count with what is expected above them."""
-        table = tabulate_samples(samples, least=self.least, estimator=self.name)
+        table = tables.tabulate_samples(samples, least=self.least, estimator=self.name)
         if self.steady:
             table = replace(table, weight=np.ones(len(table)))
         encoder = encoding.learn_encoding(table.rows, scale_features)
         x = encoder.encode(table.rows)[0]
         crosses = _crosses(x, encoder)
         task = _Task(self.form, encoder, crosses, x, table, seed, self.steady)
-        logs = impute_censored(table, task.expect)
+        logs = tables.impute_censored(table, task.expect)
         laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
         fitted = shares @ _form_logs(laws, task.u, more)
         bent = corrections.fit_full_scale_correction(x, fitted, table, logs, encoder.scales.astype(bool))
-        error = robust_deviation(logs - bent.at(fitted, x), table.weight)
+        error = tables.robust_deviation(logs - bent.at(fitted, x), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
         return FittedScalingModel(self.name, encoder, crosses, laws, shares, correction, bent, error, limits)
 
@@ -172,7 +164,7 @@ class _Task(Frozen):
     encoder: FeatureEncoding
     crosses: IntArray
     x: Array
-    table: SampleTable
+    table: tables.SampleTable
     seed: int
     steady: bool
 
@@ -256,7 +248,7 @@ def _crosses(x: Array, encoder: FeatureEncoding) -> IntArray:
     return np.array(pairs[:MOST_CROSSES], np.int64).reshape(-1, 2)
 
 
-def _sample_rows(table: SampleTable, most: int, seed: int) -> IntArray:
+def _sample_rows(table: tables.SampleTable, most: int, seed: int) -> IntArray:
     """Return at most ``most`` random rows, up to half of them at full scale."""
     order = np.random.default_rng(seed).permutation(len(table))
     large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]
