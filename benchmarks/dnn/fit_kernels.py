@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dnn.kernel_data import NAMES, STREAMS, half_timings, timings
-from benchmarks.dnn.kernel_fitting import fit_kernels
+from benchmarks.dnn.kernel_fitting import dump_kernels, fit_kernels
 from benchmarks.dnn.kernels import HALF, HeldOutKernels, KernelTrust, table_of, trusted_model
 from benchmarks.dnn.setting_models import find_learned_classes
 from benchmarks.dnn.transformers import held_out_runs
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 2:
             raise InvalidInput(f"{len(arguments)} arguments: give a folder of data and a file, DATA OUT.npz")
         data, out = (Path(argument) for argument in arguments)
-        state = shipped_kernels(data).dump()
+        state = dump_kernels(shipped_kernels(data))
         np.savez_compressed(out, **state)  # type: ignore[arg-type]
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")

@@ -1,6 +1,6 @@
 """Steps of vision models on two GPUs, the op basis of their graphs on each, and op models fitted to rows."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,6 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import (
-    GraphPredictions,
     ObservedSteps,
     OpBasis,
     predict_graphs_and_ops,
@@ -28,6 +27,14 @@ Texts = npt.NDArray[np.str_]
 LEADLINE = "Leadline"
 DEVICES = {"rtx3090": "RTX 3090", "rtx4090": "RTX 4090"}
 FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPredictions:
+    """Predictions of g graphs: seconds of a step and their spread, each (g,)."""
+
+    step_s: Array
+    spread: Array
 
 
 class VisionLab:
@@ -72,8 +79,8 @@ class VisionLab:
     def priced(self, rows: Whole, device: str, laws: SettingModels, setting: str) -> GraphPredictions:
         """Return the prediction of each row by the op model of ``setting``; ``device`` names a basis."""
         graphs, place = np.unique(self.steps.graph[rows], return_inverse=True)
-        predictions, _ = predict_graphs_and_ops(select_graphs(self.bases[device], graphs), laws[setting])
-        return GraphPredictions(predictions.step_s[place], predictions.spread[place])
+        step_s, spread, _ = predict_graphs_and_ops(select_graphs(self.bases[device], graphs), laws[setting])
+        return GraphPredictions(step_s[place], spread[place])
 
     def answered(self, rows: Whole, laws: SettingModels) -> tuple[Array, Array]:
         """Return prediction and spread of rows, each by the op model of its own setting."""

@@ -245,10 +245,10 @@ _ORIGIN = {
 
 
 def _main_dtype(ops: list[Op]) -> str:
-    weight: dict[str, float] = {}
+    weight = defaultdict[str, float](float)
     for op in ops:
-        weight[op.dtype] = weight.get(op.dtype, 0.0) + op.flops * op.count
-    return max(weight, key=lambda dtype: weight[dtype])
+        weight[op.dtype] += op.flops * op.count
+    return max(weight, key=weight.__getitem__)
 
 
 def _memory_reason(memory: Interval, peak: PeakMemory, device: Device, usable: int | None) -> str:

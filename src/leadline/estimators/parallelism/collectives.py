@@ -70,11 +70,6 @@ class Ring(Frozen):
     network_latency_s: float = NETWORK_HOP_S  # of a hop between nodes
     curve: AllReduceCurve = ()  # measured all-reduces of this group, if any
 
-    @property
-    def measured(self) -> bool:
-        """True if collectives of this group were measured."""
-        return bool(self.curve)
-
     def all_reduce_s(self, size_bytes: float) -> float:
         """Return the seconds of an all-reduce: measured, else the faster of a ring and, between nodes, a tree."""
         if self.devices < 2 or size_bytes <= 0:

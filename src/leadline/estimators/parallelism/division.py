@@ -223,7 +223,7 @@ def _exchange(
         shown_s += (behind_s**4 + data_s**4) ** 0.25 - behind_s + UNHIDDEN * data_s
     used = [ring for ring in (data_ring, tensor_ring) if ring.devices > 1] + [pipeline_ring] * (plan.pipeline > 1)
     slowest = min(ring.bytes_per_s for ring in used)
-    measured = all(ring.measured for ring in used)
+    measured = all(ring.curve for ring in used)
     step_s, all_s = computing_s + shown_s + idle_s, sum(sent_s.values())
     return DividedStep(
         step_s, sent_s, shown_s, idle_s, measured, slowest,

@@ -45,10 +45,6 @@ class GroupModel(Stored):
     trusted: float = 1.0
     typical: Array = field(default_factory=lambda: np.zeros(3))
 
-    def dump(self) -> State:
-        """Return it as arrays, the trees in the narrowest types."""
-        return super().dump() | (nest("trees", compact_trees(self.trees)) if self.trees else {})
-
 
 class SweptGroup(Stored):
     """A sweep's fit of one kernel group: own parameters, and a Gaussian process of the residuals.
@@ -234,13 +230,3 @@ def kernel_groups(placed: PlacedKernels) -> IntArray:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
     return np.asarray(np.where(computing & placed.matrix, MATRIX, placed.kernels.law))
-
-
-def compact_trees(grown: Trees) -> State:
-    """Return the trees' state in the narrowest types."""
-    kept = grown.dump()
-    for name in ("threshold", "value"):
-        kept[name] = kept[name].astype(np.float32)
-    for name in ("roots", "column", "left", "right"):
-        kept[name] = kept[name].astype(np.int32)
-    return kept

@@ -122,14 +122,11 @@ def _dtype(op: Op, law: int) -> int:
 
 def _extent(op: Op, moved: float, width: int) -> tuple[float, float]:
     """Return rows and columns of the largest operand."""
-    largest: tuple[int, ...] = ()
-    most = 0
-    for spec in (*op.inputs, *op.outputs):
-        size = math.prod(spec.shape)
-        if size > most:
-            largest, most = spec.shape, size
+    shapes = [spec.shape for spec in (*op.inputs, *op.outputs)]
+    most = max(map(math.prod, shapes), default=0)
     if not most:
         return max(moved / 2 / width / 1024, 1.0), 1024.0
+    largest = max(shapes, key=math.prod)
     columns = largest[-1] if largest else 1
     if len(largest) == 4 and op.kind is OpKind.NORM:
         columns = largest[2] * largest[3]

@@ -17,32 +17,19 @@ from leadline.core.graph import Op
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
-from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS, OpTable
-from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis, roofline_terms_s
+from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, OpTable
+from leadline.estimators.step_time.op_utilization import OpBasis, roofline_terms_s
 from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 
 Float32Array = npt.NDArray[np.float32]
 
-# Kernels that have weights of their own: a class in a layout, first channels-first ones.
-NODE_KINDS = len(KERNEL_CLASSES) * 2
 # Leading class columns that the shipped network was trained with.
 OWN_SEEN = 31
-# Columns of `GraphBatch.node`.
-NODE_WIDTH = SHARED_COLUMNS + OWN_SEEN + SIZE_COLUMNS + len(DTYPES) + 6
-# Columns of `GraphBatch.setting`.
-SETTING_WIDTH = 10
 # Names of the network's inputs, in order; its one output is `step_us`.
 NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "source", "target", "setting")
 
 # Run the network on its inputs by name and return the step of each graph in µs, of shape (g,).
 NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[np.generic]]
-
-
-class GraphEdges(Frozen):
-    """Edges from producers to consumers: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
-
-    source: IntArray
-    target: IntArray
 
 
 class GraphBatch(Frozen):
@@ -63,8 +50,8 @@ class GraphBatch(Frozen):
     setting: Float32Array
 
     @classmethod
-    def from_basis(cls, basis: OpBasis, edges: GraphEdges, device: Device, setting: StepSetting) -> "GraphBatch":
-        """Return all graphs of ``basis``, which is that of ``device``, in one setting.
+    def from_basis(cls, basis: OpBasis, edges: IntArray, device: Device, setting: StepSetting) -> "GraphBatch":
+        """Return all graphs of ``basis``, which is that of ``device``, in one setting; ``edges`` as of their ops.
 
         Raises:
             InvalidInput: the device lacks a figure that the network reads.
@@ -74,7 +61,7 @@ class GraphBatch(Frozen):
         return cls(
             node_kinds(table, channels_last=setting.channels_last), node_columns(basis, device),
             (basis.roofline_s * 1e6).astype(np.float32), table.count.astype(np.float32),
-            (table.count * table.kernels).astype(np.float32), table.owner, edges.source, edges.target,
+            (table.count * table.kernels).astype(np.float32), table.owner, edges[0], edges[1],
             np.tile(figures, (table.graphs, 1)),
         )  # fmt: skip
 
@@ -104,8 +91,11 @@ class GraphNetwork(Frozen):
         return self.step_s(GraphBatch.from_basis(OpBasis.from_table(table, device), edges, device, setting))
 
 
-def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]:
-    """Return the ops that move data, duplicates merged with counts, and their edges past views."""
+def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, IntArray]:
+    """Return the ops that move data, duplicates merged with counts, and their edges past views.
+
+    Edges (2, e) lead from producers to consumers, which are positions in the table.
+    """
     ops: list[Op] = []
     counted: list[dict[int, float]] = []
     pairs: set[tuple[int, int]] = set()
@@ -130,12 +120,11 @@ def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]
             pairs |= {(producer, number) for number in behind[position] for producer in sources if producer != number}
             behind[position] = behind[position] or sources
         counted.append(counts)
-    edges = np.array(sorted(pairs), np.int64).reshape(-1, 2)
-    return OpTable.from_counts(ops, counted), GraphEdges(edges[:, 0].copy(), edges[:, 1].copy())
+    return OpTable.from_counts(ops, counted), np.array(sorted(pairs), np.int64).reshape(-1, 2).T.copy()
 
 
 def node_columns(basis: OpBasis, device: Device) -> Float32Array:
-    """Return the network's inputs for each op on ``device``, shape (n, NODE_WIDTH), not yet scaled."""
+    """Return the network's inputs for each op on ``device``, shape (n, columns), not yet scaled."""
     table = basis.table
     busy_s, traffic_s = roofline_terms_s(table, device)
     logs = [
@@ -152,7 +141,7 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
 
 
 def node_kinds(table: OpTable, *, channels_last: bool) -> IntArray:
-    """Return the class of each op in that layout, of shape (n,)."""
+    """Return the class of each op in that layout, of shape (n,): channels-first ones come first."""
     return table.classes + len(KERNEL_CLASSES) * channels_last
 
 

@@ -26,8 +26,6 @@ RAMP_S = 1.5e-6
 PRIOR_LAUNCH_S = 4e-6
 # How sharply the slower of device and host decides: the power of the mean of the two.
 OVERLAP_POWER = 6.0
-# Prior of f.
-PRIOR_F = -0.4
 LOWEST, HIGHEST = -3.5, 4.0
 
 _SIZE_KNOTS = (1.0, 3.0, 5.0, 7.0, 9.0)
@@ -86,13 +84,6 @@ class OpUtilization(Frozen):
     variance: Array | None = None
     departures: OpResiduals | None = None
 
-    @classmethod
-    def prior(cls) -> "OpUtilization":
-        """Return the prior model, without any measured step."""
-        f = np.zeros(WEIGHT_COUNT)
-        f[SHARED_COLUMNS::CLASS_COLUMNS] = PRIOR_F
-        return cls(f)
-
     def dump(self) -> State:
         """Return the law as arrays."""
         variance = np.zeros(0) if self.variance is None else self.variance
@@ -117,19 +108,12 @@ class ObservedSteps(Frozen):
     step_s: Array
 
 
-class GraphPredictions(Frozen):
-    """Predictions of g graphs: seconds of a step and their spread, each (g,)."""
-
-    step_s: Array
-    spread: Array
-
-
-def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[GraphPredictions, Array]:
-    """Return the predictions for the graphs of ``basis``, and seconds per call of each op (n,)."""
+def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[Array, Array, Array]:
+    """Return the seconds of a step and their spread for each graph (g,), and the seconds per call of each op (n,)."""
     power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
     spread = _spread(basis, weights, slopes_s(basis, power), device_s)
-    return GraphPredictions(step_s, spread), multiples_s(basis, power)
+    return step_s, spread, multiples_s(basis, power)
 
 
 def op_residuals(basis: OpBasis, weights: OpUtilization) -> Array:

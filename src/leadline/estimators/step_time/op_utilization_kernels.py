@@ -195,9 +195,9 @@ class OpUtilizationKernels:
         return _GraphPrediction(
             table,
             where,
-            np.exp(np.mean([np.log(estimate) for _, estimate in each], axis=0)),
-            math.exp(float(np.mean([math.log(estimate.step_s[0]) for estimate, _ in each]))),
-            float(np.mean([estimate.spread[0] for estimate, _ in each])),
+            np.exp(np.mean([np.log(op_s) for _, _, op_s in each], axis=0)),
+            math.exp(float(np.mean([math.log(step_s[0]) for step_s, _, _ in each]))),
+            float(np.mean([spread[0] for _, spread, _ in each])),
         )
 
 

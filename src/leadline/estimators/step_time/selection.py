@@ -1,6 +1,7 @@
 """Choose the estimator of a graph by its error on measured steps of the same group."""
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 
@@ -109,11 +110,10 @@ def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
 
 def _sum_flops(graph: OpGraph, field: str) -> dict[str, float]:
     """Return the arithmetic of products by a field of theirs."""
-    sums: dict[str, float] = {}
+    sums = defaultdict[str, float](float)
     for op in graph.ops:
         if op.kind in MATRIX_KINDS and op.stage is not Stage.OPTIMIZER:
-            key = getattr(op, field)
-            sums[key] = sums.get(key, 0.0) + op.flops * op.count
+            sums[getattr(op, field)] += op.flops * op.count
     return sums
 
 

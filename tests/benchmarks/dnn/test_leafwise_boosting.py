@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from leadline.estimators.tabular.trees import LIGHTGBM_SETTINGS, LeafwiseBoosting, Trees
+from benchmarks.dnn.leafwise_boosting import LIGHTGBM_SETTINGS, LeafwiseBoosting
+from leadline.estimators.tabular.trees import Trees
 
 lightgbm = pytest.importorskip("lightgbm")
 
@@ -17,7 +18,7 @@ def rows():
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr("leadline.estimators.tabular.trees.LEAFWISE_ROUNDS", 80)
+    monkeypatch.setattr("benchmarks.dnn.leafwise_boosting.LEAFWISE_ROUNDS", 80)
 
 
 def test_stored_trees_predict_as_lightgbm_does(rows, short):
