@@ -1,12 +1,11 @@
 """Boosting of ample data by LightGBM: the shipped black box, stored as the trees of the other estimators."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from leadline.core.errors import MissingExtra
-from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array
+from leadline.estimators.ports import Array, Regression
 from leadline.estimators.tabular.black_box import BlackBox
 from leadline.estimators.tabular.registry import SHIPPED_BLACK_BOX
 from leadline.estimators.tabular.trees import Trees
@@ -20,10 +19,10 @@ LIGHTGBM_SETTINGS: dict[str, object] = {
 }  # fmt: skip
 
 
-class LeafwiseBoosting(Frozen):
+class LeafwiseBoosting(Regression):
     """LightGBM (Ke et al. 2017) on absolute errors, which a few odd rows do not decide."""
 
-    fitted: ClassVar[type[Trees]] = Trees
+    fitted = Trees
 
     least: int = 50
 

@@ -6,13 +6,12 @@ part has Matérn's covariance with smoothness 5/2. Source: Rasmussen and William
 
 import math
 from contextlib import suppress
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, Stored
+from leadline.estimators.ports import Array, Regression, Stored
 
 # Lengths and amplitudes are found on at most so many rows …
 TUNED_ON = 250
@@ -51,17 +50,16 @@ class Process(Stored):
         return self.mean + covariance @ self.alpha, np.sqrt(np.maximum(prior - explained, 0.0))
 
 
-class GaussianProcess(Frozen):
+class GaussianProcess(Regression):
     """Lengths, amplitudes and noise by the most probable evidence; ``trend`` adds the linear part.
 
     Many rows are represented by those farthest from each other, through which all are seen (the projected process,
     Rasmussen and Williams 2006, section 8.3.4).
     """
 
-    fitted: ClassVar[type[Process]] = Process
+    fitted = Process
 
     trend: bool = True
-    least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Process:
         """Fit the process; a row of twice the weight has half the noise variance."""

@@ -29,6 +29,20 @@ class Predictions(Frozen):
     extrapolation: Array
 
 
+class Columns(Frozen):
+    """A table: each field is an array with one entry for each row, or is such a table."""
+
+    def at(self, rows: npt.NDArray[np.generic] | slice) -> Self:
+        """Return the rows that a mask, positions or a slice name."""
+        columns = structs.astuple(self)
+        return type(self)(*(column.at(rows) if isinstance(column, Columns) else column[rows] for column in columns))
+
+    @classmethod
+    def joined(cls, *parts: Self) -> Self:
+        """Concatenate tables of arrays."""
+        return cls(*map(np.concatenate, zip(*map(structs.astuple, parts), strict=True)))
+
+
 class FittedEstimator(Protocol):
     """A fitted estimator; needs numpy only, so that prediction starts fast."""
 
@@ -73,18 +87,16 @@ class Regressor(Protocol):
         """Return the regressor that ``dump`` gave."""
 
 
-class Regression(Protocol):
-    """A recipe for a ``Regressor`` of the class ``fitted``."""
+class Regression(Frozen):
+    """A recipe for a ``Regressor`` of the class ``fitted``; it needs ``least`` rows."""
 
-    @property
-    def fitted(self) -> type[Regressor]: ...  # noqa: D102 - a field
+    fitted: ClassVar[type[Regressor]]
 
-    @property
-    def least(self) -> int:
-        """Return how many rows it needs."""
+    least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Regressor:
         """Fit ``y`` (n,) on ``x`` (n, columns), each row counting by its ``weight`` (n,), whose mean is one."""
+        raise NotImplementedError
 
 
 class Stored(Frozen):

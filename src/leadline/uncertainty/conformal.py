@@ -7,13 +7,13 @@ range, the errors of earlier extrapolations are added, relative to the estimator
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, State, Stored, floats, nest, unnest
+from leadline.estimators.ports import Array, Columns, State, Stored, floats, nest, unnest
 
 EXTRAPOLATIONS = "*"
 """Name of the group of extrapolations, whose errors are relative to the estimator's own spread."""
@@ -104,7 +104,7 @@ WIDEST = 5.0
 """Largest logarithm of a bound ÷ its point."""
 
 
-class Residuals(Frozen):
+class Residuals(Columns):
     """Errors of n held-out runs; arrays of shape (n,).
 
     ``spread`` is the estimator's standard deviation of the logarithm, NaN where it gives none. ``beyond`` is the
@@ -142,15 +142,6 @@ class Residuals(Frozen):
             np.broadcast_to(np.asarray(blocked, bool), n),
             np.asarray([str(i) for i in range(n)] if configuration is None else configuration, np.str_),
         )
-
-    @classmethod
-    def joined(cls, *parts: "Residuals") -> "Residuals":
-        """Concatenate the errors of several folds."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
-
-    def at(self, rows: npt.NDArray[np.bool_]) -> "Residuals":
-        """Return the errors where the mask ``rows`` is true."""
-        return Residuals(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 class IntervalCalibration(Frozen):

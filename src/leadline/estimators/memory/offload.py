@@ -48,16 +48,14 @@ def list_offloads(
 ) -> list[OffloadOption]:
     """Return the possible offloads of a step of so many ``microbatches`` on ``device``, fastest first."""
     sizes = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
-    host = f"on the host ({_rate(_pcie(device))} assumed)"
-    options = []
+    states, activations, weights = (sizes[name] for name in WORDS)
+    pcie, options = _pcie(device), []
     if workload.phase is Phase.TRAINING:
-        states = sizes[StorageCategory.OPTIMIZER_STATE]
-        trained = min(_updated_bytes(states, workload), sizes[StorageCategory.PARAMETER])
-        update_s = 2 * trained / _pcie(device) + 2 * (states + 2 * trained) / HOST_BYTES_PER_S
+        host = f"on the host ({_rate(pcie)} assumed)"
+        trained = min(_updated_bytes(states, workload), weights)
+        update_s = 2 * trained / pcie + 2 * (states + 2 * trained) / HOST_BYTES_PER_S
         options.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
-    activations = sizes[StorageCategory.ACTIVATION]
-    if workload.phase is Phase.TRAINING:
-        swap_s = 2 * activations * microbatches / _pcie(device)
+        swap_s = 2 * activations * microbatches / pcie
         options.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
         if device.link_bytes_per_s:
             link = device.link_bytes_per_s / 2  # the figure counts both directions
@@ -66,9 +64,8 @@ def list_offloads(
             kept = _kept(estimate, StorageCategory.ACTIVATION, activations, beside, hidden_s=swap_s)
             options.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))
     else:
-        weights = sizes[StorageCategory.PARAMETER]
-        each = f"on the host, moved in every forward pass ({_rate(_pcie(device))} assumed)"
-        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, each, hidden_s=weights / _pcie(device)))
+        each = f"on the host, moved in every forward pass ({_rate(pcie)} assumed)"
+        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, each, hidden_s=weights / pcie))
     possible = [option for option in options if option is not None]
     return sorted(possible, key=lambda option: option.step_s.point if option.step_s else math.inf)
 

@@ -4,7 +4,6 @@ Features are ratios, so that trees learn kernels and not devices.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.ports import Array
+from leadline.estimators.ports import Array, Columns
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, DTYPES, MATRIX, KernelTable
 from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES, clock_hz, compute_units, vector_flops_per_s
 from leadline.estimators.step_time.roofline import power_limited_flops_per_s, require_bandwidth
@@ -80,7 +79,7 @@ class DeviceFeatures(_Specifications):
         )
 
 
-class PlacedKernels(_Specifications):
+class PlacedKernels(_Specifications, Columns):
     """n kernels, each with the figures of the device it runs on, all of shape (n,).
 
     ``matrix`` is true where the arithmetic runs on matrix units.
@@ -91,11 +90,6 @@ class PlacedKernels(_Specifications):
 
     def __len__(self) -> int:
         return len(self.kernels)
-
-    def at(self, chosen: npt.NDArray[np.generic] | slice) -> "PlacedKernels":
-        """Return the rows that a mask, positions or a slice name."""
-        columns = {field.name: getattr(self, field.name)[chosen] for field in fields(self) if field.name != "kernels"}
-        return PlacedKernels(**columns, kernels=self.kernels.at(chosen))
 
 
 def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> PlacedKernels:

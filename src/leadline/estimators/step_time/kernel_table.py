@@ -2,16 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
-from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
-from leadline.estimators.ports import Array, IntArray
+from leadline.estimators.ports import Array, Columns, IntArray
 
 # Kinds of kernels: matrix product, batched product, convolution, element-wise, and row-wise (norm, softmax).
 PRODUCT, BATCHED, CONVOLUTION, STREAM, NORM, SOFTMAX = range(6)
@@ -26,7 +24,7 @@ DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "float8")
 _BY_KIND = {OpKind.NORM: NORM, OpKind.SOFTMAX: SOFTMAX}
 
 
-class KernelTable(Frozen):
+class KernelTable(Columns):
     """n kernels by columns, each of shape (n,).
 
     ``law`` is a position in ``KERNEL_KINDS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the
@@ -60,10 +58,6 @@ class KernelTable(Frozen):
 
     def __len__(self) -> int:
         return len(self.law)
-
-    def at(self, chosen: npt.NDArray[np.generic] | slice) -> "KernelTable":
-        """Return the rows of a mask or of positions."""
-        return KernelTable(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def distinct_rows(table: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:

@@ -5,9 +5,8 @@ the sum of its ops', weighted by their shares of the step. Whole steps therefore
 unseen model inherits those of similar kernels.
 """
 
-from dataclasses import fields
-
 import numpy as np
+from msgspec import structs
 
 from leadline.estimators.gp import squared_exponential
 from leadline.estimators.ports import Array, IntArray, Single, State, Stored
@@ -52,8 +51,7 @@ class OpResiduals(Stored):
 
     def merge(self, newer: "OpResiduals") -> "OpResiduals":
         """Return the sum of both."""
-        names = [field.name for field in fields(self)]
-        return OpResiduals(*(np.concatenate([getattr(self, name), getattr(newer, name)]) for name in names))
+        return OpResiduals(*map(np.concatenate, zip(structs.astuple(self), structs.astuple(newer), strict=True)))
 
     def dump(self) -> State:
         """Return the known ops as arrays, with the ``classes`` in the narrowest type."""

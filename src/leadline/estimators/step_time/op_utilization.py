@@ -8,11 +8,12 @@ linear in sizes; kriged residuals model it (``op_residuals``).
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
-from leadline.estimators.ports import Array, State, nest, unnest
+from leadline.estimators.ports import Array, State, Stored
 from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
 from leadline.estimators.step_time.op_residuals import OpResiduals
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells, OpTable
@@ -71,33 +72,24 @@ class OpBasis(Frozen):
         return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
 
 
-class OpUtilization(Frozen):
+class OpUtilization(Stored):
     """A fitted model: weights ``f``, a setting's offset, the host's launch, and their variance.
 
-    ``f`` is (WEIGHT_COUNT,). ``variance`` (WEIGHT_COUNT,) is the posterior's diagonal in units of the error variance.
-    ``departures`` are the kriged residuals of ops.
+    ``f`` is (WEIGHT_COUNT,). ``variance`` (WEIGHT_COUNT,) is the posterior's diagonal in units of the error variance,
+    empty if unknown. ``departures`` are the kriged residuals of ops.
     """
+
+    figures = ("offset", "launch_s")
 
     f: Array
     offset: float = 0.0
     launch_s: float = PRIOR_LAUNCH_S
-    variance: Array | None = None
+    variance: Array = field(default_factory=lambda: np.zeros(0))
     departures: OpResiduals | None = None
 
     def dump(self) -> State:
-        """Return the law as arrays."""
-        variance = np.zeros(0) if self.variance is None else self.variance
-        state = {"f": self.f.astype(np.float32), "figures": np.array([self.offset, self.launch_s]),
-                 "variance": variance.astype(np.float32)}  # fmt: skip
-        return state | (nest("departures", self.departures.dump()) if self.departures else {})
-
-    @classmethod
-    def load(cls, state: State) -> "OpUtilization":
-        """Return what was dumped."""
-        figures, variance = state["figures"].astype(float), state["variance"].astype(float)
-        f = state["f"].astype(float)
-        departures = OpResiduals.load(unnest("departures", state)) if "departures.at" in state else None
-        return cls(f, float(figures[0]), float(figures[1]), variance if len(variance) else None, departures)
+        """Return the law as arrays, the long ones in half the bytes."""
+        return super().dump() | {"f": self.f.astype(np.float32), "variance": self.variance.astype(np.float32)}
 
 
 class ObservedSteps(Frozen):
@@ -159,7 +151,7 @@ def step_and_device_s(basis: OpBasis, power: Array, launch_s: float) -> tuple[Ar
 def _spread(basis: OpBasis, weights: OpUtilization, slope_s: Array, device_s: Array) -> Array:
     """Return the spread of each graph from the posterior's diagonal; NaN without one."""
     table = basis.table
-    if weights.variance is None:
+    if not len(weights.variance):
         return np.full(table.graphs, np.nan)
     cells = Cells.of(table)
     share = slope_s * table.count / device_s[cells.owner]
@@ -209,27 +201,21 @@ def _shared_columns(table: OpTable, intensity: Array, size: Array, cached: Array
     return np.stack(columns).T
 
 
-def _group_widths(sizes: Array) -> list[Array]:
-    """Return 0/1 marks of group widths that have their own kernels."""
-    grouped, even = (sizes[:, 2] > 0) & (sizes[:, 4] > 0) & (sizes[:, 0] > 0), sizes[:, 15] == 0
-    width = sizes[:, 0]
-    marks = [grouped & (width < 3.5)]
-    marks += [grouped & (width == mark) for mark in (4.0, 5.0, 6.0)]
-    return [mark.astype(float) for mark in (*marks, grouped & even & (width > 6.5))]
+def _group_columns(sizes: Array) -> list[Array]:
+    """Return marks of group widths, few groups, narrow widening groups, few channels, and filters over 7 × 7.
 
-
-def _group_numbers(sizes: Array) -> list[Array]:
-    """Return marks of few groups, narrow widening groups, few channels, and filters over 7 × 7.
-
-    Weight gradients have little parallelism where groups are few. Narrow kernels keep the width of a group. Libraries
-    have depthwise kernels for filters of up to 7 × 7.
+    Some group widths have their own kernels. Weight gradients have little parallelism where groups are few. Narrow
+    kernels keep the width of a group. Libraries have depthwise kernels for filters of up to 7 × 7.
     """
-    grouped = (sizes[:, 2] > 0) & (sizes[:, 4] > 0) & (sizes[:, 0] > 0)
-    few = np.where(grouped, np.maximum(5 - sizes[:, 2], 0), 0.0)
-    uneven = np.where(grouped & (sizes[:, 0] < 4.5), np.abs(sizes[:, 0] - sizes[:, 1]) > 0.1, 0.0)
-    channels = np.where(grouped, np.maximum(7 - sizes[:, 0] - sizes[:, 2], 0), 0.0)
+    width, number = sizes[:, 0], sizes[:, 2]
+    grouped = (number > 0) & (sizes[:, 4] > 0) & (width > 0)
+    marks = [grouped & (width < 3.5), *(grouped & (width == mark) for mark in (4.0, 5.0, 6.0))]
+    marks.append(grouped & (sizes[:, 15] == 0) & (width > 6.5))
+    few = np.where(grouped, np.maximum(5 - number, 0), 0.0)
+    uneven = np.where(grouped & (width < 4.5), np.abs(width - sizes[:, 1]) > 0.1, 0.0)
+    channels = np.where(grouped, np.maximum(7 - width - number, 0), 0.0)
     large = np.maximum(sizes[:, 4] - _LARGE_FILTER, 0)
-    return [few, uneven.astype(float), channels, large]
+    return [*(mark.astype(float) for mark in marks), few, uneven.astype(float), channels, large]
 
 
 def _class_columns(table: OpTable, intensity: Array, size: Array) -> Array:
@@ -244,22 +230,14 @@ def _class_columns(table: OpTable, intensity: Array, size: Array) -> Array:
         (intensity, s[:, 7]),
         (np.maximum(intensity, 0), np.where(s[:, 9] > 0, np.clip(s[:, 9], 4, 20) - 10, nothing)),
         (np.maximum(-intensity - 2, 0), np.where(s[:, 1] > 0, np.maximum(8 - s[:, 1], 0), nothing)),
-        (s[:, 5], nothing),
-        (s[:, 4] - 1, nothing),
-        (s[:, 6], nothing),
-        (s[:, 7], nothing),
+        *((column, nothing) for column in (s[:, 5], s[:, 4] - 1, s[:, 6], s[:, 7])),
         (s[:, 11], s[:, 11]),
         (np.clip(s[:, 3], 0, 16) - 9, nothing),
         (s[:, 2], s[:, 2]),
         (size - 8, size - 8),
-        (s[:, 8], nothing),
-        (s[:, 10], nothing),
-        (s[:, 12], nothing),
-        (s[:, 13], nothing),
+        *((column, nothing) for column in (s[:, 8], s[:, 10], s[:, 12], s[:, 13])),
         (s[:, 14], s[:, 14]),
-        (s[:, 15], nothing),
-        *((column, nothing) for column in _group_widths(s)),
-        *((column, nothing) for column in _group_numbers(s)),
+        *((column, nothing) for column in (s[:, 15], *_group_columns(s))),
     ]
     columns = [np.ones_like(size), *(np.where(product, of_product, of_stream) for of_product, of_stream in pairs)]
     return np.stack(columns).T

@@ -7,6 +7,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.missing_figures import PROCESS_NM, compute_units
 
 # Kinds whose arithmetic runs on the matrix units, at the peak of their dtype, where there are any.
@@ -86,17 +87,15 @@ class RooflineKernels:
         if spread is not None:
             self.spread = spread
         self._bytes_per_s = require_bandwidth(device)
-        self._last: tuple[Sequence[Op], list[float]] = ((), [])
+        self._price = RecentCache[Sequence[Op], list[float]](lambda ops: [self.op_s(op) for op in ops])
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
         """Return the same spread for every graph."""
         return self.spread
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
-        """Return the seconds of one call of each op; the last tuple of ops is cached."""
-        if not isinstance(ops, tuple) or self._last[0] is not ops:
-            self._last = ops, [self.op_s(op) for op in ops]
-        return self._last[1]
+        """Return the seconds of one call of each op."""
+        return self._price(ops)
 
     def op_s(self, op: Op) -> float:
         """Return the seconds of one call: the smooth maximum of arithmetic and traffic, plus the ramp."""

@@ -6,7 +6,7 @@ extended Bayesian information criterion thins the terms (Chen and Chen 2008).
 
 import itertools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from msgspec import field
 
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, Stored, integers
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
+from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, ModelForm, log_sum
 from leadline.estimators.tabular.tables import robust_deviation
 
 SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
@@ -67,10 +67,10 @@ class TermDictionary(Frozen):
         return np.asarray(u @ self.powers.T + _gates(u, self.gate), np.float64)
 
 
-class AdditiveForm(Frozen):
+class AdditiveForm(ModelForm):
     """Fits ``AdditiveModel``."""
 
-    fitted: ClassVar[type[AdditiveModel]] = AdditiveModel
+    fitted = AdditiveModel
 
     largest: int = 300
 
@@ -216,12 +216,8 @@ class TermSearch(Frozen):
 
 
 def _within(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
-    every = range(len(columns))
-    dropped = [
-        set(each)
-        for count in range((2 if len(columns) <= THIN + 2 else 1) + 1)
-        for each in itertools.combinations(every, count)
-    ]
+    every, most = range(len(columns)), 2 if len(columns) <= THIN + 2 else 1
+    dropped = itertools.chain.from_iterable(itertools.combinations(every, count) for count in range(most + 1))
     return [tuple(columns[i] for i in every if i not in drop) for drop in dropped]
 
 

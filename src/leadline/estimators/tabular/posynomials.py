@@ -7,13 +7,13 @@ in Hoburg, Kirschen and Abbeel (2016), with priors on the exponents.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, Mask, Stored
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
+from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, ModelForm, log_sum
 
 # Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
@@ -70,13 +70,13 @@ class PosynomialPrior(Frozen):
         return self.deviation > 0
 
 
-class PosynomialForm(Frozen):
+class PosynomialForm(ModelForm):
     """Fits ``Posynomial`` with one to ``most`` terms and a start-up."""
 
-    fitted: ClassVar[type[Posynomial]] = Posynomial
+    fitted = Posynomial
 
-    most: int = 4
     largest: int = 800
+    most: int = 4
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
         """Return a fit for each number of terms, started from the one before and from random draws."""

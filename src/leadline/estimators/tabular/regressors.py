@@ -1,12 +1,11 @@
 """Ridge regression and small perceptrons."""
 
 import warnings
-from typing import ClassVar
 
 import numpy as np
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, State, Stored, floats
+from leadline.estimators.ports import Array, Regression, State, Stored, floats
 
 PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))  # tried ridge penalties, per row
 
@@ -22,12 +21,10 @@ class LinearModel(Stored):
         return self.intercept + x @ self.slopes, np.full(len(x), np.nan)
 
 
-class RidgeRegression(Frozen):
+class RidgeRegression(Regression):
     """Least squares with a penalty on the slopes (Hoerl and Kennard 1970)."""
 
-    fitted: ClassVar[type[LinearModel]] = LinearModel
-
-    least: int = 6
+    fitted = LinearModel
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> LinearModel:  # noqa: ARG002 - nothing is drawn
         """Fit a linear model with the penalty of least leave-one-out error (closed form)."""
@@ -89,12 +86,10 @@ class Perceptrons(Frozen):
         return cls(mean, deviation, layers)
 
 
-class PerceptronRegression(Frozen):
+class PerceptronRegression(Regression):
     """Perceptrons fitted by scikit-learn's L-BFGS with weight decay; many rows are subsampled."""
 
-    fitted: ClassVar[type[Perceptrons]] = Perceptrons
-
-    least: int = 6
+    fitted = Perceptrons
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Perceptrons:
         """Fit each member from its own start; weights become repetitions of rows."""

@@ -5,7 +5,7 @@ A form is a sum of a part that does not grow with scale (the start-up) and one t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -59,18 +59,16 @@ class FormFit(Frozen):
     evidence: float
 
 
-class ModelForm(Protocol):
-    """A recipe for a ``FittedForm`` of the class ``fitted``."""
+class ModelForm(Frozen):
+    """A recipe for a ``FittedForm`` of the class ``fitted``, whose few parameters ``largest`` samples determine."""
 
-    @property
-    def fitted(self) -> type[FittedForm]: ...  # noqa: D102 - a field
+    fitted: ClassVar[type[FittedForm]]
 
-    @property
-    def largest(self) -> int:
-        """Return the most samples to fit on; the form has few parameters."""
+    largest: int
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
         """Return fits of different complexity, at least one."""
+        raise NotImplementedError
 
 
 def log_sum(terms: Array) -> Array:

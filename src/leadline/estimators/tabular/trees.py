@@ -1,11 +1,10 @@
 """Decision trees and boosting: grown by scikit-learn, stored as arrays."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, IntArray, Stored
+from leadline.estimators.ports import Array, IntArray, Regression, Stored
 
 PLENTY = 2000  # from so many rows on, boosting grows larger trees on a part of the rows each
 AT_ONCE = 1 << 14  # leaves that are looked for at once: as many as stay in the processor's cache
@@ -55,14 +54,10 @@ class Trees(Stored):
         return node
 
 
-class _TreeRecipe(Frozen):
-    fitted: ClassVar[type[Trees]] = Trees
-
-    least: int = 6
-
-
-class DecisionTree(_TreeRecipe):
+class DecisionTree(Regression):
     """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
+
+    fitted = Trees
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow one tree."""
@@ -75,8 +70,10 @@ class DecisionTree(_TreeRecipe):
         return convert_trees([grown.fit(x, y, sample_weight=weight).tree_], base=0.0, rate=1.0)
 
 
-class Boosting(_TreeRecipe):
+class Boosting(Regression):
     """Gradient boosting (Friedman 2001), slow and shallow for few rows, and stochastic for many."""
+
+    fitted = Trees
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow the trees one after another, each on the residuals of those before."""
@@ -108,16 +105,14 @@ class QuantileTrees(Stored):
         return middle, np.maximum(high - low, 0.0) / BETWEEN
 
 
-class QuantileBoosting(Frozen):
+class QuantileBoosting(Regression):
     """Gradient boosting of quantiles by pinball loss (Koenker and Bassett 1978; Friedman 2001).
 
     With conformal intervals it is conformalised quantile regression (Romano, Patterson and Candès 2019): wide where
     runs scatter, narrow where they do not.
     """
 
-    fitted: ClassVar[type[QuantileTrees]] = QuantileTrees
-
-    least: int = 6
+    fitted = QuantileTrees
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> QuantileTrees:
         """Grow the trees of each quantile by themselves."""
