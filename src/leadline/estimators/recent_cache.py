@@ -1,6 +1,7 @@
 """Caches of recent results by identity: one graph is laid out once for all devices."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -10,12 +11,12 @@ Entry = TypeVar("Entry")
 KEPT = 4
 
 
+@dataclass(slots=True)
 class RecentResults(Generic[Entry]):
     """The last few results by a key, compared by identity, and a setting, compared by value."""
 
-    def __init__(self, kept: int = 2 * KEPT) -> None:
-        self._most = kept
-        self._kept: list[tuple[object, object, Entry]] = []
+    most: int = 2 * KEPT
+    _kept: list[tuple[object, object, Entry]] = field(default_factory=list)
 
     def get(self, key: object, setting: object, make: Callable[[], Entry]) -> Entry:
         """Return the cached entry, made on first use."""
@@ -23,7 +24,7 @@ class RecentResults(Generic[Entry]):
             if cached is key and alike == setting:
                 return entry
         entry = make()
-        self._kept[:] = [(key, setting, entry), *self._kept[: self._most - 1]]
+        self._kept[:] = [(key, setting, entry), *self._kept[: self.most - 1]]
         return entry
 
 

@@ -11,6 +11,7 @@ Activations go to a neighbour over its link as in MPress (Zhou et al. 2023).
 """
 
 import math
+from dataclasses import replace
 
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.frozen import Frozen
@@ -34,12 +35,11 @@ WORDS = {
 
 
 class OffloadOption(Frozen):
-    """One offload: its description, the memory then needed, the slower step, and the host bytes."""
+    """One offload: its description, the memory then needed, and the slower step."""
 
     description: str
     memory_bytes: Interval
     step_s: Interval | None
-    host_bytes: float
     gpus: int = 1
 
 
@@ -62,7 +62,7 @@ def list_offloads(
             beside = f"on a neighbouring GPU ({_rate(link)} a direction)"
             swap_s = 2 * activations * microbatches / link
             kept = _kept(estimate, StorageCategory.ACTIVATION, activations, beside, hidden_s=swap_s)
-            options.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))
+            options.append(kept and replace(kept, gpus=2))
     else:
         each = f"on the host, moved in every forward pass ({_rate(pcie)} assumed)"
         options.append(_kept(estimate, StorageCategory.PARAMETER, weights, each, hidden_s=weights / pcie))
@@ -88,7 +88,7 @@ def _kept(
             for end, by in (("point", 1.0), ("low", 1 / factor), ("high", factor))
         )
         slower = Interval(point, low, high, passes[0][0].level)
-    return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", remaining, slower, saved)
+    return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", remaining, slower)
 
 
 def _passes(estimate: Estimate) -> list[tuple[Interval, int]]:

@@ -50,8 +50,10 @@ def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> Catego
 
 def _has_modelled_buffers(workload: Workload) -> bool:
     """Return whether copies exchange gradients; a script's own buffers are in its trace, and XLA plans its own."""
-    copies, kind = workload.parallelism.copies(workload.gpus), workload.model.kind
-    return copies > 1 and workload.phase is Phase.TRAINING and kind in (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
+    if workload.gpus < 2 or workload.phase is not Phase.TRAINING:
+        return False
+    kinds = (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
+    return workload.model.kind in kinds and workload.parallelism.copies(workload.gpus) > 1
 
 
 def _trained_bytes(graph: OpGraph) -> int:

@@ -7,7 +7,6 @@ The fit finds a model's parameters and each device's offsets from robust log err
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -201,16 +200,18 @@ PRODUCT_MODEL = AnalyticalModel(
 )
 
 
-def _varied(model: AnalyticalModel, start: Mapping[str, float], loose: Mapping[str, float]) -> AnalyticalModel:
+def _varied(
+    model: AnalyticalModel, start: Mapping[str, float], loose: Mapping[str, float], wait: float = WAIT
+) -> AnalyticalModel:
     """Return the model with another start and other prior deviations of the named parameters."""
     starts, deviations = map(start.get, model.names, model.start), map(loose.get, model.names, model.loose)
-    return replace(model, start=tuple(starts), loose=tuple(deviations))
+    return AnalyticalModel(model.names, tuple(starts), tuple(deviations), model.parts, wait)
 
 
 # In batches of small products those steps decide. The fit has another minimum, where the circumference of tiles (edge)
 # does; it fits whatever devices are learned worse, and is where a fit ends that begins as for large products.
 BATCHED_MODEL = _varied(PRODUCT_MODEL, {"hide": 4.2}, {})
-CONVOLUTION_MODEL = replace(_varied(PRODUCT_MODEL, {"split": 9.0, "ramp": 2.3}, {"modern": 0.03}), wait=0.0)
+CONVOLUTION_MODEL = _varied(PRODUCT_MODEL, {"split": 9.0, "ramp": 2.3}, {"modern": 0.03}, wait=0.0)
 STREAMING_MODEL = AnalyticalModel(
     ("reach", "cached", "cost", "ramp", "launch"), (0.25, 0.5, 5.0, 0.7, 3.3), (0.3, 1.0, 0.7, 0.5, 1.0), _streaming
 )

@@ -5,7 +5,6 @@ causal attention on NVIDIA GPUs that shard weights or gradients (FSDP, ZeRO). Al
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import numpy as np
 
@@ -115,7 +114,9 @@ def step_terms(steps: Sequence[TransformerStep]) -> StepTerms:
     Raises:
         InvalidInput: a device lacks a figure, or a size is not above zero.
     """
-    return StepTerms(*np.array([_of(step) for step in steps], np.float64).reshape(-1, len(fields(StepTerms))).T)
+    return StepTerms(
+        *np.array([_of(step) for step in steps], np.float64).reshape(-1, len(StepTerms.__struct_fields__)).T
+    )
 
 
 def efficiency_features(steps: Sequence[TransformerStep]) -> Array:
