@@ -11,10 +11,10 @@ from benchmarks.dnn.baselines import boosted_rows, nearest_row
 from benchmarks.dnn.collective_model import ALL_REDUCE, SEND, Collective, CollectiveTimes, fit_collective_times
 from benchmarks.dnn.splits import LEVEL, Array, RefusedSplit, SplitResult, joined_split
 from benchmarks.dnn.tables import Columns, read_table, select_rows
+from benchmarks.normalized_errors import normalize_errors
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.estimators.ports import Predictions
-from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Mask = npt.NDArray[np.bool_]
 
@@ -269,7 +269,7 @@ def _bounds(inner: Sequence[InnerErrors], predicted: Predictions, group: Texts) 
     units = np.concatenate([np.char.add(f"{number} ", part.unit) for number, part in enumerate(inner)])
     for name in np.unique(group):
         mask, alike = group == name, groups == name
-        scores = NormalizedScores.of(error[alike], spread[alike], units[alike].tolist())
+        scores = normalize_errors(error[alike], spread[alike], units[alike].tolist())
         low[mask], high[mask] = scores.interval(predicted.point[mask], predicted.spread[mask], LEVEL)
     return low, high
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.dnn.kernel_data import NAMES, STREAMS, half_timings, timings
-from benchmarks.dnn.kernel_fitting import fit_kernels
+from benchmarks.dnn.kernel_fitting import dump_kernels, fit_kernels
 from benchmarks.dnn.kernels import HALF, HeldOutKernels, KernelTrust, table_of, trusted_model
 from benchmarks.dnn.setting_models import find_learned_classes
 from benchmarks.dnn.transformers import held_out_runs
-from benchmarks.dnn.vision_lab import VisionLab, setting_of
+from benchmarks.dnn.vision_lab import VisionLab, select_graphs, setting_of
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.estimators.step_time.fitted_kernels import FittedKernels, kernel_groups
 from leadline.estimators.step_time.kernel_table import KERNEL_GROUPS
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         if len(arguments) != 2:
             raise InvalidInput(f"{len(arguments)} arguments: give a folder of data and a file, DATA OUT.npz")
         data, out = (Path(argument) for argument in arguments)
-        state = shipped_kernels(data).dump()
+        state = dump_kernels(shipped_kernels(data))
         np.savez_compressed(out, **state)  # type: ignore[arg-type]
     except LeadlineError as error:
         sys.stderr.write(f"{error}\n")
@@ -80,7 +80,7 @@ def fitted_op_models(lab: VisionLab) -> OpUtilizationModels:
     for name in np.unique(lab.setting).tolist():
         rows = np.flatnonzero(lab.setting == name)
         device, setting = name.split()[0], setting_of(lab, name)
-        basis = lab.bases[device].select(np.unique(lab.steps.graph[rows]))
+        basis = select_graphs(lab.bases[device], np.unique(lab.steps.graph[rows]))
         usual = float(np.quantile(lab.priced(rows, device, laws, name).spread, USUAL))
         models[setting] = SettingModel(laws[name], usual, find_learned_classes(basis, laws[name]), setting.device)
     return OpUtilizationModels(models)

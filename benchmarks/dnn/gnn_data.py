@@ -7,20 +7,27 @@ import numpy.typing as npt
 
 from benchmarks.dnn.vision_data import VisionSteps
 from benchmarks.dnn.vision_graphs import vision_graphs
-from benchmarks.dnn.vision_lab import DEVICES
+from benchmarks.dnn.vision_lab import DEVICES, read_setting
 from leadline.catalog.read import TomlCatalog
 from leadline.estimators.step_time.network import (
+    OWN_SEEN,
     Float32Array,
     GraphBatch,
-    GraphEdges,
-    NetworkSetting,
     node_columns,
     node_kinds,
     setting_columns,
 )
-from leadline.estimators.step_time.op_utilization import OpBasis
+from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS
+from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis
 
 Whole = npt.NDArray[np.int64]
+
+NODE_KINDS = len(KERNEL_CLASSES) * 2
+"""Kernels that have weights of their own: a class in a layout."""
+NODE_WIDTH = SHARED_COLUMNS + OWN_SEEN + SIZE_COLUMNS + len(DTYPES) + 6
+"""Columns of ``GraphBatch.node``."""
+SETTING_WIDTH = 10
+"""Columns of ``GraphBatch.setting``."""
 
 
 class GraphSteps:
@@ -34,7 +41,7 @@ class GraphSteps:
         self.names: npt.NDArray[np.str_] = np.char.add(np.char.add(self.steps.device, " "), self.steps.setting)
         self._node = {name: node_columns(basis, self.devices[name]) for name, basis in bases.items()}
         self._roofline_us = {name: (basis.roofline_s * 1e6).astype(np.float32) for name, basis in bases.items()}
-        self._kinds = {layout: node_kinds(table, layout) for layout in ("nchw", "nhwc")}
+        self._kinds = {layout: node_kinds(table, channels_last=layout == "nhwc") for layout in ("nchw", "nhwc")}
         self._launches = table.count * table.kernels
         self._edges, self._first_edge = _edges_of(self.steps)
         self._settings = {str(name): self._columns(str(name)) for name in np.unique(self.names)}
@@ -55,8 +62,8 @@ class GraphSteps:
             np.concatenate([self._node[str(steps.device[row])][low:high] for row, low, high in spans]),
             np.concatenate([self._roofline_us[str(steps.device[row])][low:high] for row, low, high in spans]),
             table.count[ops].astype(np.float32), self._launches[ops].astype(np.float32),
-            np.repeat(np.arange(len(rows)), sizes), self._edges.source[edges] + shift,
-            self._edges.target[edges] + shift, np.stack([self._settings[str(self.names[row])] for row in rows]),
+            np.repeat(np.arange(len(rows)), sizes), self._edges[0, edges] + shift, self._edges[1, edges] + shift,
+            np.stack([self._settings[str(self.names[row])] for row in rows]),
         )  # fmt: skip
 
     def batches(self, rows: Whole, size: int) -> Iterator[tuple[Whole, GraphBatch]]:
@@ -66,13 +73,12 @@ class GraphSteps:
             yield chosen, self.batch(chosen)
 
     def _columns(self, name: str) -> Float32Array:
-        device, phase, layout, release = name.split()
-        columns = setting_columns(self.devices[device], NetworkSetting(phase, layout, float(release)))
-        return np.array(columns, np.float32)
+        device = self.devices[name.split(maxsplit=1)[0]]
+        return np.array(setting_columns(device, read_setting(device, name)), np.float32)
 
 
-def _edges_of(steps: VisionSteps) -> tuple[GraphEdges, Whole]:
-    """Return the edges of each graph, as positions within it, and the first edge of each graph."""
+def _edges_of(steps: VisionSteps) -> tuple[Whole, Whole]:
+    """Return the edges of each graph (2, e), as positions within it, and the first edge of each graph."""
     traced = vision_graphs().packed.graphs
     source: list[int] = []
     target: list[int] = []
@@ -82,7 +88,7 @@ def _edges_of(steps: VisionSteps) -> tuple[GraphEdges, Whole]:
             source += reads
             target += [position] * len(reads)
         first.append(len(source))
-    return GraphEdges(np.array(source, np.int64), np.array(target, np.int64)), np.array(first, np.int64)
+    return np.array([source, target], np.int64), np.array(first, np.int64)
 
 
 def _ranges(begins: Whole, sizes: Whole) -> Whole:

@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device
-from leadline.estimators.ports import Array, IntArray
+from leadline.estimators.ports import Array, IntArray, State, nest
 from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, fit_analytical_model
 from leadline.estimators.step_time.device_features import DeviceFeatures, group_features
-from leadline.estimators.step_time.fitted_kernels import FittedKernels, GroupModel, compact_trees, kernel_groups
-from leadline.estimators.step_time.kernel_table import KernelTable, distinct_rows
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, GroupModel, kernel_groups
+from leadline.estimators.step_time.kernel_table import KERNEL_GROUPS, KernelTable, distinct_rows
 from leadline.estimators.step_time.learned_kernels import FURTHER, LearnedKernels, alone_s, kernel_keys
 from leadline.estimators.step_time.swept_kernels import (
     LEAST_KERNELS,
@@ -161,3 +161,21 @@ def predict_steps_s(fitted: FittedKernels, configurations: Sequence[KernelTable]
     calls = np.bincount(owner, kernels.count * (1 + FURTHER * (kernels.launched - 1)), minlength=len(sizes))
     step_times_s: Array = np.maximum(busy_s, calls * launch_s)
     return step_times_s
+
+
+def compact_trees(grown: Trees) -> State:
+    """Return the trees' state in the narrowest types."""
+    kept = grown.dump()
+    for name in ("threshold", "value"):
+        kept[name] = kept[name].astype(np.float32)
+    for name in ("roots", "column", "left", "right"):
+        kept[name] = kept[name].astype(np.int32)
+    return kept
+
+
+def dump_kernels(fitted: FittedKernels) -> State:
+    """Return a fitted model as arrays, its trees in the narrowest types."""
+    state = fitted.dump()
+    for number, model in fitted.groups.items():
+        state |= nest(f"{KERNEL_GROUPS[number]}.trees", compact_trees(model.trees)) if model.trees else {}
+    return state

@@ -15,8 +15,8 @@ from benchmarks.dnn.vision import bounds_by_fold, held_out_split
 from benchmarks.dnn.vision_devices import FEW, few_run_predictions, pairs_of
 from benchmarks.dnn.vision_lab import DEVICES, LEADLINE, VisionLab, fold_numbers
 from benchmarks.dnn.vision_tabular import StepTable
+from benchmarks.normalized_errors import normalize_errors
 from leadline.estimators.tabular.registry import ESTIMATORS
-from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -117,7 +117,7 @@ class FewTrainingSteps:
         inner, predicted = self.out_of_fold(few), self.white_box(few, ask)
         fed = self.table.with_column("white_box", few, inner).with_column("white_box", ask, predicted)
         both = fed.predict(fed.fitted(few, ESTIMATORS["boosting"]), ask)
-        scores = NormalizedScores.of(np.log(self.lab.steps.step_s[few] / inner), np.ones(len(few)))
+        scores = normalize_errors(np.log(self.lab.steps.step_s[few] / inner), np.ones(len(few)))
         low, high = scores.interval(predicted, np.ones(len(ask)), LEVEL)
         return predicted, low, high, both, self.boosting(few, ask)
 

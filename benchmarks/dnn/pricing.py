@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.dnn.fit_kernels import fitted_on_all
 from benchmarks.dnn.kernel_data import product_op, streamed_op
-from benchmarks.dnn.kernel_fitting import interpolate_kernels, predict_steps_s
+from benchmarks.dnn.kernel_fitting import dump_kernels, interpolate_kernels, predict_steps_s
 from benchmarks.results import BenchmarkRow, at_most
 from leadline.catalog.read import TomlCatalog
 from leadline.core.graph import Op, OpGraph, OpKind
@@ -31,7 +31,7 @@ def rows(data: Path, *, quick: bool = False) -> list[BenchmarkRow]:
     """Return the time of a graph of 3,000 ops, its growth, and the time of 1,000 configurations and of loading."""
     fitted = fitted_on_all(data, share=20 if quick else 5)
     kept = io.BytesIO()
-    np.savez_compressed(kept, **fitted.dump())  # type: ignore[arg-type]
+    np.savez_compressed(kept, **dump_kernels(fitted))  # type: ignore[arg-type]
     load_s = _median_s(lambda: _loaded(kept.getvalue()))
     device = TomlCatalog().device(DEVICES[0])
     model = LearnedKernels(fitted, device)

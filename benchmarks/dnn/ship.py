@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.dnn.fit_kernels import fitted_op_models
 from benchmarks.dnn.fit_kernels import shipped_kernels as fitted_kernels
+from benchmarks.dnn.kernel_fitting import dump_kernels
 from benchmarks.dnn.measured_steps import KERNELS, OP_MODEL, SPECS, SWEPT, VISION, measured_groups
 from benchmarks.dnn.selection import records
 from benchmarks.dnn.vision_lab import DEVICES, VisionLab
@@ -73,7 +74,7 @@ def _write(data: Path) -> None:
         limits=LIMITS,
         versions={"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     )
-    _save(SHIPPED_FOLDER / shipped_models.KERNELS_FILE, fitted.dump())
+    _save(SHIPPED_FOLDER / shipped_models.KERNELS_FILE, dump_kernels(fitted))
     _save(SHIPPED_FOLDER / shipped_models.STEPS_FILE, laws.dump())
     _save(SHIPPED_FOLDER / shipped_models.BLACK_BOX_FILE, table.fitted(np.arange(len(table.step_s))).dump())
     write_card(SHIPPED_FOLDER / shipped_models.CARD_FILE, card)

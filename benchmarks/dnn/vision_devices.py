@@ -18,7 +18,7 @@ from benchmarks.dnn.vision_uncertainty import (
     stand_in,
     unevenness,
 )
-from leadline.uncertainty.normalized_scores import NormalizedScores
+from benchmarks.normalized_errors import normalize_errors
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -162,7 +162,7 @@ def few_run_predictions(lab: VisionLab, part: StandIn, seed: int, *, knowing: bo
         predicted = _adapted(lab, part, few[~out], few[out], shift)
         errors[out] = np.log(lab.steps.step_s[part.rows[few[out]]] / predicted)
     predicted = _adapted(lab, part, few, test, shift)
-    scores = NormalizedScores.of(errors, part.relative[few])
+    scores = normalize_errors(errors, part.relative[few])
     return (part.rows[test].astype(float), predicted, *scores.interval(predicted, part.relative[test], LEVEL))
 
 

@@ -1,5 +1,6 @@
 """Steps of vision models on two GPUs, the op basis of their graphs on each, and op models fitted to rows."""
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from benchmarks.dnn.setting_models import SettingModels, fit_settings
 from benchmarks.dnn.vision_data import VisionSteps, vision_steps
 from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device
+from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import (
-    GraphPredictions,
     ObservedSteps,
     OpBasis,
     predict_graphs_and_ops,
@@ -26,6 +27,14 @@ Texts = npt.NDArray[np.str_]
 LEADLINE = "Leadline"
 DEVICES = {"rtx3090": "RTX 3090", "rtx4090": "RTX 4090"}
 FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPredictions:
+    """Predictions of g graphs: seconds of a step and their spread, each (g,)."""
+
+    step_s: Array
+    spread: Array
 
 
 class VisionLab:
@@ -59,7 +68,7 @@ class VisionLab:
     def observed(self, rows: Whole, device: str) -> ObservedSteps:
         """Return the rows as steps of one device; ``device`` names a basis."""
         graphs, place = np.unique(self.steps.graph[rows], return_inverse=True)
-        return ObservedSteps(self.bases[device].select(graphs), place, self.steps.step_s[rows])
+        return ObservedSteps(select_graphs(self.bases[device], graphs), place, self.steps.step_s[rows])
 
     def laws(self, rows: Whole, start: SettingModels | None = None) -> SettingModels:
         """Return the op models of all settings among ``rows``."""
@@ -70,8 +79,8 @@ class VisionLab:
     def priced(self, rows: Whole, device: str, laws: SettingModels, setting: str) -> GraphPredictions:
         """Return the prediction of each row by the op model of ``setting``; ``device`` names a basis."""
         graphs, place = np.unique(self.steps.graph[rows], return_inverse=True)
-        predictions, _ = predict_graphs_and_ops(self.bases[device].select(graphs), laws[setting])
-        return GraphPredictions(predictions.step_s[place], predictions.spread[place])
+        step_s, spread, _ = predict_graphs_and_ops(select_graphs(self.bases[device], graphs), laws[setting])
+        return GraphPredictions(step_s[place], spread[place])
 
     def answered(self, rows: Whole, laws: SettingModels) -> tuple[Array, Array]:
         """Return prediction and spread of rows, each by the op model of its own setting."""
@@ -84,9 +93,26 @@ class VisionLab:
 
 
 def setting_of(lab: VisionLab, name: str) -> StepSetting:
-    """Return a setting of the lab (``rtx3090 infer nchw 210``) in the estimators' form."""
-    device, mode, layout, release = name.split()
-    return StepSetting(lab.devices[device].name, mode == "train", layout == "nhwc", (int(release[0]), int(release[1:])))
+    """Return a setting of the lab in the estimators' form."""
+    return read_setting(lab.devices[name.split(maxsplit=1)[0]], name)
+
+
+def read_setting(device: Device, name: str) -> StepSetting:
+    """Return a setting by its name (``rtx3090 infer nchw 210``) in the estimators' form."""
+    _, mode, layout, release = name.split()
+    return StepSetting(device.name, mode == "train", layout == "nhwc", (int(release[0]), int(release[1:])))
+
+
+def select_graphs(basis: OpBasis, graphs: Whole) -> OpBasis:
+    """Return the basis of those graphs in that order."""
+    table, first = basis.table, basis.table.first
+    chosen = [np.arange(first[graph], first[graph + 1]) for graph in graphs]
+    rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
+    columns = {field.name: getattr(table, field.name)[rows] for field in fields(table) if field.name != "first"}
+    begins = np.concatenate([[0], np.cumsum([len(graph) for graph in chosen])]).astype(np.int64)
+    shared, by_class = np.asfortranarray(basis.shared[rows]), np.asfortranarray(basis.by_class[rows])
+    selected = OpTable(**columns, first=begins)
+    return OpBasis(selected, basis.roofline_s[rows], basis.beyond_s[rows], shared, by_class)
 
 
 def carried_to(learned: str, unseen: str) -> str:

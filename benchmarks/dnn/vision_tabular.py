@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.dnn.leafwise_boosting import AMPLE_DATA_ESTIMATOR
 from benchmarks.dnn.measured_steps import VISION, MeasuredSteps
 from benchmarks.dnn.vision_lab import DEVICES, FOLDS, VisionLab, fold_numbers, setting_of
 from leadline.core.runs import Sample, Scale, Value
 from leadline.estimators.ports import FittedEstimator, TabularEstimator
 from leadline.estimators.step_time.selection import Domain, StepGroup
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, step_features
-from leadline.estimators.tabular.registry import AMPLE_DATA_ESTIMATOR
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

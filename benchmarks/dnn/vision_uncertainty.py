@@ -9,8 +9,8 @@ import numpy.typing as npt
 from benchmarks.dnn.setting_models import SettingModels, expected_errors
 from benchmarks.dnn.splits import LEVEL
 from benchmarks.dnn.vision_lab import VisionLab, carried_to, errors_elsewhere, fold_numbers, nearest_setting
+from benchmarks.normalized_errors import normalize_errors
 from leadline.estimators.step_time.op_utilization import OpUtilization
-from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Array = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ def unevenness(lab: VisionLab, learn: Whole, laws: SettingModels) -> dict[str, f
     factors = []
     for number in range(len(names)):
         setting_errors = errors[place == number]
-        factors.append(NormalizedScores.of(setting_errors, np.ones(len(setting_errors))).factor(LEVEL))
+        factors.append(normalize_errors(setting_errors, np.ones(len(setting_errors))).factor(LEVEL))
     usual = np.array(factors)
     together = np.sqrt(np.mean(usual[place] ** 2))
     return {str(name): float(factor / together) for name, factor in zip(names, usual, strict=True)}
@@ -111,7 +111,7 @@ def family_errors(lab: VisionLab, folds: Sequence[Mapping[str, StandIn]]) -> dic
         parts = [fold[setting] for fold in folds]
         errors = [np.log(lab.steps.step_s[part.rows] / part.predicted) for part in parts]
         relative = np.concatenate([part.relative for part in parts])
-        factors[setting] = float(NormalizedScores.of(np.concatenate(errors), relative).factor(LEVEL))
+        factors[setting] = float(normalize_errors(np.concatenate(errors), relative).factor(LEVEL))
     return factors
 
 
@@ -142,7 +142,7 @@ def device_uncertainty(
         spreads.append(uneven[part.near] * np.sqrt(releases_between(part.near, setting)) * part.relative[measured])
         units += [setting] * int(measured.sum())
     return DeviceUncertainty(
-        uneven, NormalizedScores.of(np.concatenate(errors), np.concatenate(spreads), units).factor(LEVEL)
+        uneven, normalize_errors(np.concatenate(errors), np.concatenate(spreads), units).factor(LEVEL)
     )
 
 

@@ -15,6 +15,7 @@ from benchmarks.dnn.splits import LEVEL, Array, SplitResult, joined_split
 from benchmarks.dnn.tables import Columns, read_table
 from benchmarks.dnn.tables import select_rows as rows_of
 from benchmarks.dnn.whole_run_model import fit_run_times
+from benchmarks.normalized_errors import normalize_errors
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import UnknownName
 from leadline.core.hardware import Device
@@ -228,7 +229,7 @@ def _errors(round_: MlperfRound, chosen: Mask) -> tuple[Array, Array]:
 
 def _scores(parts: Sequence[tuple[Array, Array]]) -> NormalizedScores:
     errors, spreads = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return NormalizedScores.of(errors, spreads)
+    return normalize_errors(errors, spreads)
 
 
 def _split(split: str, round_: MlperfRound, scores: Mapping[str, NormalizedScores]) -> SplitResult:

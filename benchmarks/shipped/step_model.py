@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.normalized_errors import normalize_errors
 from benchmarks.shipped.cards import StepModelCard, write_card
 from benchmarks.shipped.transformer_fitting import fit_transformer_steps
 from leadline.estimators.step_time.transformer_terms import TransformerStep
@@ -18,7 +19,6 @@ from leadline.training.transformer_steps import (
     step_groups,
     tested_spread,
 )
-from leadline.uncertainty.normalized_scores import NormalizedScores
 
 Array = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -54,10 +54,10 @@ def fit_step_model(
     errors, spreads = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
     groups = np.concatenate([part[2] for part in parts])
     far = np.char.endswith(groups, BEYOND)
-    scores = {ALL: NormalizedScores.of(errors, spreads)}
+    scores = {ALL: normalize_errors(errors, spreads)}
     for name, rows in [(ALL + BEYOND, far), *((str(group), groups == group) for group in np.unique(groups))]:
         if rows.sum() >= ENOUGH:
-            scores[name] = NormalizedScores.of(errors[rows], spreads[rows])
+            scores[name] = normalize_errors(errors[rows], spreads[rows])
     return StepModel(fit_transformer_steps(steps, elapsed_s.tolist()), scores)
 
 

@@ -17,8 +17,7 @@ from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec, TracedJo
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.estimators.step_time.learned_kernels import LearnedKernels
-from leadline.estimators.step_time.network import NetworkSetting
-from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels
+from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, StepSetting
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.step_time.selection import Domain, StepGroup, rank_estimators
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
@@ -151,6 +150,7 @@ def test_estimates_need_numpy_alone(tmp_path):
     assert "priced by the learned kernels" in done.stdout
 
 
+INFERENCE = StepSetting("RTX 3090", training=False, channels_last=False, release=(2, 40))
 DEVICE = Device(
     "Like an RTX 3090", "nvidia", DeviceKind.GPU, memory_bytes_per_s=936e9, l2_bytes=6_291_456, compute_units=82,
     boost_hz=1.695e9, peak_flops_per_s={"float32": 35.6e12, "float16": 71e12, "tf32": 35.6e12},
@@ -168,13 +168,13 @@ def test_the_shipped_network_estimates_a_graph_near_its_bandwidth():
     pytest.importorskip("onnxruntime")
     graph = [relu(64), relu(128, (0,)), relu(256, (1,))]
     moved = sum(op.bytes_read + op.bytes_written for op in graph)
-    predicted = shipped_network().predict([graph], DEVICE, NetworkSetting("infer", "nchw", 240))
+    predicted = shipped_network().predict([graph], DEVICE, INFERENCE)
     assert 0.8 * moved / 936e9 <= predicted[0] <= 2 * moved / 936e9
 
 
 def test_a_step_twice_as_wide_takes_about_twice_as_long():
     pytest.importorskip("onnxruntime")
-    predicted = shipped_network().predict([[relu(256)], [relu(512)]], DEVICE, NetworkSetting("infer", "nchw", 240))
+    predicted = shipped_network().predict([[relu(256)], [relu(512)]], DEVICE, INFERENCE)
     assert predicted[1] / predicted[0] == pytest.approx(2.0, rel=0.25)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.normalized_errors import normalize_errors
 from benchmarks.shipped.transformer_fitting import fit_transformer_steps, model_flops
 from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
@@ -29,7 +30,6 @@ from leadline.training.transformer_steps import (
     predict_decoder_step,
     shipped_step_model,
 )
-from leadline.uncertainty.normalized_scores import NormalizedScores
 
 pytest.importorskip("scipy")
 
@@ -61,7 +61,7 @@ def law():
 
 
 def scores(error):
-    return NormalizedScores.of([error] * 30, [1.0] * 30)
+    return normalize_errors([error] * 30, [1.0] * 30)
 
 
 def half(model, step):

@@ -1,6 +1,8 @@
 """Estimates: a predicted value, its interval, and the evidence behind it."""
 
 import math
+import operator
+from collections.abc import Callable
 from enum import StrEnum
 
 from msgspec import field
@@ -41,6 +43,11 @@ class Interval(Frozen):
     def scaled(self, factor: float) -> "Interval":
         """Return the interval of ``factor`` times the quantity (``factor ≥ 0``)."""
         return Interval(self.point * factor, self.low * factor, self.high * factor, self.level)
+
+    def joined(self, other: "Interval", join: Callable[[float, float], float] = operator.add) -> "Interval":
+        """Return the interval of both quantities together, whose errors have a common cause: ``join`` of each end."""
+        ends = (join(self.point, other.point), join(self.low, other.low), join(self.high, other.high))
+        return Interval(*ends, self.level)
 
     def widened(self, below: float, above: float) -> "Interval":
         """Return the interval with a further, independent error of 1 ÷ ``below`` to ``above`` times the point."""

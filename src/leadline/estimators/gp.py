@@ -5,13 +5,13 @@ part has Matérn's covariance with smoothness 5/2. Source: Rasmussen and William
 """
 
 import math
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.ports import Array, State, floats
+from leadline.estimators.ports import Array, Regression, Stored
 
 # Lengths and amplitudes are found on at most so many rows …
 TUNED_ON = 250
@@ -22,18 +22,17 @@ ROOT5 = math.sqrt(5)
 # Shares of the mean variance that are added to all where rounding has made a covariance indefinite.
 RESCUES = (0.0, 1e-10, 1e-8, 1e-6, 1e-4)
 
-_ARRAYS = ("points", "alpha", "root", "slopes", "lengths")
-
 Number = TypeVar("Number", bound=np.floating[Any])
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Stored):
     """``mean`` + k(x, points) · ``alpha``; the variance is k(x, x) - |k(x, points) · ``root``|².
 
     ``slopes`` (1 + columns) are the variances of the constant and the linear part, ``rough`` that of the rest, with
     ``lengths`` (columns).
     """
+
+    figures = ("mean", "rough")
 
     mean: float
     points: Array
@@ -50,22 +49,17 @@ class Process:
         explained = np.sum((covariance @ self.root) ** 2, axis=1)
         return self.mean + covariance @ self.alpha, np.sqrt(np.maximum(prior - explained, 0.0))
 
-    def dump(self) -> State:
-        """Return the process as arrays."""
-        figures = np.array([self.mean, self.rough])
-        return {"figures": figures} | {name: getattr(self, name) for name in _ARRAYS}
 
-
-@dataclass(frozen=True, slots=True)
-class GaussianProcess:
+class GaussianProcess(Regression):
     """Lengths, amplitudes and noise by the most probable evidence; ``trend`` adds the linear part.
 
     Many rows are represented by those farthest from each other, through which all are seen (the projected process,
     Rasmussen and Williams 2006, section 8.3.4).
     """
 
+    fitted = Process
+
     trend: bool = True
-    least: int = 6
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Process:
         """Fit the process; a row of twice the weight has half the noise variance."""
@@ -87,11 +81,6 @@ class GaussianProcess:
         reduction = np.linalg.inv(among + jitter) - np.linalg.inv(posterior)
         values, vectors = np.linalg.eigh((reduction + reduction.T) / 2)
         return Process(mean, points, alpha, vectors * np.sqrt(np.maximum(values, 0)), slopes, rough, lengths)
-
-    def load(self, state: State) -> Process:
-        """Return the process that ``dump`` gave."""
-        mean, rough = floats(state["figures"]).tolist()
-        return Process(mean=mean, rough=rough, **{name: floats(state[name]) for name in _ARRAYS})
 
 
 def farthest_points(x: Array, most: int, seed: int) -> npt.NDArray[np.int64]:
@@ -157,10 +146,8 @@ def factor_covariance(covariance: Array) -> Array:
     """Return Cholesky's factor, with as little more on the diagonal as rounding makes necessary."""
     usual = float(np.trace(covariance)) / len(covariance) * np.eye(len(covariance))
     for more in RESCUES[:-1]:
-        try:
+        with suppress(np.linalg.LinAlgError):
             return np.asarray(np.linalg.cholesky(covariance + more * usual), np.float64)
-        except np.linalg.LinAlgError:
-            continue
     return np.asarray(np.linalg.cholesky(covariance + RESCUES[-1] * usual), np.float64)
 
 

@@ -1,7 +1,8 @@
 """Protocols of tabular estimators, and their state as plain arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from types import UnionType
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from leadline.core.runs import Sample, Value
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+Single = npt.NDArray[np.float32]
 # A fitted estimator as named arrays without objects: numbers, and texts as `<U` arrays. Kept without pickle.
 State = dict[str, npt.NDArray[np.generic]]
 
@@ -25,6 +27,20 @@ class Predictions(Frozen):
     # Distance of a row to the fitted range: 0 inside, else the largest excess of a feature in units of its fitted range
     # (of its logarithm if positive), infinity for an unknown category.
     extrapolation: Array
+
+
+class Columns(Frozen):
+    """A table: each field is an array with one entry for each row, or is such a table."""
+
+    def at(self, rows: npt.NDArray[np.generic] | slice) -> Self:
+        """Return the rows that a mask, positions or a slice name."""
+        columns = structs.astuple(self)
+        return type(self)(*(column.at(rows) if isinstance(column, Columns) else column[rows] for column in columns))
+
+    @classmethod
+    def joined(cls, *parts: Self) -> Self:
+        """Concatenate tables of arrays."""
+        return cls(*map(np.concatenate, zip(*map(structs.astuple, parts), strict=True)))
 
 
 class FittedEstimator(Protocol):
@@ -66,49 +82,93 @@ class Regressor(Protocol):
     def dump(self) -> State:
         """Return all that ``predict`` needs."""
 
-
-class Regression(Protocol):
-    """A recipe for a ``Regressor``."""
-
-    @property
-    def least(self) -> int:
-        """Return how many rows it needs."""
-
-    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Regressor:
-        """Fit ``y`` (n,) on ``x`` (n, columns), each row counting by its ``weight`` (n,), whose mean is one."""
-
-    def load(self, state: State) -> Regressor:
+    @classmethod
+    def load(cls, state: State) -> Self:
         """Return the regressor that ``dump`` gave."""
 
 
+class Regression(Frozen):
+    """A recipe for a ``Regressor`` of the class ``fitted``; it needs ``least`` rows."""
+
+    fitted: ClassVar[type[Regressor]]
+
+    least: int = 6
+
+    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Regressor:
+        """Fit ``y`` (n,) on ``x`` (n, columns), each row counting by its ``weight`` (n,), whose mean is one."""
+        raise NotImplementedError
+
+
 class Stored(Frozen):
-    """A frozen value that is kept as arrays, one for each field: numbers, arrays, texts or further such values."""
+    """A frozen value that is kept as arrays, one for each field: numbers, arrays, texts or further such values.
+
+    The fields in ``figures`` share one array of that name; the last of them may be an array. ``None`` is left out.
+    The parts of a tuple such as ``laws`` are ``law0``, ``law1`` and so on.
+    """
+
+    figures: ClassVar[tuple[str, ...]] = ()
 
     def dump(self) -> State:
         """Return all fields as arrays."""
         state: State = {}
+        if self.figures:
+            state["figures"] = np.hstack([getattr(self, name) for name in self.figures])
         for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, Stored):
-                state |= nest(name, value.dump())
-            elif isinstance(value, tuple):
-                state[name] = text_array(value)
-            elif isinstance(value, np.ndarray):
-                state[name] = value.astype(np.int64) if value.dtype == np.bool_ else value
-            else:
-                state[name] = np.array([value])
+            if name not in self.figures:
+                state |= _dump_field(name, getattr(self, name))
         return state
 
     @classmethod
-    def load(cls, state: State) -> Self:
-        """Return the value that ``dump`` gave."""
-        return cls(*(_load_field(field.name, field.type, state) for field in structs.fields(cls)))
+    def load(cls, state: State, **parts: Callable[[State], Any]) -> Self:
+        """Return the value that ``dump`` gave; ``parts`` load the fields of those names."""
+        values = {name: load(unnest(name, state)) for name, load in parts.items()}
+        for field in structs.fields(cls):
+            if field.name in cls.figures:
+                rest = floats(state["figures"])[cls.figures.index(field.name) :]
+                values[field.name] = rest if field.type == Array else float(rest[0])
+            elif field.name not in values:
+                values[field.name] = _load_field(field.name, field.type, state)
+        return cls(**values)
+
+
+class FittedModel(Stored):
+    """A fitted estimator; its state has its name as ``estimator``."""
+
+    name: str
+
+    def dump(self) -> State:
+        """Return all that ``predict`` needs."""
+        state = super().dump()
+        return {"estimator": state.pop("name"), **state}
+
+    @classmethod
+    def load(cls, state: State, **parts: Callable[[State], Any]) -> Self:
+        """Return the estimator that ``dump`` gave; ``parts`` load the fields of those names."""
+        return super().load({**state, "name": state["estimator"]}, **parts)
+
+
+def _dump_field(name: str, value: Any) -> State:  # noqa: ANN401 - of any type
+    if value is None:
+        return {}
+    if isinstance(value, np.ndarray):
+        return {name: value.astype(np.int64) if value.dtype == np.bool_ else value}
+    if isinstance(value, tuple) and value and hasattr(value[0], "dump"):
+        state: State = {}
+        for number, part in enumerate(value):
+            state |= nest(f"{name.removesuffix('s')}{number}", part.dump())
+        return state
+    if isinstance(value, tuple):
+        return {name: text_array(value)}
+    return nest(name, value.dump()) if hasattr(value, "dump") else {name: np.array([value])}
 
 
 def _load_field(name: str, kind: Any, state: State) -> Any:  # noqa: ANN401 - of any type
+    if isinstance(kind, UnionType):
+        kind, part = kind.__args__[0], unnest(name, state)
+        return kind.load(part) if part else None
     if isinstance(kind, type) and issubclass(kind, Stored):
         return kind.load(unnest(name, state))
-    if kind in (float, int):
+    if kind in (float, int, str):
         return kind(state[name][0])
     return _READERS[kind](state[name])
 
@@ -152,5 +212,6 @@ _READERS: dict[Any, Callable[[npt.NDArray[np.generic]], Any]] = {
     Array: floats,
     IntArray: integers,
     Mask: lambda array: array.astype(np.bool_),
+    Single: lambda array: array.astype(np.float32),
     tuple[str, ...]: strings,
 }

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from leadline.core.estimate import Interval, Tier, TokenTimes
 from leadline.core.frozen import Frozen
-from leadline.core.graph import BYTES_PER_ELEMENT, Generation, Op, OpGraph, OpKind, TracedJob
+from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, TracedJob
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_duration
@@ -65,7 +65,12 @@ def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> Ans
     by_length = {step.length: price(step.graph) for steps in generation.stretches for step in steps}
     by_graph = {id(step.graph): by_length[step.length] for steps in generation.stretches for step in steps}
     first, last = generation.stretches[0][0], generation.stretches[-1][-1]
-    decode = _summed(generation, lambda graph: by_graph[id(graph)].interval)
+    decode = Interval(
+        *(
+            generation.total(lambda graph, end=end: getattr(by_graph[id(graph)].interval, end))  # type: ignore[misc]
+            for end in ("point", "low", "high")
+        )
+    )
     kinds = dict.fromkeys((*prefill.parts, *(kind for graph_time in by_graph.values() for kind in graph_time.parts)))
     parts = {
         kind: prefill.parts.get(kind, 0.0)
@@ -76,7 +81,7 @@ def predict_answer(job: TracedJob, price: Callable[[OpGraph], GraphTime]) -> Ans
         *(f"prompt: {text}" for text in prefill.sentences),
         *(f"decoding token {last.length}: {text}" for text in by_length[last.length].sentences),
     )
-    whole = GraphTime(_added(prefill.interval, decode), parts, sentences)
+    whole = GraphTime(prefill.interval.joined(decode), parts, sentences)
     return AnswerTimes(
         whole, prefill.interval, decode, by_length[first.length].interval, by_length[last.length].interval
     )
@@ -134,15 +139,3 @@ def least_decode_s(workload: Workload, job: TracedJob, device: Device) -> float:
     )
     cache = plan.pipeline * cache_share_bytes(generation.cache_bytes, workload, job.step)
     return (weights / plan.tensor + cache) / device.memory_bytes_per_s
-
-
-def _summed(generation: Generation, interval: Callable[[OpGraph], Interval]) -> Interval:
-    return Interval(
-        generation.total(lambda graph: interval(graph).point),
-        generation.total(lambda graph: interval(graph).low),
-        generation.total(lambda graph: interval(graph).high),
-    )
-
-
-def _added(first: Interval, second: Interval) -> Interval:
-    return Interval(first.point + second.point, first.low + second.low, first.high + second.high, first.level)

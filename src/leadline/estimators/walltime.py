@@ -1,8 +1,6 @@
 """From one step to the whole job: walltime = constant + epochs × (steps, evaluation, checkpoint)."""
 
 import math
-import operator
-from collections.abc import Callable
 
 from leadline.core.estimate import Interval
 from leadline.core.frozen import Frozen
@@ -145,13 +143,7 @@ def _exactly(value: float) -> Interval:
 
 def step_with_loading(compute: Interval, loading_s: Interval, workers: int) -> Interval:
     """Return the step with its input: overlapped with workers, sequential without."""
-    join: Callable[[float, float], float] = max if workers else operator.add
-    return Interval(
-        join(compute.point, loading_s.point),
-        join(compute.low, loading_s.low),
-        join(compute.high, loading_s.high),
-        compute.level,
-    )
+    return compute.joined(loading_s, max) if workers else compute.joined(loading_s)
 
 
 def evaluation_interval(workload: Workload, job: TracedJob, device: Device, compute_s: float) -> Interval:

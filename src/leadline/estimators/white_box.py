@@ -1,6 +1,7 @@
 """The white-box estimator: time every op, simulate the memory, and add the rest of the job."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -15,21 +16,13 @@ from leadline.core.hardware import Device, DeviceKind
 from leadline.core.ports import KernelModel
 from leadline.core.units import format_bytes
 from leadline.core.workload import Phase, Workload
-from leadline.estimators import gpu_memory_interval
-from leadline.estimators.memory import device as xla_memory
-from leadline.estimators.memory.device import (
-    PeakMemory,
-    apply_xla_plan,
-    device_memory_graphs,
-    peak_memory,
-    usable_bytes,
-)
-from leadline.estimators.memory.workspaces import ScratchKernels, workspace_settings
-from leadline.estimators.parallelism import division
-from leadline.estimators.parallelism.division import DividedStep, divide_memory, divide_step
+from leadline.estimators import gpu_memory_interval, walltime
+from leadline.estimators.memory.device import PeakMemory, describe_jax_memory, job_peak, usable_bytes
+from leadline.estimators.memory.workspaces import workspace_settings
+from leadline.estimators.parallelism.division import DividedStep, describe_exchange_buffers, divide_memory, divide_step
 from leadline.estimators.parallelism.fabric import SCALE_SPREAD, Fabric, job_fabric
 from leadline.estimators.parallelism.tensor import tensor_share
-from leadline.estimators.recent_cache import RecentCache
+from leadline.estimators.recent_cache import RecentCache, RecentResults
 from leadline.estimators.step_time.roofline import MATRIX_KINDS, RooflineKernels
 from leadline.estimators.step_time.selection import Domain, find_domain
 from leadline.estimators.token_times import (
@@ -39,13 +32,6 @@ from leadline.estimators.token_times import (
     least_decode_s,
     predict_answer,
     token_times,
-)
-from leadline.estimators.walltime import (
-    evaluation_interval,
-    job_length,
-    loading,
-    startup_interval,
-    step_with_loading,
 )
 
 LEVEL = 0.9
@@ -77,9 +63,9 @@ class WhiteBox(Frozen):
     kernels: Callable[[Device, TracedJob], KernelModel] = lambda device, _: RooflineKernels(device)
     name: str = "white-box"
     predict_whole_step: WholeStepPredictor = lambda *_: None
-    _peaks: list[tuple[TracedJob, tuple[int, ScratchKernels], PeakMemory]] = field(default_factory=list)
+    _peaks: RecentResults[PeakMemory] = field(default_factory=RecentResults)
     _domain: RecentCache[OpGraph, Domain] = field(default_factory=lambda: RecentCache(find_domain))
-    _hosts: list[tuple[Workload, TracedJob, DeviceKind, Interval]] = field(default_factory=list)
+    _hosts: RecentResults[Interval] = field(default_factory=RecentResults)
 
     def estimate(
         self,
@@ -97,16 +83,16 @@ class WhiteBox(Frozen):
         memory = None
         memory_parts: dict[str, float] = {}
         if device.kind is not DeviceKind.CPU and job.step.events:
-            peak = divide_memory(self._peak(job, device), workload, job.step)
+            # Devices with the same workspaces share one simulation.
+            whole = self._peaks.get(job, workspace_settings(device), partial(job_peak, job, device))
+            peak = divide_memory(whole, workload, job.step)
             domain = self._domain(job.step)
             memory = gpu_memory_interval.predict_gpu_memory(peak, job.step, domain, device)
             memory_parts = {category.value: float(size) for category, size in peak.by_category.items()}
             reasons.append(_memory_reason(memory, peak, device, usable_bytes(workload, device)))
             reasons.append(gpu_memory_interval.describe_gpu_memory(job.step, domain))
             reasons += gpu_memory_interval.describe_context(device)
-            reasons += filter(
-                None, (division.describe_exchange_buffers(workload), xla_memory.describe_jax_memory(workload, device))
-            )
+            reasons += filter(None, (describe_exchange_buffers(workload), describe_jax_memory(workload, device)))
         elif device.kind is DeviceKind.CPU:
             unknown["gpu_memory_bytes"] = f"{device.name} is a CPU: its memory is the host's"
         interval, tokens, elapsed = None, None, None
@@ -115,10 +101,10 @@ class WhiteBox(Frozen):
         try:
             model = self.kernels(device, job)
             tier, name = model.tier, f"{self.name}, {model.name}"
-            if (whole := self.predict_whole_step(workload, job, device, fabric)) is not None:
-                tier, name = Tier.LEARNED, f"{self.name}, {whole.name}"
-                interval, parts = whole.step_s, whole.parts_s
-                reasons = [*whole.reasons, *reasons]
+            if (step := self.predict_whole_step(workload, job, device, fabric)) is not None:
+                tier, name = Tier.LEARNED, f"{self.name}, {step.name}"
+                interval, parts = step.step_s, step.parts_s
+                reasons = [*step.reasons, *reasons]
             else:
                 priced, tokens = _predict_step(model, workload, job, device, fabric)
                 interval, parts = priced.interval, priced.parts
@@ -141,28 +127,10 @@ class WhiteBox(Frozen):
             token_times=tokens,
         )
 
-    def _peak(self, job: TracedJob, device: Device) -> PeakMemory:
-        """Return the peak of the step, of the largest batch, or of the longest decode step."""
-        # Devices with the same workspaces share one simulation (the last few are cached).
-        scratch = workspace_settings(device)
-        for cached, alike, peak in self._peaks:
-            if cached is job and alike == scratch:
-                return peak
-        peaks = (apply_xla_plan(graph, peak_memory(graph)) for graph in device_memory_graphs(job, device))
-        peak = max(peaks, key=lambda candidate: candidate.allocated_bytes)
-        self._peaks[:] = [(job, scratch, peak), *self._peaks[:7]]
-        return peak
-
     def _host(self, workload: Workload, job: TracedJob, device: Device) -> Interval:
         """Return the host's memory; uncalibrated devices of one kind share the prediction."""
-        if device.calibration is not None:
-            return self.host_memory(workload, job, device)
-        for cached, traced, kind, memory in self._hosts:
-            if cached is workload and traced is job and kind is device.kind:
-                return memory
-        memory = self.host_memory(workload, job, device)
-        self._hosts[:] = [(workload, job, device.kind, memory), *self._hosts[:7]]
-        return memory
+        predict = partial(self.host_memory, workload, job, device)
+        return predict() if device.calibration else self._hosts.get(job, (workload, device.kind), predict)
 
 
 def _predict_step(
@@ -247,9 +215,9 @@ def _divide(
 
 
 def _seconds_by_kind(model: KernelModel, job: TracedJob) -> dict[str, float]:
-    parts: dict[str, float] = {}
+    parts = defaultdict[str, float](float)
     for op, seconds in zip(job.step.ops, model.ops_s(job.step.ops), strict=True):
-        parts[op.kind.value] = parts.get(op.kind.value, 0.0) + seconds * op.count
+        parts[op.kind.value] += seconds * op.count
     return dict(sorted(parts.items(), key=lambda part: -part[1]))
 
 
@@ -277,10 +245,10 @@ _ORIGIN = {
 
 
 def _main_dtype(ops: list[Op]) -> str:
-    weight: dict[str, float] = {}
+    weight = defaultdict[str, float](float)
     for op in ops:
-        weight[op.dtype] = weight.get(op.dtype, 0.0) + op.flops * op.count
-    return max(weight, key=lambda dtype: weight[dtype])
+        weight[op.dtype] += op.flops * op.count
+    return max(weight, key=weight.__getitem__)
 
 
 def _memory_reason(memory: Interval, peak: PeakMemory, device: Device, usable: int | None) -> str:
@@ -314,20 +282,14 @@ def _predict_job(
     workload: Workload, job: TracedJob, device: Device, step: Interval, model: KernelModel
 ) -> tuple[Interval, Interval, list[str]]:
     """Return the elapsed time, the step with its input, and sentences about the job's length."""
-    length = job_length(workload, job)
-    loaded = loading(workload, job, device)
-    fed = step_with_loading(step, loaded.step_s, workload.dataset.workers or job.loop.loader_workers)
+    length = walltime.job_length(workload, job)
+    loaded = walltime.loading(workload, job, device)
+    fed = walltime.step_with_loading(step, loaded.step_s, workload.dataset.workers or job.loop.loader_workers)
     reasons = [*length.reasons, *filter(None, [loaded.reason])]
     if loaded.step_s.point > step.point:
         reasons.append(f"input-bound: {loaded.step_s.point:.3g} s a step to load, {step.point:.3g} s to compute")
-    parts = [(startup_interval(device, job.loop), 1), (fed, length.steps)]
+    elapsed = walltime.startup_interval(device, job.loop).joined(fed.scaled(length.steps))
     if job.evaluation and length.evaluation_batches:
-        batch = evaluation_interval(workload, job, device, model.step_s(job.evaluation))
-        parts.append((batch, length.evaluation_batches))
-    elapsed = Interval(
-        sum(part.point * count for part, count in parts),
-        sum(part.low * count for part, count in parts),
-        sum(part.high * count for part, count in parts),
-        LEVEL,
-    )
+        batch = walltime.evaluation_interval(workload, job, device, model.step_s(job.evaluation))
+        elapsed = elapsed.joined(batch.scaled(length.evaluation_batches))
     return elapsed, fed, reasons

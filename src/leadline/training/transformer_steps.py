@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from leadline.core.estimate import Interval
 from leadline.core.graph import TracedJob
@@ -18,7 +19,6 @@ from leadline.estimators.ports import Array, State, nest, strings, text_array, u
 from leadline.estimators.step_time.transformer import (
     VALIDATED_LOG_DISTANCE,
     TransformerStepModel,
-    load_transformer_steps,
 )
 from leadline.estimators.step_time.transformer_terms import (
     MAGNITUDES,
@@ -84,7 +84,7 @@ def load_step_model(state: State) -> StepModel:
         name: NormalizedScores.load(unnest(f"scores{number}", state))
         for number, name in enumerate(strings(state["generations"]))
     }
-    return StepModel(load_transformer_steps(unnest("law", state)), scores)
+    return StepModel(TransformerStepModel.load(unnest("law", state)), scores)
 
 
 def step_groups(steps: Sequence[TransformerStep], extrapolation: Array) -> Texts:

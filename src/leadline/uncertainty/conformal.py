@@ -7,12 +7,13 @@ range, the errors of earlier extrapolations are added, relative to the estimator
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.ports import Array, State, floats, nest, unnest
+from leadline.core.frozen import Frozen
+from leadline.estimators.ports import Array, Columns, State, Stored, floats, nest, unnest
 
 EXTRAPOLATIONS = "*"
 """Name of the group of extrapolations, whose errors are relative to the estimator's own spread."""
@@ -26,8 +27,7 @@ TAILS: Array = np.geomspace(0.5, 1e-4, 65)
 """Tails at which Student's quantiles are stored, so that prediction needs no scipy; logarithms are interpolated."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConformalGroup:
+class ConformalGroup(Stored):
     """Errors (m,) of one scale, sorted and relative to the widths of their rows.
 
     ``weights`` (m,) sum to the number of configurations. ``student`` has upper quantiles, at ``TAILS``, of the t
@@ -60,17 +60,6 @@ class ConformalGroup:
         if tail > 0.5:
             return -self._student(1 - tail)
         return float(np.interp(-np.log(tail), -np.log(TAILS), self.student))
-
-    def dump(self) -> State:
-        """Return the state as arrays by name."""
-        arrays = {name: getattr(self, name) for name in ("errors", "weights", "student")}
-        return {**arrays, "least_width": np.asarray([self.least_width])}
-
-    @classmethod
-    def load(cls, state: State) -> "ConformalGroup":
-        """Restore a group from its state."""
-        errors, weights, student = (floats(state[name]) for name in ("errors", "weights", "student"))
-        return cls(errors, weights, student, float(floats(state["least_width"])[0]))
 
 
 def make_group(errors: Array, weights: Array, width: Array, prior: tuple[float, float]) -> ConformalGroup:
@@ -115,8 +104,7 @@ WIDEST = 5.0
 """Largest logarithm of a bound ÷ its point."""
 
 
-@dataclass(frozen=True, slots=True)
-class Residuals:
+class Residuals(Columns):
     """Errors of n held-out runs; arrays of shape (n,).
 
     ``spread`` is the estimator's standard deviation of the logarithm, NaN where it gives none. ``beyond`` is the
@@ -155,18 +143,8 @@ class Residuals:
             np.asarray([str(i) for i in range(n)] if configuration is None else configuration, np.str_),
         )
 
-    @classmethod
-    def joined(cls, *parts: "Residuals") -> "Residuals":
-        """Concatenate the errors of several folds."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
-    def at(self, rows: npt.NDArray[np.bool_]) -> "Residuals":
-        """Return the errors where the mask ``rows`` is true."""
-        return Residuals(*(getattr(self, field.name)[rows] for field in fields(self)))
-
-
-@dataclass(frozen=True, slots=True)
-class IntervalCalibration:
+class IntervalCalibration(Frozen):
     """Bounds around points, from the ``groups`` of errors by scale and that of extrapolations.
 
     A row's width is its spread over the ``typical`` one, to the ``power``. ``error`` is the root mean square log error,

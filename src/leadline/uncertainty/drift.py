@@ -15,6 +15,7 @@ from random import Random
 from statistics import NormalDist, fmean, median
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 
 ALPHA = 0.01
 """Probability of a false alarm over one whole stream, however long."""
@@ -42,8 +43,7 @@ class DriftKind(StrEnum):
     """Runs differ more from their predictions, both ways."""
 
 
-@dataclass(frozen=True, slots=True)
-class PredictionOutcome:
+class PredictionOutcome(Frozen):
     """The prediction and the measurement of a run; the latter is a lower bound if ``censored``."""
 
     predicted: Interval
@@ -64,8 +64,7 @@ class PredictionOutcome:
         return error * _NORMAL.inv_cdf((1 + predicted.level) / 2) / max(half, LEAST_WIDTH)
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Frozen):
     """The result of a test for drift.
 
     ``evidence`` is the highest value of the stake, which starts at 1. A change is ``detected`` where it exceeds 1 ÷

@@ -7,12 +7,12 @@ where there is nothing to score.
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from random import Random
 from statistics import fmean
 
 from leadline.core.errors import UnknownName
+from leadline.core.frozen import Frozen
 
 
 def mae(measured: Sequence[float], predicted: Sequence[float]) -> float:
@@ -150,8 +150,7 @@ EXACT = 14
 FLIPS = 1999
 
 
-@dataclass(frozen=True, slots=True)
-class PairedComparison:
+class PairedComparison(Frozen):
     """Mean absolute log errors of two predictors on the same runs.
 
     ``p_value`` is the probability of so large a gain if both were equally good (Fisher's permutation test, one-sided).

@@ -4,14 +4,12 @@ A score is |ln(measured ÷ predicted)| ÷ spread. It has no sign: the side on wh
 where it started, and says nothing about another one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.ports import Array, State
+from leadline.estimators.ports import Array, Stored
 
 LEAST_SPREAD = 1e-6
 """Smallest spread that is believed: no estimator is exact."""
@@ -19,35 +17,11 @@ BEYOND_LARGEST = 1.5
 """Factor on the largest score, used where the scores are too few for a level."""
 
 
-@dataclass(frozen=True, slots=True)
-class NormalizedScores:
+class NormalizedScores(Stored):
     """Scores (m,), ascending, and their weights (m,), which sum to m."""
 
     scores: Array
     weights: Array
-
-    @classmethod
-    def of(
-        cls, log_error: npt.ArrayLike, spread: npt.ArrayLike, unit: Sequence[str] | None = None
-    ) -> "NormalizedScores":
-        """Return the scores of m errors.
-
-        An error is ln(measured ÷ predicted), ``spread`` the estimator's standard deviation of the logarithm. ``unit``
-        names errors that occur together, such as those of one curve. All units weigh the same, whatever their number of
-        errors. Later questions are about the same units, so each error still counts as one run.
-
-        Raises:
-            ValueError: there is no error, or one is not finite.
-        """
-        errors = np.abs(np.asarray(log_error, float))
-        if not len(errors) or not np.isfinite(errors).all():
-            raise ValueError("scores need errors of held-out runs, all finite, and at least one")
-        units = np.arange(len(errors)) if unit is None else np.asarray(unit, np.str_)
-        _, place, counts = np.unique(units, return_inverse=True, return_counts=True)
-        scores = errors / np.maximum(np.asarray(spread, float), LEAST_SPREAD)
-        order = np.argsort(scores)
-        weights = len(errors) / len(counts) / counts[place]
-        return cls(scores[order], weights[order])
 
     def factor(self, level: float) -> float:
         """Return the number of spreads that an error exceeds with probability 1 − ``level`` at most.
@@ -74,12 +48,3 @@ class NormalizedScores:
                         normal * np.asarray(untested, float))  # fmt: skip
         width, points = np.exp(half), np.asarray(point, float)
         return points / width, points * width
-
-    def dump(self) -> State:
-        """Return the state as arrays by name."""
-        return {"scores": self.scores, "weights": self.weights}
-
-    @classmethod
-    def load(cls, state: State) -> "NormalizedScores":
-        """Restore the scores from their state."""
-        return cls(state["scores"].astype(float), state["weights"].astype(float))

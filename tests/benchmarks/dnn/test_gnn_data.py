@@ -4,24 +4,38 @@ import numpy as np
 import pytest
 
 from benchmarks.dnn.vision_graphs import vision_graphs
+from benchmarks.dnn.vision_lab import read_setting, select_graphs
 from leadline.catalog.read import TomlCatalog
-from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphBatch, NetworkSetting, connect_graphs
+from leadline.core.graph import Op, OpKind, Stage, TensorSpec
+from leadline.estimators.step_time.network import NETWORK_INPUTS, GraphBatch, connect_graphs
+from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import OpBasis
 
 BATCH = 32
 
 
-def by_hand(traced, name, phase, layout, release):
+def by_hand(traced, name, setting):
     device = TomlCatalog(None).device(name)
     table, edges = connect_graphs([vision_graphs().graph(traced, BATCH).ops])
-    basis = OpBasis.from_table(table, device)
-    return GraphBatch.from_basis(basis, edges, device, NetworkSetting(phase, layout, release))
+    return GraphBatch.from_basis(OpBasis.from_table(table, device), edges, device, read_setting(device, setting))
+
+
+def test_graphs_are_selected_in_the_requested_order():
+    device, sizes = TomlCatalog(None).device("RTX 3090"), (2, 4, 8)
+    specs = [TensorSpec((size, 2), "float32") for size in sizes]
+    table = OpTable.from_graphs(
+        [[Op("aten.add", OpKind.ELEMENTWISE, Stage.FORWARD, "float32", 1.0, 8.0, 8.0, (spec,), (spec,))]
+         for spec in specs]
+    )  # fmt: skip
+    picked = select_graphs(OpBasis.from_table(table, device), np.array([2, 0])).table
+    assert picked.graphs == 2
+    assert picked.sizes.tolist() == table.sizes[[2, 0]].tolist()
 
 
 @pytest.mark.parametrize(
     ("row", "asked"),
-    [(0, ("RTX 3090", "infer", "nhwc", 240)), (1, ("RTX 3090", "train", "nchw", 112)),
-     (2, ("RTX 4090", "infer", "nchw", 291))],
+    [(0, ("RTX 3090", "rtx3090 infer nhwc 240")), (1, ("RTX 3090", "rtx3090 train nchw 112")),
+     (2, ("RTX 4090", "rtx4090 infer nchw 291"))],
 )  # fmt: skip
 def test_what_is_learned_from_is_what_is_asked_with(graph_rows, traced_models, row, asked):
     expected, found = by_hand(traced_models[row], *asked), graph_rows.batch(np.array([row]))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from benchmarks.dnn.setting_models import prior_op_utilization
 from benchmarks.dnn.vision_devices import few_run_predictions, pairs_of
 from benchmarks.dnn.vision_lab import VisionLab, inference
 from benchmarks.dnn.vision_uncertainty import (
@@ -19,7 +20,6 @@ from benchmarks.dnn.vision_uncertainty import (
     releases_between,
     unevenness,
 )
-from leadline.estimators.step_time.op_utilization import OpUtilization
 
 NEAR = "rtx4090 infer nhwc 240"
 
@@ -28,7 +28,7 @@ def rows_like(n, relative, elsewhere=0.0):
     return StandIn(
         "",
         NEAR,
-        OpUtilization.prior(),
+        prior_op_utilization(),
         np.arange(n),
         np.ones(n),
         np.full(n, elsewhere),

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from benchmarks.dnn.kernel_fitting import fit_kernels
+from benchmarks.dnn.vision_lab import GraphPredictions
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.analytical_kernels import WAIT
@@ -71,8 +72,8 @@ def fitted():
 
 
 def predict_graphs(basis, law):
-    return predict_graphs_and_ops(basis, law)[0]
+    return GraphPredictions(*predict_graphs_and_ops(basis, law)[:2])
 
 
 def op_s(basis, law):
-    return predict_graphs_and_ops(basis, law)[1]
+    return predict_graphs_and_ops(basis, law)[2]

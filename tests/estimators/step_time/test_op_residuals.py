@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from benchmarks.dnn.setting_models import prior_op_utilization
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.op_fitting import add_op_residuals, fit_op_utilization
-from leadline.estimators.step_time.op_residuals import FARTHEST, OpResiduals, OpShares, fit_op_residuals
+from leadline.estimators.step_time.op_residuals import FARTHEST, OpResiduals, fit_op_residuals
 from leadline.estimators.step_time.op_table import OpTable
 from leadline.estimators.step_time.op_utilization import ObservedSteps, OpBasis, OpUtilization
 from tests.estimators.step_time.conftest import op_s, predict_graphs
@@ -49,20 +50,20 @@ def slow_where_groups_are_few():
 
 
 def test_a_step_of_ops_like_slow_ones_is_slow(slow_where_groups_are_few):
-    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
+    law = add_op_residuals(slow_where_groups_are_few, prior_op_utilization())
     basis = OpBasis.from_table(OpTable.from_graphs([[grouped(16, 4)], [grouped(16, 64)]]), DEVICE)
-    few, many = op_s(basis, law) / op_s(basis, OpUtilization.prior())
+    few, many = op_s(basis, law) / op_s(basis, prior_op_utilization())
     assert few > 1.5 * many
 
 
 def test_an_op_unlike_all_measured_ones_has_no_residual(slow_where_groups_are_few):
-    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
+    law = add_op_residuals(slow_where_groups_are_few, prior_op_utilization())
     basis = OpBasis.from_table(OpTable.from_graphs([[grouped(512, 4, pixels=7)]]), DEVICE)
-    assert op_s(basis, law)[0] == pytest.approx(op_s(basis, OpUtilization.prior())[0], rel=0.02)
+    assert op_s(basis, law)[0] == pytest.approx(op_s(basis, prior_op_utilization())[0], rel=0.02)
 
 
 def test_residuals_explain_the_remaining_errors(slow_where_groups_are_few):
-    law = fit_op_utilization([slow_where_groups_are_few], OpUtilization.prior(), ridge=100.0)[0]
+    law = fit_op_utilization([slow_where_groups_are_few], prior_op_utilization(), ridge=100.0)[0]
 
     def error(weights):
         steps = predict_graphs(slow_where_groups_are_few.basis, weights).step_s
@@ -72,14 +73,14 @@ def test_residuals_explain_the_remaining_errors(slow_where_groups_are_few):
 
 
 def test_further_departures_are_added_to_those_known(slow_where_groups_are_few):
-    once = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
+    once = add_op_residuals(slow_where_groups_are_few, prior_op_utilization())
     table = slow_where_groups_are_few.basis.table
     twice = once.departures.merge(once.departures).predict(table)
     assert np.allclose(np.clip(2 * once.departures.predict(table), -FARTHEST, FARTHEST), twice, atol=1e-5)
 
 
 def test_they_are_kept_as_arrays(slow_where_groups_are_few):
-    law = add_op_residuals(slow_where_groups_are_few, OpUtilization.prior())
+    law = add_op_residuals(slow_where_groups_are_few, prior_op_utilization())
     again = OpUtilization.load(law.dump())
     assert np.allclose(op_s(slow_where_groups_are_few.basis, law), op_s(slow_where_groups_are_few.basis, again))
 
@@ -87,7 +88,7 @@ def test_they_are_kept_as_arrays(slow_where_groups_are_few):
 def test_steps_of_small_ops_alone_determine_no_residuals():
     table = OpTable.from_graphs([[add(8, 8)]])
     entries = np.zeros(1, np.int64)
-    found = fit_op_residuals(OpShares(table, entries, entries, np.array([0.001])), np.array([0.5]))
+    found = fit_op_residuals(table, entries, entries, np.array([0.001]), np.array([0.5]))
     assert len(found.weight) == 0
     assert isinstance(found, OpResiduals)
     assert found.predict(table).tolist() == [0.0]

@@ -50,13 +50,6 @@ def test_views_are_left_out_and_equal_ops_counted():
     assert table.owner.tolist() == [0, 2]
 
 
-def test_graphs_are_selected_in_the_requested_order():
-    table = OpTable.from_graphs([[op(shape=(size, 2))] for size in (2, 4, 8)])
-    picked = table.select([2, 0])
-    assert picked.graphs == 2
-    assert table.sizes[[2, 0]].tolist() == picked.sizes.tolist()
-
-
 def test_properties_that_select_another_kernel_are_marked():
     odd_width, even_width = (OpTable.from_graphs([[convolution(c, c, 4)]]).sizes[0] for c in (4 * 72, 4 * 64))
     assert (odd_width[15], even_width[15]) == (1.0, 0.0)

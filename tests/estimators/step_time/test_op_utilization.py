@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.dnn.setting_models import CARRIED, expected_errors, fit_few_expected, fit_settings
+from benchmarks.dnn.setting_models import CARRIED, expected_errors, fit_few_expected, fit_settings, prior_op_utilization
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
@@ -60,13 +60,13 @@ def observed(count, seed):
 
 
 def test_step_times_determine_the_utilization_of_each_class():
-    law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
+    law = fit_op_utilization([observed(150, 0)], prior_op_utilization(), ridge=1.0)[0]
     unseen = observed(40, 1)
     assert np.abs(predict_graphs(unseen.basis, law).step_s / unseen.step_s - 1).max() < 0.03
 
 
 def test_unseen_classes_keep_the_prior():
-    law = fit_op_utilization([observed(50, 0)], OpUtilization.prior(), ridge=10.0)[0]
+    law = fit_op_utilization([observed(50, 0)], prior_op_utilization(), ridge=10.0)[0]
     spec = TensorSpec((8, 64, 32, 32), "float16")
     norm = Op("aten.native_batch_norm", OpKind.NORM, Stage.FORWARD, "float16", 0.0, 1e6, 1e6, (spec,), (spec,))
     basis = OpBasis.from_table(OpTable.from_graphs([[norm]]), DEVICE)
@@ -76,12 +76,12 @@ def test_unseen_classes_keep_the_prior():
 
 def test_no_op_is_faster_than_the_floor_of_its_roofline():
     basis = OpBasis.from_table(OpTable.from_graphs(graphs(20, 3)), DEVICE)
-    eager = OpUtilization(OpUtilization.prior().f - 50.0)
+    eager = OpUtilization(prior_op_utilization().f - 50.0)
     assert (op_s(basis, eager) >= LEAST_MULTIPLE * basis.roofline_s).all()
 
 
 def test_many_small_kernels_wait_for_the_host():
-    law = OpUtilization(OpUtilization.prior().f, launch_s=1e-5)
+    law = OpUtilization(prior_op_utilization().f, launch_s=1e-5)
     small = OpBasis.from_table(OpTable.from_graphs([[add(8, 8)] * 1000]), DEVICE)
     assert predict_graphs(small, law).step_s[0] == pytest.approx(1e-2, rel=0.05)
 
@@ -89,13 +89,13 @@ def test_many_small_kernels_wait_for_the_host():
 def test_settings_share_weights_and_differ_by_their_offset():
     first = observed(80, 0)
     second = ObservedSteps(first.basis, first.graph, first.step_s * 1.3)
-    laws = fit_op_utilization([first, second], OpUtilization.prior(), ridge=1.0)
+    laws = fit_op_utilization([first, second], prior_op_utilization(), ridge=1.0)
     ratio = predict_graphs(first.basis, laws[1]).step_s / predict_graphs(first.basis, laws[0]).step_s
     assert np.abs(ratio / 1.3 - 1).max() < 0.05
 
 
 def test_a_few_steps_of_a_slower_device_move_the_whole_model():
-    law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
+    law = fit_op_utilization([observed(150, 0)], prior_op_utilization(), ridge=1.0)[0]
     few, unseen = observed(10, 5), observed(40, 6)
     adapted = fit_few_steps(law, ObservedSteps(few.basis, few.graph, few.step_s * 1.5))
     before = np.abs(predict_graphs(unseen.basis, law).step_s / (1.5 * unseen.step_s) - 1).mean()
@@ -114,7 +114,7 @@ def test_models_survive_storage_as_arrays():
 
 
 def test_peculiarities_of_models_do_not_count_as_the_devices():
-    law = fit_op_utilization([observed(150, 0)], OpUtilization.prior(), ridge=1.0)[0]
+    law = fit_op_utilization([observed(150, 0)], prior_op_utilization(), ridge=1.0)[0]
     few, unseen = observed(12, 5), observed(40, 6)
     odd = expected_errors(np.random.default_rng(0).normal(0.0, 0.5, 12))
     measured = ObservedSteps(few.basis, few.graph, few.step_s * 1.5 * np.exp(odd))
@@ -139,7 +139,7 @@ def test_a_device_without_a_peak_is_refused_by_name():
 
 
 def test_the_spread_grows_with_unseen_ops():
-    law = fit_op_utilization([observed(60, 0)], OpUtilization.prior(), ridge=10.0)[0]
+    law = fit_op_utilization([observed(60, 0)], prior_op_utilization(), ridge=10.0)[0]
     spec = TensorSpec((8, 64, 32, 32), "float16")
     odd = Op("aten.native_batch_norm", OpKind.NORM, Stage.FORWARD, "float16", 0.0, 1e9, 1e9, (spec,), (spec,))
     basis = OpBasis.from_table(OpTable.from_graphs([*graphs(1, 7), [odd]]), DEVICE)
@@ -155,7 +155,7 @@ def units(count):
 
 def test_time_above_the_roofline_shrinks_with_another_devices_units():
     table = OpTable.from_graphs([[add(4096, 4096)]])
-    slow = OpUtilization(OpUtilization.prior().f + np.log(10.0))
+    slow = OpUtilization(prior_op_utilization().f + np.log(10.0))
     here, there = (OpBasis.from_table(table, units(count), learned_on=units(80)) for count in (80, 160))
     multiple = op_s(here, slow)[0] / here.roofline_s[0]
     assert multiple > 3
@@ -164,14 +164,14 @@ def test_time_above_the_roofline_shrinks_with_another_devices_units():
 
 def test_time_within_the_roofline_follows_the_roofline_alone():
     table = OpTable.from_graphs([[add(4096, 4096)]])
-    cached = OpUtilization(OpUtilization.prior().f - 5.0)
+    cached = OpUtilization(prior_op_utilization().f - 5.0)
     here, there = (OpBasis.from_table(table, units(count), learned_on=units(80)) for count in (80, 160))
     assert op_s(here, cached)[0] == op_s(there, cached)[0]
 
 
 def test_a_device_whose_units_are_not_known_keeps_its_multiples():
     table = OpTable.from_graphs([[add(4096, 4096)]])
-    law = OpUtilization.prior()
+    law = prior_op_utilization()
     assert op_s(OpBasis.from_table(table, DEVICE), law) == op_s(
         OpBasis.from_table(table, DEVICE, learned_on=units(80)), law
     )
@@ -184,6 +184,6 @@ def test_a_model_far_off_does_not_bend_a_class_that_it_alone_calls():
     odd = [[*graph, norm] for graph in graphs(4, 5)]
     basis = OpBasis.from_table(OpTable.from_graphs([*known, *odd]), DEVICE)
     steps_s = truth(basis) * np.where(np.arange(64) < 60, 1.0, 6.0)
-    law = fit_op_utilization([ObservedSteps(basis, np.arange(64), steps_s)], OpUtilization.prior(), ridge=10.0)[0]
+    law = fit_op_utilization([ObservedSteps(basis, np.arange(64), steps_s)], prior_op_utilization(), ridge=10.0)[0]
     alone = OpBasis.from_table(OpTable.from_graphs([[norm]]), DEVICE)
-    assert op_s(alone, law)[0] < 4 * op_s(alone, OpUtilization.prior())[0]
+    assert op_s(alone, law)[0] < 4 * op_s(alone, prior_op_utilization())[0]

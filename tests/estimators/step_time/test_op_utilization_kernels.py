@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.dnn.setting_models import find_learned_classes
+from benchmarks.dnn.setting_models import find_learned_classes, prior_op_utilization
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable, index_ops
-from leadline.estimators.step_time.op_utilization import OpBasis, OpUtilization
+from leadline.estimators.step_time.op_utilization import OpBasis
 from leadline.estimators.step_time.op_utilization_kernels import (
     OpUtilizationKernels,
     OpUtilizationModels,
@@ -57,7 +57,7 @@ GRAPH = OpGraph((conv(), add(), VIEW, replace(conv(), count=3), conv(128)))
 
 
 def law(offset, variance=0.01):
-    believed = OpUtilization.prior()
+    believed = prior_op_utilization()
     return replace(believed, offset=offset, variance=np.full(len(believed.f), variance))
 
 
@@ -163,7 +163,7 @@ def test_a_state_restores_the_same_models(laws, tmp_path):
 
 def test_a_class_is_seen_where_enough_graphs_spend_time_in_it():
     many = OpBasis.from_table(OpTable.from_graphs([(conv(16 * (n + 1)), add()) for n in range(5)]), KNOWN)
-    found = find_learned_classes(many, OpUtilization.prior())
+    found = find_learned_classes(many, prior_op_utilization())
     assert {KERNEL_CLASSES[case] for case in np.flatnonzero(found)} == {"conv_dense", "add"}
     few = OpBasis.from_table(OpTable.from_graphs([(conv(16 * (n + 1)), add()) for n in range(4)]), KNOWN)
-    assert not find_learned_classes(few, OpUtilization.prior()).any()
+    assert not find_learned_classes(few, prior_op_utilization()).any()

@@ -12,7 +12,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Sharding
-from leadline.estimators.step_time.transformer import COEFFICIENTS, load_transformer_steps
+from leadline.estimators.step_time.transformer import COEFFICIENTS, TransformerStepModel
 from leadline.estimators.step_time.transformer_terms import TransformerStep, step_terms
 
 pytest.importorskip("scipy")
@@ -147,7 +147,7 @@ def test_the_parts_say_where_the_time_goes(law):
 
 
 def test_the_state_restores_the_same_model(law):
-    again = load_transformer_steps(law.dump())
+    again = TransformerStepModel.load(law.dump())
     asked = [step(), step(device=H100, gpus=512, nodes=64, dtype="float8")]
     for name in ("point", "spread", "extrapolation"):
         assert getattr(law.predict(asked), name).tolist() == getattr(again.predict(asked), name).tolist()

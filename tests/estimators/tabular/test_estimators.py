@@ -9,7 +9,7 @@ import pytest
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.runs import Sample, Scale
-from leadline.estimators.tabular.registry import ESTIMATORS, find_estimator, load_estimator
+from leadline.estimators.tabular.registry import ESTIMATORS, load_estimator
 
 SCALE = ("samples", "epochs")
 every = pytest.mark.parametrize("name", ESTIMATORS)
@@ -62,7 +62,7 @@ def test_a_value_that_is_no_number_above_zero_is_refused(name, value, history):
 
 def test_an_estimator_that_is_not_there_is_answered_with_the_closest():
     with pytest.raises(UnknownName, match="boosting"):
-        find_estimator("bosting")
+        load_estimator({"estimator": np.array(["bosting"])})
 
 
 def test_asking_needs_numpy_alone():

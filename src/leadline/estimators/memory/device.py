@@ -5,6 +5,7 @@ runs, temporary ones within one block. JAX preallocates three quarters of a GPU 
 memory allocation" in its documentation). A TPU's memory belongs to the program alone.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -37,8 +38,7 @@ class PeakMemory(Frozen):
 def peak_memory(graph: OpGraph, *, expandable: bool = False) -> PeakMemory:
     """Play the storage events of ``graph`` through the allocator; time is n·log n in the number of events."""
     moves, allocator = _allocation_moves(graph), CachingAllocator(expandable=expandable)
-    for _ in _replay(moves, allocator):
-        pass
+    deque(_replay(moves, allocator), maxlen=0)
     fullest = _fullest_moments(graph, moves)
     by_category = _category_breakdowns(graph, moves, {number for _, number in fullest.values()})
     peak, at = max(fullest.values(), key=lambda moment: moment[0], default=(0, 0))
@@ -53,6 +53,12 @@ def device_memory_graphs(job: TracedJob, device: Device) -> list[OpGraph]:
     last = job.generation.last if job.generation else None
     graphs = (concatenate_steps((job.step, *job.longer)), *([last] if last else []))
     return [add_workspaces(graph, device) for graph in graphs]
+
+
+def job_peak(job: TracedJob, device: Device) -> PeakMemory:
+    """Return the largest peak of ``device_memory_graphs``."""
+    peaks = [apply_xla_plan(graph, peak_memory(graph)) for graph in device_memory_graphs(job, device)]
+    return max(peaks, key=lambda peak: peak.allocated_bytes)
 
 
 def concatenate_steps(steps: Sequence[OpGraph]) -> OpGraph:
@@ -99,7 +105,11 @@ def find_least_memory(graph: OpGraph, peak: PeakMemory, *, expandable: bool = Fa
     low, high = peak.allocated_bytes, peak.reserved_bytes
     while high - low > CLOSE * high:
         middle = (low + high) // 2
-        low, high = (low, middle) if _fits_in(moves, middle, expandable=expandable) else (middle, high)
+        try:
+            deque(_replay(moves, CachingAllocator(expandable=expandable, limit_bytes=middle)), maxlen=0)
+            high = middle
+        except OutOfMemory:
+            low = middle
     return high
 
 
@@ -116,27 +126,18 @@ def memory_timeline(graph: OpGraph, moments: int = 200) -> list[MemorySnapshot]:
         part = int((number - first) / (len(moves) - first) * moments)
         if number >= first and (part not in parts or total > parts[part][0]):
             parts[part] = total, number
-    by_category, moments_of_step = _category_breakdowns(graph, moves, {number for _, number in parts.values()}), []
+    by_category, snapshots = _category_breakdowns(graph, moves, {number for _, number in parts.values()}), []
     for _, (_, number) in sorted(parts.items()):
         kept = {kind.value: size for kind, size in by_category[number].items() if size}
         share = (number - first) / (len(moves) - first)
-        moments_of_step.append(MemorySnapshot(share, _stage_at(graph, number).value, kept, reserved[number]))
-    return moments_of_step
+        snapshots.append(MemorySnapshot(share, _stage_at(graph, number).value, kept, reserved[number]))
+    return snapshots
 
 
 def _stage_at(graph: OpGraph, event: int) -> Stage:
     """Return the stage of the op of an event; events after the last op belong to that op."""
     op = graph.events[event].op
     return graph.ops[min(op, len(graph.ops) - 1)].stage if graph.ops else Stage.FORWARD
-
-
-def _fits_in(moves: Sequence[int], limit_bytes: int, *, expandable: bool) -> bool:
-    try:
-        for _ in _replay(moves, CachingAllocator(expandable=expandable, limit_bytes=limit_bytes)):
-            pass
-    except OutOfMemory:
-        return False
-    return True
 
 
 def _allocation_moves(graph: OpGraph) -> list[int]:

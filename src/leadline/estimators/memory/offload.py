@@ -11,6 +11,7 @@ Activations go to a neighbour over its link as in MPress (Zhou et al. 2023).
 """
 
 import math
+from dataclasses import replace
 
 from leadline.core.estimate import Estimate, Interval
 from leadline.core.frozen import Frozen
@@ -34,12 +35,11 @@ WORDS = {
 
 
 class OffloadOption(Frozen):
-    """One offload: its description, the memory then needed, the slower step, and the host bytes."""
+    """One offload: its description, the memory then needed, and the slower step."""
 
     description: str
     memory_bytes: Interval
     step_s: Interval | None
-    host_bytes: float
     gpus: int = 1
 
 
@@ -48,27 +48,24 @@ def list_offloads(
 ) -> list[OffloadOption]:
     """Return the possible offloads of a step of so many ``microbatches`` on ``device``, fastest first."""
     sizes = {name: estimate.basis.memory_breakdown_bytes.get(name.value, 0.0) for name in WORDS}
-    host = f"on the host ({_rate(_pcie(device))} assumed)"
-    options = []
+    states, activations, weights = (sizes[name] for name in WORDS)
+    pcie, options = _pcie(device), []
     if workload.phase is Phase.TRAINING:
-        states = sizes[StorageCategory.OPTIMIZER_STATE]
-        trained = min(_updated_bytes(states, workload), sizes[StorageCategory.PARAMETER])
-        update_s = 2 * trained / _pcie(device) + 2 * (states + 2 * trained) / HOST_BYTES_PER_S
+        host = f"on the host ({_rate(pcie)} assumed)"
+        trained = min(_updated_bytes(states, workload), weights)
+        update_s = 2 * trained / pcie + 2 * (states + 2 * trained) / HOST_BYTES_PER_S
         options.append(_kept(estimate, StorageCategory.OPTIMIZER_STATE, states, host, added_s=update_s))
-    activations = sizes[StorageCategory.ACTIVATION]
-    if workload.phase is Phase.TRAINING:
-        swap_s = 2 * activations * microbatches / _pcie(device)
+        swap_s = 2 * activations * microbatches / pcie
         options.append(_kept(estimate, StorageCategory.ACTIVATION, activations, host, hidden_s=swap_s))
         if device.link_bytes_per_s:
             link = device.link_bytes_per_s / 2  # the figure counts both directions
             beside = f"on a neighbouring GPU ({_rate(link)} a direction)"
             swap_s = 2 * activations * microbatches / link
             kept = _kept(estimate, StorageCategory.ACTIVATION, activations, beside, hidden_s=swap_s)
-            options.append(kept and OffloadOption(kept.description, kept.memory_bytes, kept.step_s, 0.0, gpus=2))
+            options.append(kept and replace(kept, gpus=2))
     else:
-        weights = sizes[StorageCategory.PARAMETER]
-        each = f"on the host, moved in every forward pass ({_rate(_pcie(device))} assumed)"
-        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, each, hidden_s=weights / _pcie(device)))
+        each = f"on the host, moved in every forward pass ({_rate(pcie)} assumed)"
+        options.append(_kept(estimate, StorageCategory.PARAMETER, weights, each, hidden_s=weights / pcie))
     possible = [option for option in options if option is not None]
     return sorted(possible, key=lambda option: option.step_s.point if option.step_s else math.inf)
 
@@ -91,7 +88,7 @@ def _kept(
             for end, by in (("point", 1.0), ("low", 1 / factor), ("high", factor))
         )
         slower = Interval(point, low, high, passes[0][0].level)
-    return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", remaining, slower, saved)
+    return OffloadOption(f"keep {format_bytes(saved)} of {WORDS[category]} {where}", remaining, slower)
 
 
 def _passes(estimate: Estimate) -> list[tuple[Interval, int]]:

@@ -76,19 +76,14 @@ class _Convolution(Frozen):
     def padded_weight(self) -> int:
         """Return the bytes of the filters with blocks of channels on both sides, but for depthwise ones."""
         out, into, *_ = self.weight.shape
-        return (
-            self.element
-            * _blocks(out, self.block)
-            * (into if self.depthwise else _blocks(into, self.block))
-            * self.taps
-        )
+        columns = into if self.depthwise else _blocks(into, self.block)
+        return self.element * _blocks(out, self.block) * columns * self.taps
 
     def padded_groups(self) -> int:
         """Return the bytes of the filters with each group's channels padded on both sides."""
         out, into, *_ = self.weight.shape
-        return (
-            self.element * self.groups * _blocks(out // self.groups, self.block) * _blocks(into, self.block) * self.taps
-        )
+        rows, columns = _blocks(out // self.groups, self.block), _blocks(into, self.block)
+        return self.element * self.groups * rows * columns * self.taps
 
     def sums(self, weight: int) -> int:
         """Return the bytes of float32 sums for a gradient of ``weight`` bytes in a narrower type."""

@@ -178,6 +178,6 @@ def workspace_settings(device: Device) -> tuple[int, ScratchKernels]:
 
     The bytes are zero where the library is unknown.
     """
-    if device.kind is not DeviceKind.GPU or device.vendor.lower() not in ("nvidia", "amd"):
-        return 0, scratch_kernels(device)
-    return BY_ARCHITECTURE.get(device.architecture or "", USUAL_BYTES), scratch_kernels(device)
+    is_known = device.kind is DeviceKind.GPU and device.vendor.lower() in ("nvidia", "amd")
+    size = BY_ARCHITECTURE.get(device.architecture or "", USUAL_BYTES) if is_known else 0
+    return size, scratch_kernels(device)

@@ -70,11 +70,6 @@ class Ring(Frozen):
     network_latency_s: float = NETWORK_HOP_S  # of a hop between nodes
     curve: AllReduceCurve = ()  # measured all-reduces of this group, if any
 
-    @property
-    def measured(self) -> bool:
-        """True if collectives of this group were measured."""
-        return bool(self.curve)
-
     def all_reduce_s(self, size_bytes: float) -> float:
         """Return the seconds of an all-reduce: measured, else the faster of a ring and, between nodes, a tree."""
         if self.devices < 2 or size_bytes <= 0:
@@ -109,26 +104,19 @@ class Ring(Frozen):
         return (self.devices - self.nodes) * self.latency_s + self.nodes * self.network_latency_s
 
     def _measured_s(self, size_bytes: float) -> float:
-        """Return the seconds of a measured all-reduce, extrapolated at the rate of the link."""
+        """Return the seconds by log-linear interpolation: constant below the curve, at the link's rate above it."""
         largest, last_s = self.curve[-1]
         if size_bytes > largest:
             return last_s + 2 * self.transfer_s(size_bytes - largest)
-        return interpolate_curve(self.curve, size_bytes)
+        place = max(bisect_left(self.curve, (size_bytes, 0.0)), 1)
+        (low, low_s), (high, high_s) = self.curve[place - 1], self.curve[place]
+        share = math.log(max(size_bytes, low) / low) / math.log(high / low)
+        return float(low_s * (high_s / low_s) ** share)
 
     def _tree_s(self, size_bytes: float) -> float:
         """Return the seconds of an all-reduce up and down a tree of nodes whose devices form chains."""
         inside_s = (self.devices / self.nodes - 1) * self.latency_s
         return 2 * (inside_s + math.log2(self.nodes) * self.network_latency_s + size_bytes / self.bytes_per_s)
-
-
-def interpolate_curve(curve: AllReduceCurve, size_bytes: float) -> float:
-    """Return the seconds at a size by log-linear interpolation, constant outside the curve."""
-    place = bisect_left(curve, (size_bytes, 0.0))
-    if place in (0, len(curve)):
-        return curve[min(place, len(curve) - 1)][1]
-    (low, low_s), (high, high_s) = curve[place - 1], curve[place]
-    share = math.log(size_bytes / low) / math.log(high / low)
-    return float(low_s * (high_s / low_s) ** share)
 
 
 def exchange_s(ring: Ring, graph: OpGraph) -> float:

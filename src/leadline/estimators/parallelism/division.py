@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
-from leadline.core.graph import BYTES_PER_ELEMENT, OpGraph, OpKind, Stage, StorageCategory, TracedJob
+from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import ModelKind, Phase, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
@@ -35,29 +35,34 @@ CategoryBytes = dict[StorageCategory, int]
 
 def exchange_buffers(workload: Workload, graph: OpGraph, stage: Stage) -> CategoryBytes:
     """Return the bytes by category that one GPU holds in a stage to exchange with other copies."""
-    # A script's own buffers are in its trace, and XLA plans its own.
-    plan = workload.parallelism
-    copies, parts = plan.copies(workload.gpus), plan.tensor * plan.pipeline
-    if copies < 2 or workload.phase is not Phase.TRAINING or workload.model.kind not in MODELLED:
+    if not _has_modelled_buffers(workload):
         return {}
-    trained = graph.parameter_bytes if graph.trained_bytes is None else graph.trained_bytes
-    if plan.sharding is Sharding.NONE:
-        return {StorageCategory.GRADIENT: trained // parts}
+    plan = workload.parallelism
     if plan.sharding is Sharding.FULL:
-        return _unit_buffers(graph, stage, workload.accumulation, copies, trained, plan.tensor)
+        return _unit_buffers(graph, stage, workload)
+    if plan.sharding is Sharding.NONE:
+        return {StorageCategory.GRADIENT: _trained_bytes(graph) // (plan.tensor * plan.pipeline)}
     if stage is not Stage.BACKWARD:
         return {}
-    return {StorageCategory.GRADIENT: BUCKET_ELEMENTS * _gradient_width(graph)}
+    dtype = next((op.dtype for op in graph.ops if op.stage is Stage.OPTIMIZER), "float32")
+    return {StorageCategory.GRADIENT: BUCKET_ELEMENTS * BYTES_PER_ELEMENT.get(dtype, 4)}
 
 
-MODELLED = (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
+def _has_modelled_buffers(workload: Workload) -> bool:
+    """Return whether copies exchange gradients; a script's own buffers are in its trace, and XLA plans its own."""
+    if workload.gpus < 2 or workload.phase is not Phase.TRAINING:
+        return False
+    kinds = (ModelKind.HF_CONFIG, ModelKind.FUNCTION)
+    return workload.model.kind in kinds and workload.parallelism.copies(workload.gpus) > 1
+
+
+def _trained_bytes(graph: OpGraph) -> int:
+    return graph.parameter_bytes if graph.trained_bytes is None else graph.trained_bytes
 
 
 def describe_exchange_buffers(workload: Workload) -> str:
     """Return the assumption about exchange buffers, where a user may have chosen otherwise."""
-    if workload.gpus < 2 or workload.phase is not Phase.TRAINING or workload.model.kind not in MODELLED:
-        return ""
-    if workload.parallelism.copies(workload.gpus) < 2:
+    if not _has_modelled_buffers(workload):
         return ""
     return {
         Sharding.NONE: "DDP's buckets hold a second copy of the gradients: gradient_as_bucket_view=True avoids it",
@@ -67,22 +72,21 @@ def describe_exchange_buffers(workload: Workload) -> str:
     }[workload.parallelism.sharding]
 
 
-def _unit_buffers(
-    graph: OpGraph, stage: Stage, accumulation: int, copies: int, trained: int, tensor: int
-) -> CategoryBytes:
+def _unit_buffers(graph: OpGraph, stage: Stage, workload: Workload) -> CategoryBytes:
     """Return the whole weights and gradients of a model sharded by layers."""
     if stage is Stage.OPTIMIZER:
         return {}
-    layers = max(1, count_layers(graph) // max(accumulation, 1))
+    plan = workload.parallelism
+    layers = max(1, count_layers(graph) // max(workload.accumulation, 1))
     outside = _outside_bytes(graph, layers)
     inside = (graph.parameter_bytes - outside) / layers
-    share = 1 - 1 / copies  # the rest is a GPU's own
-    gathered = min(outside + AT_ONCE * inside, graph.parameter_bytes) * share
-    buffers = {StorageCategory.PARAMETER: int(gathered / tensor)}
+    share = 1 - 1 / plan.copies(workload.gpus)  # the rest is a GPU's own
+    whole = outside + AT_ONCE * inside
+    buffers = {StorageCategory.PARAMETER: int(min(whole, graph.parameter_bytes) * share / plan.tensor)}
     if stage is Stage.BACKWARD:
-        of_all = graph.trained_bytes is None
-        gradients = (outside if of_all else 0) + AT_ONCE * (inside if of_all else trained / layers)
-        buffers[StorageCategory.GRADIENT] = int(min(gradients, trained) * share / tensor)
+        trained = _trained_bytes(graph)
+        gradients = whole if graph.trained_bytes is None else AT_ONCE * (trained / layers)
+        buffers[StorageCategory.GRADIENT] = int(min(gradients, trained) * share / plan.tensor)
     return buffers
 
 
@@ -95,14 +99,23 @@ def _outside_bytes(graph: OpGraph, layers: int) -> int:
     return sum(size * count for size, count in sizes.items() if count < layers)
 
 
-def _gradient_width(graph: OpGraph) -> int:
-    dtype = next((op.dtype for op in graph.ops if op.stage is Stage.OPTIMIZER), "float32")
-    return BYTES_PER_ELEMENT.get(dtype, 4)
-
-
 def count_layers(graph: OpGraph) -> int:
     """Return how often attention runs forward in a step, over all layers and microbatches."""
-    return sum(op.count for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD)
+    return sum(op.count for op in graph.ops if _attends_forward(op))
+
+
+def _attends_forward(op: Op) -> bool:
+    return op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD
+
+
+def _activations(graph: OpGraph, purpose: str, option: str) -> list[tuple[float, int]]:
+    """Return the bytes that each attention layer passes on and their number; refuse a graph without any."""
+    forward = [op for op in graph.ops if _attends_forward(op)]
+    if not forward:
+        raise InvalidInput(f"{purpose} attention layers, and this model's graph shows none: leave {option} out")
+    sizes = (op.dims["b"] * op.dims["h"] * op.dims["q"] * op.dims["d"] for op in forward)
+    widths = (BYTES_PER_ELEMENT.get(op.dtype, 4) for op in forward)
+    return [(float(size * width), op.count) for size, width, op in zip(sizes, widths, forward, strict=True)]
 
 
 # Share of an exchange that shows however much computing there is to hide it behind. This and the smooth maximum of
@@ -200,7 +213,8 @@ def _exchange(
     bubble = (stages - 1) / microbatches
     idle_s = (computing_s + shown_s) * bubble
     if plan.pipeline > 1:
-        message = _activation_bytes(graph) / plan.tensor
+        activations = _activations(graph, "a pipeline passes activations between", "--pipeline-parallel")
+        message = max(size for size, _ in activations) / plan.tensor
         sends = 2 * (microbatches + stages - 1) if training else plan.pipeline - 1
         sent_s["pipeline"] = sends * pipeline_ring.send_s(message)
         shown_s += UNHIDDEN * sent_s["pipeline"]
@@ -211,7 +225,7 @@ def _exchange(
         shown_s += (behind_s**4 + data_s**4) ** 0.25 - behind_s + UNHIDDEN * data_s
     used = [ring for ring in (data_ring, tensor_ring) if ring.devices > 1] + [pipeline_ring] * (plan.pipeline > 1)
     slowest = min(ring.bytes_per_s for ring in used)
-    measured = all(ring.measured for ring in used)
+    measured = all(ring.curve for ring in used)
     step_s, all_s = computing_s + shown_s + idle_s, sum(sent_s.values())
     return DividedStep(
         step_s, sent_s, shown_s, idle_s, measured, slowest,
@@ -285,8 +299,8 @@ def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -
     plan = workload.parallelism
     if sees_collectives(graph):
         return exchange_s(ring, graph)
-    weights = graph.parameter_bytes / (plan.tensor * plan.pipeline)
-    trained = weights if graph.trained_bytes is None else graph.trained_bytes / (plan.tensor * plan.pipeline)
+    parts = plan.tensor * plan.pipeline
+    weights, trained = graph.parameter_bytes / parts, _trained_bytes(graph) / parts
     if plan.sharding is Sharding.NONE:
         return ring.all_reduce_s(trained)
     if plan.sharding is Sharding.OPTIMIZER:
@@ -300,13 +314,8 @@ def _data_s(ring: Ring, workload: Workload, graph: OpGraph, microbatches: int) -
 
 def _tensor_s(ring: Ring, graph: OpGraph, stages: int, *, again: bool) -> float:
     """Return the seconds of a step's all-reduces in tensor parallelism: two a layer and pass."""
-    forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
-    if not forward:
-        raise InvalidInput(
-            "tensor parallelism divides attention layers, and this model's graph shows none: "
-            "leave --tensor-parallel out"
-        )
-    seconds = sum(ring.all_reduce_s(_bytes_out(op.dims, op.dtype)) * op.count for op in forward)
+    activations = _activations(graph, "tensor parallelism divides", "--tensor-parallel")
+    seconds = sum(ring.all_reduce_s(size) * count for size, count in activations)
     return _reduced(graph, again=again) * seconds / stages
 
 
@@ -320,17 +329,3 @@ def _launched_s(workload: Workload, graph: OpGraph, launches_s: float) -> float:
 def _reduced(graph: OpGraph, *, again: bool) -> int:
     """Return how often a layer's activations are reduced in a step: twice in each pass."""
     return 2 * ((2 if graph.is_training else 1) + (1 if graph.is_training and again else 0))
-
-
-def _activation_bytes(graph: OpGraph) -> float:
-    forward = [op for op in graph.ops if op.kind is OpKind.ATTENTION and op.stage is Stage.FORWARD]
-    if not forward:
-        raise InvalidInput(
-            "a pipeline passes activations between attention layers, and this model's graph shows none: "
-            "leave --pipeline-parallel out"
-        )
-    return max(_bytes_out(op.dims, op.dtype) for op in forward)
-
-
-def _bytes_out(dims: dict[str, int], dtype: str) -> float:
-    return float(dims["b"] * dims["h"] * dims["q"] * dims["d"] * BYTES_PER_ELEMENT.get(dtype, 4))

@@ -27,10 +27,6 @@ class LiveTable(Frozen):
     scores: Mapping[str, tuple[tuple[float, ...], ...]]
     runs: int = 0
 
-    def excess_at(self, share: float) -> float:
-        """Return the spread to add to a forecast's own when this share is done."""
-        return _interpolate(self.excess, share)
-
     def bounds(self, kind: str, share: float, level: float) -> tuple[float, float]:
         """Return the quantiles of the scores that hold a new score with probability ``level`` (0 to 1)."""
         # They are conformal: rank (n + 1) tail of n scores, or the extreme ones where n is too small.
@@ -111,7 +107,6 @@ def live_elapsed(
     *,
     units: int | None = None,
     looked_s: float | None = None,
-    level: float = LEVEL,
 ) -> LiveEstimate:
     """Return the whole time of a job that has run for ``at_s`` seconds; its low bound exceeds them.
 
@@ -130,15 +125,15 @@ def live_elapsed(
             return LiveEstimate(None, unknown=why)
         point, low, high = (
             at_s + remaining_by_estimate(before, at_s, probability)
-            for probability in (0.5, (1 - level) / 2, (1 + level) / 2)
+            for probability in (0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2)
         )
-        total = Interval(point, low, high, level)
+        total = Interval(point, low, high, LEVEL)
         return LiveEstimate(total, done=at_s / total.point)
     prior = None if before is None else evidence_before(before, at_s)
     combined, weight = combine_evidence(prior, evidence)
     done = at_s / (at_s + math.exp(combined.log))
-    low, high = table.bounds("both" if prior else "seen", done, level)
-    return LiveEstimate(_make_interval(combined, low, high, level, past=at_s), done, weight)
+    low, high = table.bounds("both" if prior else "seen", done, LEVEL)
+    return LiveEstimate(_make_interval(combined, low, high, past=at_s), done, weight)
 
 
 def remaining_by_progress(
@@ -162,7 +157,7 @@ def remaining_by_progress(
     own_spread = math.log1p((whole.high - whole.point) / NORMAL_90 / left_s)
     worked_s = max(loop.total_s for loop in progress.levels)
     outside_spread = math.log(math.hypot(1.0, max(at_s - worked_s, 0.0) / max(worked_s, LEAST_LEFT_S)))
-    excess = table.excess_at(at_s / (at_s + left_s))
+    excess = _interpolate(table.excess, at_s / (at_s + left_s))
     return Evidence(math.log(left_s), min(math.hypot(own_spread, outside_spread, excess), MOST_SPREAD)), ""
 
 
@@ -213,8 +208,6 @@ def live_memory(
     began_s: float | None,
     elapsed: LiveEstimate,
     table: LiveTable,
-    *,
-    level: float = LEVEL,
 ) -> LiveEstimate:
     """Return the peak memory (bytes) of a running job; its low bound is the peak so far.
 
@@ -230,9 +223,9 @@ def live_memory(
         combined, weight, low, high = prior or Evidence(0.0, 0.0), 0.0, -NORMAL_90, NORMAL_90
     else:
         combined, weight = combine_evidence(prior, shown)
-        low, high = table.bounds("memory", elapsed.done, level)
-    around = _make_interval(combined, low, high, level)
-    total = Interval(max(peak, around.point), max(peak, around.low), max(peak, around.high), level)
+        low, high = table.bounds("memory", elapsed.done, LEVEL)
+    around = _make_interval(combined, low, high)
+    total = Interval(max(peak, around.point), max(peak, around.low), max(peak, around.high), LEVEL)
     return LiveEstimate(total, elapsed.done, weight)
 
 
@@ -255,11 +248,11 @@ def memory_evidence(
     return Evidence(math.log(peak) + growth, math.hypot(growth, MEMORY_NOISE))
 
 
-def _make_interval(evidence: Evidence, low: float, high: float, level: float, *, past: float = 0.0) -> Interval:
+def _make_interval(evidence: Evidence, low: float, high: float, *, past: float = 0.0) -> Interval:
     """Return the interval of ``past`` and what is to come; ``low`` and ``high`` are quantiles in spreads."""
     ends = (min(max(score * evidence.spread, -FARTHEST), FARTHEST) for score in (0.0, min(low, 0.0), max(high, 0.0)))
     point, bottom, top = (past + math.exp(evidence.log + shift) for shift in ends)
-    return Interval(point, bottom, top, level)
+    return Interval(point, bottom, top, LEVEL)
 
 
 def _log_half_width(interval: Interval) -> float:

@@ -36,15 +36,18 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
     """Return the time of the whole job; ``units`` is the total number of units if declared."""
     # The interval holds the spread of the units (Student's t over means of consecutive batches, so that neighbours may
     # be correlated) and a drift between runs. `assumptions` lists all else it rests on.
-    if progress is None or not progress.levels:
-        return ProbeForecast(unknown={"elapsed_s": _no_progress_message(progress)})
+    if progress is None:
+        text = "the job showed no steps: report them (LEADLINE_PROGRESS), or run the whole job"
+        return ProbeForecast(unknown={"elapsed_s": text})
+    if not progress.levels:
+        text = "no time-consuming loop was found: report steps (LEADLINE_PROGRESS), or run the whole job"
+        return ProbeForecast(unknown={"elapsed_s": text})
     levels = _known_levels(progress.levels)
     base = next((at for at, level in enumerate(levels) if level.count >= ENOUGH), len(levels) - 1)
     level, steady = levels[base], steady_time(levels[base])
     if steady is None or progress.startup_s is None:
-        return ProbeForecast(
-            startup_s=progress.startup_s, unit=level.name, unknown={"elapsed_s": _unfinished_message(level)}
-        )
+        text = f"no iteration of `{level.name}` finished: give the probe more time, such as --time 60s"
+        return ProbeForecast(startup_s=progress.startup_s, unit=level.name, unknown={"elapsed_s": text})
     inner = math.prod(loop.length or 1 for loop in levels[base + 1 :])
     declared = units if units is not None else progress.total
     total, passes = _counts(levels[: base + 1], declared, inner)
@@ -61,8 +64,9 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
         passes=None if passes is None or not base else round(passes[0]),
     )
     if total is None or passes is None:
-        unknown = {"elapsed_s": _unknown_length_message(levels[: base + 1])}
-        return replace(partial, unknown=unknown, assumptions=assumptions)
+        name = next(loop.name for loop in levels[: base + 1] if loop.length is None)
+        text = f"the number of iterations of `{name}` is unknown: give the number of units with --steps-total N"
+        return replace(partial, unknown={"elapsed_s": text}, assumptions=assumptions)
     outside_s = sum(count * one_s for count, one_s in zip(passes, between_s, strict=True))
     assumptions = (*_list_assumptions(steady, declared, levels[: base + 1]), *assumptions)
     return replace(partial, elapsed_s=_elapsed(progress, steady, total, outside_s), assumptions=assumptions)
@@ -187,18 +191,3 @@ def _list_assumptions(steady: SteadyTime, declared: int | None, levels: list[Loo
     if 0 < levels[0].count < 2 and len(levels) > 1:
         assumptions.append(f"one iteration of `{levels[0].name}` completed: assuming the same for the others")
     return tuple(assumptions)
-
-
-def _no_progress_message(progress: Progress | None) -> str:
-    if progress is None:
-        return "the job showed no steps: report them (LEADLINE_PROGRESS), or run the whole job"
-    return "no time-consuming loop was found: report steps (LEADLINE_PROGRESS), or run the whole job"
-
-
-def _unfinished_message(level: LoopProgress) -> str:
-    return f"no iteration of `{level.name}` finished: give the probe more time, such as --time 60s"
-
-
-def _unknown_length_message(levels: list[LoopProgress]) -> str:
-    name = next(level.name for level in levels if level.length is None)
-    return f"the number of iterations of `{name}` is unknown: give the number of units with --steps-total N"

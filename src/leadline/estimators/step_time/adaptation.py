@@ -5,12 +5,13 @@ The better adaptation, and its spread, are found on models that were left out of
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.estimate import NORMAL_90, Tier
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph
 from leadline.core.hardware import Device
 from leadline.core.ports import KernelModel
@@ -30,8 +31,7 @@ from leadline.estimators.student_t import expand_student_90
 ADAPTED = ", adapted"
 
 
-@dataclass(frozen=True, slots=True)
-class ScaledKernels:
+class ScaledKernels(Frozen):
     """A ``KernelModel`` whose times are ``factor`` times those of ``kernels``.
 
     Without a ``spread`` of its own it has that of ``kernels``.
@@ -78,8 +78,7 @@ DOUBTED = 0.25
 SUREST = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSteps:
+class MeasuredSteps(Frozen):
     """n measured steps of one group on one device; ``model`` groups steps of different batches."""
 
     graphs: Sequence[OpGraph]
@@ -91,8 +90,7 @@ class MeasuredSteps:
         return MeasuredSteps([self.graphs[row] for row in rows], self.step_s[rows], [self.model[row] for row in rows])
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptedEstimator:
+class AdaptedEstimator(Frozen):
     """An estimator adapted to few runs: a ``factor`` on its seconds, or the models in ``laws``.
 
     ``error`` and ``error_before`` are the mean |predicted ÷ measured − 1| on models left out, with and without the

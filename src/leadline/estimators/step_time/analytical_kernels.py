@@ -6,11 +6,11 @@ several tile sizes and splits of the inner sum. A tile loses time in proportion 
 The fit finds a model's parameters and each device's offsets from robust log errors.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.device_features import PlacedKernels
 from leadline.estimators.step_time.gauss_newton import Damping, minimize
@@ -43,8 +43,7 @@ WAIT = 0.48
 CACHED = 8.0
 
 
-@dataclass(frozen=True, slots=True)
-class AnalyticalModel:
+class AnalyticalModel(Frozen):
     """Parameter names of a model, with the start of a fit and prior deviations from it.
 
     ``wait`` is the share of the host's time for a call that is over when its kernel starts.
@@ -102,8 +101,7 @@ def _computing(placed: PlacedKernels, at: Array, effects: Array) -> tuple[Array,
     return kernel_s, 1e-6 * np.exp(launch + effects[:, LAUNCH])
 
 
-@dataclass(frozen=True, slots=True)
-class _Tiles:
+class _Tiles(Frozen):
     """Losses of tiles, as logarithms."""
 
     # However small the tiles, they need other instructions and operands, and parts stay empty.
@@ -124,38 +122,35 @@ class _Tiles:
 def _best(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
     """Return the seconds with the best tile and split, in chunks that fit the processor's cache."""
     best_s = np.empty(len(b))
-    n, width = placed.kernels.n, placed.kernels.width
-    figures = (placed.peak, placed.allowed, placed.bytes_per_s, placed.units, placed.modern, placed.vector)
     for begin in range(0, len(b), _CHUNK):
         part = slice(begin, begin + _CHUNK)
-        sizes = tuple(size[part] for size in (b, m, n, k, width))
-        best_s[part] = _best_part(how, sizes, tuple(figure[part] for figure in figures))
+        best_s[part] = _best_part(how, placed.at(part), b[part], m[part], k[part])
     return best_s
 
 
-def _best_part(how: _Tiles, sizes: tuple[Array, ...], board: tuple[Array, ...]) -> Array:
-    b, m, n, k, width = sizes
-    peak, allowed, bytes_per_s, units, modern, vector = board
+def _best_part(how: _Tiles, placed: PlacedKernels, b: Array, m: Array, k: Array) -> Array:
+    n, units = placed.kernels.n, placed.units
     tile_m, tile_n = _TILE
     tiles = b * np.ceil(m / tile_m) * np.ceil(n / tile_n) * _SPLIT
     around = np.exp(how.edge) * (1 / tile_m + np.exp(how.side) / tile_n)
     share = 1 / (1 + around + np.exp(how.small) * (tile_m < 64) + np.exp(how.narrow) * (tile_n < 64))
     waves = tiles / units
     whole = 1 / (1 + np.exp(-how.wave))
-    latency_s = 1e3 * np.exp(how.hide) * units / vector
+    latency_s = 1e3 * np.exp(how.hide) * units / placed.vector
     steps_s = (k / _SPLIT + np.exp(how.depth)) * np.maximum(waves / RESIDENT, 1.0) * latency_s
     waves = np.maximum(np.ceil(waves) * whole + waves * (1 - whole), 1.0)
     area = 2 * tile_m * tile_n
     part_k = k / _SPLIT
-    rate = peak * np.exp(how.modern * modern) / (units * (1 + np.exp(how.lost))) * share
+    rate = placed.peak * np.exp(how.modern * placed.modern) / (units * (1 + np.exp(how.lost))) * share
     busy_s = np.hypot(waves * (area * (part_k + np.exp(how.depth))) / rate, steps_s)
-    allowed_s = tiles * (area * part_k) * (np.exp(how.cap) / allowed)
+    allowed_s = tiles * (area * part_k) * (np.exp(how.cap) / placed.allowed)
     hotter = np.maximum(busy_s, allowed_s)
     cooler = np.minimum(busy_s, allowed_s) / hotter
     cooler *= cooler
     cooler *= cooler
     busy_s = hotter * (1 + cooler * cooler) ** 0.125  # the eighth power's smooth maximum
-    sums_s = (_SPLIT > 1) * (width * b * m * n * _SPLIT / bytes_per_s + 1e-6 * np.exp(how.split))
+    written = placed.kernels.width * b * m * n * _SPLIT
+    sums_s = (_SPLIT > 1) * (written / placed.bytes_per_s + 1e-6 * np.exp(how.split))
     return np.asarray(np.min(busy_s + sums_s, axis=0))
 
 
@@ -203,21 +198,20 @@ PRODUCT_MODEL = AnalyticalModel(
     (1.0, 1.0, 1.0, 1.0, 0.15, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
     _computing,
 )
+
+
+def _varied(
+    model: AnalyticalModel, start: Mapping[str, float], loose: Mapping[str, float], wait: float = WAIT
+) -> AnalyticalModel:
+    """Return the model with another start and other prior deviations of the named parameters."""
+    starts, deviations = map(start.get, model.names, model.start), map(loose.get, model.names, model.loose)
+    return AnalyticalModel(model.names, tuple(starts), tuple(deviations), model.parts, wait)
+
+
 # In batches of small products those steps decide. The fit has another minimum, where the circumference of tiles (edge)
 # does; it fits whatever devices are learned worse, and is where a fit ends that begins as for large products.
-BATCHED_MODEL = AnalyticalModel(
-    _NAMES,
-    (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 1.0, 1.0, 4.2, 0.2, -2.0, 0.3, 0.7, 3.4, 0.2, 0.3),
-    PRODUCT_MODEL.loose,
-    _computing,
-)
-CONVOLUTION_MODEL = AnalyticalModel(
-    _NAMES,
-    (-2.0, 2.0, -1.0, -2.0, 0.1, 0.0, 3.0, 9.0, 1.0, 0.8, 0.2, -2.0, 0.3, 2.3, 3.4, 0.2, 0.3),
-    (1.0, 1.0, 1.0, 1.0, 0.03, 0.5, 1.0, 1.0, 1.0, 0.7, 0.05, 1.0, 0.3, 0.5, 1.0, 0.5, 1.0),
-    _computing,
-    wait=0.0,
-)
+BATCHED_MODEL = _varied(PRODUCT_MODEL, {"hide": 4.2}, {})
+CONVOLUTION_MODEL = _varied(PRODUCT_MODEL, {"split": 9.0, "ramp": 2.3}, {"modern": 0.03}, wait=0.0)
 STREAMING_MODEL = AnalyticalModel(
     ("reach", "cached", "cost", "ramp", "launch"), (0.25, 0.5, 5.0, 0.7, 3.3), (0.3, 1.0, 0.7, 0.5, 1.0), _streaming
 )
@@ -244,8 +238,7 @@ STEP = 1e-4
 DAMPING = Damping(start=1e-2, easier=4, harder=5, enough=1e-4, rounds=30)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelMeasurements:
+class KernelMeasurements(Frozen):
     """n measured kernels: seconds, whether they include the launch (0 or 1), and effect groups (n, 3).
 
     ``weight`` is the number of kernels that a row stands for.
@@ -271,8 +264,7 @@ def fit_analytical_model(
     return x[:p], x[p:].reshape(-1, 3)
 
 
-@dataclass(frozen=True, slots=True)
-class _Problem:
+class _Problem(Frozen):
     """The misfit of parameters (p,), then of effects (3 g,), with the prior's ``start`` and ``scale`` (p + 3 g,)."""
 
     law: AnalyticalModel

@@ -8,7 +8,6 @@ prediction costs milliseconds without a numerical library.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from heapq import nsmallest
 from itertools import pairwise
@@ -16,6 +15,7 @@ from operator import mul
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, KernelTiming
 from leadline.estimators.memory.heap import fresh_bytes
@@ -33,8 +33,7 @@ NEIGHBOURS = 32
 NUGGET = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class KrigingSurface:
+class KrigingSurface(Frozen):
     """Measured ``values`` at ``points`` in units of the correlation length.
 
     Covariance falls off as ``exp(-r²/2)``. Far from every point a prediction returns to the neighbours' mean.
@@ -217,8 +216,7 @@ def _computes(family: str) -> bool:
     return family in PRODUCTS or stem in RECURRENT or stem in ("convolution", "attention")
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
+class _Family(Frozen):
     """Measured kernels of one family: ln(seconds ÷ roofline) by size, and seconds by the first size."""
 
     surface: KrigingSurface

@@ -4,23 +4,17 @@ Features are ratios, so that trees learn kernels and not devices.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.ports import Array
+from leadline.estimators.ports import Array, Columns
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, DTYPES, MATRIX, KernelTable
-from leadline.estimators.step_time.missing_figures import (
-    ASSUMED_L2_BYTES,
-    PROCESS_NM,
-    clock_hz,
-    compute_units,
-    vector_flops_per_s,
-)
-from leadline.estimators.step_time.roofline import WATT_PER_TFLOP_NM, require_bandwidth
+from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES, clock_hz, compute_units, vector_flops_per_s
+from leadline.estimators.step_time.roofline import power_limited_flops_per_s, require_bandwidth
 
 # Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
 MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}
@@ -42,12 +36,11 @@ def require_gpu(device: Device, subject: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Specifications:
+class _Specifications(Frozen):
     """Columns of specifications.
 
-    ``allowed`` is the float32 rate within the power limit outside matrix units (FLOP/s), infinite if unknown.
-    ``modern`` is 1 for NVIDIA's devices since Volta, which issue integers and floats together.
+    ``allowed`` is the float32 rate within the power limit (``power_limited_flops_per_s``). ``modern`` is 1 for NVIDIA's
+    devices since Volta, which issue integers and floats together.
     """
 
     peak: Array
@@ -60,7 +53,6 @@ class _Specifications:
     modern: Array
 
 
-@dataclass(frozen=True, slots=True)
 class DeviceFeatures(_Specifications):
     """Specifications of d devices: ``peak`` (d, dtypes), NaN where unknown; the others (d,)."""
 
@@ -77,7 +69,7 @@ class DeviceFeatures(_Specifications):
         return cls(
             np.array([_peaks(device) for device in devices]).reshape(len(devices), len(DTYPES)),
             np.array([vector_flops_per_s(device) for device in devices]),
-            np.array([_allowed(device) for device in devices]),
+            np.array([power_limited_flops_per_s(device) for device in devices]),
             np.array(bandwidths, np.float64),
             np.array([float(device.l2_bytes or ASSUMED_L2_BYTES) for device in devices]),
             np.array([compute_units(device) for device in devices]),
@@ -87,8 +79,7 @@ class DeviceFeatures(_Specifications):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedKernels(_Specifications):
+class PlacedKernels(_Specifications, Columns):
     """n kernels, each with the figures of the device it runs on, all of shape (n,).
 
     ``matrix`` is true where the arithmetic runs on matrix units.
@@ -99,11 +90,6 @@ class PlacedKernels(_Specifications):
 
     def __len__(self) -> int:
         return len(self.kernels)
-
-    def at(self, chosen: npt.NDArray[np.generic]) -> "PlacedKernels":
-        """Return the rows that a mask or positions name."""
-        columns = {field.name: getattr(self, field.name)[chosen] for field in fields(self) if field.name != "kernels"}
-        return PlacedKernels(**columns, kernels=self.kernels.at(chosen))
 
 
 def place_kernels(kernels: KernelTable, boards: DeviceFeatures, where: npt.NDArray[np.int64]) -> PlacedKernels:
@@ -134,14 +120,6 @@ def _peaks(device: Device) -> list[float]:
     single = peaks.get("float32", np.nan) * MATRIX_FLOAT32.get(device.architecture or "", 1.0)
     stand_in = {"float32": single, "tf32": peaks.get("tf32", single)}
     return [float(stand_in.get(dtype) or peaks.get(dtype) or np.nan) for dtype in DTYPES]
-
-
-def _allowed(device: Device) -> float:
-    """Return the float32 rate that the power limit allows."""
-    process = PROCESS_NM.get(device.architecture or "")
-    if not process or not device.tdp_w:
-        return np.inf
-    return device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12
 
 
 def _generation(device: Device) -> float:

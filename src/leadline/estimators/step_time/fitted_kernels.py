@@ -1,14 +1,16 @@
 """The fitted kernel model as plain arrays, and batched prediction with numpy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import field
 
 from leadline.core.errors import InvalidInput
-from leadline.estimators.ports import Array, IntArray, State, floats, nest, strings, text_array, unnest
+from leadline.core.frozen import Frozen
+from leadline.estimators.ports import Array, IntArray, State, Stored, floats, nest, strings, text_array, unnest
 from leadline.estimators.step_time.analytical_kernels import LAUNCH, analytical_model, lower_bound_s
 from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, group_features, place_kernels
 from leadline.estimators.step_time.kernel_gp import KernelGP
@@ -21,7 +23,6 @@ from leadline.estimators.step_time.kernel_table import (
     gp_coordinates,
 )
 from leadline.estimators.step_time.roofline import RAMP_S
-from leadline.estimators.tabular import trees
 from leadline.estimators.tabular.trees import Trees
 
 Marks = npt.NDArray[np.bool_]
@@ -32,8 +33,7 @@ ALIKE: tuple[tuple[int, ...], ...] = ((1, 6), (0, 6), (0, 1, 6), (4, 5), (3, 5),
 LARGEST_CORRECTION = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class GroupModel:
+class GroupModel(Stored):
     """One group's parameters and trees, and the offsets for a device without measurements.
 
     There the trees count by ``trusted`` (0 to 1), and the device gets the offsets ``typical`` (3,). Their middle over
@@ -46,8 +46,7 @@ class GroupModel:
     typical: Array = field(default_factory=lambda: np.zeros(3))
 
 
-@dataclass(frozen=True, slots=True)
-class SweptGroup:
+class SweptGroup(Stored):
     """A sweep's fit of one kernel group: own parameters, and a Gaussian process of the residuals.
 
     The process is ``None`` if too few kernels exceed their launch.
@@ -56,19 +55,8 @@ class SweptGroup:
     at: Array
     surface: KernelGP | None
 
-    def dump(self) -> State:
-        """Return it as arrays."""
-        return {"at": self.at} | (nest("surface", self.surface.dump()) if self.surface else {})
 
-    @classmethod
-    def load(cls, state: State) -> "SweptGroup":
-        """Return what ``dump`` gave."""
-        kept = unnest("surface", state)
-        return cls(floats(state["at"]), KernelGP.load(kept) if kept else None)
-
-
-@dataclass(frozen=True, slots=True)
-class FittedKernels:
+class FittedKernels(Frozen):
     """Models by group, and offsets of known devices: ``effects[(device, group)]`` (3,).
 
     A group is one of ``KERNEL_GROUPS``. ``names`` are operators whose launch was measured by itself.
@@ -87,9 +75,7 @@ class FittedKernels:
         """Return all of it as named arrays."""
         state: State = {"names": text_array(self.names), "laws": np.array(sorted(self.groups), np.int64)}
         for group, law in self.groups.items():
-            part = {"at": law.at, "trusted": np.array([law.trusted]), "typical": law.typical}
-            part |= nest("trees", compact_trees(law.trees)) if law.trees else {}
-            state |= nest(KERNEL_GROUPS[group], part)
+            state |= nest(KERNEL_GROUPS[group], law.dump())
         for prefix, column, table in (("effects", "group", self.effects), ("launches", "name", self.launches),
                                       ("near", "group", self.sweeps)):  # fmt: skip
             state[f"{prefix}.device"] = text_array([device for device, _ in table])
@@ -105,13 +91,8 @@ class FittedKernels:
     @classmethod
     def load(cls, state: State) -> "FittedKernels":
         """Return the model that ``dump`` gave."""
-        laws = {}
-        for group in state["laws"].astype(int).tolist():
-            part = unnest(KERNEL_GROUPS[group], state)
-            kept = unnest("trees", part)
-            grown = trees.Trees.load(kept) if kept else None
-            trusted = float(floats(part["trusted"])[0])
-            laws[group] = GroupModel(floats(part["at"]), grown, trusted, floats(part["typical"]))
+        numbers = state["laws"].astype(int).tolist()
+        laws = {group: GroupModel.load(unnest(KERNEL_GROUPS[group], state)) for group in numbers}
         keys, named, owners = (
             zip(strings(state[f"{part}.device"]), state[f"{part}.{name}"].astype(int).tolist(), strict=True)
             for part, name in (("effects", "group"), ("launches", "name"), ("near", "group"))
@@ -249,13 +230,3 @@ def kernel_groups(placed: PlacedKernels) -> IntArray:
     """Return the position in ``KERNEL_GROUPS`` of each kernel."""
     computing = np.isin(placed.kernels.law, COMPUTING)
     return np.asarray(np.where(computing & placed.matrix, MATRIX, placed.kernels.law))
-
-
-def compact_trees(grown: Trees) -> State:
-    """Return the trees' state in the narrowest types."""
-    kept = grown.dump()
-    for name in ("threshold", "value"):
-        kept[name] = kept[name].astype(np.float32)
-    for name in ("roots", "column", "left", "right"):
-        kept[name] = kept[name].astype(np.int32)
-    return kept

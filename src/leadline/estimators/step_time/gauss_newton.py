@@ -1,10 +1,10 @@
 """Damped Gauss-Newton: the search that fits kernel models and op utilization to log errors."""
 
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array
 
 T = TypeVar("T")
@@ -23,8 +23,7 @@ class LeastSquares(Protocol[T]):
         """Return the normal matrix (k, k) and the right side (k,) of a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Damping:
+class Damping(Frozen):
     """Multiple of the normal matrix's diagonal: divided by ``easier`` after a gain, else multiplied by ``harder``.
 
     A search ends after ``rounds``, or when a round lowers the cost by a smaller share than ``enough``.

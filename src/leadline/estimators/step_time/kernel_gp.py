@@ -5,13 +5,15 @@ trees of other devices (Davies and Ghahramani 2014). The second part is one valu
 walk. The trust in the trees' own correction is one more unknown, about a half.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
+from msgspec import field
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.gp import exponential, leave_one_out
-from leadline.estimators.ports import Array, IntArray, State, floats
+from leadline.estimators.ports import Array, IntArray, State, Stored
 
 # Logarithm to begin with of the scale of every size, and of two variances over that of the surface of sizes: of what
 # leaves share, and of a single kernel's own.
@@ -25,13 +27,14 @@ ROBUST = 0.15
 TRUSTED = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class KernelGP:
+class KernelGP(Stored):
     """A zero-mean surface: points (s, f), scales (f,) of their sizes, and weights (s,).
 
     ``values`` has one entry per tree node, to be added over a kernel's leaves; empty without trees. ``trusted`` is the
     weight of the trees' predictions. ``error`` is the root mean square leave-one-out error.
     """
+
+    figures = ("trusted", "error")
 
     points: Array
     scales: Array
@@ -50,21 +53,11 @@ class KernelGP:
         return expected
 
     def dump(self) -> State:
-        """Return the surface as arrays."""
-        figures = np.array([self.trusted, self.error])
-        return {"points": self.points, "scales": self.scales, "weights": self.weights,
-                "values": self.values.astype(np.float32), "figures": figures}  # fmt: skip
-
-    @classmethod
-    def load(cls, state: State) -> "KernelGP":
-        """Return the surface that ``dump`` gave."""
-        trusted, error = floats(state["figures"]).tolist()
-        points, scales, weights = (floats(state[name]) for name in ("points", "scales", "weights"))
-        return cls(points, scales, weights, trusted, error, floats(state["values"]))
+        """Return the surface as arrays, with the many ``values`` in half the bytes."""
+        return {**super().dump(), "values": self.values.astype(np.float32)}
 
 
-@dataclass(frozen=True, slots=True)
-class TreePredictions:
+class TreePredictions(Frozen):
     """Trees on s kernels: values ``predicted`` (s,), leaves (s, trees) and the number of nodes."""
 
     predicted: Array

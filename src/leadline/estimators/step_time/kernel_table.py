@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind
-from leadline.estimators.ports import Array, IntArray
+from leadline.estimators.ports import Array, Columns, IntArray
 
 # Kinds of kernels: matrix product, batched product, convolution, element-wise, and row-wise (norm, softmax).
 PRODUCT, BATCHED, CONVOLUTION, STREAM, NORM, SOFTMAX = range(6)
@@ -25,8 +24,7 @@ DTYPES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "float8")
 _BY_KIND = {OpKind.NORM: NORM, OpKind.SOFTMAX: SOFTMAX}
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTable:
+class KernelTable(Columns):
     """n kernels by columns, each of shape (n,).
 
     ``law`` is a position in ``KERNEL_KINDS`` and ``dtype`` one in ``DTYPES``. ``b, m, n, k`` are the sizes of the
@@ -60,10 +58,6 @@ class KernelTable:
 
     def __len__(self) -> int:
         return len(self.law)
-
-    def at(self, chosen: npt.NDArray[np.generic] | slice) -> "KernelTable":
-        """Return the rows of a mask or of positions."""
-        return KernelTable(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def distinct_rows(table: npt.NDArray[Any]) -> tuple[IntArray, IntArray]:
@@ -122,14 +116,11 @@ def _dtype(op: Op, law: int) -> int:
 
 def _extent(op: Op, moved: float, width: int) -> tuple[float, float]:
     """Return rows and columns of the largest operand."""
-    largest: tuple[int, ...] = ()
-    most = 0
-    for spec in (*op.inputs, *op.outputs):
-        size = math.prod(spec.shape)
-        if size > most:
-            largest, most = spec.shape, size
+    shapes = [spec.shape for spec in (*op.inputs, *op.outputs)]
+    most = max(map(math.prod, shapes), default=0)
     if not most:
         return max(moved / 2 / width / 1024, 1.0), 1024.0
+    largest = max(shapes, key=math.prod)
     columns = largest[-1] if largest else 1
     if len(largest) == 4 and op.kind is OpKind.NORM:
         columns = largest[2] * largest[3]

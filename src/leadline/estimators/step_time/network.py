@@ -6,32 +6,25 @@ step is the sum of its ops, or of its launches where the host is slower.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import log2
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
-from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS, OpTable
-from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis, roofline_terms_s
+from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, OpTable
+from leadline.estimators.step_time.op_utilization import OpBasis, roofline_terms_s
+from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 
 Float32Array = npt.NDArray[np.float32]
 
-LAYOUTS = ("nchw", "nhwc")
-PHASES = ("infer", "train")
-# Kernels that have weights of their own: a class in a layout.
-NODE_KINDS = len(KERNEL_CLASSES) * len(LAYOUTS)
 # Leading class columns that the shipped network was trained with.
 OWN_SEEN = 31
-# Columns of `GraphBatch.node`.
-NODE_WIDTH = SHARED_COLUMNS + OWN_SEEN + SIZE_COLUMNS + len(DTYPES) + 6
-# Columns of `GraphBatch.setting`.
-SETTING_WIDTH = 10
 # Names of the network's inputs, in order; its one output is `step_us`.
 NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "source", "target", "setting")
 
@@ -39,30 +32,7 @@ NETWORK_INPUTS = ("kind", "node", "roofline_us", "count", "launches", "owner", "
 NetworkSession = Callable[[Mapping[str, npt.NDArray[np.generic]]], npt.NDArray[np.generic]]
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkSetting:
-    """Settings that select kernels: ``phase`` of ``PHASES``, ``layout`` of ``LAYOUTS``, PyTorch's release."""
-
-    phase: str
-    layout: str
-    release: float
-
-    def __post_init__(self) -> None:
-        for name, value, choices in (("phase", self.phase, PHASES), ("layout", self.layout, LAYOUTS)):
-            if value not in choices:
-                raise InvalidInput(f"{name} {value!r} is unknown to the network: give {' or '.join(choices)}")
-
-
-@dataclass(frozen=True, slots=True)
-class GraphEdges:
-    """Edges from producers to consumers: ``source`` and ``target`` (e,) are positions in an ``OpTable``."""
-
-    source: IntArray
-    target: IntArray
-
-
-@dataclass(frozen=True, slots=True)
-class GraphBatch:
+class GraphBatch(Frozen):
     """n ops and e edges of g graphs as the network reads them.
 
     ``kind`` (n,), ``node`` (n, COLUMNS), ``roofline_us``, ``count`` and ``launches`` (n,), ``owner`` (n,) the graph of
@@ -80,8 +50,8 @@ class GraphBatch:
     setting: Float32Array
 
     @classmethod
-    def from_basis(cls, basis: OpBasis, edges: GraphEdges, device: Device, setting: NetworkSetting) -> "GraphBatch":
-        """Return all graphs of ``basis``, which is that of ``device``, in one setting.
+    def from_basis(cls, basis: OpBasis, edges: IntArray, device: Device, setting: StepSetting) -> "GraphBatch":
+        """Return all graphs of ``basis``, which is that of ``device``, in one setting; ``edges`` as of their ops.
 
         Raises:
             InvalidInput: the device lacks a figure that the network reads.
@@ -89,9 +59,10 @@ class GraphBatch:
         table = basis.table
         figures = np.array(setting_columns(device, setting), np.float32)
         return cls(
-            node_kinds(table, setting.layout), node_columns(basis, device), (basis.roofline_s * 1e6).astype(np.float32),
-            table.count.astype(np.float32), (table.count * table.kernels).astype(np.float32), table.owner,
-            edges.source, edges.target, np.tile(figures, (table.graphs, 1)),
+            node_kinds(table, channels_last=setting.channels_last), node_columns(basis, device),
+            (basis.roofline_s * 1e6).astype(np.float32), table.count.astype(np.float32),
+            (table.count * table.kernels).astype(np.float32), table.owner, edges[0], edges[1],
+            np.tile(figures, (table.graphs, 1)),
         )  # fmt: skip
 
     def inputs(self) -> dict[str, npt.NDArray[np.generic]]:
@@ -99,8 +70,7 @@ class GraphBatch:
         return {name: getattr(self, name) for name in NETWORK_INPUTS}
 
 
-@dataclass(frozen=True, slots=True)
-class GraphNetwork:
+class GraphNetwork(Frozen):
     """The network, run by ``session``."""
 
     session: NetworkSession
@@ -109,7 +79,7 @@ class GraphNetwork:
         """Return the seconds of a step of each graph, of shape (g,)."""
         return np.asarray(self.session(batch.inputs()), np.float64) * 1e-6
 
-    def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: NetworkSetting) -> Array:
+    def predict(self, graphs: Iterable[Sequence[Op]], device: Device, setting: StepSetting) -> Array:
         """Return the seconds of a step of each graph on ``device``, of shape (g,).
 
         Raises:
@@ -121,8 +91,11 @@ class GraphNetwork:
         return self.step_s(GraphBatch.from_basis(OpBasis.from_table(table, device), edges, device, setting))
 
 
-def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]:
-    """Return the ops that move data, duplicates merged with counts, and their edges past views."""
+def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, IntArray]:
+    """Return the ops that move data, duplicates merged with counts, and their edges past views.
+
+    Edges (2, e) lead from producers to consumers, which are positions in the table.
+    """
     ops: list[Op] = []
     counted: list[dict[int, float]] = []
     pairs: set[tuple[int, int]] = set()
@@ -147,12 +120,11 @@ def connect_graphs(graphs: Iterable[Sequence[Op]]) -> tuple[OpTable, GraphEdges]
             pairs |= {(producer, number) for number in behind[position] for producer in sources if producer != number}
             behind[position] = behind[position] or sources
         counted.append(counts)
-    edges = np.array(sorted(pairs), np.int64).reshape(-1, 2)
-    return OpTable.from_counts(ops, counted), GraphEdges(edges[:, 0].copy(), edges[:, 1].copy())
+    return OpTable.from_counts(ops, counted), np.array(sorted(pairs), np.int64).reshape(-1, 2).T.copy()
 
 
 def node_columns(basis: OpBasis, device: Device) -> Float32Array:
-    """Return the network's inputs for each op on ``device``, shape (n, NODE_WIDTH), not yet scaled."""
+    """Return the network's inputs for each op on ``device``, shape (n, columns), not yet scaled."""
     table = basis.table
     busy_s, traffic_s = roofline_terms_s(table, device)
     logs = [
@@ -168,12 +140,12 @@ def node_columns(basis: OpBasis, device: Device) -> Float32Array:
     return np.concatenate(columns, 1, dtype=np.float32)
 
 
-def node_kinds(table: OpTable, layout: str) -> IntArray:
-    """Return the class of each op in that layout, of shape (n,)."""
-    return table.classes + len(KERNEL_CLASSES) * LAYOUTS.index(layout)
+def node_kinds(table: OpTable, *, channels_last: bool) -> IntArray:
+    """Return the class of each op in that layout, of shape (n,): channels-first ones come first."""
+    return table.classes + len(KERNEL_CLASSES) * channels_last
 
 
-def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
+def setting_columns(device: Device, setting: StepSetting) -> list[float]:
     """Return phase, layout, release and the logarithms of the device's figures.
 
     Raises:
@@ -191,5 +163,5 @@ def setting_columns(device: Device, setting: NetworkSetting) -> list[float]:
     if absent := [name for name, (value, _) in figures.items() if not value]:
         raise InvalidInput(f"{device.name} has no {absent[0]} in the catalog, which the network reads: add it there")
     logs = [log2(value / usual) for value, usual in figures.values() if value]
-    version = setting.release / 100 - 2
-    return [float(setting.phase == "train"), float(setting.layout == "nhwc"), version, version * abs(version), *logs]
+    version = float("".join(str(part) for part in setting.release)) / 100 - 2  # release 2.40 is 240 to the network
+    return [float(setting.training), float(setting.channels_last), version, version * abs(version), *logs]

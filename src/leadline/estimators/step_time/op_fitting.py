@@ -9,13 +9,14 @@ runs a kernel that no size predicts, and a class that it alone calls would absor
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.gauss_newton import Damping, minimize
-from leadline.estimators.step_time.op_residuals import OpShares, fit_op_residuals
+from leadline.estimators.step_time.op_residuals import fit_op_residuals
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, Cells
 from leadline.estimators.step_time.op_utilization import (
     CLASS_COLUMNS,
@@ -72,12 +73,11 @@ def add_op_residuals(observed: ObservedSteps, weights: OpUtilization) -> OpUtili
     row = np.repeat(np.arange(len(observed.graph)), sizes)
     op = np.arange(len(row)) + np.repeat(first - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
     error = np.clip(np.log(observed.step_s / step_s[observed.graph]), -MOST_DEPARTED, MOST_DEPARTED)
-    residuals = fit_op_residuals(OpShares(basis.table, row, op, share[op]), error)
+    residuals = fit_op_residuals(basis.table, row, op, share[op], error)
     return replace(weights, departures=weights.departures.merge(residuals) if weights.departures else residuals)
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Frozen):
     """The minimised problem over x: weights ``used``, then offset and ln(launch) of each setting."""
 
     observed: Sequence[ObservedSteps]

@@ -5,17 +5,13 @@ the sum of its ops', weighted by their shares of the step. Whole steps therefore
 unseen model inherits those of similar kernels.
 """
 
-from dataclasses import dataclass, fields
-
 import numpy as np
-import numpy.typing as npt
+from msgspec import structs
 
 from leadline.estimators.gp import squared_exponential
-from leadline.estimators.ports import Array, IntArray, State
+from leadline.estimators.ports import Array, IntArray, Single, State, Stored
 from leadline.estimators.step_time.kernel_table import distinct_rows
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
-
-Single = npt.NDArray[np.float32]
 
 # Classes of which a library has many kernels, or none: their speed jumps with the sizes.
 FICKLE = ("conv_grouped", "conv_depthwise", "conv_grouped_backward", "conv_depthwise_backward")
@@ -33,8 +29,7 @@ _OCTAVES = np.array([0.5, 0.5, 0.5, 1.0, 0.5, 0.5, 1.0, 1.0, 0.5, 1.0, 0.5, 0.5,
 _MOST_FACTORS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class OpResiduals:
+class OpResiduals(Stored):
     """Known ops of u sizes: ``classes`` (u,), coordinates ``at`` (u, c), and ``weight`` (u,)."""
 
     classes: IntArray
@@ -56,35 +51,21 @@ class OpResiduals:
 
     def merge(self, newer: "OpResiduals") -> "OpResiduals":
         """Return the sum of both."""
-        names = [field.name for field in fields(self)]
-        return OpResiduals(*(np.concatenate([getattr(self, name), getattr(newer, name)]) for name in names))
+        return OpResiduals(*map(np.concatenate, zip(structs.astuple(self), structs.astuple(newer), strict=True)))
 
     def dump(self) -> State:
-        """Return the known ops as arrays."""
-        return {"classes": self.classes.astype(np.int16), "at": self.at, "weight": self.weight}
-
-    @classmethod
-    def load(cls, state: State) -> "OpResiduals":
-        """Return what was dumped."""
-        at, weight = state["at"].astype(np.float32), state["weight"].astype(np.float32)
-        return cls(state["classes"].astype(np.int64), at, weight)
+        """Return the known ops as arrays, with the ``classes`` in the narrowest type."""
+        return {**super().dump(), "classes": self.classes.astype(np.int16)}
 
 
-@dataclass(frozen=True, slots=True)
-class OpShares:
-    """Shares of ops in steps (e,): op ``op`` of ``table`` takes ``share`` of step ``row``."""
+def fit_op_residuals(table: OpTable, row: IntArray, op: IntArray, share: Array, error: Array) -> OpResiduals:
+    """Return the likeliest residuals of ops, given the log errors of m steps (m,).
 
-    table: OpTable
-    row: IntArray
-    op: IntArray
-    share: Array
-
-
-def fit_op_residuals(shares: OpShares, error: Array) -> OpResiduals:
-    """Return the likeliest residuals of ops, given the log errors of m steps (m,)."""
-    kept = shares.share > LEAST_SHARE
-    row, op, share = shares.row[kept], shares.op[kept], shares.share[kept]
-    at, classes = op_coordinates(shares.table)[op], shares.table.classes[op]
+    Op ``op`` of ``table`` takes ``share`` of step ``row``, each (e,).
+    """
+    kept = share > LEAST_SHARE
+    row, op, share = row[kept], op[kept], share[kept]
+    at, classes = op_coordinates(table)[op], table.classes[op]
     covariance = np.diag(NOISE**2 * np.maximum(1.0, np.abs(error) / NOISE))
     parts = []
     for number in np.unique(classes):

@@ -1,15 +1,16 @@
 """Ops of many graphs as arrays: kernel class, amount of work, and sizes that decide its speed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from math import log2, prod
 
 import numpy as np
 import numpy.typing as npt
 
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpKind, Stage, TensorSpec
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.kernel_families import plain_name
+from leadline.estimators.step_time.roofline import MATRIX_KINDS
 
 _BOTH_WAYS = (
     "conv_depthwise", "conv_grouped", "conv_pointwise", "conv_dense", "gemm", "batched_gemm", "attention", "rnn",
@@ -26,7 +27,7 @@ SIZE_COLUMNS = 16
 LARGEST_INDEX = 2**31
 
 _INDEX = {name: number for number, name in enumerate(KERNEL_CLASSES)}
-_MATRIX_KINDS = frozenset({OpKind.CONV, OpKind.GEMM, OpKind.ATTENTION, OpKind.RNN})
+
 _COPIES = {
     "_to_copy": "cast", "to": "cast", "clone": "clone", "contiguous": "clone", "copy_": "clone", "copy": "clone",
     "repeat": "clone", "cat": "cat", "stack": "cat", "constant_pad_nd": "pad", "reflection_pad2d": "reflection_pad",
@@ -38,8 +39,7 @@ _POINTWISE = {
 _TRANSCENDENTAL = ("gelu", "silu", "sigmoid", "tanh", "exp", "erf", "mish", "swish", "pow", "sqrt", "log", "softplus")
 
 
-@dataclass(frozen=True, slots=True)
-class OpTable:
+class OpTable(Frozen):
     """n ops of g graphs, grouped by graph; arrays are (n,) except ``sizes`` and ``first``.
 
     ``classes`` and ``dtypes`` are positions in ``KERNEL_CLASSES`` and ``DTYPES`` (−1: another dtype). ``matrix`` marks
@@ -76,31 +76,15 @@ class OpTable:
         """Return how many kernels each graph launches, of shape (g,)."""
         return self.summed(self.count * self.kernels)
 
-    def select(self, graphs: Sequence[int] | IntArray) -> "OpTable":
-        """Return the table of those graphs in that order."""
-        chosen = [np.arange(self.first[graph], self.first[graph + 1]) for graph in graphs]
-        rows = np.concatenate(chosen) if chosen else np.zeros(0, np.int64)
-        first = np.concatenate([[0], np.cumsum([len(graph) for graph in chosen])]).astype(np.int64)
-        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self) if field.name != "first"}
-        return OpTable(**columns, first=first)
-
     @classmethod
     def from_graphs(cls, graphs: Iterable[Iterable[Op]]) -> "OpTable":
         """Return the ops of ``graphs`` that touch memory; views take no device time.
 
         Ops of the same sizes become one with their counts added, since a graph repeats its layers.
         """
-        rows: list[tuple[float, ...]] = []
-        counted: list[dict[int, float]] = []
-        for graph in graphs:
-            counts: dict[tuple[float, ...], float] = {}
-            for op in graph:
-                if op.bytes_read + op.bytes_written:
-                    row = _row(op)
-                    counts[row] = counts.get(row, 0.0) + op.count
-            counted.append(dict(enumerate(counts.values(), len(rows))))
-            rows += counts
-        return cls.from_rows(rows, counted)
+        numbers: dict[tuple[float, ...], int] = {}
+        counts = [_count_rows(graph, numbers)[0] for graph in graphs]
+        return cls.from_rows(list(numbers), counts)
 
     @classmethod
     def from_counts(cls, ops: Sequence[Op], graphs: Sequence[Mapping[int, float]]) -> "OpTable":
@@ -124,20 +108,25 @@ class OpTable:
 def index_ops(ops: Iterable[Op]) -> tuple[OpTable, IntArray]:
     """Return the table of one graph, and for each op its row there, of shape (n,): −1 for a view."""
     numbers: dict[tuple[float, ...], int] = {}
-    counts: dict[int, float] = {}
-    where = []
-    for op in ops:
-        if not op.bytes_read + op.bytes_written:
-            where.append(-1)
-            continue
-        number = numbers.setdefault(_row(op), len(numbers))
-        counts[number] = counts.get(number, 0.0) + op.count
-        where.append(number)
+    counts, where = _count_rows(ops, numbers)
     return OpTable.from_rows(list(numbers), [counts]), np.array(where, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Cells:
+def _count_rows(ops: Iterable[Op], numbers: dict[tuple[float, ...], int]) -> tuple[dict[int, float], list[int]]:
+    """Return a graph's calls by number of row, and each op's number, −1 for a view; new rows enter ``numbers``."""
+    counts: dict[int, float] = {}
+    where = []
+    for op in ops:
+        if op.bytes_read + op.bytes_written:
+            number = numbers.setdefault(_row(op), len(numbers))
+            counts[number] = counts.get(number, 0.0) + op.count
+            where.append(number)
+        else:
+            where.append(-1)
+    return counts, where
+
+
+class Cells(Frozen):
     """Ops of a table by graph and class: ``cell`` (n,) is a position in ``graph`` and ``classes``.
 
     ``owner`` (n,) is the graph of each op.
@@ -203,7 +192,7 @@ def _pool_class(name: str) -> str:
 def _row(op: Op) -> tuple[float, ...]:
     """Return class, dtype, whether it is a product, FLOPs, bytes, kernels, and the sizes."""
     dtype = DTYPES.index(op.dtype) if op.dtype in DTYPES else -1
-    matrix = op.kind in _MATRIX_KINDS and op.stage is not Stage.OPTIMIZER
+    matrix = op.kind in MATRIX_KINDS and op.stage is not Stage.OPTIMIZER
     sizes = _product_sizes(op) if matrix else _stream_sizes(op)
     moved = op.bytes_read + op.bytes_written
     return (_INDEX[kernel_class(op)], dtype, matrix, op.flops, moved, max(op.kernels, 1), *sizes)

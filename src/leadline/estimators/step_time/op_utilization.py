@@ -6,15 +6,14 @@ of its launches where the host is slower, so whole steps determine the weights (
 linear in sizes; kriged residuals model it (``op_residuals``).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
+from msgspec import field
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
-from leadline.estimators.ports import Array, State, nest, unnest
+from leadline.estimators.ports import Array, State, Stored
 from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES
 from leadline.estimators.step_time.op_residuals import OpResiduals
 from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, Cells, OpTable
@@ -28,8 +27,6 @@ RAMP_S = 1.5e-6
 PRIOR_LAUNCH_S = 4e-6
 # How sharply the slower of device and host decides: the power of the mean of the two.
 OVERLAP_POWER = 6.0
-# Prior of f.
-PRIOR_F = -0.4
 LOWEST, HIGHEST = -3.5, 4.0
 
 _SIZE_KNOTS = (1.0, 3.0, 5.0, 7.0, 9.0)
@@ -43,8 +40,7 @@ FLAG_COLUMNS = (10, 11, *range(20, CLASS_COLUMNS))
 WEIGHT_COUNT = SHARED_COLUMNS + CLASS_COLUMNS * len(KERNEL_CLASSES)
 
 
-@dataclass(frozen=True, slots=True)
-class OpBasis:
+class OpBasis(Frozen):
     """Regressors of f for n ops on a device: ``shared`` (n, SHARED_COLUMNS), ``by_class`` (n, CLASS_COLUMNS).
 
     ``roofline_s`` (n,) is each op's roofline, and ``beyond_s`` (n,) the cost of each further multiple of it.
@@ -75,55 +71,28 @@ class OpBasis:
         beyond_s = roofline_s if learned_on is None else _beyond_s(table, device, learned_on, roofline_s)
         return cls(table, roofline_s, beyond_s, shared, _class_columns(table, intensity, size))
 
-    def select(self, graphs: Sequence[int] | npt.NDArray[np.int64]) -> "OpBasis":
-        """Return the basis of those graphs in that order."""
-        first = self.table.first
-        rows = np.concatenate(
-            [np.arange(first[graph], first[graph + 1]) for graph in graphs] or [np.zeros(0, np.int64)]
-        )
-        shared, by_class = np.asfortranarray(self.shared[rows]), np.asfortranarray(self.by_class[rows])
-        return OpBasis(self.table.select(graphs), self.roofline_s[rows], self.beyond_s[rows], shared, by_class)
 
-
-@dataclass(frozen=True, slots=True)
-class OpUtilization:
+class OpUtilization(Stored):
     """A fitted model: weights ``f``, a setting's offset, the host's launch, and their variance.
 
-    ``f`` is (WEIGHT_COUNT,). ``variance`` (WEIGHT_COUNT,) is the posterior's diagonal in units of the error variance.
-    ``departures`` are the kriged residuals of ops.
+    ``f`` is (WEIGHT_COUNT,). ``variance`` (WEIGHT_COUNT,) is the posterior's diagonal in units of the error variance,
+    empty if unknown. ``departures`` are the kriged residuals of ops.
     """
+
+    figures = ("offset", "launch_s")
 
     f: Array
     offset: float = 0.0
     launch_s: float = PRIOR_LAUNCH_S
-    variance: Array | None = None
+    variance: Array = field(default_factory=lambda: np.zeros(0))
     departures: OpResiduals | None = None
 
-    @classmethod
-    def prior(cls) -> "OpUtilization":
-        """Return the prior model, without any measured step."""
-        f = np.zeros(WEIGHT_COUNT)
-        f[SHARED_COLUMNS::CLASS_COLUMNS] = PRIOR_F
-        return cls(f)
-
     def dump(self) -> State:
-        """Return the law as arrays."""
-        variance = np.zeros(0) if self.variance is None else self.variance
-        state = {"f": self.f.astype(np.float32), "figures": np.array([self.offset, self.launch_s]),
-                 "variance": variance.astype(np.float32)}  # fmt: skip
-        return state | (nest("departures", self.departures.dump()) if self.departures else {})
-
-    @classmethod
-    def load(cls, state: State) -> "OpUtilization":
-        """Return what was dumped."""
-        figures, variance = state["figures"].astype(float), state["variance"].astype(float)
-        f = state["f"].astype(float)
-        departures = OpResiduals.load(unnest("departures", state)) if "departures.at" in state else None
-        return cls(f, float(figures[0]), float(figures[1]), variance if len(variance) else None, departures)
+        """Return the law as arrays, the long ones in half the bytes."""
+        return super().dump() | {"f": self.f.astype(np.float32), "variance": self.variance.astype(np.float32)}
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedSteps:
+class ObservedSteps(Frozen):
     """m measured steps of one setting: positions ``graph`` (m,) in ``basis``, and ``step_s`` (m,)."""
 
     basis: OpBasis
@@ -131,20 +100,12 @@ class ObservedSteps:
     step_s: Array
 
 
-@dataclass(frozen=True, slots=True)
-class GraphPredictions:
-    """Predictions of g graphs: seconds of a step and their spread, each (g,)."""
-
-    step_s: Array
-    spread: Array
-
-
-def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[GraphPredictions, Array]:
-    """Return the predictions for the graphs of ``basis``, and seconds per call of each op (n,)."""
+def predict_graphs_and_ops(basis: OpBasis, weights: OpUtilization) -> tuple[Array, Array, Array]:
+    """Return the seconds of a step and their spread for each graph (g,), and the seconds per call of each op (n,)."""
     power = op_powers(basis, weights, op_residuals(basis, weights))
     step_s, device_s = step_and_device_s(basis, power, weights.launch_s)
     spread = _spread(basis, weights, slopes_s(basis, power), device_s)
-    return GraphPredictions(step_s, spread), multiples_s(basis, power)
+    return step_s, spread, multiples_s(basis, power)
 
 
 def op_residuals(basis: OpBasis, weights: OpUtilization) -> Array:
@@ -190,7 +151,7 @@ def step_and_device_s(basis: OpBasis, power: Array, launch_s: float) -> tuple[Ar
 def _spread(basis: OpBasis, weights: OpUtilization, slope_s: Array, device_s: Array) -> Array:
     """Return the spread of each graph from the posterior's diagonal; NaN without one."""
     table = basis.table
-    if weights.variance is None:
+    if not len(weights.variance):
         return np.full(table.graphs, np.nan)
     cells = Cells.of(table)
     share = slope_s * table.count / device_s[cells.owner]
@@ -240,27 +201,21 @@ def _shared_columns(table: OpTable, intensity: Array, size: Array, cached: Array
     return np.stack(columns).T
 
 
-def _group_widths(sizes: Array) -> list[Array]:
-    """Return 0/1 marks of group widths that have their own kernels."""
-    grouped, even = (sizes[:, 2] > 0) & (sizes[:, 4] > 0) & (sizes[:, 0] > 0), sizes[:, 15] == 0
-    width = sizes[:, 0]
-    marks = [grouped & (width < 3.5)]
-    marks += [grouped & (width == mark) for mark in (4.0, 5.0, 6.0)]
-    return [mark.astype(float) for mark in (*marks, grouped & even & (width > 6.5))]
+def _group_columns(sizes: Array) -> list[Array]:
+    """Return marks of group widths, few groups, narrow widening groups, few channels, and filters over 7 × 7.
 
-
-def _group_numbers(sizes: Array) -> list[Array]:
-    """Return marks of few groups, narrow widening groups, few channels, and filters over 7 × 7.
-
-    Weight gradients have little parallelism where groups are few. Narrow kernels keep the width of a group. Libraries
-    have depthwise kernels for filters of up to 7 × 7.
+    Some group widths have their own kernels. Weight gradients have little parallelism where groups are few. Narrow
+    kernels keep the width of a group. Libraries have depthwise kernels for filters of up to 7 × 7.
     """
-    grouped = (sizes[:, 2] > 0) & (sizes[:, 4] > 0) & (sizes[:, 0] > 0)
-    few = np.where(grouped, np.maximum(5 - sizes[:, 2], 0), 0.0)
-    uneven = np.where(grouped & (sizes[:, 0] < 4.5), np.abs(sizes[:, 0] - sizes[:, 1]) > 0.1, 0.0)
-    channels = np.where(grouped, np.maximum(7 - sizes[:, 0] - sizes[:, 2], 0), 0.0)
+    width, number = sizes[:, 0], sizes[:, 2]
+    grouped = (number > 0) & (sizes[:, 4] > 0) & (width > 0)
+    marks = [grouped & (width < 3.5), *(grouped & (width == mark) for mark in (4.0, 5.0, 6.0))]
+    marks.append(grouped & (sizes[:, 15] == 0) & (width > 6.5))
+    few = np.where(grouped, np.maximum(5 - number, 0), 0.0)
+    uneven = np.where(grouped & (width < 4.5), np.abs(width - sizes[:, 1]) > 0.1, 0.0)
+    channels = np.where(grouped, np.maximum(7 - width - number, 0), 0.0)
     large = np.maximum(sizes[:, 4] - _LARGE_FILTER, 0)
-    return [few, uneven.astype(float), channels, large]
+    return [*(mark.astype(float) for mark in marks), few, uneven.astype(float), channels, large]
 
 
 def _class_columns(table: OpTable, intensity: Array, size: Array) -> Array:
@@ -275,22 +230,14 @@ def _class_columns(table: OpTable, intensity: Array, size: Array) -> Array:
         (intensity, s[:, 7]),
         (np.maximum(intensity, 0), np.where(s[:, 9] > 0, np.clip(s[:, 9], 4, 20) - 10, nothing)),
         (np.maximum(-intensity - 2, 0), np.where(s[:, 1] > 0, np.maximum(8 - s[:, 1], 0), nothing)),
-        (s[:, 5], nothing),
-        (s[:, 4] - 1, nothing),
-        (s[:, 6], nothing),
-        (s[:, 7], nothing),
+        *((column, nothing) for column in (s[:, 5], s[:, 4] - 1, s[:, 6], s[:, 7])),
         (s[:, 11], s[:, 11]),
         (np.clip(s[:, 3], 0, 16) - 9, nothing),
         (s[:, 2], s[:, 2]),
         (size - 8, size - 8),
-        (s[:, 8], nothing),
-        (s[:, 10], nothing),
-        (s[:, 12], nothing),
-        (s[:, 13], nothing),
+        *((column, nothing) for column in (s[:, 8], s[:, 10], s[:, 12], s[:, 13])),
         (s[:, 14], s[:, 14]),
-        (s[:, 15], nothing),
-        *((column, nothing) for column in _group_widths(s)),
-        *((column, nothing) for column in _group_numbers(s)),
+        *((column, nothing) for column in (s[:, 15], *_group_columns(s))),
     ]
     columns = [np.ones_like(size), *(np.where(product, of_product, of_stream) for of_product, of_stream in pairs)]
     return np.stack(columns).T

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind
 from leadline.core.hardware import Device
 from leadline.estimators.ports import Array, IntArray, State, floats, nest, strings, text_array, unnest
@@ -31,8 +31,7 @@ Marks = npt.NDArray[np.bool_]
 OpTableFactory = Callable[[Sequence[Op]], tuple[OpTable, IntArray]]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StepSetting:
+class StepSetting(Frozen, order=True):
     """Settings that select kernels: device name, phase, layout, and PyTorch's release (2.4)."""
 
     device: str
@@ -51,8 +50,7 @@ class StepSetting:
         return f"{self.device}|{phase}|{layout}|{'.'.join(str(part) for part in self.release)}"
 
 
-@dataclass(frozen=True, slots=True)
-class SettingModel:
+class SettingModel(Frozen):
     """The model of a setting, with the log spread of nine in ten training graphs and a mask of learned kernel classes.
 
     ``learned_on`` names the device of the model's figures: a model adapted to few steps keeps the original's.
@@ -64,8 +62,7 @@ class SettingModel:
     learned_on: str
 
 
-@dataclass(frozen=True, slots=True)
-class OpUtilizationModels:
+class OpUtilizationModels(Frozen):
     """Models by setting."""
 
     models: Mapping[StepSetting, SettingModel]
@@ -118,8 +115,7 @@ class OpUtilizationModels:
         return newest
 
 
-@dataclass(frozen=True, slots=True)
-class _GraphPrediction:
+class _GraphPrediction(Frozen):
     """A graph's table, the row of each op (n,), seconds of rows and step, and the spread."""
 
     table: OpTable
@@ -199,9 +195,9 @@ class OpUtilizationKernels:
         return _GraphPrediction(
             table,
             where,
-            np.exp(np.mean([np.log(estimate) for _, estimate in each], axis=0)),
-            math.exp(float(np.mean([math.log(estimate.step_s[0]) for estimate, _ in each]))),
-            float(np.mean([estimate.spread[0] for estimate, _ in each])),
+            np.exp(np.mean([np.log(op_s) for _, _, op_s in each], axis=0)),
+            math.exp(float(np.mean([math.log(step_s[0]) for step_s, _, _ in each]))),
+            float(np.mean([spread[0] for _, spread, _ in each])),
         )
 
 

@@ -7,9 +7,10 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
+from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.missing_figures import PROCESS_NM, compute_units
 
-# Kinds whose arithmetic runs on the matrix units, at the peak of their dtype.
+# Kinds whose arithmetic runs on the matrix units, at the peak of their dtype, where there are any.
 MATRIX_KINDS = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
 # Share of the peak that a large kernel of a kind reaches: round figures near several fits, not a fit themselves. GEMM:
 # near the least absolute log error on the float32 kernels published with NeuSight (P4, P100, V100, T4, A100), and near
@@ -62,6 +63,12 @@ def require_bandwidth(device: Device) -> float:
     return device.memory_bytes_per_s
 
 
+def power_limited_flops_per_s(device: Device) -> float:
+    """Return the float32 rate within the power limit outside matrix units; infinite if unknown."""
+    process = PROCESS_NM.get(device.architecture or "")
+    return device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12 if process and device.tdp_w else math.inf
+
+
 class RooflineKernels:
     """A ``KernelModel`` from a device's specifications.
 
@@ -80,17 +87,15 @@ class RooflineKernels:
         if spread is not None:
             self.spread = spread
         self._bytes_per_s = require_bandwidth(device)
-        self._last: tuple[Sequence[Op], list[float]] = ((), [])
+        self._price = RecentCache[Sequence[Op], list[float]](lambda ops: [self.op_s(op) for op in ops])
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
         """Return the same spread for every graph."""
         return self.spread
 
     def ops_s(self, ops: Sequence[Op]) -> list[float]:
-        """Return the seconds of one call of each op; the last tuple of ops is cached."""
-        if not isinstance(ops, tuple) or self._last[0] is not ops:
-            self._last = ops, [self.op_s(op) for op in ops]
-        return self._last[1]
+        """Return the seconds of one call of each op."""
+        return self._price(ops)
 
     def op_s(self, op: Op) -> float:
         """Return the seconds of one call: the smooth maximum of arithmetic and traffic, plus the ramp."""
@@ -136,18 +141,12 @@ class RooflineKernels:
 
     def _power_capped(self, peak: float) -> float:
         """Return the mean of the float32 peak and the peak within the power limit."""
-        process = PROCESS_NM.get(self.device.architecture or "")
-        if not process or not self.device.tdp_w:
-            return peak
-        allowed = self.device.tdp_w / (WATT_PER_TFLOP_NM * process) * 1e12
-        return (peak + min(peak, allowed)) / 2
+        return (peak + min(peak, power_limited_flops_per_s(self.device))) / 2
 
     def _fill(self, op: Op) -> float:
         """Return the share of its full speed that a GEMM or convolution of this size reaches, in (0, 1]."""
-        sizes = _as_product(op)
-        if self.device.kind is not DeviceKind.GPU and not self.device.compute_units:
-            return 1.0
-        if self.device.kind is DeviceKind.CPU or sizes is None:
+        sizes, kind = _as_product(op), self.device.kind
+        if sizes is None or kind is DeviceKind.CPU or (kind is not DeviceKind.GPU and not self.device.compute_units):
             return 1.0
         units = compute_units(self.device)
         batch, m, n, k = sizes

@@ -1,17 +1,17 @@
 """Choose the estimator of a graph by its error on measured steps of the same group."""
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from leadline.core.estimate import NORMAL_90
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
 from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
-from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD
+from leadline.estimators.step_time.roofline import MATRIX_KINDS, UNMEASURED_SPREAD
 
-ARITHMETIC = frozenset({OpKind.GEMM, OpKind.CONV, OpKind.ATTENTION, OpKind.RNN})
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
 # Share of the arithmetic in convolutions from which on a model works on images, whatever else it does.
 CONVOLVING = 0.5
@@ -27,8 +27,7 @@ class Domain(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class StepGroup:
+class StepGroup(Frozen):
     """Graphs with similar errors: same domain, precision of products, and phase."""
 
     domain: Domain
@@ -42,8 +41,7 @@ class StepGroup:
         return f"{self.domain} {self.phase} in {precision}"
 
 
-@dataclass(frozen=True, slots=True)
-class AccuracyRecord:
+class AccuracyRecord(Frozen):
     """Accuracy of an estimator on steps of a group that it had not learned from.
 
     ``known`` is true if it had learned from other steps of the same device. ``error`` is the mean of |predicted ÷
@@ -112,11 +110,10 @@ def find_step_group(graph: OpGraph, device: Device) -> StepGroup:
 
 def _sum_flops(graph: OpGraph, field: str) -> dict[str, float]:
     """Return the arithmetic of products by a field of theirs."""
-    sums: dict[str, float] = {}
+    sums = defaultdict[str, float](float)
     for op in graph.ops:
-        if op.kind in ARITHMETIC and op.stage is not Stage.OPTIMIZER:
-            key = getattr(op, field)
-            sums[key] = sums.get(key, 0.0) + op.flops * op.count
+        if op.kind in MATRIX_KINDS and op.stage is not Stage.OPTIMIZER:
+            sums[getattr(op, field)] += op.flops * op.count
     return sums
 
 

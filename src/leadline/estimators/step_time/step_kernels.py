@@ -3,7 +3,8 @@
 The black box reads a table of hardware figures, the setting, and figures of the model except its name.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from leadline.core.runs import Value
 from leadline.estimators.ports import Array, FittedEstimator
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.device_features import require_gpu
-from leadline.estimators.step_time.network import GraphNetwork, NetworkSetting
+from leadline.estimators.step_time.network import GraphNetwork
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, OpTable
 from leadline.estimators.step_time.op_utilization_kernels import StepSetting
 from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREAD, RooflineKernels
@@ -24,6 +25,8 @@ from leadline.estimators.step_time.roofline import HOST_SPREAD, UNMEASURED_SPREA
 DTYPE = "float16"
 # Order of magnitude of the least kernel time, which makes the ideal step of small kernels a sensible unit.
 LAUNCH_S = 5e-6
+
+Fitted = TypeVar("Fitted")
 
 
 def step_features(
@@ -72,18 +75,28 @@ def step_features(
     return rows_of_features, ideal_s
 
 
-class _StepKernels:
-    """A step by ``predict_step_s``; an op takes its share of the step by vendor specifications."""
+class _StepKernels(Generic[Fitted]):
+    """A step by a whole-step estimator in the ``setting`` nearest to the graph's.
+
+    An op takes its share of the step by vendor specifications.
+
+    Raises:
+        InvalidInput: the device is no GPU, or lacks a figure that the estimator reads.
+    """
 
     tier = Tier.LEARNED
     host_spread = HOST_SPREAD
+    subject: str
 
     def __init__(
-        self, predict_step_s: Callable[[Sequence[Op]], float], device: Device, spread: float, reasons: tuple[str, ...]
-    ) -> None:
+        self, fitted: Fitted, device: Device, setting: StepSetting, *, spread: float = UNMEASURED_SPREAD,
+        reasons: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        require_gpu(device, self.subject)
         self.reasons = reasons
+        self._fitted, self._device, self._setting = fitted, device, setting
         self._spread, self._specs = spread, RooflineKernels(device)
-        self._step_s = RecentCache(predict_step_s)
+        self._step_s = RecentCache(self._predict_step_s)
 
     def spread_of(self, graph: OpGraph) -> float:  # noqa: ARG002 - part of the protocol
         """Return the spread on unseen model families."""
@@ -104,43 +117,24 @@ class _StepKernels:
         """Return the seconds of the whole graph."""
         return self._step_s(graph.ops)
 
-
-class NetworkKernels(_StepKernels):
-    """The graph neural network in the ``setting`` nearest to the graph's.
-
-    Raises:
-        InvalidInput: the device is no GPU, or lacks a figure that the network reads.
-    """
-
-    name = "graph network"
-
-    def __init__(
-        self, network: GraphNetwork, device: Device, setting: StepSetting, *, spread: float = UNMEASURED_SPREAD,
-        reasons: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
-        require_gpu(device, "the network")
-        phase, layout = "train" if setting.training else "infer", "nhwc" if setting.channels_last else "nchw"
-        near = NetworkSetting(phase, layout, float("".join(str(part) for part in setting.release)))
-        super().__init__(lambda ops: float(network.predict([ops], device, near)[0]), device, spread, reasons)
+    def _predict_step_s(self, ops: Sequence[Op]) -> float:
+        raise NotImplementedError
 
 
-class BlackBoxKernels(_StepKernels):
-    """Boosting on a step's table row, in the ``setting`` nearest to the graph's.
+class NetworkKernels(_StepKernels[GraphNetwork]):
+    """Steps by the graph neural network."""
 
-    Raises:
-        InvalidInput: the device is no GPU, or lacks a figure of the table.
-    """
+    name, subject = "graph network", "the network"
 
-    name = "black box"
+    def _predict_step_s(self, ops: Sequence[Op]) -> float:
+        return float(self._fitted.predict([ops], self._device, self._setting)[0])
 
-    def __init__(
-        self, fitted: FittedEstimator, device: Device, setting: StepSetting, *, spread: float = UNMEASURED_SPREAD,
-        reasons: tuple[str, ...] = (),
-    ) -> None:  # fmt: skip
-        require_gpu(device, "the black box")
 
-        def predict_step_s(ops: Sequence[Op]) -> float:
-            rows, ideal_s = step_features(OpTable.from_graphs([ops]), [(0, device, setting)])
-            return float(fitted.predict(rows).point[0] * ideal_s[0])
+class BlackBoxKernels(_StepKernels[FittedEstimator]):
+    """Steps by boosting on their table rows."""
 
-        super().__init__(predict_step_s, device, spread, reasons)
+    name, subject = "black box", "the black box"
+
+    def _predict_step_s(self, ops: Sequence[Op]) -> float:
+        rows, ideal_s = step_features(OpTable.from_graphs([ops]), [(0, self._device, self._setting)])
+        return float(self._fitted.predict(rows).point[0] * ideal_s[0])

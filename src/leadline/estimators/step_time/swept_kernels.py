@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
+from leadline.core.frozen import Frozen
 from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpKind, Stage, TensorSpec
 from leadline.core.hardware import Device, KernelTiming
 from leadline.estimators.ports import Array, IntArray
@@ -35,8 +36,7 @@ HIDDEN = 0.9
 SWEPT_DEVIATIONS = np.array([1.0, 0.3, 0.3])
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSample:
+class KernelSample(Frozen):
     """One measured kernel; without ``launched`` the seconds are the kernel's own (profiler)."""
 
     op: Op
@@ -45,8 +45,7 @@ class KernelSample:
     launched: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class KernelSamples:
+class KernelSamples(Frozen):
     """Measured kernels by columns: ``device`` are positions in ``boards.names``."""
 
     kernels: KernelTable

@@ -7,12 +7,11 @@ A Gaussian process of bounded size models the residuals and vanishes far from th
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from leadline.estimators.gp import GaussianProcess, Process
-from leadline.estimators.ports import Array, Predictions, State, floats, nest, strings, text_array, unnest
+from leadline.estimators.gp import Process
+from leadline.estimators.ports import Array, Predictions, Stored
 from leadline.estimators.step_time.transformer_terms import (
     StepTerms,
     TransformerStep,
@@ -37,8 +36,7 @@ GROWTH = 0.2
 UNLIKE = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class TransformerStepModel:
+class TransformerStepModel(Stored):
     """Log coefficients (k,) with covariance (k, k), and the Gaussian process of the residuals.
 
     ``middle`` and ``scale`` (columns,) standardise the process's inputs. ``noise`` is the deviation of the final
@@ -79,12 +77,6 @@ class TransformerStepModel:
         shares = {**_computing(coefficients, features), "exchange": _exchange(coefficients, features)}
         return {name: seconds * features.microbatches for name, seconds in shares.items()}
 
-    def dump(self) -> State:
-        """Return the model as arrays."""
-        names = ("theta", "covariance", "middle", "scale", "least", "most")
-        context = {"noise": np.array([self.noise]), "generations": text_array(self.generations)}
-        return {name: getattr(self, name) for name in names} | context | nest("process", self.process.dump())
-
     def untested_spread(self, steps: Sequence[TransformerStep]) -> Array:
         """Return the part of the spread (n,) that no training step can test: new GPUs, other blocks."""
         slopes = _slopes(self.theta, step_terms(steps))
@@ -93,16 +85,6 @@ class TransformerStepModel:
         products, attention = slopes[:, COEFFICIENTS.index("products")], slopes[:, COEFFICIENTS.index("attention")]
         carried = new * np.hypot(UNSEEN_PRODUCTS * products, UNSEEN_ATTENTION * attention)
         return np.asarray(np.hypot(carried, UNLIKE * unlike), np.float64)
-
-
-def load_transformer_steps(state: State) -> TransformerStepModel:
-    """Return the model that ``dump`` wrote."""
-    theta, covariance, middle, scale, least, most = (
-        floats(state[name]) for name in ("theta", "covariance", "middle", "scale", "least", "most")
-    )
-    process = GaussianProcess(trend=False).load(unnest("process", state))
-    noise, generations = float(floats(state["noise"])[0]), strings(state["generations"])
-    return TransformerStepModel(theta, covariance, process, middle, scale, noise, generations, least, most)
 
 
 def predict_seconds(theta: Array, features: StepTerms) -> Array:

@@ -5,11 +5,11 @@ causal attention on NVIDIA GPUs that shard weights or gradients (FSDP, ZeRO). Al
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Precision, Sharding, Workload
@@ -34,8 +34,7 @@ SAME = 0.02
 HEAD_DTYPE = "bfloat16"
 
 
-@dataclass(frozen=True, slots=True)
-class TransformerStep:
+class TransformerStep(Frozen):
     """One optimizer step of a decoder on ``gpus`` devices over ``nodes``.
 
     ``microbatch`` counts sequences. ``block_weights`` are the weights in matrix products without embedding and output
@@ -79,8 +78,7 @@ class TransformerStep:
         return self.microbatch * self.sequence
 
 
-@dataclass(frozen=True, slots=True)
-class StepTerms:
+class StepTerms(Frozen):
     """Seconds of one microbatch on one GPU for n steps, each (n,), and sizes for efficiency.
 
     ``products_s`` of the blocks and ``head_s`` of the output layer are at the sustained peak, ``attention_s`` is fused.
@@ -116,7 +114,9 @@ def step_terms(steps: Sequence[TransformerStep]) -> StepTerms:
     Raises:
         InvalidInput: a device lacks a figure, or a size is not above zero.
     """
-    return StepTerms(*np.array([_of(step) for step in steps], np.float64).reshape(-1, len(fields(StepTerms))).T)
+    return StepTerms(
+        *np.array([_of(step) for step in steps], np.float64).reshape(-1, len(StepTerms.__struct_fields__)).T
+    )
 
 
 def efficiency_features(steps: Sequence[TransformerStep]) -> Array:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from msgspec import field
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, State, Stored, integers
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
+from leadline.estimators.ports import Array, Stored, integers
+from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, ModelForm, log_sum
 from leadline.estimators.tabular.tables import robust_deviation
 
 SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
@@ -67,8 +67,10 @@ class TermDictionary(Frozen):
         return np.asarray(u @ self.powers.T + _gates(u, self.gate), np.float64)
 
 
-class AdditiveForm(Frozen):
+class AdditiveForm(ModelForm):
     """Fits ``AdditiveModel``."""
+
+    fitted = AdditiveModel
 
     largest: int = 300
 
@@ -90,10 +92,6 @@ class AdditiveForm(Frozen):
         ranked = sorted(search.met, key=lambda columns: -search.met[columns])
         best = [columns for columns in ranked if columns and np.all(search.weights(columns) > 0)]
         return [_judge(problem, dictionary, search, np.array(columns, np.int64)) for columns in best[:BELIEVED]]
-
-    def load(self, state: State) -> AdditiveModel:
-        """Return the sum that ``dump`` gave."""
-        return AdditiveModel.load(state)
 
 
 def _gates(u: Array, gate: Array) -> Array:
@@ -218,12 +216,8 @@ class TermSearch(Frozen):
 
 
 def _within(columns: tuple[int, ...]) -> list[tuple[int, ...]]:
-    every = range(len(columns))
-    dropped = [
-        set(each)
-        for count in range((2 if len(columns) <= THIN + 2 else 1) + 1)
-        for each in itertools.combinations(every, count)
-    ]
+    every, most = range(len(columns)), 2 if len(columns) <= THIN + 2 else 1
+    dropped = itertools.chain.from_iterable(itertools.combinations(every, count) for count in range(most + 1))
     return [tuple(columns[i] for i in every if i not in drop) for drop in dropped]
 
 

@@ -4,32 +4,22 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
-from leadline.estimators.ports import Array, Predictions, Regression, Regressor, State, floats, nest, unnest
-from leadline.estimators.tabular import encoding
+from leadline.estimators.ports import Array, FittedModel, Mask, Predictions, Regression, Regressor, State
+from leadline.estimators.tabular import encoding, tables
 from leadline.estimators.tabular.encoding import FeatureEncoding
-from leadline.estimators.tabular.tables import (
-    REACH,
-    WIDEST,
-    SampleTable,
-    add_extrapolation_spread,
-    assign_folds,
-    impute_censored,
-    robust_deviation,
-    tabulate_samples,
-)
 
 FOLDS = 5
 ENOUGH = 1500  # so many samples determine the out-of-fold error well enough
 
 
-class FittedBlackBox(Frozen):
+class FittedBlackBox(FittedModel):
     """A regressor of ln(target) with its encoding; ``error`` is its deviation out of fold."""
 
-    name: str
+    figures = ("error", "growth", "limits")
+
     encoding: FeatureEncoding
     regressor: Regressor
     error: float
@@ -40,18 +30,9 @@ class FittedBlackBox(Frozen):
         """Predict each row."""
         x, beyond = self.encoding.encode(rows)
         logs, spread = self.regressor.predict(x)
-        point = np.exp(np.clip(logs, self.limits[0] - REACH, self.limits[1] + REACH))
+        point = np.exp(np.clip(logs, self.limits[0] - tables.REACH, self.limits[1] + tables.REACH))
         spreads = np.where(np.isfinite(spread), np.maximum(spread, self.error), self.error)
-        return Predictions(point, add_extrapolation_spread(spreads, beyond, self.growth), beyond)
-
-    def dump(self) -> State:
-        """Return the estimator as arrays."""
-        return {
-            "estimator": np.array([self.name]),
-            "figures": np.array([self.error, self.growth, *self.limits]),
-            **nest("encoding", self.encoding.dump()),
-            **nest("regressor", self.regressor.dump()),
-        }
+        return Predictions(point, tables.add_extrapolation_spread(spreads, beyond, self.growth), beyond)
 
 
 class BlackBox(Frozen):
@@ -64,32 +45,30 @@ class BlackBox(Frozen):
 
     def fit(self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0) -> FittedBlackBox:
         """Fit the regression; censored samples count with what is expected above them."""
-        table = tabulate_samples(samples, least=self.regression.least, estimator=self.name)
+        table = tables.tabulate_samples(samples, least=self.regression.least, estimator=self.name)
         encoder = encoding.learn_encoding(table.rows, scale_features)
         x, _ = encoder.encode(table.rows)
         error = 0.0 if self.tells_noise else self._error(x, table, seed)
 
-        def expect(logs: Array, use: npt.NDArray[np.bool_]) -> tuple[Array, float]:
+        def expect(logs: Array, use: Mask) -> tuple[Array, float]:
             expected, spread = self.regression.fit(x[use], logs[use], table.weight[use], seed).predict(x)
             return expected, float(np.median(spread)) if self.tells_noise else error
 
-        logs = impute_censored(table, expect)
+        logs = tables.impute_censored(table, expect)
         regressor = self.regression.fit(x, logs, table.weight, seed)
         limits = np.array([table.logs.min(), table.logs.max()])
         return FittedBlackBox(self.name, encoder, regressor, error, self.growth, limits)
 
     def load(self, state: State) -> FittedBlackBox:
         """Return the fitted estimator that ``dump`` gave."""
-        figures, encoder = floats(state["figures"]), FeatureEncoding.load(unnest("encoding", state))
-        regressor = self.regression.load(unnest("regressor", state))
-        return FittedBlackBox(self.name, encoder, regressor, float(figures[0]), float(figures[1]), figures[2:])
+        return FittedBlackBox.load(state, regressor=self.regression.fitted.load)
 
-    def _error(self, x: Array, table: SampleTable, seed: int) -> float:
+    def _error(self, x: Array, table: tables.SampleTable, seed: int) -> float:
         """Return the deviation out of fold on (at most ``ENOUGH``) measured samples, split by configuration."""
         measured = np.flatnonzero(~table.censored)
         if len(measured) > ENOUGH:
             measured = np.random.default_rng(seed).choice(measured, ENOUGH, replace=False)
-        part = assign_folds(table.folds[measured], min(FOLDS, len(measured)), seed)
+        part = tables.assign_folds(table.folds[measured], min(FOLDS, len(measured)), seed)
         residuals = np.full(len(measured), math.nan)
         for fold in range(FOLDS):
             inside, outside = measured[part != fold], part == fold
@@ -98,4 +77,4 @@ class BlackBox(Frozen):
                 fitted = self.regression.fit(x[inside], table.logs[inside], weight, seed)
                 residuals[outside] = table.logs[measured[outside]] - fitted.predict(x[measured[outside]])[0]
         tested = np.isfinite(residuals)
-        return min(robust_deviation(residuals[tested], table.weight[measured][tested]), WIDEST)
+        return min(tables.robust_deviation(residuals[tested], table.weight[measured][tested]), tables.WIDEST)

@@ -8,11 +8,10 @@ scale, as far as the evidence allows (Bayesian linear regression, prior scales a
 import itertools
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.frozen import Frozen
 from leadline.estimators.gp import GaussianProcess, Process
-from leadline.estimators.ports import Array, State, floats
+from leadline.estimators.ports import Array, IntArray, Mask, State, Stored, integers
 from leadline.estimators.tabular.encoding import FeatureEncoding
 from leadline.estimators.tabular.tables import SampleTable, assign_folds, robust_deviation
 
@@ -22,8 +21,10 @@ LEAST_NOISE = 0.03
 APART = 0.5  # the correction applies if full-scale samples exceed the others by this log distance
 
 
-class FullScaleCorrection(Frozen):
+class FullScaleCorrection(Stored):
     """Shifts ln t by up to ``offset`` + x·``slopes`` between ``low`` and ``high``."""
+
+    figures = ("offset", "low", "high")
 
     offset: float
     low: float
@@ -36,16 +37,6 @@ class FullScaleCorrection(Frozen):
         by = np.clip(self.offset + x @ self.slopes, -room, room)
         return logs + by * np.clip((logs - self.low) / (self.high - self.low), 0.0, 1.0)
 
-    def dump(self) -> State:
-        """Return the correction as arrays."""
-        return {"figures": np.array([self.offset, self.low, self.high]), "slopes": self.slopes}
-
-
-def load_full_scale_correction(state: State) -> FullScaleCorrection:
-    """Return the correction that ``dump`` wrote."""
-    offset, low, high = (float(number) for number in state["figures"])
-    return FullScaleCorrection(offset, low, high, floats(state["slopes"]))
-
 
 def no_full_scale_correction(columns: int) -> FullScaleCorrection:
     """Return the correction that changes nothing."""
@@ -53,7 +44,7 @@ def no_full_scale_correction(columns: int) -> FullScaleCorrection:
 
 
 def fit_full_scale_correction(
-    x: Array, fitted: Array, table: SampleTable, logs: Array, scales: npt.NDArray[np.bool_]
+    x: Array, fitted: Array, table: SampleTable, logs: Array, scales: Mask
 ) -> FullScaleCorrection:
     """Return the correction of ``fitted`` at full scale; none if full scale is not apart.
 
@@ -104,7 +95,7 @@ class UnitTimeCorrection(Frozen):
     """
 
     process: Process
-    columns: npt.NDArray[np.int64]
+    columns: IntArray
 
     def at(self, x: Array) -> tuple[Array, Array]:
         """Return the log correction of the work at each row (n, columns), and its deviation."""
@@ -115,10 +106,10 @@ class UnitTimeCorrection(Frozen):
         """Return the correction as arrays."""
         return {"columns": self.columns, **self.process.dump()}
 
-
-def load_unit_time_correction(state: State) -> UnitTimeCorrection | None:
-    """Return the correction that ``dump`` wrote; ``None`` for an empty state."""
-    return UnitTimeCorrection(REGRESSION.load(state), state["columns"].astype(np.int64)) if state else None
+    @classmethod
+    def load(cls, state: State) -> "UnitTimeCorrection":
+        """Return the correction that ``dump`` wrote."""
+        return cls(Process.load(state), integers(state["columns"]))
 
 
 def fit_unit_time_correction(
@@ -134,16 +125,15 @@ def fit_unit_time_correction(
         return None
     inputs, target = x[np.ix_(rows, columns)], residuals[rows] / share[rows]
     heed = table.weight[rows] * share[rows] ** 2
-    heed *= np.minimum(
-        1.0, (4 * robust_deviation(target) / np.maximum(np.abs(target), 1e-12)) ** 2
-    )  # wild ones tell less
+    # Wild ones tell less.
+    heed *= np.minimum(1.0, (4 * robust_deviation(target) / np.maximum(np.abs(target), 1e-12)) ** 2)
     heed = np.maximum(heed / heed.mean(), 1e-3)
     if not _worthwhile(inputs, target, heed, table.folds[rows], seed):
         return None
     return UnitTimeCorrection(REGRESSION.fit(inputs, target, heed, seed), columns)
 
 
-def _worthwhile(x: Array, target: Array, heed: Array, folds: npt.NDArray[np.int64], seed: int) -> bool:
+def _worthwhile(x: Array, target: Array, heed: Array, folds: IntArray, seed: int) -> bool:
     tried = np.random.default_rng(seed).permutation(len(x))[:TRIED_ON]
     part = assign_folds(folds[tried], FOLDS, seed)
     before = after = 0.0

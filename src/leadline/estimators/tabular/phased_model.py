@@ -11,7 +11,7 @@ fitted to the time in the job's own loops. Of a run's three seconds, half a seco
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +22,7 @@ from leadline.core.runs import Sample, Value
 from leadline.estimators.ports import (
     Array,
     FittedEstimator,
+    FittedModel,
     Predictions,
     State,
     TabularEstimator,
@@ -36,14 +37,13 @@ from leadline.estimators.tabular.tables import robust_deviation, tabulate_sample
 
 LEAST_UNIT_RUNS = 6  # so many runs at least must have shown their units
 DECIDES = 0.5  # the exponent above which a feature decides how many units there are
-COUNT, UNIT, LOOP = "count", "unit", "loop"
+
 USUAL = "usual_s"  # the only feature of the loop model: number of units times the time of one
 
 
-class FittedUnitModel(Frozen):
+class FittedUnitModel(FittedModel):
     """Models of the unit count, unit time and loop by their product, corrected at full scale."""
 
-    name: str
     count: FittedEstimator
     unit: FittedEstimator
     loop: FittedEstimator
@@ -57,17 +57,6 @@ class FittedUnitModel(Frozen):
         point = np.exp(self.bend.at(np.log(loop.point), self.encoding.encode(rows)[0]))
         spread = np.sqrt(count.spread**2 + unit.spread**2 + loop.spread**2)
         return Predictions(point, spread, np.maximum(count.extrapolation, unit.extrapolation))
-
-    def dump(self) -> State:
-        """Return all laws as arrays."""
-        return {
-            "estimator": np.array([self.name]),
-            **nest(COUNT, self.count.dump()),
-            **nest(UNIT, self.unit.dump()),
-            **nest(LOOP, self.loop.dump()),
-            **nest("encoding", self.encoding.dump()),
-            **nest("bend", self.bend.dump()),
-        }
 
 
 class UnitModel(Frozen):
@@ -111,11 +100,7 @@ class UnitModel(Frozen):
 
     def load(self, state: State) -> FittedUnitModel:
         """Return the fitted laws that ``dump`` gave."""
-        count, loop = (self.law.load(unnest(name, state)) for name in (COUNT, LOOP))
-        unit = self.unit.load(unnest(UNIT, state))
-        encoder = FeatureEncoding.load(unnest("encoding", state))
-        bend = corrections.load_full_scale_correction(unnest("bend", state))
-        return FittedUnitModel(self.name, count, unit, loop, encoder, bend)
+        return FittedUnitModel.load(state, count=self.law.load, unit=self.unit.load, loop=self.law.load)
 
 
 def regress_units(samples: Sequence[Sample], scale_features: Sequence[str]) -> tuple[FeatureEncoding, Array, Array]:
@@ -250,17 +235,13 @@ class PhasedModel(Frozen):
         return FittedPhasedModel(self.name, phases)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Phase:
+class _Phase(Frozen):
     """One fit's recipe and data, equal if all training inputs are."""
 
     recipe: TabularEstimator
     samples: tuple[Sample, ...]
     scale_features: tuple[str, ...]
     seed: int
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Phase) and all(getattr(self, slot) == getattr(other, slot) for slot in self.__slots__)
 
     def __hash__(self) -> int:
         return hash((self.recipe.name, *((sample.run_id, sample.value) for sample in self.samples)))

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, Mask, State, Stored
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, log_sum
+from leadline.estimators.ports import Array, Mask, Stored
+from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, ModelForm, log_sum
 
 # Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
@@ -70,11 +70,13 @@ class PosynomialPrior(Frozen):
         return self.deviation > 0
 
 
-class PosynomialForm(Frozen):
+class PosynomialForm(ModelForm):
     """Fits ``Posynomial`` with one to ``most`` terms and a start-up."""
 
-    most: int = 4
+    fitted = Posynomial
+
     largest: int = 800
+    most: int = 4
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
         """Return a fit for each number of terms, started from the one before and from random draws."""
@@ -101,10 +103,6 @@ class PosynomialForm(Frozen):
             if fits[-1].evidence < max(candidate.evidence for candidate in fits) - ENOUGH:
                 break
         return fits
-
-    def load(self, state: State) -> Posynomial:
-        """Return the posynomial that ``dump`` gave."""
-        return Posynomial.load(state)
 
 
 def _prior(problem: FormProblem, count: int) -> PosynomialPrior:

@@ -11,14 +11,14 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
 from leadline.estimators.gp import GaussianProcess
-from leadline.estimators.ports import FittedEstimator, Predictions, State, TabularEstimator, nest, text_array, unnest
+from leadline.estimators.ports import FittedEstimator, FittedModel, Predictions, State, TabularEstimator, unnest
 from leadline.estimators.tabular.additive_model import AdditiveForm
-from leadline.estimators.tabular.black_box import BlackBox
+from leadline.estimators.tabular.black_box import BlackBox, FittedBlackBox
 from leadline.estimators.tabular.phased_model import PhasedModel, UnitModel
 from leadline.estimators.tabular.posynomials import PosynomialForm
 from leadline.estimators.tabular.regressors import PerceptronRegression, RidgeRegression
 from leadline.estimators.tabular.scaling_model import ScalingModel
-from leadline.estimators.tabular.trees import Boosting, DecisionTree, LeafwiseBoosting, QuantileBoosting
+from leadline.estimators.tabular.trees import Boosting, DecisionTree, QuantileBoosting, Trees
 
 LEAST_MEMBERS = 2
 
@@ -36,10 +36,9 @@ def median_prediction(predictions: Sequence[Predictions]) -> Predictions:
     )
 
 
-class FittedEnsemble(Frozen):
+class FittedEnsemble(FittedModel):
     """Fitted members with equal votes."""
 
-    name: str
     members: tuple[FittedEstimator, ...]
 
     def predict(self, rows: Sequence[Mapping[str, Value]]) -> Predictions:
@@ -48,13 +47,7 @@ class FittedEnsemble(Frozen):
 
     def dump(self) -> State:
         """Return all members as arrays."""
-        state: State = {
-            "estimator": np.array([self.name]),
-            "members": text_array([member.name for member in self.members]),
-        }
-        for number, member in enumerate(self.members):
-            state |= nest(f"member{number}", member.dump())
-        return state
+        return {**super().dump(), "members": np.array([member.name for member in self.members])}
 
 
 class Ensemble(Frozen):
@@ -109,18 +102,15 @@ ESTIMATORS: dict[str, TabularEstimator] = {
         Ensemble("ensemble", EXTRAPOLATING),
     )
 }
-# For thousands of rows; with fewer the others say more.
-AMPLE_DATA_ESTIMATOR = BlackBox("leafwise_boosting", LeafwiseBoosting(), growth=1.0)
-
-
-def find_estimator(name: str) -> TabularEstimator:
-    """Return the estimator of that name; ``UnknownName`` if there is none."""
-    choices = {**ESTIMATORS, AMPLE_DATA_ESTIMATOR.name: AMPLE_DATA_ESTIMATOR}
-    if name not in choices:
-        raise UnknownName("estimator", name, choices)
-    return choices[name]
+# The estimator of steps that ``benchmarks.dnn.ship`` fits; here it is only restored.
+SHIPPED_BLACK_BOX = "leafwise_boosting"
 
 
 def load_estimator(state: State) -> FittedEstimator:
     """Return the fitted estimator that ``dump`` wrote; ``UnknownName`` if this version does not know the estimator."""
-    return find_estimator(str(state["estimator"][0]) if "estimator" in state else "").load(state)
+    name = str(state["estimator"][0]) if "estimator" in state else ""
+    if name == SHIPPED_BLACK_BOX:
+        return FittedBlackBox.load(state, regressor=Trees.load)
+    if name not in ESTIMATORS:
+        raise UnknownName("estimator", name, [*ESTIMATORS, SHIPPED_BLACK_BOX])
+    return ESTIMATORS[name].load(state)

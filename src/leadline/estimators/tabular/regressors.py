@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, State, Stored, floats
+from leadline.estimators.ports import Array, Regression, State, Stored, floats
 
 PENALTIES = tuple(10.0**power for power in (-6, -5, -4, -3, -2, -1, 0))  # tried ridge penalties, per row
 
@@ -21,10 +21,10 @@ class LinearModel(Stored):
         return self.intercept + x @ self.slopes, np.full(len(x), np.nan)
 
 
-class RidgeRegression(Frozen):
+class RidgeRegression(Regression):
     """Least squares with a penalty on the slopes (Hoerl and Kennard 1970)."""
 
-    least: int = 6
+    fitted = LinearModel
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> LinearModel:  # noqa: ARG002 - nothing is drawn
         """Fit a linear model with the penalty of least leave-one-out error (closed form)."""
@@ -45,10 +45,6 @@ class RidgeRegression(Frozen):
                 )
                 best = (error, slopes)
         return LinearModel(mean - float(centre @ best[1]), best[1])
-
-    def load(self, state: State) -> LinearModel:
-        """Return the model that ``dump`` wrote."""
-        return LinearModel.load(state)
 
 
 MEMBERS = 4
@@ -82,11 +78,18 @@ class Perceptrons(Frozen):
             state |= {f"weights{i}": weights, f"bias{i}": bias}
         return state
 
+    @classmethod
+    def load(cls, state: State) -> "Perceptrons":
+        """Return the networks that ``dump`` gave."""
+        mean, deviation = floats(state["figures"]).tolist()
+        layers = tuple((floats(state[f"weights{i}"]), floats(state[f"bias{i}"])) for i in range(len(HIDDEN) + 1))
+        return cls(mean, deviation, layers)
 
-class PerceptronRegression(Frozen):
+
+class PerceptronRegression(Regression):
     """Perceptrons fitted by scikit-learn's L-BFGS with weight decay; many rows are subsampled."""
 
-    least: int = 6
+    fitted = Perceptrons
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Perceptrons:
         """Fit each member from its own start; weights become repetitions of rows."""
@@ -115,12 +118,6 @@ class PerceptronRegression(Frozen):
             weights = np.stack([network.coefs_[i] for network in networks])[:, : x.shape[1] if i == 0 else None]
             layers.append((weights, np.stack([network.intercepts_[i] for network in networks])[:, None, :]))
         return Perceptrons(mean, deviation, tuple(layers))
-
-    def load(self, state: State) -> Perceptrons:
-        """Return the networks that ``dump`` gave."""
-        figures = floats(state["figures"])
-        layers = tuple((floats(state[f"weights{i}"]), floats(state[f"bias{i}"])) for i in range(len(HIDDEN) + 1))
-        return Perceptrons(float(figures[0]), float(figures[1]), layers)
 
 
 def _repeat(weight: Array, seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

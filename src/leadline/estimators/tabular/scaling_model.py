@@ -5,24 +5,16 @@ A form is a sum of a part that does not grow with scale (the start-up) and one t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
-from leadline.estimators.ports import Array, IntArray, Mask, Predictions, State, floats, integers, nest, unnest
-from leadline.estimators.tabular import corrections, encoding
+from leadline.estimators.ports import Array, FittedModel, IntArray, Mask, Predictions, State, unnest
+from leadline.estimators.tabular import corrections, encoding, tables
 from leadline.estimators.tabular.corrections import FullScaleCorrection, UnitTimeCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
-from leadline.estimators.tabular.tables import (
-    REACH,
-    SampleTable,
-    add_extrapolation_spread,
-    impute_censored,
-    robust_deviation,
-    tabulate_samples,
-)
 
 
 class FormProblem(Frozen):
@@ -54,6 +46,10 @@ class FittedForm(Protocol):
     def dump(self) -> State:
         """Return all state of the form."""
 
+    @classmethod
+    def load(cls, state: State) -> Self:
+        """Return the form that ``dump`` gave."""
+
 
 class FormFit(Frozen):
     """A law with the deviation of each sample about it (n,), and the logarithm of its evidence."""
@@ -63,18 +59,16 @@ class FormFit(Frozen):
     evidence: float
 
 
-class ModelForm(Protocol):
-    """A recipe for a ``FittedForm``."""
+class ModelForm(Frozen):
+    """A recipe for a ``FittedForm`` of the class ``fitted``, whose few parameters ``largest`` samples determine."""
 
-    @property
-    def largest(self) -> int:
-        """Return the most samples to fit on; the form has few parameters."""
+    fitted: ClassVar[type[FittedForm]]
+
+    largest: int
 
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
         """Return fits of different complexity, at least one."""
-
-    def load(self, state: State) -> FittedForm:
-        """Return the law that ``dump`` gave."""
+        raise NotImplementedError
 
 
 def log_sum(terms: Array) -> Array:
@@ -90,10 +84,11 @@ FEW_VALUES, MOST_CROSSES = 4, 16
 GROWTH = 0.05  # spread per fitted range of extrapolation, in addition to the uncertainty of the exponents
 
 
-class FittedScalingModel(Frozen):
+class FittedScalingModel(FittedModel):
     """Fits of one form, each with its posterior share."""
 
-    name: str
+    figures = ("error", "limits")
+
     encoding: FeatureEncoding
     crosses: IntArray
     laws: tuple[FittedForm, ...]
@@ -112,26 +107,12 @@ class FittedScalingModel(Frozen):
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
-        point = np.exp(np.clip(self.bend.at(logs, x), self.limits[0] - REACH, self.limits[1] + REACH))
+        point = np.exp(np.clip(self.bend.at(logs, x), self.limits[0] - tables.REACH, self.limits[1] + tables.REACH))
         return Predictions(
             point,
-            add_extrapolation_spread(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
+            tables.add_extrapolation_spread(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
             beyond,
         )
-
-    def dump(self) -> State:
-        """Return the law as arrays."""
-        laws = {key: array for i, law in enumerate(self.laws) for key, array in nest(f"law{i}", law.dump()).items()}
-        return {
-            "estimator": np.array([self.name]),
-            "figures": np.array([self.error, *self.limits]),
-            "shares": self.shares,
-            "crosses": self.crosses,
-            **nest("encoding", self.encoding.dump()),
-            **laws,
-            **nest("bend", self.bend.dump()),
-            **nest("correction", self.correction.dump() if self.correction else {}),
-        }
 
 
 class ScalingModel(Frozen):
@@ -152,31 +133,26 @@ class ScalingModel(Frozen):
         self, samples: Sequence[Sample], *, scale_features: Sequence[str] = (), seed: int = 0
     ) -> FittedScalingModel:
         """Fit the law; censored samples count with what is expected above them."""
-        table = tabulate_samples(samples, least=self.least, estimator=self.name)
+        table = tables.tabulate_samples(samples, least=self.least, estimator=self.name)
         if self.steady:
             table = replace(table, weight=np.ones(len(table)))
         encoder = encoding.learn_encoding(table.rows, scale_features)
         x = encoder.encode(table.rows)[0]
         crosses = _crosses(x, encoder)
         task = _Task(self.form, encoder, crosses, x, table, seed, self.steady)
-        logs = impute_censored(table, task.expect)
+        logs = tables.impute_censored(table, task.expect)
         laws, shares, correction = task.alternate(logs, rounds=ROUNDS if self.corrected else 0)
         more = correction.at(task.x)[0] if correction else np.zeros(len(table))
         fitted = shares @ _form_logs(laws, task.u, more)
         bent = corrections.fit_full_scale_correction(x, fitted, table, logs, encoder.scales.astype(bool))
-        error = robust_deviation(logs - bent.at(fitted, x), table.weight)
+        error = tables.robust_deviation(logs - bent.at(fitted, x), table.weight)
         limits = np.array([table.logs.min(), table.logs.max()])
         return FittedScalingModel(self.name, encoder, crosses, laws, shares, correction, bent, error, limits)
 
     def load(self, state: State) -> FittedScalingModel:
         """Return the fitted law that ``dump`` gave."""
-        figures, shares = floats(state["figures"]), floats(state["shares"])
-        laws = tuple(self.form.load(unnest(f"law{i}", state)) for i in range(len(shares)))
-        encoder = FeatureEncoding.load(unnest("encoding", state))
-        more = corrections.load_unit_time_correction(unnest("correction", state))
-        bent = corrections.load_full_scale_correction(unnest("bend", state))
-        crosses, error = integers(state["crosses"]).reshape(-1, 2), float(figures[0])
-        return FittedScalingModel(self.name, encoder, crosses, laws, shares, more, bent, error, figures[1:3])
+        laws = tuple(self.form.fitted.load(unnest(f"law{i}", state)) for i in range(len(state["shares"])))
+        return FittedScalingModel.load(state, laws=lambda _: laws)
 
 
 class _Task(Frozen):
@@ -186,7 +162,7 @@ class _Task(Frozen):
     encoder: FeatureEncoding
     crosses: IntArray
     x: Array
-    table: SampleTable
+    table: tables.SampleTable
     seed: int
     steady: bool
 
@@ -270,7 +246,7 @@ def _crosses(x: Array, encoder: FeatureEncoding) -> IntArray:
     return np.array(pairs[:MOST_CROSSES], np.int64).reshape(-1, 2)
 
 
-def _sample_rows(table: SampleTable, most: int, seed: int) -> IntArray:
+def _sample_rows(table: tables.SampleTable, most: int, seed: int) -> IntArray:
     """Return at most ``most`` random rows, up to half of them at full scale."""
     order = np.random.default_rng(seed).permutation(len(table))
     large = order[table.full_scale[order]][: max(most // 2, most - int((~table.full_scale).sum()))]

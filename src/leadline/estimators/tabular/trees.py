@@ -1,12 +1,10 @@
-"""Decision trees and boosting: grown by scikit-learn or LightGBM, stored as arrays."""
+"""Decision trees and boosting: grown by scikit-learn, stored as arrays."""
 
 from typing import Any
 
 import numpy as np
 
-from leadline.core.errors import MissingExtra
-from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, IntArray, State, Stored
+from leadline.estimators.ports import Array, IntArray, Regression, Stored
 
 PLENTY = 2000  # from so many rows on, boosting grows larger trees on a part of the rows each
 AT_ONCE = 1 << 14  # leaves that are looked for at once: as many as stay in the processor's cache
@@ -56,16 +54,10 @@ class Trees(Stored):
         return node
 
 
-class _TreeRecipe(Frozen):
-    least: int = 6
-
-    def load(self, state: State) -> Trees:
-        """Return the trees that ``dump`` gave."""
-        return Trees.load(state)
-
-
-class DecisionTree(_TreeRecipe):
+class DecisionTree(Regression):
     """One regression tree (Breiman et al. 1984); its leaves hold at least 1 % of the rows, and two."""
+
+    fitted = Trees
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow one tree."""
@@ -78,8 +70,10 @@ class DecisionTree(_TreeRecipe):
         return convert_trees([grown.fit(x, y, sample_weight=weight).tree_], base=0.0, rate=1.0)
 
 
-class Boosting(_TreeRecipe):
+class Boosting(Regression):
     """Gradient boosting (Friedman 2001), slow and shallow for few rows, and stochastic for many."""
+
+    fitted = Trees
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
         """Grow the trees one after another, each on the residuals of those before."""
@@ -111,23 +105,19 @@ class QuantileTrees(Stored):
         return middle, np.maximum(high - low, 0.0) / BETWEEN
 
 
-class QuantileBoosting(Frozen):
+class QuantileBoosting(Regression):
     """Gradient boosting of quantiles by pinball loss (Koenker and Bassett 1978; Friedman 2001).
 
     With conformal intervals it is conformalised quantile regression (Romano, Patterson and Candès 2019): wide where
     runs scatter, narrow where they do not.
     """
 
-    least: int = 6
+    fitted = QuantileTrees
 
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> QuantileTrees:
         """Grow the trees of each quantile by themselves."""
         low, middle, high = (self._fit_quantile(x, y, weight, seed, level) for level in (LEVELS[0], 0.5, LEVELS[1]))
         return QuantileTrees(low, middle, high)
-
-    def load(self, state: State) -> QuantileTrees:
-        """Return the trees that ``dump`` gave."""
-        return QuantileTrees.load(state)
 
     def _fit_quantile(self, x: Array, y: Array, weight: Array, seed: int, level: float) -> Trees:
         return fit_boosted_trees(
@@ -184,54 +174,3 @@ def convert_trees(trees: list[Any], *, base: float, rate: float) -> Trees:
     starts, column, left, right = (array.astype(np.int64) for array in (starts, column, left, right))
     threshold, value = threshold.astype(np.float64), value.astype(np.float64)
     return Trees(base, max(tree.max_depth for tree in trees), starts, column, threshold, left, right, value)
-
-
-LEAFWISE_ROUNDS = 1000
-DEEPEST = 12
-LIGHTGBM_SETTINGS: dict[str, object] = {
-    "objective": "l1", "learning_rate": 0.06, "num_leaves": 63, "max_depth": DEEPEST, "min_data_in_leaf": 5,
-    "feature_fraction": 0.5, "bagging_fraction": 0.8, "bagging_freq": 1, "verbosity": -1, "deterministic": True,
-    "force_row_wise": True, "num_threads": 1,
-}  # fmt: skip
-
-
-class LeafwiseBoosting(_TreeRecipe):
-    """LightGBM (Ke et al. 2017) on absolute errors, which a few odd rows do not decide."""
-
-    least: int = 50
-
-    def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Trees:
-        """Grow the trees one after another, each on a part of the rows and of the columns.
-
-        Raises:
-            MissingExtra: LightGBM is not installed.
-        """
-        try:
-            import lightgbm  # noqa: PLC0415 - needed to fit alone
-        except ModuleNotFoundError as error:
-            raise MissingExtra("boosting of ample data", "train") from error
-        single = x.astype(np.float32).astype(np.float64)  # as the trees are walked
-        base = float(np.median(y))
-        data = lightgbm.Dataset(single, y - base, weight=weight, free_raw_data=False)
-        grown = lightgbm.train({**LIGHTGBM_SETTINGS, "seed": seed}, data, num_boost_round=LEAFWISE_ROUNDS)
-        return _convert_lightgbm(grown.dump_model()["tree_info"], base)
-
-
-def _convert_lightgbm(trees: list[dict[str, Any]], base: float) -> Trees:
-    nodes: list[list[float]] = []
-    roots = [_add(tree["tree_structure"], nodes) for tree in trees]
-    table = np.array(nodes, float).reshape(len(nodes), 5)
-    column, left, right = (table[:, number].astype(np.int64) for number in (0, 2, 3))
-    return Trees(base, DEEPEST, np.array(roots, np.int64), column, table[:, 1], left, right, table[:, 4])
-
-
-def _add(node: dict[str, Any], nodes: list[list[float]]) -> int:
-    """Append a node and what is below it (column, threshold, left, right, value), and return its place."""
-    place = len(nodes)
-    if "split_feature" not in node:
-        nodes.append([0.0, np.inf, place, place, node["leaf_value"]])
-        return place
-    nodes.append([node["split_feature"], node["threshold"], 0.0, 0.0, 0.0])
-    nodes[place][2] = _add(node["left_child"], nodes)
-    nodes[place][3] = _add(node["right_child"], nodes)
-    return place

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from leadline.estimators.tabular.trees import LIGHTGBM_SETTINGS, LeafwiseBoosting
+from benchmarks.dnn.leafwise_boosting import LIGHTGBM_SETTINGS, LeafwiseBoosting
+from leadline.estimators.tabular.trees import Trees
 
 lightgbm = pytest.importorskip("lightgbm")
 
@@ -17,7 +18,7 @@ def rows():
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr("leadline.estimators.tabular.trees.LEAFWISE_ROUNDS", 80)
+    monkeypatch.setattr("benchmarks.dnn.leafwise_boosting.LEAFWISE_ROUNDS", 80)
 
 
 def test_stored_trees_predict_as_lightgbm_does(rows, short):
@@ -41,5 +42,5 @@ def test_a_few_odd_rows_do_not_decide(rows, short):
 def test_fitted_estimators_survive_storage_as_arrays(rows, short):
     x, y, weight = rows
     fitted = LeafwiseBoosting().fit(x, y, weight, 0)
-    again = LeafwiseBoosting().load(fitted.dump())
+    again = Trees.load(fitted.dump())
     assert np.array_equal(fitted.predict(x)[0], again.predict(x)[0])
