@@ -104,7 +104,12 @@ class SiteStaff:
         return attempt.job
 
     def hide(self, *, hidden: bool) -> None:
-        """Hide the default partition from ordinary users, or show it again."""
+        """Hide the default partition from ordinary users, or show it again.
+
+        Raises:
+            LeadlineError: the controller is down or refuses.
+        """
+        self._check_controller()
         self._must(["scontrol", "update", "PartitionName=short", f"Hidden={'YES' if hidden else 'NO'}"])
 
     def rewrite(self, *, rewrites: bool) -> None:
@@ -135,6 +140,7 @@ class SiteStaff:
         Raises:
             LeadlineError: the controller is down.
         """
+        self._check_controller()
         answer = self.cluster.run(["scontrol", "release", scheduler_id])
         self.acted_s = time.monotonic()
         if "Unable to contact" in answer.stderr:
@@ -153,9 +159,20 @@ class SiteStaff:
         self.acted_s = time.monotonic()
 
     def _does(self, command: list[str]) -> bool:
+        if not self.cluster.runs("slurmctld"):
+            return False
         answer = self.cluster.run(command, timeout_s=10.0)
         self.acted_s = time.monotonic()
         return answer.returncode == 0
+
+    def _check_controller(self) -> None:
+        """Refuse a command that would wait for the controller, while faults are due.
+
+        Raises:
+            LeadlineError: the controller is down.
+        """
+        if not self.cluster.runs("slurmctld"):
+            raise LeadlineError("the controller is down")
 
     def _must(self, command: list[str]) -> None:
         answer = self.cluster.run(command)
