@@ -19,8 +19,6 @@ class LowRankAdapter:
     They are stored in float32, as by peft (``autocast_adapter_dtype``), and multiplied in autocast's type.
     """
 
-    __slots__ = ("down", "tape", "up")
-
     def __init__(self, tape: Tape, rank: int, n: int, k: int) -> None:
         self.tape = tape
         self.down, self.up = tape.parameter(rank, k, dtype="float32"), tape.parameter(n, rank, dtype="float32")
@@ -41,8 +39,6 @@ class LowRankAdapter:
 
 class QuantizedWeight:
     """A frozen (n, k) weight in few bits with its scales, or one (experts, n, k) for all experts of a block."""
-
-    __slots__ = ("form", "parts", "shape", "tape")
 
     def __init__(self, tape: Tape, form: WeightFormat, *shape: int) -> None:
         self.tape, self.form, self.shape = tape, form, shape

@@ -4,7 +4,6 @@ from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
-TEMPORARY = StorageCategory.TEMPORARY
 ALIGNMENT = 32
 """The memory-efficient kernel pads its log-sums to a multiple of this many queries (``kAlignLSE`` in PyTorch)."""
 
@@ -19,20 +18,19 @@ def rotate_positions(tape: Tape, source: TapeTensor, angles: TapeTensor, width: 
     part = (*shape[:-1], width)
     n = source.elements // shape[-1] * width
 
-    def rotate(unrotated: TapeTensor, category: StorageCategory) -> TapeTensor:
-        left = tape.new(part, dtype, category)
+    def rotate(unrotated: TapeTensor) -> TapeTensor:
+        left = tape.new(part, dtype)
         tape.op("mul", OpKind.ELEMENTWISE, [unrotated, angles], [left], flops=n, read=float(left.bytes + angles.bytes))
-        half = tape.new((*shape[:-1], width // 2), dtype, category)
+        half = tape.new((*shape[:-1], width // 2), dtype)
         tape.op("neg", OpKind.ELEMENTWISE, [half], [half], flops=n // 2)
-        half_turned = tape.compute("cat", OpKind.COPY, [left], part, dtype, category)
+        half_turned = tape.compute("cat", OpKind.COPY, [left], part, dtype)
         del half
-        right = tape.pointwise("mul", half_turned, angles, category=category)
+        right = tape.pointwise("mul", half_turned, angles)
         del half_turned
-        total = tape.pointwise("add", left, right, category=category)
-        return total if width == shape[-1] else tape.compute("cat", OpKind.COPY, [unrotated], shape, dtype, category)
+        total = tape.pointwise("add", left, right)
+        return total if width == shape[-1] else tape.compute("cat", OpKind.COPY, [unrotated], shape, dtype)
 
-    rotated = rotate(source, StorageCategory.ACTIVATION)
-    return tape.node(rotated, lambda gradient: tape.send(slot, rotate(gradient, TEMPORARY)), source)
+    return tape.node(rotate(source), lambda gradient: tape.send(slot, rotate(gradient)), source)
 
 
 def fused_attention(
@@ -67,7 +65,7 @@ def fused_attention(
     slots = [(tensor.slot, tensor.shape) for tensor in inputs]
 
     def backward(gradient: TapeTensor) -> None:
-        gradients = [tape.new(shape, query.dtype, TEMPORARY) for slot, shape in slots if slot is not None]
+        gradients = [tape.new(shape, query.dtype) for slot, shape in slots if slot is not None]
         tape.op(f"{name}_backward", OpKind.ATTENTION, [gradient, *inputs, result, sums], gradients,
                 flops=2.5 * flops, dims=dims, kernels=2)  # fmt: skip
         for slot, gradient_in in zip([slot for slot, _ in slots if slot is not None], gradients, strict=True):
@@ -116,7 +114,7 @@ def batched_product(tape: Tape, left: TapeTensor, right: TapeTensor, *, transpos
         for slot, operand, other_operand, rows in ((slots[0], left, right, m), (slots[1], right, left, n)):
             if slot is None:
                 continue
-            back = tape.new(operand.shape, operand.dtype, TEMPORARY)
+            back = tape.new(operand.shape, operand.dtype)
             tape.op("bmm", OpKind.GEMM, [gradient, other_operand], [back], flops=flops,
                     dims={"b": b * h, "m": rows, "n": k, "k": n if operand is left else m})  # fmt: skip
             tape.send(slot, back)
@@ -137,7 +135,7 @@ def softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
 
 def position_bias(tape: Tape, table: TapeTensor, heads: int, q: int, kv: int) -> TapeTensor:
     """Look up a learned bias for each distance between a query and a key: (1, heads, q, kv)."""
-    tokens = tape.new((q, kv), "int64", TEMPORARY)
+    tokens = tape.new((q, kv), "int64", StorageCategory.TEMPORARY)
     tape.op("bucketize", OpKind.ELEMENTWISE, [tokens], [tokens], flops=10.0 * tokens.elements, kernels=10)
     return ops.embedding(tape, table, tokens).view(1, heads, q, kv)
 
@@ -166,7 +164,7 @@ def join_heads(tape: Tape, per_head: TapeTensor, shared: TapeTensor) -> TapeTens
 
     def backward(gradient: TapeTensor) -> None:
         for slot, shape in slots:
-            back = tape.new(shape, gradient.dtype, TEMPORARY)
+            back = tape.new(shape, gradient.dtype)
             tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=back.elements, read=float(back.bytes))
             tape.send(slot, back)
 
@@ -198,7 +196,7 @@ def split_last_axis(tape: Tape, fused: TapeTensor, widths: tuple[int, ...]) -> l
     def collect(gradient: TapeTensor) -> None:
         gradients.append(gradient)
         if len(gradients) == len(widths):
-            joined = tape.compute("cat", OpKind.COPY, list(gradients), shape, dtype, TEMPORARY)
+            joined = tape.compute("cat", OpKind.COPY, list(gradients), shape, dtype)
             gradients.clear()
             tape.send(slot, joined)
 
@@ -214,7 +212,7 @@ def _join_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor
         if sinks.slot is not None:
             sink_gradient = tape.sum_to(gradient, sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
             tape.send(sinks.slot, sink_gradient)
-        back = tape.compute("slice", OpKind.COPY, [gradient], shape, gradient.dtype, TEMPORARY)
+        back = tape.compute("slice", OpKind.COPY, [gradient], shape, gradient.dtype)
         tape.send(slot, back)
 
     return tape.node(result, backward, scores, sinks)

@@ -1,6 +1,6 @@
 """Attention of single families: latent attention of DeepSeek-V2, and disentangled attention of DeBERTa."""
 
-from leadline.core.graph import OpKind, StorageCategory
+from leadline.core.graph import OpKind
 from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import AttentionShape, LatentAttentionShape, RelativeAttentionShape
@@ -9,11 +9,6 @@ from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
 class LatentAttention:
     """Multi-head latent attention: keys and values are expanded in each pass from one cached latent per token."""
-
-    __slots__ = (
-        "builder", "compress", "compress_norm", "compress_query", "expand", "latent", "out", "query", "query_norm",
-        "shape",
-    )  # fmt: skip
 
     def __init__(self, builder: ModelBuilder, shape: AttentionShape, latent: LatentAttentionShape) -> None:
         self.builder, self.shape, self.latent = builder, shape, latent
@@ -66,16 +61,8 @@ class LatentAttention:
         return self.out(mixed.view(batch, sequence, shape.heads * latent.value))
 
 
-TEMPORARY = StorageCategory.TEMPORARY
-
-
 class RelativeAttention:
     """Disentangled attention, which also scores queries against distances, keys against distances, or both."""
-
-    __slots__ = (
-        "builder", "key", "out", "position_key", "position_query", "qkv", "query", "query_bias", "relative", "shape",
-        "value", "value_bias",
-    )  # fmt: skip
 
     def __init__(self, builder: ModelBuilder, shape: AttentionShape, relative: RelativeAttentionShape) -> None:
         self.builder, self.shape, self.relative = builder, shape, relative
@@ -147,7 +134,7 @@ class RelativeAttention:
         slot = scores.slot
 
         def backward(gradient: TapeTensor) -> None:
-            back = tape.new(scores.shape, gradient.dtype, TEMPORARY)  # gather saves its source, not its result
+            back = tape.new(scores.shape, gradient.dtype)  # gather saves its source, not its result
             tape.op("scatter_add_", OpKind.INDEX, [gradient], [back])
             tape.send(slot, back)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
+from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.units import format_bytes
 from leadline.core.workload import Optimizer, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
@@ -330,7 +330,7 @@ def _micro_steps(model: TransformerModel, batch: int, sequence: int, accumulatio
             answer = model(batch, sequence)
             tape.end_forward()
             if tape.training:
-                tape.backward(answer, tape.new((1,), "float32", StorageCategory.TEMPORARY))
+                tape.backward(answer)
             del answer
             model.builder.inputs.clear()
 

@@ -1,12 +1,10 @@
 """Heads of models on a tape: picking a token, scores, and the losses of training."""
 
-from leadline.core.graph import OpKind, StorageCategory
+from leadline.core.graph import OpKind
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import HeadShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
-
-TEMPORARY = StorageCategory.TEMPORARY
 
 
 def first_token(tape: Tape, hidden: TapeTensor) -> TapeTensor:
@@ -31,7 +29,7 @@ def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor
     loss = tape.compute("nll_loss_forward", OpKind.REDUCTION, [log_probabilities], (1,), dtype, flops=rows, read=read)
 
     def backward(gradient: TapeTensor) -> None:
-        back = tape.new(log_probabilities.shape, dtype, TEMPORARY)
+        back = tape.new(log_probabilities.shape, dtype)
         written = 2.0 * back.bytes
         tape.op("nll_loss_backward", OpKind.REDUCTION, [gradient], [back], flops=rows, written=written)
         tape.send(slot, back)
@@ -55,8 +53,6 @@ def mean_loss(tape: Tape, output: TapeTensor) -> TapeTensor:
 
 class ModelHead:
     """The head of a model. A tied head scores with the weights of the embedding ``table``."""
-
-    __slots__ = ("bias", "builder", "norm", "score", "shape", "table", "transform")
 
     def __init__(self, builder: ModelBuilder, hidden: int, shape: HeadShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape, self.table = builder, shape, table

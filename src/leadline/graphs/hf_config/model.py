@@ -41,8 +41,6 @@ class StackContext(NamedTuple):
 class TransformerLayer:
     """Attention (to the tokens, then to a memory if there is one) and a feed-forward block, with their norms."""
 
-    __slots__ = ("attention", "builder", "cross", "cross_norm", "feed_forward", "norms", "shape")
-
     def __init__(self, builder: ModelBuilder, shape: LayerShape) -> None:
         self.builder, self.shape = builder, shape
         hidden = shape.attention.hidden
@@ -122,8 +120,6 @@ class TransformerLayer:
 class LayerStack:
     """Layers one after the other, each may be checkpointed. With a larger ``depth`` the first ones repeat."""
 
-    __slots__ = ("builder", "depth", "layers")
-
     def __init__(self, builder: ModelBuilder, shapes: tuple[LayerShape, ...], depth: int = 0) -> None:
         self.builder, self.depth = builder, depth or len(shapes)
         self.layers = []
@@ -156,10 +152,6 @@ def make_attention(
 
 class Tower:
     """An embedding, a stack of layers and a final norm. The ``table`` of tokens may be another tower's."""
-
-    __slots__ = (
-        "buckets", "builder", "distance_norm", "distances", "embedding", "final_norm", "project_out", "shape", "stack",
-    )  # fmt: skip
 
     def __init__(self, builder: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape = builder, shape
@@ -209,8 +201,6 @@ class Tower:
 
 class TransformerModel:
     """A tower and its head. With an ``encoder`` the tower attends to its output, and a target of text is as long."""
-
-    __slots__ = ("builder", "cross_bias_heads", "encoder", "head", "tower")
 
     def __init__(self, builder: ModelBuilder, shape: ModelShape) -> None:
         self.builder = builder

@@ -124,8 +124,6 @@ class Linear:
     that of most checkpoints.
     """
 
-    __slots__ = ("adapter", "bias", "quantized", "tape", "weight")
-
     def __init__(
         self, builder: ModelBuilder, n: int, k: int, *, bias: bool = True, experts: int = 0, plain: bool = False,
         saved: bool = False, name: str = "",
@@ -156,8 +154,6 @@ class Norm:
     layer norms without a bias or any weight; ``written`` and ``written-biased`` are layer norms computed op by op.
     """
 
-    __slots__ = ("bias", "kind", "tape", "weight")
-
     def __init__(self, builder: ModelBuilder, kind: str, *shape: int) -> None:
         self.tape, self.kind = builder.tape, kind
         self.weight = None if kind.startswith("bare") else builder.weight(*shape)
@@ -174,8 +170,6 @@ class Norm:
 
 class AttentionBlock:
     """Attention to the tokens themselves, or to a ``memory``."""
-
-    __slots__ = ("builder", "key", "key_norm", "out", "qkv", "query", "query_norm", "shape", "sinks", "value")
 
     def __init__(self, builder: ModelBuilder, shape: AttentionShape) -> None:
         self.builder, self.shape = builder, shape
@@ -265,8 +259,6 @@ class AttentionBlock:
 
 class FeedForwardBlock:
     """Two or three linear layers around a pointwise function."""
-
-    __slots__ = ("down", "gate", "shape", "tape", "up")
 
     def __init__(self, builder: ModelBuilder, hidden: int, shape: FeedForwardShape, experts: int = 0) -> None:
         self.tape, self.shape = builder.tape, shape
