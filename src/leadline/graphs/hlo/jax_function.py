@@ -32,31 +32,8 @@ TPUS = {
 }  # fmt: skip
 """The smallest topology that XLA knows of each TPU. XLA compiles for one of its chips."""
 
-_TARGET_CONFIG = """gpu_device_info {{
-  threads_per_block_limit: 1024
-  threads_per_warp: 32
-  shared_memory_per_block: 49152
-  shared_memory_per_core: {shared}
-  shared_memory_per_block_optin: {optin}
-  threads_per_core_limit: {threads}
-  core_count: {cores}
-  fpus_per_core: {lanes}
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  memory_bandwidth: {bandwidth}
-  l2_cache_size: {l2}
-  clock_rate_ghz: {clock:g}
-  device_memory_size: {memory}
-  cuda_compute_capability {{ major: {major} minor: {minor} }}
-  registers_per_core_limit: 65536
-  registers_per_block_limit: 65536
-}}
-platform_name: "CUDA"
-dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
-runtime_version {{ major: 12 minor: 8 patch: 0 }}
-device_description_str: "{name}"
-"""
+TARGET_CONFIG = Path(__file__).parent / "gpu_target.txtpb"
+"""XLA's description of a GPU, with places for the catalog's numbers."""
 
 
 def topology_arguments(device: Device) -> dict[str, str]:
@@ -97,7 +74,7 @@ def _topology_text(device: Device) -> str:
             "add it to your own device file, or leave --compile out"
         )
     major, _, minor = capability.partition(".")
-    return _TARGET_CONFIG.format(
+    return TARGET_CONFIG.read_text(encoding="utf-8").format(
         shared=shared_kib * KIB, optin=optin_kib * KIB, threads=device.threads_per_unit,
         cores=device.compute_units, lanes=device.lanes_per_unit, bandwidth=int(device.memory_bytes_per_s or 0),
         l2=device.l2_bytes, clock=(clock_hz or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,

@@ -13,6 +13,9 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+Step = Tuple[Callable[..., Any], Tuple[Any, ...], List[str]]
+"""The function to lower, its arguments, and notes."""
+
 
 class UnusableFunction(Exception):
     """The result of the named function cannot be lowered. The message says why and what to return."""
@@ -71,8 +74,8 @@ def _text(lowered: Any) -> str:
         return str(lowered.as_text())
 
 
-def _step(request: Dict[str, Any], shapes: List[Any]) -> Tuple[Callable[..., Any], Tuple[Any, ...], List[str]]:
-    """Return the function to lower, its arguments and notes, from the result of the user's function."""
+def _step(request: Dict[str, Any], shapes: List[Any]) -> Step:
+    """Return the step from the result of the user's function."""
     names = runpy.run_path(request["path"], run_name="leadline_model")
     build = names.get(request["function"])
     if not callable(build):
@@ -132,17 +135,15 @@ def _nnx() -> Optional[Any]:
         return None
 
 
-def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Tuple[Any, Tuple[Any, ...], List[str]]:
+def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Step:
     """Return the step of a flax linen module: ``apply``, or a training step around it."""
     import jax
 
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
     variables = jax.eval_shape(lambda *xs: model.init(keys, *xs, **_mode(model, training=False)), *shapes)
     training = request["phase"] == "training"
-    weights, other_variables = (
-        variables.get("params", {}),
-        {name: values for name, values in variables.items() if name != "params"},
-    )
+    weights = variables.get("params", {})
+    other_variables = {name: values for name, values in variables.items() if name != "params"}
 
     def forward(params: Any, state: Any, *xs: Any) -> Any:
         every, mode = {"params": params, **state}, _mode(model, training=training)
@@ -150,27 +151,20 @@ def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Tuple
             return model.apply(every, *xs, **mode), state
         return model.apply(every, *xs, rngs={"dropout": jax.random.key(0)}, mutable=list(other_variables), **mode)
 
-    if not training:
-        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, other_variables, *shapes), []
-    return _training_step(forward, weights, other_variables, shapes, request)
+    return _flax_step(forward, weights, other_variables, shapes, request)
 
 
 def _mode(model: Any, training: bool) -> Dict[str, bool]:
     """Return the keyword by which a module's call learns whether it trains, if it has one."""
     parameters = inspect.signature(type(model).__call__).parameters
-    if "train" in parameters:
-        return {"train": training}
-    if "training" in parameters:
-        return {"training": training}
-    return {"deterministic": not training} if "deterministic" in parameters else {}
+    modes = {"train": training, "training": training, "deterministic": not training}
+    name = next((name for name in modes if name in parameters), None)
+    return {name: modes[name]} if name else {}
 
 
-def _nnx_step(
-    nnx: Any, model: Any, shapes: List[Any], request: Dict[str, Any]
-) -> Tuple[Any, Tuple[Any, ...], List[str]]:
+def _nnx_step(nnx: Any, model: Any, shapes: List[Any], request: Dict[str, Any]) -> Step:
     """Return the step of a flax nnx module."""
-    training = request["phase"] == "training"
-    (model.train if training else model.eval)()
+    (model.train if request["phase"] == "training" else model.eval)()
     definition, weights, other_variables = nnx.split(model, nnx.Param, ...)
 
     def forward(params: Any, state: Any, *xs: Any) -> Any:
@@ -178,15 +172,13 @@ def _nnx_step(
         output = whole(*xs)
         return output, nnx.split(whole, nnx.Param, ...)[2]
 
-    if not training:
-        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, other_variables, *shapes), []
-    return _training_step(forward, weights, other_variables, shapes, request)
+    return _flax_step(forward, weights, other_variables, shapes, request)
 
 
-def _training_step(
-    forward: Any, weights: Any, state: Any, shapes: List[Any], request: Dict[str, Any]
-) -> Tuple[Any, Tuple[Any, ...], List[str]]:
-    """Return a training step: the mean of the outputs as the loss, its gradient, and the update of optax."""
+def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], request: Dict[str, Any]) -> Step:
+    """Return the forward pass, or a training step: the outputs' mean as loss, its gradient, and optax's update."""
+    if request["phase"] != "training":
+        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, state, *shapes), []
     import jax
     import jax.numpy as jnp
 
