@@ -1,5 +1,6 @@
 """Read the fields of one configuration, with errors that name them, and track assumed defaults."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from leadline.core.errors import InvalidInput, excerpt
@@ -10,6 +11,13 @@ MOST, MOST_LAYERS = 10**9, 2_000
 """Larger sizes and more layers are typing errors: each layer is expanded."""
 COUNTED = frozenset({"num_hidden_groups"})
 """Names of numbers of layers without the word."""
+
+
+def model_values(config: Config, *names: str) -> Iterator[Any]:
+    """Yield the values of fields that are set, of the whole model, then of its language model (``text_config``)."""
+    inner = config.get("text_config")
+    for holder in (config, inner if isinstance(inner, dict) else {}):
+        yield from (holder[name] for name in names if holder.get(name) is not None)
 
 
 class ConfigFields:

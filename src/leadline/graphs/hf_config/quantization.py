@@ -5,13 +5,12 @@ Each method is one reader of its fields. A method without a reader is refused, b
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from leadline.core.errors import InvalidInput
+from leadline.graphs.hf_config.fields import Config, model_values
 from leadline.graphs.hf_config.module_patterns import ModulePatterns
 from leadline.graphs.hf_config.weight_formats import INT8, ScaleTensor, WeightFormat, bitsandbytes_4bit, grouped
-
-Config = dict[str, Any]
 
 
 class CheckpointQuantization(NamedTuple):
@@ -49,7 +48,7 @@ def read_quantization(config: Config, reference: str) -> CheckpointQuantization 
     Raises:
         InvalidInput: The method is unknown, or one of its fields is.
     """
-    section = _section(config)
+    section = next(model_values(config, "quantization_config", "compression_config"), None)
     if section is None:
         return None
     if not isinstance(section, dict):
@@ -71,16 +70,6 @@ def read_quantization(config: Config, reference: str) -> CheckpointQuantization 
     )
 
 
-def _section(config: Config) -> Any:  # noqa: ANN401 - what the file holds
-    """Return the section, of the whole model or of its language model."""
-    inner = config.get("text_config")
-    for holder in (config, inner if isinstance(inner, dict) else {}):
-        for name in ("quantization_config", "compression_config"):
-            if holder.get(name) is not None:
-                return holder[name]
-    return None
-
-
 class _Fields(NamedTuple):
     """The fields of one section, with errors that name them."""
 
@@ -89,17 +78,11 @@ class _Fields(NamedTuple):
 
     def bits(self, *names: str, default: int | None = None) -> int:
         """Return the bits of a weight, 1 to 8."""
-        value = self._first(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 8:
-            raise self.error(names[0], value, "a whole number from 1 to 8")
-        return value
+        return self._whole(names, default, 1, 8, "a whole number from 1 to 8")
 
     def group(self, *names: str, default: int) -> int:
         """Return how many weights of a row share a scale; 0 for the row."""
-        value = self._first(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < -1 or value > 10**6:
-            raise self.error(names[0], value, "-1 or a positive whole number")
-        return max(value, 0)
+        return max(self._whole(names, default, -1, 10**6, "-1 or a positive whole number"), 0)
 
     def tile(self, name: str) -> tuple[int, int] | None:
         """Return the rows and columns of a block, or ``None`` if there is none."""
@@ -134,8 +117,11 @@ class _Fields(NamedTuple):
         """Return the error about a value."""
         return InvalidInput(f"{self.reference}: quantization_config has {name} {value!r:.80}, but it must be {kind}")
 
-    def _first(self, *names: str, default: int | None) -> object:
-        return next((self.section[name] for name in names if self.section.get(name) is not None), default)
+    def _whole(self, names: tuple[str, ...], default: int | None, least: int, most: int, kind: str) -> int:
+        value = next((self.section[name] for name in names if self.section.get(name) is not None), default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.error(names[0], value, kind)
+        return value
 
 
 Formats = WeightFormat | tuple[tuple[WeightFormat, ModulePatterns | None], ...]

@@ -1,9 +1,8 @@
 """The dtype of a checkpoint's weights, as its ``config.json`` or the habit of its family tells."""
 
-from typing import Any
-
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Precision
+from leadline.graphs.hf_config.fields import Config, model_values
 
 FLOAT32_FAMILIES = frozenset({
     "gpt2", "gpt_neo", "gptj", "codegen", "gpt_bigcode", "bert", "roberta", "xlm-roberta", "camembert", "distilbert",
@@ -15,7 +14,7 @@ FLOAT32_FAMILIES = frozenset({
 _PRECISIONS = {"float32": Precision.FP32, "float16": Precision.FP16, "bfloat16": Precision.BF16}
 
 
-def stored_precision(config: dict[str, Any], reference: str, *, quantized: bool) -> tuple[Precision, str]:
+def stored_precision(config: Config, reference: str, *, quantized: bool) -> tuple[Precision, str]:
     """Return the precision that a checkpoint loads in with ``dtype="auto"``, and a note if the file does not name it.
 
     A ``quantized`` checkpoint computes in 16 bits, unless the file names another dtype.
@@ -23,8 +22,9 @@ def stored_precision(config: dict[str, Any], reference: str, *, quantized: bool)
     Raises:
         InvalidInput: The file names a dtype that Leadline does not estimate.
     """
-    named = _named_dtype(config)
-    if named is not None:
+    dtypes = (value for value in model_values(config, "dtype", "torch_dtype") if value and value != "auto")
+    if (dtype := next(dtypes, None)) is not None:
+        named = str(dtype).removeprefix("torch.")
         if named not in _PRECISIONS:
             raise InvalidInput(
                 f"{reference} has the dtype {named[:40]!r}, which is not estimated: set --precision fp32, fp16 or bf16"
@@ -39,14 +39,3 @@ def stored_precision(config: dict[str, Any], reference: str, *, quantized: bool)
     else:
         precision, why = Precision.BF16, f"as most published {family} checkpoints have 16 bits"
     return precision, f"{reference} names no dtype: assumed {precision.value}, {why}; set it with --precision"
-
-
-def _named_dtype(config: dict[str, Any]) -> str | None:
-    """Return the dtype in the file, of the whole model or of its language model; ``None`` for ``auto``."""
-    inner = config.get("text_config")
-    for holder in (config, inner if isinstance(inner, dict) else {}):
-        for name in ("dtype", "torch_dtype"):
-            value = holder.get(name)
-            if value and value != "auto":
-                return str(value).removeprefix("torch.")
-    return None

@@ -15,7 +15,6 @@ from leadline.graphs.hlo.library_calls import (
     matrix_flops,
     spatial,
 )
-from leadline.graphs.hlo.module import element_count, size_bytes
 
 ALIASES = frozenset({"reshape", "bitcast", "get_tuple_element", "collapse_shape", "expand_shape"})
 """Instructions that show their operand's memory in another shape."""
@@ -97,11 +96,11 @@ def node_flops(program: FlatProgram, node: HloNode) -> float:
         return _FLOPS[opcode](node, inputs, outputs)
     if not any("float" in spec.dtype or "complex" in spec.dtype for spec in (*inputs, *outputs)):
         return 0.0
-    return float(max(element_count(spec) for spec in outputs) * FLOPS_PER_ELEMENT.get(opcode, 1))
+    return float(max(spec.elements for spec in outputs) * FLOPS_PER_ELEMENT.get(opcode, 1))
 
 
 def _reduce_flops(_: HloNode, inputs: Specs, outputs: Specs) -> float:
-    return float(max(0, element_count(inputs[0]) - element_count(outputs[0]))) * len(outputs)
+    return float(max(0, inputs[0].elements - outputs[0].elements)) * len(outputs)
 
 
 def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
@@ -110,18 +109,18 @@ def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     if outputs[0].shape == inputs[0].shape and any(
         size > 16 and size == whole for size, whole in zip(window, inputs[0].shape, strict=False)
     ):
-        return 2.0 * element_count(outputs[0])
+        return 2.0 * outputs[0].elements
     elements = outputs[0] if node.opcode == "reduce_window" else inputs[1]
-    return float(element_count(elements) * max(1, math.prod(window) - 1))
+    return float(elements.elements * max(1, math.prod(window) - 1))
 
 
 def _scatter_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
-    return float(element_count(inputs[-1])) if "add" in node.applied else 0.0
+    return float(inputs[-1].elements) if "add" in node.applied else 0.0
 
 
 def _fft_flops(_: HloNode, __: Specs, outputs: Specs) -> float:
     """Return 5·n·log2 of the last axis, the usual count for transforms (FFTW's)."""
-    return 5.0 * element_count(outputs[0]) * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
+    return 5.0 * outputs[0].elements * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
 
 
 def node_dims(program: FlatProgram, node: HloNode) -> Dims:
@@ -135,7 +134,7 @@ def node_dims(program: FlatProgram, node: HloNode) -> Dims:
         call = library_call(program, node)
         return call.dims if call else {}
     if base_opcode(node) in COLLECTIVES:
-        moved = max(sum(size_bytes(spec) for spec in specs) for specs in (inputs, outputs))
+        moved = max(sum(spec.size_bytes for spec in specs) for specs in (inputs, outputs))
         return {"bytes": moved, "ranks": node.number("ranks", 0)}
     return {}
 
@@ -162,7 +161,7 @@ def node_traffic(program: FlatProgram, node: HloNode) -> tuple[float, float]:
 
 
 def _device_bytes(program: FlatProgram, value: int) -> float:
-    return 0.0 if value in program.near else float(program.size_bytes(value))
+    return 0.0 if value in program.near else float(program.values[value].size_bytes)
 
 
 def _scatter_traffic(sizes: list[float], results: list[float]) -> tuple[float, float]:
@@ -184,10 +183,10 @@ def _fusion_traffic(program: FlatProgram, node: HloNode, inner: FlatProgram) -> 
 
 
 def _read_bytes(inner: FlatProgram, value: int, readers: dict[int, list[HloNode]]) -> float:
-    whole, total = float(inner.size_bytes(value)), 0.0
+    whole, total = float(inner.values[value].size_bytes), 0.0
     for reader in readers.get(value, []):
         if reader.opcode in ("dynamic_slice", "slice", "gather") and reader.inputs[0] == value:
-            total += inner.size_bytes(reader.outputs[0])
+            total += inner.values[reader.outputs[0]].size_bytes
         elif reader.opcode in ("dynamic_update_slice", "scatter") and reader.inputs[0] == value:
             continue
         elif reader.opcode in ALIASES:
@@ -204,7 +203,7 @@ def _written_bytes(inner: FlatProgram, value: int) -> float:
         maker = inner.makers[value]
     if maker >= 0 and inner.nodes[maker].opcode == "dynamic_update_slice":
         value = inner.nodes[maker].inputs[1]
-    return float(inner.size_bytes(value))
+    return float(inner.values[value].size_bytes)
 
 
 def _dot_dims(node: HloNode, inputs: Specs) -> Dims:
@@ -224,8 +223,8 @@ def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     taps = math.prod(spatial(inputs[1], rhs))
     if math.prod(node.numbers("lhs_dilate")) > 1:
         groups = node.number("feature_group_count")
-        return 2.0 * element_count(inputs[0]) * taps * inputs[1].shape[rhs.index("o")] / groups
-    return 2.0 * element_count(outputs[0]) * taps * inputs[1].shape[rhs.index("i")]
+        return 2.0 * inputs[0].elements * taps * inputs[1].shape[rhs.index("o")] / groups
+    return 2.0 * outputs[0].elements * taps * inputs[1].shape[rhs.index("i")]
 
 
 def _is_batched_product(node: HloNode) -> bool:

@@ -14,8 +14,6 @@ from leadline.graphs.hlo.module import (
     Instruction,
     Module,
     WithAttributes,
-    element_count,
-    size_bytes,
 )
 from leadline.graphs.hlo.trip_counts import KnownNumber, count_trips
 
@@ -90,14 +88,6 @@ class FlatProgram:
     numbers: dict[int, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     loops: int = 0
-
-    def elements(self, value: int) -> int:
-        """Return the number of elements of a value."""
-        return element_count(self.values[value])
-
-    def size_bytes(self, value: int) -> int:
-        """Return the bytes of a value."""
-        return size_bytes(self.values[value])
 
     def donated(self) -> Iterator[tuple[int, int]]:
         """Yield each argument whose memory a result takes, and the result."""
@@ -321,7 +311,7 @@ class _ProgramWriter:
             return weights[computation.name]
         total = 0
         for instruction in computation.instructions:
-            elements = sum(element_count(spec) for spec in instruction.results)
+            elements = sum(spec.elements for spec in instruction.results)
             total += elements * (1000 if instruction.opcode in ("dot", "convolution", "custom_call") else 1)
             if instruction.opcode not in ("reduce", "scatter"):
                 total += sum(self._weight(self._called(name), weights) for name in instruction.called)

@@ -139,7 +139,7 @@ class _Grouping:
         self.written.update(self.memory[value] for value in keep)
         self.written.update(self.program.arguments)
         for node in self.program.nodes:
-            if node.is_tensor_literal and self.program.elements(node.outputs[0]) > 1:
+            if node.is_tensor_literal and self.program.values[node.outputs[0]].elements > 1:
                 self.written.add(node.outputs[0])
 
     def _find_sources(self) -> None:
@@ -188,8 +188,8 @@ class _Grouping:
 
     def _is_cheaper_to_read(self, value: int) -> bool:
         """Return whether recomputing a value reads more than the value itself."""
-        read = sum(self.program.size_bytes(source) for source in self.sources.get(value, ()))
-        return read > RECOMPUTE_FACTOR * self.program.size_bytes(value)
+        read = sum(self.program.values[source].size_bytes for source in self.sources.get(value, ()))
+        return read > RECOMPUTE_FACTOR * self.program.values[value].size_bytes
 
     def _prune(self, chosen: list[int]) -> None:
         """Unmark values that have become cheap to recompute because of other written values."""
@@ -273,16 +273,16 @@ class _KernelMerger:
         nodes = [self.program.nodes[position] for position in kernel.nodes]
         if not kernel.reads or not all(_fuses(node) for node in nodes):
             return ()
-        most = max(self.program.elements(value) for node in nodes for value in (*node.inputs, *node.outputs))
+        most = max(self.program.values[value].elements for node in nodes for value in (*node.inputs, *node.outputs))
         over_columns = any(node.opcode == "reduce" and _over_columns(self.program, node) for node in nodes)
         return (most, kernel.loop, over_columns)
 
     def _candidates(self, kernel: FusedKernel) -> dict[int, None]:
         """Return the kernels that make or read one of a kernel's largest operands, in order."""
         candidates: dict[int, None] = {}
-        largest = sorted(kernel.reads, key=lambda value: -self.program.elements(value))[:6]
+        largest = sorted(kernel.reads, key=lambda value: -self.program.values[value].elements)[:6]
         for value in largest:
-            if self.program.elements(value) * 4 >= self.program.elements(largest[0]):
+            if self.program.values[value].elements * 4 >= self.program.values[largest[0]].elements:
                 if value in self.maker:
                     candidates[self.maker[value]] = None
                 candidates.update(dict.fromkeys(self.by_read.get(value, ())))
@@ -295,8 +295,9 @@ class _KernelMerger:
         """
         if self.traits[position] != traits:
             return False
-        size = max(self.program.elements(value) for value in kernel.writes)
-        if any(self.maker.get(value) == position and self.program.elements(value) != size for value in kernel.reads):
+        size = max(self.program.values[value].elements for value in kernel.writes)
+        made = (value for value in kernel.reads if self.maker.get(value) == position)
+        if any(self.program.values[value].elements != size for value in made):
             return False
         return not any(self.kernels[maker].before >> position & 1 for maker in self._makers(kernel) - {position})
 

@@ -123,7 +123,7 @@ class _StorageUse:
     def __post_init__(self) -> None:
         self.storage = self._storages()
         for value, storage in enumerate(self.storage):
-            self.sizes[storage] = max(self.program.size_bytes(value), self.sizes.get(storage, 0))
+            self.sizes[storage] = max(self.program.values[value].size_bytes, self.sizes.get(storage, 0))
         for position, kernel in enumerate(self.kernels):
             for value in (*kernel.writes, *kernel.reads):
                 self.last[self.storage[value]] = position

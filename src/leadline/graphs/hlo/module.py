@@ -1,11 +1,10 @@
 """A parsed module: computations of instructions, with HLO's names for either text format."""
 
-import math
 import re
 from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import BYTES_PER_ELEMENT, TensorSpec
+from leadline.core.graph import TensorSpec
 
 Attribute = int | float | str | tuple[int, ...]
 """A number, a word, or a list of numbers (dimensions, sizes)."""
@@ -114,13 +113,3 @@ def torch_dtype(word: str, where: str) -> str:
 def numbers_in(text: str) -> tuple[int, ...]:
     """Return the whole numbers in a text."""
     return tuple(int(word) for word in re.findall(r"-?\d+", text))
-
-
-def element_count(spec: TensorSpec) -> int:
-    """Return the number of elements of a tensor."""
-    return math.prod(spec.shape)
-
-
-def size_bytes(spec: TensorSpec) -> int:
-    """Return the bytes of a tensor. A token has none."""
-    return element_count(spec) * BYTES_PER_ELEMENT.get(spec.dtype, 0)
