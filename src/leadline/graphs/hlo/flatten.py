@@ -8,6 +8,7 @@ from itertools import islice
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
+from leadline.graphs.hlo import OPCODES
 from leadline.graphs.hlo.module import (
     Attribute,
     Computation,
@@ -21,13 +22,6 @@ Tree = int | tuple["Tree", ...]
 """A value's number, or a tuple of trees."""
 
 Names = MutableMapping[str, Tree]
-
-PASS_THROUGH = frozenset({"optimization_barrier", "after_all", "add_dependency", "domain"})
-ANNOTATIONS = frozenset({
-    "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
-    "xla.sdy.FuncResultSharding",
-})  # fmt: skip
-"""Custom calls that annotate their operand, and do nothing."""
 
 MOST_NESTED_CALLS = 200
 MOST_NODES = 300_000
@@ -191,7 +185,7 @@ class _ProgramWriter:
                 raise InvalidInput(f"{self.source_name}: {instruction.name} has more than {MOST_NODES:,} parts")
         elif opcode == "get_tuple_element":
             tree = _element(operands[0], instruction)
-        elif opcode in PASS_THROUGH or instruction.attributes.get("target") in ANNOTATIONS:
+        elif opcode in OPCODES["pass_through"] or instruction.attributes.get("target") in OPCODES["annotation_calls"]:
             tree = operands[0] if len(operands) == 1 else tuple(operands)
         elif opcode.endswith("_done") or opcode == "async_update":
             tree = self._async_result(instruction, operands[0])

@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
+from leadline.graphs.hlo import OPCODES
 from leadline.graphs.hlo.costs import (
-    ALIASES,
-    MEMORY_NAMES,
-    MOVES,
     base_opcode,
     node_dims,
     node_flops,
@@ -21,8 +19,8 @@ from leadline.graphs.hlo.memory import argument_roles, storage_events
 from leadline.graphs.hlo.module import Module
 from leadline.graphs.hlo.stages import node_stages
 
-PRODUCTS = ("dot", "convolution", "custom_call")
 SLICES = frozenset({"dynamic_slice", "slice"})
+ALIASES, PRODUCTS = OPCODES["aliases"], OPCODES["products"]
 
 
 def build_op_graph(module: Module, source_name: str, *, device_type: str = "cuda") -> tuple[OpGraph, tuple[str, ...]]:
@@ -134,7 +132,7 @@ def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> i
 def _chain_kind(program: FlatProgram, nodes: Sequence[HloNode]) -> OpKind:
     """Return the kind of a chain by its opcodes."""
     opcodes = {base_opcode(node) for node in nodes}
-    if opcodes <= MOVES | ALIASES | {"dynamic_update_slice"}:
+    if opcodes <= OPCODES["moves"] | ALIASES | {"dynamic_update_slice"}:
         return OpKind.COPY
     for opcode in ("scatter", "gather", "sort", "reduce_window", "select_and_scatter"):
         if opcode in opcodes:
@@ -162,7 +160,7 @@ def _unknown_calls(program: FlatProgram, kernels: Sequence[FusedKernel]) -> list
     for node in (program.nodes[position] for kernel in kernels for position in kernel.nodes):
         target = str(node.attributes.get("target", ""))
         unknown = node.opcode == "custom_call" and node_kind(program, node) is OpKind.OTHER
-        if unknown and target and target not in MEMORY_NAMES:
+        if unknown and target and target not in OPCODES["memory_calls"]:
             counts[target] += node.count
     return [
         f"custom call {target} ({count} ×) counts by its traffic alone: its arithmetic is unknown"

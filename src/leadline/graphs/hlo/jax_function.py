@@ -3,6 +3,7 @@
 import json
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,20 +19,7 @@ from leadline.core.units import KIB, format_bytes
 from leadline.core.workload import Workload
 from leadline.graphs.hlo.read import traced_job
 
-SHARED_KIB = {
-    "6.0": (64, 48), "6.1": (96, 48), "7.0": (96, 96), "7.5": (64, 64), "8.0": (164, 163), "8.6": (100, 99),
-    "8.7": (164, 163), "8.9": (100, 99), "9.0": (228, 227), "10.0": (228, 227), "12.0": (100, 99),
-}  # fmt: skip
-"""Compute capability → KiB of shared memory of a multiprocessor, and of one block that opts in.
-
-From the CUDA C++ Programming Guide, technical specifications.
-"""
-
-TPUS = {
-    "Cloud TPU v4": "v4:2x2x1", "Cloud TPU v5e": "v5e:2x2", "Cloud TPU v5p": "v5p:2x2x1", "Cloud TPU v6e": "v6e:2x2",
-}  # fmt: skip
-"""The smallest topology that XLA knows of each TPU. XLA compiles for one of its chips."""
-
+TARGETS = tomllib.loads((Path(__file__).parent / "targets.toml").read_text(encoding="utf-8"))
 TARGET_CONFIG = Path(__file__).parent / "gpu_target.txtpb"
 """XLA's description of a GPU, with places for the catalog's numbers."""
 
@@ -42,8 +30,8 @@ def topology_arguments(device: Device) -> dict[str, str]:
     Raises:
         InvalidInput: XLA needs such a device to compile for it, or the catalog lacks a number that XLA needs.
     """
-    if device.kind is DeviceKind.TPU and device.name in TPUS:
-        return {"platform": "tpu", "topology_name": TPUS[device.name]}
+    if device.kind is DeviceKind.TPU and device.name in TARGETS["topologies"]:
+        return {"platform": "tpu", "topology_name": TARGETS["topologies"][device.name]}
     if device.kind is not DeviceKind.GPU or device.vendor != "nvidia":
         raise InvalidInput(
             f"XLA cannot compile for {device.name} without the device, only for GPUs of NVIDIA and TPUs; "
@@ -55,12 +43,13 @@ def topology_arguments(device: Device) -> dict[str, str]:
 
 def _topology_text(device: Device) -> str:
     capability = device.compute_capability or ""
-    if capability not in SHARED_KIB:
+    shared_kib = TARGETS["shared_kib"]
+    if capability not in shared_kib:
         raise InvalidInput(
             f"{device.name} has compute capability {device.compute_capability}, but XLA targets are only known for "
-            f"{', '.join(SHARED_KIB)}: leave --compile out"
+            f"{', '.join(TARGETS['shared_kib'])}: leave --compile out"
         )
-    shared_kib, optin_kib = SHARED_KIB[capability]
+    core_kib, optin_kib = shared_kib[capability]
     clock_hz = _clock_hz(device)
     figures = {
         "compute_units": device.compute_units, "lanes_per_unit": device.lanes_per_unit, "l2_bytes": device.l2_bytes,
@@ -75,7 +64,7 @@ def _topology_text(device: Device) -> str:
         )
     major, _, minor = capability.partition(".")
     return TARGET_CONFIG.read_text(encoding="utf-8").format(
-        shared=shared_kib * KIB, optin=optin_kib * KIB, threads=device.threads_per_unit,
+        shared=core_kib * KIB, optin=optin_kib * KIB, threads=device.threads_per_unit,
         cores=device.compute_units, lanes=device.lanes_per_unit, bandwidth=int(device.memory_bytes_per_s or 0),
         l2=device.l2_bytes, clock=(clock_hz or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,
         name=device.name,
