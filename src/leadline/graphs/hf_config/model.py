@@ -117,28 +117,6 @@ class TransformerLayer:
         return hidden if norm is None else norm(hidden)
 
 
-class LayerStack:
-    """Layers one after the other, each may be checkpointed. With a larger ``depth`` the first ones repeat."""
-
-    def __init__(self, builder: ModelBuilder, shapes: tuple[LayerShape, ...], depth: int = 0) -> None:
-        self.builder, self.depth = builder, depth or len(shapes)
-        self.layers = []
-        for number, shape in enumerate(shapes):
-            with builder.scope("layers", str(number)):
-                self.layers.append(TransformerLayer(builder, shape))
-
-    def __call__(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
-        """Return the output of the last layer."""
-        # Reentrant checkpointing needs an input with a gradient. For frozen embeddings, peft makes one
-        # (enable_input_require_grads).
-        if self.builder.checkpointing and hidden.slot is None:
-            hidden = self.builder.tape.node(hidden, lambda _: None)
-        for position in range(self.depth):
-            block = partial(self.layers[position * len(self.layers) // self.depth], context=context)
-            hidden = self.builder.tape.checkpoint(block, hidden) if self.builder.checkpointing else block(hidden)
-        return hidden
-
-
 def make_attention(
     builder: ModelBuilder, shape: AttentionShape
 ) -> AttentionBlock | LatentAttention | RelativeAttention:
@@ -160,7 +138,10 @@ class Tower:
         self.buckets = builder.weight(shape.position_buckets, heads) if shape.position_buckets else None
         self.distances = builder.weight(shape.relative_positions, shape.hidden) if shape.relative_positions else None
         self.distance_norm = Norm(builder, shape.norm, shape.hidden) if shape.relative_norm else None
-        self.stack = LayerStack(builder, shape.layers, shape.depth)
+        self.layers = []
+        for number, layer in enumerate(shape.layers):
+            with builder.scope("layers", str(number)):
+                self.layers.append(TransformerLayer(builder, layer))
         self.final_norm = Norm(builder, shape.norm, shape.hidden) if shape.final_norm else None
         narrow = shape.embedding if shape.project_out else 0
         self.project_out = Linear(builder, narrow, shape.hidden, bias=False) if narrow else None
@@ -176,11 +157,25 @@ class Tower:
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
         context = StackContext(angles, self._bias(sequence), self._distances(), memory, memory_bias)
         del angles
-        hidden = self.stack(self.embedding(batch, sequence), context)
+        embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
+        hidden = self._run_layers(embedded, context)
+        del embedded
         if self.final_norm is not None:
             hidden = self.final_norm(hidden)
         hidden = ops.dropout(tape, hidden, shape.final_dropout)
         return hidden if self.project_out is None else self.project_out(hidden)
+
+    def _run_layers(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        """Run the layers one after the other; with a larger ``depth``, the first ones repeat."""
+        builder, depth = self.builder, self.shape.depth or len(self.layers)
+        # Reentrant checkpointing needs an input with a gradient. For frozen embeddings, peft makes one
+        # (enable_input_require_grads).
+        if builder.checkpointing and hidden.slot is None:
+            hidden = builder.tape.node(hidden, lambda _: None)
+        for position in range(depth):
+            block = partial(self.layers[position * len(self.layers) // depth], context=context)
+            hidden = builder.tape.checkpoint(block, hidden) if builder.checkpointing else block(hidden)
+        return hidden
 
     @property
     def table(self) -> TapeTensor | None:

@@ -14,12 +14,12 @@ from leadline.core.graph import (
     OpKind,
     Stage,
     StorageCategory,
-    StorageEvent,
     TensorSpec,
     TracedJob,
 )
 from leadline.core.workload import Phase, Workload
 from leadline.files.read import read_input
+from leadline.graphs.hf_config.tape import Storage, Tape
 from leadline.graphs.onnx import OPERATORS
 
 Message = Any
@@ -63,7 +63,7 @@ def read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         notes.append("assumed: batch 1")
     graph = OpGraph(
         ops=tuple(reader.ops),
-        events=tuple(reader.events),
+        events=tuple(reader.tape.events),
         parameters=reader.parameters,
         parameter_bytes=reader.parameter_bytes,
         device_type=device_type,
@@ -121,18 +121,16 @@ def _symbolic_size(workload: Workload, name: str, symbol: str, axis: int) -> int
 
 @dataclass(slots=True)
 class _GraphReader:
-    """Turns nodes into ops, and tensors into memory that is freed after its last reader."""
+    """Turns nodes into ops, and tensors into memory on a tape, which is freed after its last reader."""
 
     sizes: dict[str, TensorSpec]
     dtype: str
     ops: list[Op] = field(default_factory=list)
-    events: list[StorageEvent] = field(default_factory=list)
+    tape: Tape = field(default_factory=Tape)
     parameters: int = 0
     parameter_bytes: int = 0
     _producers: dict[str, int] = field(default_factory=dict)
-    _memory: dict[str, int] = field(default_factory=dict)
-    _references: dict[int, int] = field(default_factory=dict)
-    _allocations: dict[int, StorageEvent] = field(default_factory=dict)
+    _memory: dict[str, Storage] = field(default_factory=dict)
 
     def read(self, graph: Message) -> None:
         """Read all nodes in the file's order, which is an execution order."""
@@ -152,13 +150,12 @@ class _GraphReader:
             self._node(node)
             for name in dict.fromkeys((*node.input, *node.output)):
                 if last.get(name, position) == position and name not in permanent:
-                    self._drop_reference(name)
+                    self._memory.pop(name, None)
 
     def _node(self, node: Message) -> None:
         outputs = [name for name in node.output if name]
         if node.op_type in OPERATORS["views"] and node.input[0] in self._memory:
             self._memory[outputs[0]] = self._memory[node.input[0]]
-            self._references[self._memory[outputs[0]]] += 1
             if node.input[0] in self._producers:
                 self._producers[outputs[0]] = self._producers[node.input[0]]
             return
@@ -168,6 +165,7 @@ class _GraphReader:
             self._allocate(name, StorageCategory.ACTIVATION)
             self._producers[name] = len(self.ops)
         self.ops.append(self._op(node, outputs))
+        self.tape.position = len(self.ops)
 
     def _op(self, node: Message, names: list[str]) -> Op:
         inputs = [size for size in map(self._size, node.input) if size is not None]
@@ -208,22 +206,8 @@ class _GraphReader:
 
     def _allocate(self, name: str, category: StorageCategory) -> None:
         size = self._size(name)
-        if size is None or name in self._memory:
-            return
-        storage = len(self._references) + 1
-        self._memory[name], self._references[storage] = storage, 1
-        self._allocations[storage] = StorageEvent(len(self.ops), storage, max(1, size.size_bytes), category)
-        self.events.append(self._allocations[storage])
-
-    def _drop_reference(self, name: str) -> None:
-        """Drop one name of a piece of memory, which is freed with its last name."""
-        storage = self._memory.get(name)
-        if storage is None or self._references[storage] == 0:
-            return
-        self._references[storage] -= 1
-        if self._references[storage] == 0:
-            allocation = self._allocations[storage]
-            self.events.append(StorageEvent(len(self.ops), storage, -allocation.size_bytes, allocation.category))
+        if size is not None and name not in self._memory:
+            self._memory[name] = Storage(self.tape, max(1, size.size_bytes), category)
 
 
 def _dims(kind: OpKind, node: Message, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> dict[str, int]:
