@@ -171,20 +171,13 @@ def join_heads(tape: Tape, per_head: TapeTensor, shared: TapeTensor) -> TapeTens
     return tape.node(result, backward, per_head, shared)
 
 
-def repeat_batch(tape: Tape, source: TapeTensor, times: int) -> TapeTensor:
-    """Repeat one sample for the whole batch."""
-    return _repeat(tape, source, (times, *source.shape[1:]), "repeat")
+def repeat(tape: Tape, source: TapeTensor, name: str, *, batch: int = 1, heads: int = 1) -> TapeTensor:
+    """Write a tensor (b, h, s, d) several times: a sample for a batch, or keys for the heads that share them.
 
-
-def repeat_heads(tape: Tape, source: TapeTensor, times: int) -> TapeTensor:
-    """Repeat keys or values for the query heads that share them."""
+    The gradients of the copies are summed.
+    """
     b, h, s, d = source.shape
-    return source if times == 1 else _repeat(tape, source, (b, h * times, s, d), "clone")
-
-
-def _repeat(tape: Tape, source: TapeTensor, shape: tuple[int, ...], name: str) -> TapeTensor:
-    """Write a tensor several times. The gradients of the copies are summed."""
-    result = tape.compute(name, OpKind.COPY, [source], shape, source.dtype)
+    result = tape.compute(name, OpKind.COPY, [source], (b * batch, h * heads, s, d), source.dtype)
     return tape.node_op(result, source, "sum", OpKind.REDUCTION, flops=result.elements)
 
 

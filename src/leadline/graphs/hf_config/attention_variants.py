@@ -4,7 +4,7 @@ from leadline.core.graph import OpKind
 from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import AttentionShape, LatentAttentionShape, RelativeAttentionShape
-from leadline.graphs.hf_config.tape import Tape, TapeTensor
+from leadline.graphs.hf_config.tape import TapeTensor
 
 
 class LatentAttention:
@@ -96,7 +96,10 @@ class RelativeAttention:
             for compared, projected in self._positions(distances, sequence):
                 table = (query if compared == "query" else key), projected
                 scores = ops.add(tape, scores, self._distance_scores(*table, sequence))
-        scores = _mask_scores(tape, scores)
+        # The scores of padded tokens become the smallest number.
+        masked = tape.pointwise("masked_fill", scores, cost=0.0)
+        scores = tape.node_op(masked, scores, "masked_fill", OpKind.ELEMENTWISE)
+        del masked
         probabilities = attention_ops.softmax(tape, scores)
         del scores, query, key
         probabilities = ops.dropout(tape, probabilities, shape.dropout)
@@ -127,7 +130,7 @@ class RelativeAttention:
         """Score each token against every distance, and gather the distance of each pair."""
         tape, shape = self.builder.tape, self.shape
         batch, rows = content.shape[0], table.shape[0]
-        spread = attention_ops.repeat_batch(tape, table.view(1, shape.heads, rows, shape.head_dim), batch)
+        spread = attention_ops.repeat(tape, table.view(1, shape.heads, rows, shape.head_dim), "repeat", batch=batch)
         scores = attention_ops.batched_product(tape, content, spread, transpose_right=True)
         gathered = tape.new((batch, shape.heads, sequence, sequence), scores.dtype)
         tape.op("gather", OpKind.INDEX, [scores], [gathered], read=9.0 * gathered.bytes / 4)
@@ -139,9 +142,3 @@ class RelativeAttention:
             tape.send(slot, back)
 
         return ops.scale_tensor(tape, tape.node(gathered, backward))
-
-
-def _mask_scores(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    """Set the scores of padded tokens to the smallest number."""
-    result = tape.pointwise("masked_fill", scores, cost=0.0)
-    return tape.node_op(result, scores, "masked_fill", OpKind.ELEMENTWISE)

@@ -45,12 +45,6 @@ def _log_softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
     )
 
 
-def mean_loss(tape: Tape, output: TapeTensor) -> TapeTensor:
-    """Return the mean of a tensor, the loss of a model without a head."""
-    loss = tape.compute("mean", OpKind.REDUCTION, [output], (1,), "float32", flops=output.elements)
-    return tape.node_op(loss, output, "div", OpKind.ELEMENTWISE, dtype=output.dtype, flops=output.elements)
-
-
 class ModelHead:
     """The head of a model. A tied head scores with the weights of the embedding ``table``."""
 
@@ -87,6 +81,8 @@ class ModelHead:
 
     def loss(self, output_states: TapeTensor) -> TapeTensor:
         """Return the loss: cross entropy over scores, or the mean of hidden states."""
+        tape, n = self.builder.tape, output_states.elements
         if self.shape.outputs:
-            return cross_entropy(self.builder.tape, output_states, upcast=self.shape.upcast)
-        return mean_loss(self.builder.tape, output_states)
+            return cross_entropy(tape, output_states, upcast=self.shape.upcast)
+        loss = tape.compute("mean", OpKind.REDUCTION, [output_states], (1,), "float32", flops=n)
+        return tape.node_op(loss, output_states, "div", OpKind.ELEMENTWISE, dtype=output_states.dtype, flops=n)

@@ -155,8 +155,9 @@ class Tower:
         attention = shape.layers[0].attention
         rotated = attention.rotary if attention.latent is None else attention.latent.rotary
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
-        context = StackContext(angles, self._bias(sequence), self._distances(), memory, memory_bias)
-        del angles
+        distances = self.distance_norm(self.distances) if self.distances and self.distance_norm else self.distances
+        context = StackContext(angles, self._bias(sequence), distances, memory, memory_bias)
+        del angles, distances
         embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
         hidden = self._run_layers(embedded, context)
         del embedded
@@ -187,11 +188,6 @@ class Tower:
             return None
         heads = self.shape.layers[0].attention.heads
         return attention_ops.position_bias(self.builder.tape, self.buckets, heads, sequence, sequence)
-
-    def _distances(self) -> TapeTensor | None:
-        if self.distances is None or self.distance_norm is None:
-            return self.distances
-        return self.distance_norm(self.distances)
 
 
 class TransformerModel:
@@ -226,7 +222,8 @@ class TransformerModel:
             return scores
         loss = self.head.loss(scores)
         del memory, hidden
-        self.builder.release_outputs()
+        self.builder.cache.clear()
+        self.builder.scores = None
         return loss
 
 

@@ -110,11 +110,6 @@ class ModelBuilder:
         self.cache += [CachedTensor(tensor, window) for tensor in cached]
         return cached
 
-    def release_outputs(self) -> None:
-        """Release the outputs of a model except the loss."""
-        self.cache.clear()
-        self.scores = None
-
 
 class Linear:
     """A product with an (n, k) weight, or with one such weight for each expert.
@@ -161,11 +156,16 @@ class Norm:
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return ``source`` normalized."""
-        if self.kind in ("rms", "bare-rms", "rms-wide"):
-            return ops.rms_norm(self.tape, source, self.weight, wide=self.kind == "rms-wide")
-        if self.kind.startswith("written") and self.weight is not None:
-            return ops.unfused_layer_norm(self.tape, source, self.weight, self.bias)
-        return ops.layer_norm(self.tape, source, self.weight, self.bias)
+        tape = self.tape
+        if self.kind == "rms-wide" and self.weight is not None:
+            normal = ops.unfused_norm(tape, tape.cast(source, "float32"), None, centered=False)
+            return tape.cast(ops.multiply(tape, normal, self.weight), source.dtype)
+        if self.kind in ("rms", "bare-rms"):
+            return ops.unfused_norm(tape, source, self.weight, centered=False)
+        if self.kind.startswith("written"):
+            normal = ops.unfused_norm(tape, source, self.weight, centered=True)
+            return normal if self.bias is None else ops.add(tape, normal, self.bias)
+        return ops.layer_norm(tape, source, self.weight, self.bias)
 
 
 class AttentionBlock:
@@ -215,7 +215,10 @@ class AttentionBlock:
             query, key, value = (tape.cast(tensor, tape.autocast) for tensor in (query, key, value))
         flash = self.builder.cuda and query.dtype != "float32"
         if times > 1 and shape.spread:
-            key, value = attention_ops.repeat_heads(tape, key, times), attention_ops.repeat_heads(tape, value, times)
+            key, value = (
+                attention_ops.repeat(tape, key, "clone", heads=times),
+                attention_ops.repeat(tape, value, "clone", heads=times),
+            )
         elif shape.written_out or (times > 1 and not flash):
             return self._mix_unfused(query, key, value, bias)
         causal = shape.causal and memory is None and bias is None
@@ -231,7 +234,8 @@ class AttentionBlock:
         """Mix op by op, for an implementation without a fused kernel, or a kernel without grouped heads."""
         shape, tape = self.shape, self.builder.tape
         times = shape.heads // shape.kv_heads
-        key, value = attention_ops.repeat_heads(tape, key, times), attention_ops.repeat_heads(tape, value, times)
+        if times > 1:
+            key, value = (attention_ops.repeat(tape, tensor, "clone", heads=times) for tensor in (key, value))
         if shape.fused:
             query = attention_ops.copy_tensor(tape, query, "clone")
         mixed, scores = attention_ops.unfused_attention(

@@ -77,31 +77,16 @@ def layer_norm(
     return tape.node(result, backward, source, *affine)
 
 
-def rms_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None = None, *, wide: bool = False) -> TapeTensor:
+def unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, centered: bool) -> TapeTensor:
     """Normalize by the root mean square op by op in float32, as the reference implementations do.
 
-    With ``wide`` the weight is multiplied in float32 too, before the result has the type of ``source`` again.
+    If ``centered``, normalize by mean and variance instead. The difference from the mean is saved twice.
     """
-    if wide and weight is not None:
-        normal = _unfused_norm(tape, tape.cast(source, "float32"), None, centred=False)
-        return tape.cast(multiply(tape, normal, weight), source.dtype)
-    return _unfused_norm(tape, source, weight, centred=False)
-
-
-def unfused_layer_norm(
-    tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor | None = None
-) -> TapeTensor:
-    """Normalize by mean and variance op by op, in float32. The difference from the mean is saved twice."""
-    normal = _unfused_norm(tape, source, weight, centred=True)
-    return normal if bias is None else add(tape, normal, bias)
-
-
-def _unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, centred: bool) -> TapeTensor:
     dtype = source.dtype
     wide = tape.cast(source, "float32")
     rows, n = source.elements // source.shape[-1], source.elements
     slot, shape = wide.slot, source.shape
-    if centred:
+    if centered:
         middle = tape.compute("mean", OpKind.REDUCTION, [wide], (rows, 1), "float32", flops=n)
         first, last = tape.new(source.shape, "float32"), tape.new(source.shape, "float32")
         for difference in (first, last):

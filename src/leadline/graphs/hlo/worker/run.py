@@ -58,7 +58,7 @@ def _lower(request: Dict[str, Any]) -> Dict[str, Any]:
     target = request.get("target")
     if target:
         arguments = _place_on_target(arguments, target)
-    lowered = _jitted(step).lower(*arguments)
+    lowered = (step if hasattr(step, "lower") else jax.jit(step)).lower(*arguments)
     answer: Dict[str, Any] = {"notes": notes, "jax": jax.__version__}
     if not target:
         return {**answer, "text": _text(lowered)}
@@ -209,12 +209,6 @@ def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], reques
     memory = jax.eval_shape(rule.init, weights)
     note = f"the loss is the mean of the outputs, the optimizer optax.{name}"
     return jax.jit(step, donate_argnums=(0, 1, 2)), (weights, memory, state, *shapes), [note]
-
-
-def _jitted(step: Any) -> Any:
-    import jax
-
-    return step if hasattr(step, "lower") else jax.jit(step)
 
 
 def _as_shapes(arguments: Tuple[Any, ...]) -> Tuple[Any, ...]:
