@@ -48,8 +48,7 @@ class ConfigFields:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                kind = "positive whole number" if least else "whole number from 0 on"
-                raise InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be a {kind}")
+                raise self._error(name, value, "a positive whole number" if least else "a whole number from 0 on")
             most = MOST_LAYERS if "layer" in name or name in COUNTED else MOST
             if value > most:
                 raise InvalidInput(
@@ -62,7 +61,7 @@ class ConfigFields:
         """Return a field that is a list; empty if it is not set."""
         value = self.config.get(name)
         if value is not None and not isinstance(value, list):
-            raise InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be a list")
+            raise self._error(name, value, "a list")
         return value or []
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -71,7 +70,7 @@ class ConfigFields:
         if value is None:
             return default
         if not isinstance(value, bool | int):
-            raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be true or false")
+            raise self._error(name, value, "true or false")
         return bool(value)
 
     def is_set(self, name: str, *, default: bool) -> bool:
@@ -83,7 +82,7 @@ class ConfigFields:
         for name in names:
             value = self.config.get(name)
             if value and not isinstance(value, str):
-                raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a name")
+                raise self._error(name, value, "a name")
             if value:
                 return str(value)
         return default
@@ -104,8 +103,11 @@ class ConfigFields:
 
     def _fraction(self, name: str, value: object, kind: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a {kind} from 0 to 1")
+            raise self._error(name, value, f"a {kind} from 0 to 1")
         return float(value)
+
+    def _error(self, name: str, value: object, kind: str) -> InvalidInput:
+        return InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be {kind}")
 
     def per_head(self, hidden: int, heads: int) -> int:
         """Return the width of one head, which must divide the hidden width."""
