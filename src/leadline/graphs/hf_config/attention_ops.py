@@ -94,7 +94,7 @@ def unfused_attention(
         scores = ops.add(tape, scores, bias)
     if sinks is not None:
         scores = _join_sinks(tape, scores, sinks)
-    probabilities = softmax(tape, scores)
+    probabilities = softmax(tape, tape.cast(scores, "float32") if tape.autocast else scores)
     del scores
     probabilities = ops.dropout(tape, tape.cast(probabilities, value.dtype), dropout)
     return batched_product(tape, probabilities, value), probabilities
@@ -122,15 +122,11 @@ def batched_product(tape: Tape, left: TapeTensor, right: TapeTensor, *, transpos
     return tape.node(result, backward, left, right)
 
 
-def softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    """Turn scores into probabilities, in float32 under autocast. The probabilities are saved."""
-    if tape.autocast:
-        scores = tape.cast(scores, "float32")
+def softmax(tape: Tape, scores: TapeTensor, name: str = "_softmax") -> TapeTensor:
+    """Turn scores into probabilities, or their logarithms with that ``name``. The result is saved."""
     n, dtype = scores.elements, scores.dtype
-    probabilities = tape.compute("_softmax", OpKind.SOFTMAX, [scores], scores.shape, dtype, flops=5.0 * n)
-    return tape.node_op(
-        probabilities, scores, "_softmax_backward_data", OpKind.SOFTMAX, [probabilities], dtype=dtype, flops=4.0 * n
-    )
+    result = tape.compute(name, OpKind.SOFTMAX, [scores], scores.shape, dtype, flops=5.0 * n)
+    return tape.node_op(result, scores, f"{name}_backward_data", OpKind.SOFTMAX, [result], dtype=dtype, flops=4.0 * n)
 
 
 def position_bias(tape: Tape, table: TapeTensor, heads: int, q: int, kv: int) -> TapeTensor:

@@ -100,7 +100,7 @@ class RelativeAttention:
         masked = tape.pointwise("masked_fill", scores, cost=0.0)
         scores = tape.node_op(masked, scores, "masked_fill", OpKind.ELEMENTWISE)
         del masked
-        probabilities = attention_ops.softmax(tape, scores)
+        probabilities = attention_ops.softmax(tape, tape.cast(scores, "float32") if tape.autocast else scores)
         del scores, query, key
         probabilities = ops.dropout(tape, probabilities, shape.dropout)
         mixed = attention_ops.batched_product(tape, probabilities, value)

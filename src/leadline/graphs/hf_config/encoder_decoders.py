@@ -81,23 +81,10 @@ def whisper(read: ConfigFields) -> EncoderDecoderShape:
     hidden, vocab = read.size("d_model", default=384), read.size("vocab_size", default=51865)
     rate, longest = read.rate("dropout"), read.size("max_target_positions", default=448)
     sound = SpeechShape(read.size("num_mel_bins", default=80), read.size("max_source_positions", default=1500))
-    encoder = StackShape(
-        family=read.family,
-        hidden=hidden,
-        layers=_layers(read, "encoder", "pre", 4, key_bias=False),
-        max_sequence=sound.tokens,
-        source=sound,
-        dropout=rate,
-    )
-    decoder = StackShape(
-        family=read.family,
-        hidden=hidden,
-        vocab=vocab,
-        layers=_layers(read, "decoder", "pre", 4, key_bias=False),
-        max_sequence=longest,
-        positions=longest,
-        dropout=rate,
-    )
+    sides = (_layers(read, side, "pre", 4, key_bias=False) for side in ("encoder", "decoder"))
+    encoder, decoder = (StackShape(read.family, hidden, layers, longest, dropout=rate) for layers in sides)
+    encoder = encoder._replace(max_sequence=sound.tokens, source=sound)
+    decoder = decoder._replace(vocab=vocab, positions=longest)
     head = _head(read, vocab, tied=read.flag("tie_word_embeddings", default=True))
     return EncoderDecoderShape(read.family, encoder, decoder, head, longest)
 

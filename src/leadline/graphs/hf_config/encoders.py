@@ -1,5 +1,7 @@
 """Encoder families for text and images: the names of their sizes, and how they differ from BERT."""
 
+from typing import Any
+
 from leadline.core.errors import InvalidInput
 from leadline.graphs.hf_config.fields import ConfigFields
 from leadline.graphs.hf_config.shape import (
@@ -25,20 +27,18 @@ def bert(read: ConfigFields) -> StackShape:
     hidden = read.size("hidden_size", "dim", default=256 if family == "electra" else 768)
     positions = read.size("max_position_embeddings", default=512)
     width = read.size("embedding_size", default=128) if family == "electra" else hidden
-    return _encoder(
-        read, _layer(read, hidden, default=1024 if family == "electra" else 3072), 12, hidden, width,
-        positions=positions, types=0 if family == "distilbert" else read.size("type_vocab_size", default=2),
-    )  # fmt: skip
+    layer = _layer(read, hidden, default=1024 if family == "electra" else 3072)
+    types = 0 if family == "distilbert" else read.size("type_vocab_size", default=2)
+    return _encoder(read, layer, 12, width, positions, token_types=types)
 
 
 def mpnet(read: ConfigFields) -> StackShape:
     """Read MPNet: BERT without segments, with a learned bias for distances that all layers share."""
     hidden = read.size("hidden_size", default=768)
     layer = _layer(read, hidden, written_out=True)
-    return _encoder(
-        read, layer, 12, hidden, hidden, positions=read.size("max_position_embeddings", default=512),
-        buckets=read.size("relative_attention_num_buckets", default=32),
-    )  # fmt: skip
+    positions = read.size("max_position_embeddings", default=512)
+    buckets = read.size("relative_attention_num_buckets", default=32)
+    return _encoder(read, layer, 12, hidden, positions, position_buckets=buckets)
 
 
 def albert(read: ConfigFields) -> StackShape:
@@ -48,11 +48,9 @@ def albert(read: ConfigFields) -> StackShape:
     hidden = read.size("hidden_size", default=4096)
     width = read.size("embedding_size", default=128)
     layer = _layer(read, hidden, heads=64, default=16384, activation="gelu_new")
-    return _encoder(
-        read, layer, read.size("num_hidden_groups", default=1), hidden, width,
-        depth=read.size("num_hidden_layers", default=12), always=True,
-        positions=read.size("max_position_embeddings", default=512), types=read.size("type_vocab_size", default=2),
-    )  # fmt: skip
+    layers, depth = read.size("num_hidden_groups", default=1), read.size("num_hidden_layers", default=12)
+    positions, types = read.size("max_position_embeddings", default=512), read.size("type_vocab_size", default=2)
+    return _encoder(read, layer, layers, width, positions, depth=depth, project_always=True, token_types=types)
 
 
 def deberta(read: ConfigFields) -> StackShape:
@@ -74,12 +72,11 @@ def deberta(read: ConfigFields) -> StackShape:
     buckets = read.optional("position_buckets", least=-1) or -1
     span = buckets if not first and buckets > 0 else span
     return _encoder(
-        read, layer, 12 if first else 24, hidden, hidden,
-        positions=positions if read.flag("position_biased_input", default=True) else 0,
-        types=read.size("type_vocab_size", default=0, least=0), longest=positions,
-        distances=2 * span if read.flag("relative_attention", default=False) else 0,
-        distance_norm="layer_norm" in str(read.config.get("norm_rel_ebd", "none")),
-    )  # fmt: skip
+        read, layer, 12 if first else 24, hidden, positions,
+        token_types=read.size("type_vocab_size", default=0, least=0),
+        relative_positions=2 * span if read.flag("relative_attention", default=False) else 0,
+        relative_norm="layer_norm" in str(read.config.get("norm_rel_ebd", "none")),
+    )._replace(positions=positions if read.flag("position_biased_input", default=True) else 0)  # fmt: skip
 
 
 def modernbert(read: ConfigFields) -> StackShape:
@@ -136,10 +133,9 @@ def vit(read: ConfigFields) -> StackShape:
         read.size("intermediate_size", default=3072), activation=read.word("hidden_act", default="gelu")
     )
     architecture = read.architecture()
-    head = HeadShape(outputs=read.labels(), bias=True, pooled=True)
-    if architecture.endswith("WithTeacher"):
-        head = HeadShape(outputs=2 * read.labels(), bias=True, pooled=True)
-    elif architecture.endswith("Model"):
+    outputs = read.labels() * (2 if architecture.endswith("WithTeacher") else 1)
+    head = HeadShape(outputs=outputs, bias=True, pooled=True)
+    if architecture.endswith("Model"):
         head = HeadShape(pooled=True, transform=hidden)
     return StackShape(
         family=read.family,
@@ -172,32 +168,29 @@ def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activa
 
 
 def _encoder(
-    read: ConfigFields, layer: LayerShape, layers: int, hidden: int, width: int, *, positions: int, types: int = 0,
-    depth: int = 0, always: bool = False, buckets: int = 0, distances: int = 0, distance_norm: bool = False,
-    longest: int = 0,
-) -> StackShape:  # fmt: skip
-    """Return an encoder of equal layers. ``width`` is that of its embeddings, which are normalized."""
-    vocab = read.size("vocab_size", default=30522)
-    count = layers if depth else read.size("num_hidden_layers", "n_layers", default=layers)
-    return StackShape(
+    read: ConfigFields, layer: LayerShape, layers: int, width: int, positions: int, **fields: Any  # noqa: ANN401 - any
+) -> StackShape:
+    """Return an encoder of equal layers, with further ``fields`` of its shape.
+
+    ``layers`` is the default, or the number of distinct layers of a deeper model. ``width`` is that of the embeddings,
+    which are normalized.
+    """
+    vocab, hidden = read.size("vocab_size", default=30522), layer.attention.hidden
+    count = layers if "depth" in fields else read.size("num_hidden_layers", "n_layers", default=layers)
+    shape = StackShape(
         family=read.family,
         hidden=hidden,
         vocab=vocab,
         layers=(layer,) * count,
         head=encoder_head(read, hidden, vocab, width, layer.feed_forward.activation),
-        max_sequence=(longest or positions) - 2 * (read.family in OFFSET),
-        depth=depth,
+        max_sequence=positions - 2 * (read.family in OFFSET),
         embedding=width,
-        project_always=always,
         final_norm=False,
         embedding_norm=True,
         positions=positions,
-        token_types=types,
-        position_buckets=buckets,
-        relative_positions=distances,
-        relative_norm=distance_norm,
         dropout=layer.dropout,
     )
+    return shape._replace(**fields)
 
 
 def _layer(

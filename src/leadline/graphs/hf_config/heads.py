@@ -1,7 +1,7 @@
 """Heads of models on a tape: picking a token, scores, and the losses of training."""
 
 from leadline.core.graph import OpKind
-from leadline.graphs.hf_config import ops
+from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import HeadShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
@@ -20,7 +20,7 @@ def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor
     Without ``upcast``, the log-probabilities have the logits' own type, and autocast converts them to float32.
     """
     wide = tape.cast(logits, "float32") if upcast else logits
-    log_probabilities = _log_softmax(tape, wide)
+    log_probabilities = attention_ops.softmax(tape, wide, "_log_softmax")
     if tape.autocast:
         log_probabilities = tape.cast(log_probabilities, "float32")
     rows = log_probabilities.elements // log_probabilities.shape[-1]
@@ -35,14 +35,6 @@ def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor
         tape.send(slot, back)
 
     return tape.node(loss, backward)
-
-
-def _log_softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    n, dtype = scores.elements, scores.dtype
-    result = tape.compute("_log_softmax", OpKind.SOFTMAX, [scores], scores.shape, dtype, flops=5.0 * n)
-    return tape.node_op(
-        result, scores, "_log_softmax_backward_data", OpKind.SOFTMAX, [result], dtype=dtype, flops=4.0 * n
-    )
 
 
 class ModelHead:
