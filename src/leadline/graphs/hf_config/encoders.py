@@ -168,7 +168,12 @@ def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activa
 
 
 def _encoder(
-    read: ConfigFields, layer: LayerShape, layers: int, width: int, positions: int, **fields: Any  # noqa: ANN401 - any
+    read: ConfigFields,
+    layer: LayerShape,
+    layers: int,
+    width: int,
+    positions: int,
+    **fields: Any,  # noqa: ANN401 - any
 ) -> StackShape:
     """Return an encoder of equal layers, with further ``fields`` of its shape.
 

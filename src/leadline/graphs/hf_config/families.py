@@ -1,6 +1,9 @@
 """Read the shape of a model from a ``config.json``, with the reader of its family."""
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.graphs.hf_config import decoders, encoder_decoders, encoders
@@ -29,58 +32,22 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
     return shape, tuple(dict.fromkeys(fields.assumed))
 
 
-def _dense(style: DecoderStyle) -> Reader:
-    return lambda read: decoders.llama_like(read, style)
+def _styles() -> Iterator[tuple[str, DecoderStyle]]:
+    """Yield the families of ``families.toml``, each with its style."""
+    tables = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
+    for family, table in tables.items():
+        keys = {**tables.get(table.get("like"), {}), **table}
+        keys.pop("like", None)
+        yield family, DecoderStyle(**keys)
 
 
-def _experts(style: DecoderStyle, experts: int, used: int, **fields: str) -> Reader:
-    return lambda read: decoders.mixture_of_experts(read, style, experts=experts, used=used, **fields)
-
-
-GEMMA = DecoderStyle(tied=True, activation="gelu_pytorch_tanh", norm="rms-wide")
+OTHER_DECODERS = {"opt": decoders.opt, "mpt": decoders.mpt, "falcon": decoders.falcon}
+"""Decoders that take more than their style to read."""
 
 FAMILIES: dict[str, Reader] = {
-    "llama": _dense(DecoderStyle()),
-    "mistral": _dense(DecoderStyle()),
-    "granite": _dense(DecoderStyle()),
-    "qwen2": _dense(DecoderStyle(qkv_bias=True, out_bias=False)),
-    "qwen3": _dense(DecoderStyle(query_key_norm="head", head_dim=128)),
-    "gemma": _dense(GEMMA),
-    "gemma2": _dense(GEMMA._replace(layout="sandwich", pattern=2, capped=True)),
-    "gemma3_text": _dense(GEMMA._replace(layout="sandwich", pattern=6, query_key_norm="head-wide")),
-    "phi3": _dense(DecoderStyle(fused_qkv=True, fused_gate=True)),
-    "olmo": _dense(DecoderStyle(norm="bare")),
-    "olmo2": _dense(DecoderStyle(layout="after", norm="rms-wide", query_key_norm="width-wide")),
-    "phi": decoders.phi,
-    "starcoder2": decoders.starcoder2,
-    "stablelm": decoders.stablelm,
-    "cohere": decoders.cohere,
-    "mixtral": _experts(DecoderStyle(), 8, 2, width="intermediate_size"),
-    "qwen2_moe": _experts(
-        DecoderStyle(qkv_bias=True, out_bias=False), 60, 4, shared="shared_expert_intermediate_size", gate="yes"
-    ),
-    "qwen3_moe": _experts(DecoderStyle(query_key_norm="head"), 128, 8),
-    "olmoe": _experts(DecoderStyle(query_key_norm="width"), 64, 8, width="intermediate_size"),
-    "gpt_oss": _experts(
-        DecoderStyle(qkv_bias=True, sinks=True, head_dim=64, pattern=2, norm="rms-wide"),
-        128,
-        4,
-        width="intermediate_size",
-        bias="yes",
-        activation="clamped_swiglu",
-    ),
-    "deepseek_v2": lambda read: decoders.deepseek(read, first_dense=0, shared=2),
-    "deepseek_v3": lambda read: decoders.deepseek(read, first_dense=3, shared=1),
-    "falcon": decoders.falcon,
-    "gpt2": decoders.gpt2,
-    "gpt_bigcode": decoders.gpt_bigcode,
-    "gptj": decoders.gptj,
-    "codegen": decoders.gptj,
-    "gpt_neo": decoders.gpt_neo,
-    "gpt_neox": decoders.gpt_neox,
-    "opt": decoders.opt,
-    "bloom": decoders.bloom,
-    "mpt": decoders.mpt,
+    **{family: partial(OTHER_DECODERS.get(family, decoders.decoder), style=style) for family, style in _styles()},
+    "deepseek_v2": partial(decoders.deepseek, first_dense=0, shared=2),
+    "deepseek_v3": partial(decoders.deepseek, first_dense=3, shared=1),
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "xlm-roberta": encoders.bert,
@@ -100,4 +67,5 @@ FAMILIES: dict[str, Reader] = {
     "mbart": encoder_decoders.bart,
     "whisper": encoder_decoders.whisper,
 }
-"""``model_type`` → reader of its sizes. A new family is one row here and one in the parameter-count test."""
+"""``model_type`` → reader of its sizes. A new decoder is one table in ``families.toml``, any other family one row here;
+each has a row in the parameter-count test."""

@@ -64,14 +64,15 @@ class ConfigFields:
             raise self._error(name, value, "a list")
         return value or []
 
-    def flag(self, name: str, *, default: bool) -> bool:
-        """Return a boolean field."""
-        value = self.config.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool | int):
-            raise self._error(name, value, "true or false")
-        return bool(value)
+    def flag(self, *names: str, default: bool) -> bool:
+        """Return the first boolean field that is set."""
+        for name in names:
+            value = self.config.get(name)
+            if value is not None and not isinstance(value, bool | int):
+                raise self._error(name, value, "true or false")
+            if value is not None:
+                return bool(value)
+        return default
 
     def is_set(self, name: str, *, default: bool) -> bool:
         """Return whether a field holds anything but null. ``default`` is for a file without the field."""
@@ -94,12 +95,15 @@ class ConfigFields:
                 return self._fraction(name, self.config[name], "rate")
         return default
 
-    def share(self, name: str, *, default: float) -> float:
-        """Return a share of a head's dimensions. Newer files have it in ``rope_parameters``."""
+    def share(self, *names: str, default: float) -> float:
+        """Return the first share of a head's dimensions. Newer files have it in ``rope_parameters``."""
         rope = self.config.get("rope_parameters")
-        inner = rope.get(name) if isinstance(rope, dict) else None
-        value = self.config.get(name, inner)
-        return default if value is None else self._fraction(name, value, "share")
+        for name in names:
+            inner = rope.get(name) if isinstance(rope, dict) else None
+            value = self.config.get(name, inner)
+            if value is not None:
+                return self._fraction(name, value, "share")
+        return default
 
     def _fraction(self, name: str, value: object, kind: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
