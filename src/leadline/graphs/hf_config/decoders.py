@@ -1,4 +1,4 @@
-"""Decoder-only families: one reader for those that differ from Llama as a ``DecoderStyle`` says, and a few others."""
+"""Families of one stack: a reader for those that differ from Llama as a ``FamilyStyle`` says, and more decoders."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ LLAMA_NAMES = {
 """Fields of Llama's configurations, and their older names."""
 
 
-class DecoderStyle(NamedTuple):
+class FamilyStyle(NamedTuple):
     """How a family differs from Llama: RMS norms, rotary positions, a gated feed-forward, grouped attention.
 
     Attributes:
@@ -41,12 +41,14 @@ class DecoderStyle(NamedTuple):
         head_dim: Published default, or ``None`` for an equal share of the hidden size.
         multiple: Width of the feed-forward block in hidden sizes if the file names none.
         rotary: Share of a head that is rotated.
+        windows: Files may name a sliding window.
         pattern: Period of the layers that see all tokens if the others have a window.
         capped: A tanh bounds the scores, which needs unfused attention.
         learned: Offset of learned positions, or ``None`` without them.
     """
 
     names: Mapping[str, str] = {}
+    causal: bool = True
     defaults: Mapping[str, int] = {"positions": LONGEST}
     rates: Mapping[str, float] = {}
     switches: Mapping[str, Mapping[str, Any]] = {}
@@ -66,6 +68,7 @@ class DecoderStyle(NamedTuple):
     multiple: int = 0
     activation: str = "silu"
     rotary: float = 1.0
+    windows: bool = True
     pattern: int = 0
     head_bias: bool = False
     sinks: bool = False
@@ -81,7 +84,8 @@ class DecoderStyle(NamedTuple):
 
     def size(self, read: ConfigFields, name: str) -> int:
         """Return a size, or its published default."""
-        return read.size(*self.fields(name), default=self.defaults.get(name))
+        default = self.defaults.get(name)
+        return read.size(*self.fields(name), default=default, least=0 if default == 0 else 1)
 
     def longest(self, read: ConfigFields) -> int:
         """Return the longest sequence."""
@@ -94,8 +98,8 @@ class DecoderStyle(NamedTuple):
         return read.rate(*self.fields(name), default=self.rates.get(name, 0.0))
 
 
-def decoder(read: ConfigFields, style: DecoderStyle) -> StackShape:
-    """Read a decoder that differs from Llama as ``style`` and its switches say."""
+def read_stack(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read a model that differs from Llama as ``style`` and its switches say."""
     for name, switch in style.switches.items():
         changes = dict(switch)
         if read.flag(name, default=changes.pop("default", False)):
@@ -106,7 +110,7 @@ def decoder(read: ConfigFields, style: DecoderStyle) -> StackShape:
     attention = _attention(read, style, hidden, heads)
     count = style.size(read, "layers")
     feeds = _feed_forwards(read, style, hidden, count)
-    windows = read.windows(count, pattern=style.pattern)
+    windows = read.windows(count, pattern=style.pattern) if style.windows else [None] * count
     rate = style.rate(read, "dropout")
     layers = tuple(
         LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
@@ -115,7 +119,7 @@ def decoder(read: ConfigFields, style: DecoderStyle) -> StackShape:
     return _stack(read, style, layers, vocab)._replace(positions=positions)
 
 
-def _attention(read: ConfigFields, style: DecoderStyle, hidden: int, heads: int) -> AttentionShape:
+def _attention(read: ConfigFields, style: FamilyStyle, hidden: int, heads: int) -> AttentionShape:
     head_dim = read.optional("head_dim") or style.head_dim or read.per_head(hidden, heads)
     kv_heads = read.optional("num_key_value_heads") or style.kv_heads or heads
     if heads % kv_heads:
@@ -127,14 +131,14 @@ def _attention(read: ConfigFields, style: DecoderStyle, hidden: int, heads: int)
         rotary = 2 * int(head_dim * read.share(*style.fields("share"), default=style.rotary) / 2)
     capped = read.is_set("attn_logit_softcapping", default=style.capped)
     return AttentionShape(
-        hidden, heads, kv_heads, head_dim, rotary=rotary, query_bias=bias, key_bias=bias,
+        hidden, heads, kv_heads, head_dim, causal=style.causal, rotary=rotary, query_bias=bias, key_bias=bias,
         out_bias=bias if style.out_bias is None else style.out_bias, query_key_norm=style.query_key_norm,
         fused=style.fused_qkv, spread=style.spread, sinks=style.sinks, capped=capped,
         written_out=capped or style.sinks or style.written_out, dropout=style.rate(read, "attention_dropout"),
     )  # fmt: skip
 
 
-def _feed_forwards(read: ConfigFields, style: DecoderStyle, hidden: int, layers: int) -> list[FeedForwardShape]:
+def _feed_forwards(read: ConfigFields, style: FamilyStyle, hidden: int, layers: int) -> list[FeedForwardShape]:
     """Return the feed-forward block of each layer: experts if the style has some, unless the file makes it dense."""
     experts = style.experts
     if not experts:
@@ -156,7 +160,7 @@ def _feed_forwards(read: ConfigFields, style: DecoderStyle, hidden: int, layers:
     return [expert if is_sparse else dense for is_sparse in sparse]
 
 
-def _feed_forward(read: ConfigFields, style: DecoderStyle, hidden: int) -> FeedForwardShape:
+def _feed_forward(read: ConfigFields, style: FamilyStyle, hidden: int) -> FeedForwardShape:
     multiple = style.multiple * hidden
     return FeedForwardShape(
         width=read.optional(*style.fields("width")) or multiple if multiple else style.size(read, "width"),
@@ -177,7 +181,7 @@ def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
     return [layer not in excepted and (layer + 1) % step == 0 for layer in range(layers)]
 
 
-def _stack(read: ConfigFields, style: DecoderStyle, layers: tuple[LayerShape, ...], vocab: int) -> StackShape:
+def _stack(read: ConfigFields, style: FamilyStyle, layers: tuple[LayerShape, ...], vocab: int) -> StackShape:
     tied = read.flag("tie_word_embeddings", default=style.tied)
     return StackShape(
         family=read.family,
@@ -227,17 +231,17 @@ def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape
         used=read.size("num_experts_per_tok", default=6),
         shared=width * (read.size("n_shared_experts", default=shared, least=0)),
     )  # fmt: skip
-    dense = _feed_forward(read, DecoderStyle(), hidden)
+    dense = _feed_forward(read, FamilyStyle(), hidden)
     first = read.optional("first_k_dense_replace", least=0)
     first = first_dense if first is None else first
     feeds = [dense if layer < first else expert for layer in range(layers)]
     stack = tuple(LayerShape(attention, feed, norm="rms") for feed in feeds)
-    return _stack(read, DecoderStyle(), stack, read.size("vocab_size"))
+    return _stack(read, FamilyStyle(), stack, read.size("vocab_size"))
 
 
-def opt(read: ConfigFields, style: DecoderStyle) -> StackShape:
+def opt(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read OPT, whose embeddings may be narrow, and whose norms may come late."""
-    shape = decoder(read, style)
+    shape = read_stack(read, style)
     width = read.optional("word_embed_proj_dim") or shape.hidden
     first = shape.layers[0].layout == "pre"
     return shape._replace(
@@ -249,14 +253,14 @@ def opt(read: ConfigFields, style: DecoderStyle) -> StackShape:
     )
 
 
-def mpt(read: ConfigFields, style: DecoderStyle) -> StackShape:
+def mpt(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read MPT, whose files name the width of the feed-forward block in hidden sizes."""
     if not read.flag("no_bias", default=True):
         raise InvalidInput(f"{read.reference}: an MPT model with biases is not expanded: trace it from a script")
-    return decoder(read, style._replace(multiple=read.optional("expansion_ratio") or 4))
+    return read_stack(read, style._replace(multiple=read.optional("expansion_ratio") or 4))
 
 
-def falcon(read: ConfigFields, style: DecoderStyle) -> StackShape:
+def falcon(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read Falcon, whose layout and key-value heads depend on several switches."""
     grouped = read.flag("new_decoder_architecture", default=False)
     parallel = grouped or read.flag("parallel_attn", default=True)
@@ -265,4 +269,4 @@ def falcon(read: ConfigFields, style: DecoderStyle) -> StackShape:
     kv_heads = 1 if read.flag("multi_query", default=True) else 0
     if grouped:
         kv_heads = read.optional("num_kv_heads") or 0
-    return decoder(read, style._replace(layout=layout, kv_heads=kv_heads))
+    return read_stack(read, style._replace(layout=layout, kv_heads=kv_heads))

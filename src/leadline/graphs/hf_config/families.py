@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName
 from leadline.graphs.hf_config import decoders, encoder_decoders, encoders
-from leadline.graphs.hf_config.decoders import DecoderStyle
+from leadline.graphs.hf_config.decoders import FamilyStyle
 from leadline.graphs.hf_config.fields import Config, ConfigFields
 from leadline.graphs.hf_config.shape import ModelShape
 
@@ -32,32 +32,26 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
     return shape, tuple(dict.fromkeys(fields.assumed))
 
 
-def _styles() -> Iterator[tuple[str, DecoderStyle]]:
+def _styles() -> Iterator[tuple[str, FamilyStyle]]:
     """Yield the families of ``families.toml``, each with its style."""
     tables = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
     for family, table in tables.items():
-        keys = {**tables.get(table.get("like"), {}), **table}
-        keys.pop("like", None)
-        yield family, DecoderStyle(**keys)
+        base = tables.get(table.pop("like", None), {})
+        names = {**base.get("names", {}), **table.get("names", {})}
+        yield family, FamilyStyle(**{**base, **table, "names": names})
 
 
-OTHER_DECODERS = {"opt": decoders.opt, "mpt": decoders.mpt, "falcon": decoders.falcon}
-"""Decoders that take more than their style to read."""
+READERS = {
+    "opt": decoders.opt, "mpt": decoders.mpt, "falcon": decoders.falcon, "albert": encoders.albert,
+    "deberta": encoders.deberta, "deberta-v2": encoders.deberta, "mpnet": encoders.bert,
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra"), encoders.bert),
+}  # fmt: skip
+"""Readers of the families that take more than their style to read."""
 
 FAMILIES: dict[str, Reader] = {
-    **{family: partial(OTHER_DECODERS.get(family, decoders.decoder), style=style) for family, style in _styles()},
+    **{family: partial(READERS.get(family, decoders.read_stack), style=style) for family, style in _styles()},
     "deepseek_v2": partial(decoders.deepseek, first_dense=0, shared=2),
     "deepseek_v3": partial(decoders.deepseek, first_dense=3, shared=1),
-    "bert": encoders.bert,
-    "roberta": encoders.bert,
-    "xlm-roberta": encoders.bert,
-    "camembert": encoders.bert,
-    "distilbert": encoders.bert,
-    "electra": encoders.bert,
-    "albert": encoders.albert,
-    "mpnet": encoders.mpnet,
-    "deberta": encoders.deberta,
-    "deberta-v2": encoders.deberta,
     "modernbert": encoders.modernbert,
     "vit": encoders.vit,
     "deit": encoders.vit,
