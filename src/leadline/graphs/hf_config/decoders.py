@@ -87,6 +87,10 @@ class FamilyStyle(NamedTuple):
         default = self.defaults.get(name)
         return read.size(*self.fields(name), default=default, least=0 if default == 0 else 1)
 
+    def sizes(self, read: ConfigFields) -> dict[str, int]:
+        """Return the sizes with a published default by name. The notes about defaults have this order."""
+        return {name: self.size(read, name) for name in self.defaults}
+
     def longest(self, read: ConfigFields) -> int:
         """Return the longest sequence."""
         if "positions" in self.defaults:
@@ -106,7 +110,7 @@ def read_stack(read: ConfigFields, style: FamilyStyle) -> StackShape:
             style = style._replace(**changes)
     hidden, heads = style.size(read, "hidden"), style.size(read, "heads")
     positions = 0 if style.learned is None else style.longest(read) + style.learned
-    vocab = style.size(read, "vocab")
+    vocab = style.size(read, "vocab") if style.fields("vocab") else 0
     attention = _attention(read, style, hidden, heads)
     count = style.size(read, "layers")
     feeds = _feed_forwards(read, style, hidden, count)

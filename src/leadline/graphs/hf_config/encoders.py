@@ -4,11 +4,8 @@ from leadline.core.errors import InvalidInput
 from leadline.graphs.hf_config.decoders import FamilyStyle, read_stack
 from leadline.graphs.hf_config.fields import ConfigFields
 from leadline.graphs.hf_config.shape import (
-    AttentionShape,
-    FeedForwardShape,
     HeadShape,
     ImageShape,
-    LayerShape,
     RelativeAttentionShape,
     StackShape,
 )
@@ -22,7 +19,7 @@ POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "mpnet")
 
 def bert(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read BERT and its relatives, with a head that scores masked words."""
-    sizes = {name: style.size(read, name) for name in style.defaults}
+    sizes = style.sizes(read)
     shape = read_stack(read, style)
     width = sizes.get("embedding", shape.hidden)
     return shape._replace(
@@ -68,73 +65,39 @@ def deberta(read: ConfigFields, style: FamilyStyle) -> StackShape:
     )
 
 
-def modernbert(read: ConfigFields) -> StackShape:
-    """Read ModernBERT: norms before each half, rotary positions, every third layer sees all tokens."""
-    hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
-    layers = read.size("num_hidden_layers", default=22)
-    bias, head_dim = read.flag("attention_bias", default=False), read.per_head(hidden, heads)
-    norm = "layer" if read.flag("norm_bias", default=False) else "unbiased"
-    feed = FeedForwardShape(
-        read.size("intermediate_size", default=1152), gated=True, bias=read.flag("mlp_bias", default=False),
-        activation=read.word("hidden_activation", default="gelu"), fused=True, dropout=read.rate("mlp_dropout"),
-    )  # fmt: skip
-    window, every = read.size("local_attention", default=128), read.size("global_attn_every_n_layers", default=3)
-    stack = tuple(
-        LayerShape(
-            AttentionShape(
-                hidden, heads, heads, head_dim, causal=False, window=window if place % every else None,
-                rotary=head_dim, query_bias=bias, out_bias=bias, fused=True,
-            ),
-            feed, norm=norm, first_norm=place > 0,
+def modernbert(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read ModernBERT: every third layer sees all tokens, and the first has no first norm."""
+    sizes = style.sizes(read)
+    shape, rate = read_stack(read, style), read.rate("mlp_dropout")
+    layers = tuple(
+        layer._replace(
+            attention=layer.attention._replace(window=sizes["window"] if place % sizes["every"] else None),
+            feed_forward=layer.feed_forward._replace(dropout=rate),
+            first_norm=place > 0,
         )
-        for place in range(layers)
-    )  # fmt: skip
-    vocab = read.size("vocab_size", default=50368)
-    head = encoder_head(read, hidden, vocab, hidden, read.word("classifier_activation", default="gelu"))
+        for place, layer in enumerate(shape.layers)
+    )
+    activation = read.word("classifier_activation", default="gelu")
+    head = encoder_head(read, shape.hidden, shape.vocab, shape.hidden, activation)
     if head.transform:
         bias = read.flag("classifier_bias", default=False)
-        head = head._replace(upcast=not head.pooled, transform_bias=bias, transform_norm=norm)
-    return StackShape(
-        family=read.family,
-        hidden=hidden,
-        vocab=vocab,
-        layers=stack,
-        head=head,
-        max_sequence=read.size("max_position_embeddings", default=8192),
-        norm=norm,
-        embedding_norm=True,
-        dropout=read.rate("embedding_dropout"),
-    )
+        head = head._replace(upcast=not head.pooled, transform_bias=bias, transform_norm=shape.norm)
+    return shape._replace(layers=layers, head=head)
 
 
-def vit(read: ConfigFields) -> StackShape:
+def vit(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read ViT and DeiT: patches and a class token in place of words. DeiT has a second such token."""
-    hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
-    side, patch = read.size("image_size", default=224), read.size("patch_size", default=16)
+    sizes = style.sizes(read)
+    side, patch = sizes["side"], sizes["patch"]
     if patch > side:
         raise InvalidInput(f"{read.reference}: an image of {side} pixels has no patches of {patch}: correct one")
-    image = ImageShape(side, patch, read.size("num_channels", default=3), extra=2 if read.family == "deit" else 1)
-    bias, rate = read.flag("qkv_bias", default=True), read.rate("hidden_dropout_prob")
-    attention = AttentionShape(
-        hidden, heads, heads, read.per_head(hidden, heads), causal=False, query_bias=bias, key_bias=bias
-    )
-    feed = FeedForwardShape(
-        read.size("intermediate_size", default=3072), activation=read.word("hidden_act", default="gelu")
-    )
+    image = ImageShape(side, patch, sizes["channels"], extra=2 if read.family == "deit" else 1)
     architecture = read.architecture()
     outputs = read.labels() * (2 if architecture.endswith("WithTeacher") else 1)
     head = HeadShape(outputs=outputs, bias=True, pooled=True)
     if architecture.endswith("Model"):
-        head = HeadShape(pooled=True, transform=hidden)
-    return StackShape(
-        family=read.family,
-        hidden=hidden,
-        layers=(LayerShape(attention, feed, dropout=rate),) * read.size("num_hidden_layers", default=12),
-        head=head,
-        max_sequence=image.tokens,
-        source=image,
-        dropout=rate,
-    )
+        head = HeadShape(pooled=True, transform=sizes["hidden"])
+    return read_stack(read, style)._replace(head=head, max_sequence=image.tokens, source=image)
 
 
 def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activation: str) -> HeadShape:

@@ -1,7 +1,7 @@
 """Read the shape of a model from a ``config.json``, with the reader of its family."""
 
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -32,29 +32,37 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
     return shape, tuple(dict.fromkeys(fields.assumed))
 
 
-def _styles() -> Iterator[tuple[str, FamilyStyle]]:
-    """Yield the families of ``families.toml``, each with its style."""
-    tables = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
-    for family, table in tables.items():
-        base = tables.get(table.pop("like", None), {})
-        names = {**base.get("names", {}), **table.get("names", {})}
-        yield family, FamilyStyle(**{**base, **table, "names": names})
-
-
 READERS = {
-    "opt": decoders.opt, "mpt": decoders.mpt, "falcon": decoders.falcon, "albert": encoders.albert,
-    "deberta": encoders.deberta, "deberta-v2": encoders.deberta, "mpnet": encoders.bert,
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra"), encoders.bert),
-}  # fmt: skip
-"""Readers of the families that take more than their style to read."""
-
-FAMILIES: dict[str, Reader] = {
-    **{family: partial(READERS.get(family, decoders.read_stack), style=style) for family, style in _styles()},
-    "deepseek_v2": partial(decoders.deepseek, first_dense=0, shared=2),
-    "deepseek_v3": partial(decoders.deepseek, first_dense=3, shared=1),
+    "opt": decoders.opt,
+    "mpt": decoders.mpt,
+    "falcon": decoders.falcon,
+    "bert": encoders.bert,
+    "albert": encoders.albert,
+    "deberta": encoders.deberta,
     "modernbert": encoders.modernbert,
     "vit": encoders.vit,
-    "deit": encoders.vit,
+}
+"""Readers of the families of ``families.toml`` that take more than their style to read."""
+
+
+def _styled_families() -> dict[str, Reader]:
+    """Return the families of ``families.toml``. A family that is ``like`` another has its keys and its reader."""
+    tables = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
+    families: dict[str, Reader] = {}
+    for family, table in tables.items():
+        like = table.pop("like", "")
+        base = tables.get(like, {})
+        table["names"] = {**base.get("names", {}), **table.get("names", {})}
+        tables[family] = {**base, **table}
+        reader = READERS.get(family) or READERS.get(like, decoders.read_stack)
+        families[family] = partial(reader, style=FamilyStyle(**tables[family]))
+    return families
+
+
+FAMILIES: dict[str, Reader] = {
+    **_styled_families(),
+    "deepseek_v2": partial(decoders.deepseek, first_dense=0, shared=2),
+    "deepseek_v3": partial(decoders.deepseek, first_dense=3, shared=1),
     "t5": encoder_decoders.t5,
     "mt5": encoder_decoders.t5,
     "bart": encoder_decoders.bart,
