@@ -5,17 +5,12 @@ from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
+from leadline.graphs.hlo import OPCODE_TABLE
 
 Attribute = int | float | str | tuple[int, ...]
 """A number, a word, or a list of numbers (dimensions, sizes)."""
 
-DTYPES = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "pred": "bool", "i1": "bool",
-    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "i4": "int8", "i2": "int8",
-    "c64": "complex64", "c128": "complex128", "complex<f32>": "complex64", "complex<f64>": "complex128",
-    "token": "token", "opaque": "token",
-}  # fmt: skip
-"""Element types of both formats → PyTorch's names. A type smaller than a byte counts as one."""
+DTYPES: dict[str, str] = OPCODE_TABLE["dtypes"]
 
 
 class WithAttributes:
