@@ -23,9 +23,8 @@ from leadline.graphs.hf_config.generation import (
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
 from leadline.graphs.hf_config.optimizer import hold_states, update_weights
-from leadline.graphs.hf_config.quantization import CheckpointQuantization, read_quantization
+from leadline.graphs.hf_config.quantization import CheckpointQuantization, read_quantization, stored_precision
 from leadline.graphs.hf_config.shape import EncoderDecoderShape, ModelShape, StackShape
-from leadline.graphs.hf_config.stored_precision import stored_precision
 from leadline.graphs.hf_config.tape import Tape
 from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName
-from leadline.graphs.hf_config import decoders, encoder_decoders, encoders
+from leadline.graphs.hf_config import decoders, encoders
 from leadline.graphs.hf_config.decoders import FamilyStyle
 from leadline.graphs.hf_config.fields import Config, ConfigFields
 from leadline.graphs.hf_config.shape import ModelShape
@@ -63,11 +63,11 @@ FAMILIES: dict[str, Reader] = {
     **_styled_families(),
     "deepseek_v2": partial(decoders.deepseek, first_dense=0, shared=2),
     "deepseek_v3": partial(decoders.deepseek, first_dense=3, shared=1),
-    "t5": encoder_decoders.t5,
-    "mt5": encoder_decoders.t5,
-    "bart": encoder_decoders.bart,
-    "mbart": encoder_decoders.bart,
-    "whisper": encoder_decoders.whisper,
+    "t5": encoders.t5,
+    "mt5": encoders.t5,
+    "bart": encoders.bart,
+    "mbart": encoders.bart,
+    "whisper": encoders.whisper,
 }
 """``model_type`` → reader of its sizes. A new decoder is one table in ``families.toml``, any other family one row here;
 each has a row in the parameter-count test."""
