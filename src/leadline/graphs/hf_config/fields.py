@@ -126,7 +126,7 @@ class ConfigFields:
         labels = self.config.get("id2label")
         return len(labels) if isinstance(labels, dict | list) and labels else self.optional("num_labels") or 2
 
-    def windows(self, layers: int, *, pattern: int = 0, default: int | None = None) -> list[int | None]:
+    def windows(self, layers: int, *, pattern: int = 0) -> list[int | None]:
         """Return the sliding window of each layer's attention (``None``: all tokens).
 
         ``layer_types`` decides if the file has it. Otherwise every ``pattern``-th layer sees all tokens and the others
@@ -134,7 +134,7 @@ class ConfigFields:
         """
         if self.config.get("use_sliding_window") is False:
             return [None] * layers
-        window = self.optional("sliding_window", "local_attention", least=0) or default
+        window = self.optional("sliding_window", "local_attention", least=0) or None
         types = self.config.get("layer_types")
         if isinstance(types, list) and len(types) == layers:
             chunk = self.optional("attention_chunk_size")

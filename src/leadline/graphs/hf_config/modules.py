@@ -146,13 +146,13 @@ class Norm:
     """A norm over the last axis. Its weight may have a shape of its own.
 
     Kinds: ``layer`` and ``rms`` norms; ``rms-wide`` multiplies its weight in float32; ``unbiased`` and ``bare`` are
-    layer norms without a bias or any weight; ``written`` and ``written-biased`` are layer norms computed op by op.
+    layer norms without a bias or any weight; ``written`` is a layer norm computed op by op, without a bias.
     """
 
     def __init__(self, builder: ModelBuilder, kind: str, *shape: int) -> None:
         self.tape, self.kind = builder.tape, kind
-        self.weight = None if kind.startswith("bare") else builder.weight(*shape)
-        self.bias = builder.weight(*shape) if kind in ("layer", "written-biased") else None
+        self.weight = None if kind == "bare" else builder.weight(*shape)
+        self.bias = builder.weight(*shape) if kind == "layer" else None
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return ``source`` normalized."""
@@ -160,11 +160,8 @@ class Norm:
         if self.kind == "rms-wide" and self.weight is not None:
             normal = ops.unfused_norm(tape, tape.cast(source, "float32"), None, centered=False)
             return tape.cast(ops.multiply(tape, normal, self.weight), source.dtype)
-        if self.kind in ("rms", "bare-rms"):
-            return ops.unfused_norm(tape, source, self.weight, centered=False)
-        if self.kind.startswith("written"):
-            normal = ops.unfused_norm(tape, source, self.weight, centered=True)
-            return normal if self.bias is None else ops.add(tape, normal, self.bias)
+        if self.kind in ("rms", "written"):
+            return ops.unfused_norm(tape, source, self.weight, centered=self.kind == "written")
         return ops.layer_norm(tape, source, self.weight, self.bias)
 
 
@@ -300,10 +297,9 @@ def _head_norm(builder: ModelBuilder, shape: AttentionShape, heads: int) -> Norm
     """Make the norm of the queries' or keys' heads, if the block has one."""
     one_head, all_heads = (shape.head_dim,), (heads * shape.head_dim,)
     kinds = {
-        "head": ("rms", one_head), "head-layer": ("layer", one_head), "head-wide": ("rms-wide", one_head),
+        "head": ("rms", one_head), "head-wide": ("rms-wide", one_head),
         "width": ("rms", all_heads), "width-wide": ("rms-wide", all_heads),
         "each": ("unbiased", (heads, shape.head_dim)), "each-written": ("written", (heads, shape.head_dim)),
-        "bare": ("bare-rms", ()),
     }  # fmt: skip
     if not shape.query_key_norm:
         return None
