@@ -322,10 +322,11 @@ def _micro_steps(model: TransformerModel, batch: int, sequence: int, accumulatio
     tape = model.builder.tape
     for position in range(min(accumulation, 2)):
         tape.stage = Stage.FORWARD
-        with tape.repeated(max(1, accumulation - 1) if position else 1):
-            answer = model(batch, sequence)
-            tape.end_forward()
-            if tape.training:
-                tape.backward(answer)
-            del answer
-            model.builder.inputs.clear()
+        tape.weight = max(1, accumulation - 1) if position else 1
+        answer = model(batch, sequence)
+        tape.end_forward()
+        if tape.training:
+            tape.backward(answer)
+        del answer
+        model.builder.inputs.clear()
+    tape.weight = 1

@@ -6,8 +6,8 @@ in reverse. The timeline of an expanded configuration thus follows that of the e
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -56,16 +56,11 @@ class TapeTensor:
 
 
 @dataclass(slots=True)
-class _OpRow:
-    op: Op
-    count: int
-
-
-@dataclass(slots=True)
 class Tape:
     """The record. Ops of equal sizes are one row with a count, memory events keep their order.
 
     Attributes:
+        weight: How often each op counts.
         category: That of new tensors: activations, or temporary ones while a backward function runs.
     """
 
@@ -79,7 +74,8 @@ class Tape:
     parameters: list[TapeTensor] = field(default_factory=list)
     frozen: list[TapeTensor] = field(default_factory=list)
     gradients: dict[int, TapeTensor] = field(default_factory=dict)
-    _rows: dict[object, _OpRow] = field(default_factory=dict)
+    _ops: dict[object, Op] = field(default_factory=dict)
+    _counts: Counter[object] = field(default_factory=Counter)
     _nodes: list[tuple[int, Backward]] = field(default_factory=list)
     _pending: dict[int, TapeTensor] = field(default_factory=dict)
     _casts: dict[int, TapeTensor] = field(default_factory=dict)
@@ -124,11 +120,10 @@ class Tape:
         """Record one call. Its traffic is its inputs and outputs, unless ``read`` or ``written`` is given."""
         shapes = tuple([(tensor.shape, tensor.dtype) for tensor in (*inputs, *outputs)])
         key = (name, self.stage, shapes, read, dtype)
-        row = self._rows.get(key)
-        if row is not None:
-            row.count += self.weight
+        self._counts[key] += self.weight
+        if key in self._ops:
             return
-        op = Op(
+        self._ops[key] = Op(
             name=f"aten.{name}",
             kind=kind,
             stage=self.stage,
@@ -141,8 +136,7 @@ class Tape:
             dims=dims or {},
             kernels=kernels,
         )
-        self._rows[key] = _OpRow(op, self.weight)
-        self.position = len(self._rows)
+        self.position = len(self._ops)
 
     def compute(
         self,
@@ -289,16 +283,9 @@ class Tape:
         """Return whether a tensor is a parameter itself, not a cast of one."""
         return tensor.slot in self._weight_slots
 
-    @contextmanager
-    def repeated(self, times: int) -> Iterator[None]:
-        """Count each op in the context ``times`` times."""
-        before, self.weight = self.weight, self.weight * times
-        yield
-        self.weight = before
-
     def ops(self) -> tuple[Op, ...]:
         """Return the recorded ops with their counts."""
-        return tuple(replace(row.op, count=row.count) for row in self._rows.values())
+        return tuple(replace(op, count=self._counts[key]) for key, op in self._ops.items())
 
     def _run(self, nodes: list[tuple[int, Backward]]) -> None:
         self.category = StorageCategory.TEMPORARY
