@@ -4,7 +4,6 @@ import json
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,14 +84,7 @@ TIMEOUT_S = 600.0
 WORKER = Path(__file__).parent / "worker" / "run.py"
 
 
-def lower_function(
-    workload: Workload,
-    *,
-    runner: ProcessRunner,
-    device_type: str = "cuda",
-    python: str | None = None,
-    without: Sequence[str] = (),
-) -> TracedJob:
+def lower_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
     """Return the step of the JAX function ``file.py:function``, lowered from shapes alone.
 
     The function is called without arguments, or with one ``jax.ShapeDtypeStruct`` per input of the workload if it takes
@@ -102,19 +94,14 @@ def lower_function(
     - A flax module (linen or nnx), which is run on the workload's inputs. Inference is the forward pass. Training adds
       the mean of the outputs as the loss, and the workload's optimizer from optax.
 
-    ``python`` defaults to the interpreter of Leadline. ``without`` names features of the kernel to confine the function
-    without: namespaces, landlock, seccomp.
-
     Raises:
         InvalidInput: The file is missing, or the step does not train although the workload does.
         Untraceable: The function cannot be called or lowered. Carries the user's line.
     """
-    return _read_job(workload, _run_worker(workload, {}, runner, python, without), device_type)
+    return _read_job(workload, _run_worker(workload, {}, runner), device_type)
 
 
-def compile_function(
-    workload: Workload, device: Device, *, runner: ProcessRunner, python: str | None = None
-) -> TracedJob:
+def compile_function(workload: Workload, device: Device, *, runner: ProcessRunner) -> TracedJob:
     """Return the step of a JAX function as XLA compiles it for ``device``, which need not be present.
 
     The function is that of ``lower_function``. XLA's target is described by the catalog's numbers. A GPU of NVIDIA
@@ -124,7 +111,7 @@ def compile_function(
         InvalidInput: XLA needs such a device to compile for it, or the catalog lacks a number.
         Untraceable: The function cannot be lowered, or the compiler is not installed.
     """
-    answer = _run_worker(workload, topology_arguments(device), runner, python)
+    answer = _run_worker(workload, topology_arguments(device), runner)
     job = _read_job(workload, answer, "cuda")
     memory = answer.get("memory") or {}
     notes = [f"compiled by XLA for {device.name} (jax {answer['jax']}), without autotuning"]
@@ -144,13 +131,7 @@ def _read_job(workload: Workload, answer: dict[str, Any], device_type: str) -> T
     return replace(job, loop=LoopFacts(batch=batch), notes=(*job.notes, *answer["notes"]))
 
 
-def _run_worker(
-    workload: Workload,
-    target: dict[str, str],
-    runner: ProcessRunner,
-    python: str | None,
-    without: Sequence[str] = (),
-) -> dict[str, Any]:
+def _run_worker(workload: Workload, target: dict[str, str], runner: ProcessRunner) -> dict[str, Any]:
     path, _, name = workload.model.reference.rpartition(":")
     if not path or not Path(path).is_file():
         raise InvalidInput(f"{workload.model.reference!r} names no JAX function: write it as step.py:build")
@@ -163,12 +144,12 @@ def _run_worker(
             "phase": workload.phase.value,
             "optimizer": workload.optimizer.value if workload.optimizer else "",
             "target": target,
-            "without": list(without),
+            "without": [],
             "answer": str(answer_file),
         }
         request_file.write_text(json.dumps(request), encoding="utf-8")
         environment = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [python or sys.executable, str(WORKER), str(request_file)]
+        command = [sys.executable, str(WORKER), str(request_file)]
         completed = runner(command, env=environment, timeout_s=TIMEOUT_S)
         if not answer_file.is_file():
             raise Untraceable(_exit_reason(completed))
