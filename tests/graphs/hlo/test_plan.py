@@ -20,7 +20,7 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
 worker = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(worker)
-worker._place_on_target = lambda arguments, target: arguments
+worker._sharding = lambda target: None
 worker.main(sys.argv[2])
 """
 """The process in the user's environment, except that it compiles for its own CPU."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from leadline.core.graph import StorageCategory
 from leadline.core.workload import Adapters
@@ -265,13 +266,9 @@ class FeedForwardBlock:
         self.tape, self.shape = builder.tape, shape
         fused = shape.fused and shape.gated
         rows = 2 * shape.width if fused else shape.width
-        self.gate = (
-            Linear(builder, rows, hidden, bias=shape.bias, experts=experts, name="gate_proj")
-            if shape.gated and not fused
-            else None
-        )
-        up = "gate_up_proj" if fused else "up_proj"
-        self.up = Linear(builder, rows, hidden, bias=shape.bias, experts=experts, name=up)
+        into = partial(Linear, builder, rows, hidden, bias=shape.bias, experts=experts)
+        self.gate = into(name="gate_proj") if shape.gated and not fused else None
+        self.up = into(name="gate_up_proj" if fused else "up_proj")
         self.down = Linear(builder, hidden, shape.width, bias=shape.bias, experts=experts, name="down_proj")
 
     def __call__(self, hidden: TapeTensor) -> TapeTensor:

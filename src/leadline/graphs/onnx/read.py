@@ -230,14 +230,13 @@ def _conv_dims(node: Message, inputs: list[TensorSpec], outputs: list[TensorSpec
     """Return the sizes of a convolution. A transposed one is the backward of one on its own output."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     groups = attributes["group"].i if "group" in attributes else 1
+    stride, dilation = (attributes[name].ints[0] if name in attributes else 1 for name in ("strides", "dilations"))
     source, weight, result = inputs[0].shape, inputs[1].shape, outputs[0].shape
     spatial = source[2:] if node.op_type == "ConvTranspose" else result[2:]
     taps = weight[2:]
-    strides = attributes["strides"].ints if "strides" in attributes else [1]
-    dilations = attributes["dilations"].ints if "dilations" in attributes else [1]
     return {
         "n": source[0], "c": source[1], "k": result[1], "h": math.prod(spatial[:-1]), "w": spatial[-1],
-        "r": math.prod(taps[:-1]), "s": taps[-1], "groups": groups, "stride": strides[0], "dilation": dilations[0],
+        "r": math.prod(taps[:-1]), "s": taps[-1], "groups": groups, "stride": stride, "dilation": dilation,
     }  # fmt: skip
 
 

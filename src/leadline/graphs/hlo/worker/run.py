@@ -54,10 +54,8 @@ def _lower(request: Dict[str, Any]) -> Dict[str, Any]:
         return {"failure": {"reason": f"{sys.executable} has no jax: install it there, as in pip install jax"}}
     shapes = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in request["inputs"]]
     step, arguments, notes = _step(request, shapes)
-    arguments = _as_shapes(arguments)
     target = request.get("target")
-    if target:
-        arguments = _place_on_target(arguments, target)
+    arguments = _as_shapes(arguments, _sharding(target) if target else None)
     lowered = (step if hasattr(step, "lower") else jax.jit(step)).lower(*arguments)
     answer: Dict[str, Any] = {"notes": notes, "jax": jax.__version__}
     if not target:
@@ -211,21 +209,20 @@ def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], reques
     return jax.jit(step, donate_argnums=(0, 1, 2)), (weights, memory, state, *shapes), [note]
 
 
-def _as_shapes(arguments: Tuple[Any, ...]) -> Tuple[Any, ...]:
+def _as_shapes(arguments: Tuple[Any, ...], sharding: Any) -> Tuple[Any, ...]:
     """Return the arguments as shapes, so that nothing is computed or copied. Other leaves stay."""
     import jax
 
     def shape(leaf: Any) -> Any:
         if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
         return leaf
 
     return tuple(jax.tree.map(shape, argument) for argument in arguments)
 
 
-def _place_on_target(arguments: Tuple[Any, ...], target: Dict[str, str]) -> Tuple[Any, ...]:
-    """Return the arguments on the first device of a described topology."""
-    import jax
+def _sharding(target: Dict[str, str]) -> Any:
+    """Return the place on the first device of a described topology."""
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
@@ -236,14 +233,7 @@ def _place_on_target(arguments: Tuple[Any, ...], target: Dict[str, str]) -> Tupl
             f"XLA cannot compile for {target['platform']} here: {' '.join(str(error).split())[:200]}; "
             f"install its compiler beside jax, as in pip install 'leadline[xla-{target['platform']}]'"
         ) from error
-    sharding = SingleDeviceSharding(topology.devices[0])
-
-    def place(leaf: Any) -> Any:
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-        return leaf
-
-    return tuple(jax.tree.map(place, argument) for argument in arguments)
+    return SingleDeviceSharding(topology.devices[0])
 
 
 def _memory(compiled: Any) -> Dict[str, int]:
