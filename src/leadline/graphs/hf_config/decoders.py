@@ -48,11 +48,11 @@ class FamilyStyle(NamedTuple):
     """
 
     names: Mapping[str, str] = {}
-    causal: bool = True
     defaults: Mapping[str, int] = {"positions": LONGEST}
     rates: Mapping[str, float] = {}
     switches: Mapping[str, Mapping[str, Any]] = {}
     experts: Mapping[str, Any] = {}
+    causal: bool = True
     kv_heads: int = 0
     head_dim: int | None = None
     tied: bool = False
