@@ -41,7 +41,7 @@ class FamilyStyle(NamedTuple):
         head_dim: Published default, or ``None`` for an equal share of the hidden size.
         multiple: Width of the feed-forward block in hidden sizes if the file names none.
         rotary: Share of a head that is rotated.
-        windows: Files may name a sliding window.
+        recent: Files may name the width of a head, fewer heads of keys and values, a sliding window, and a cap.
         pattern: Period of the layers that see all tokens if the others have a window.
         capped: A tanh bounds the scores, which needs unfused attention.
         learned: Offset of learned positions, or ``None`` without them.
@@ -68,7 +68,7 @@ class FamilyStyle(NamedTuple):
     multiple: int = 0
     activation: str = "silu"
     rotary: float = 1.0
-    windows: bool = True
+    recent: bool = True
     pattern: int = 0
     head_bias: bool = False
     sinks: bool = False
@@ -114,7 +114,7 @@ def read_stack(read: ConfigFields, style: FamilyStyle) -> StackShape:
     attention = _attention(read, style, hidden, heads)
     count = style.size(read, "layers")
     feeds = _feed_forwards(read, style, hidden, count)
-    windows = read.windows(count, pattern=style.pattern) if style.windows else [None] * count
+    windows = read.windows(count, pattern=style.pattern) if style.recent else [None] * count
     rate = style.rate(read, "dropout")
     layers = tuple(
         LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
@@ -124,8 +124,9 @@ def read_stack(read: ConfigFields, style: FamilyStyle) -> StackShape:
 
 
 def _attention(read: ConfigFields, style: FamilyStyle, hidden: int, heads: int) -> AttentionShape:
-    head_dim = read.optional("head_dim") or style.head_dim or read.per_head(hidden, heads)
-    kv_heads = read.optional("num_key_value_heads") or style.kv_heads or heads
+    recent = read if style.recent else ConfigFields({}, read.reference)
+    head_dim = recent.optional("head_dim") or style.head_dim or read.per_head(hidden, heads)
+    kv_heads = recent.optional("num_key_value_heads") or style.kv_heads or heads
     if heads % kv_heads:
         raise InvalidInput(f"{read.reference}: {heads} heads cannot share {kv_heads} key-value heads evenly")
     bias = read.flag(*style.fields("attention_bias"), default=style.qkv_bias)
@@ -133,7 +134,7 @@ def _attention(read: ConfigFields, style: FamilyStyle, hidden: int, heads: int) 
         rotary = min(head_dim, style.size(read, "rotary"))
     else:
         rotary = 2 * int(head_dim * read.share(*style.fields("share"), default=style.rotary) / 2)
-    capped = read.is_set("attn_logit_softcapping", default=style.capped)
+    capped = recent.is_set("attn_logit_softcapping", default=style.capped)
     return AttentionShape(
         hidden, heads, kv_heads, head_dim, causal=style.causal, rotary=rotary, query_bias=bias, key_bias=bias,
         out_bias=bias if style.out_bias is None else style.out_bias, query_key_norm=style.query_key_norm,
