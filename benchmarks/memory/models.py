@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from leadline.kit.specs import SPECS
-from leadline.kit.zoo import build_model
+from leadline.kit.zoo import build
 
 
 class WithLoss(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -15,7 +15,7 @@ class WithLoss(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
     def __init__(self, name: str, size: int) -> None:
         super().__init__()
-        self.model, self.kind, self.family = build_model(name, size), SPECS[name].kind, SPECS[name].family
+        self.model, self.kind, self.family = build(name, size), SPECS[name].kind, SPECS[name].family
 
     def forward(self, batch: torch.Tensor) -> object:
         """Return an object with a ``loss`` in training, and the model's own output in inference."""

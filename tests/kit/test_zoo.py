@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch")
 
 from leadline.kit.design import MeasurementPoint
 from leadline.kit.measure import PointMeasurer
-from leadline.kit.specs import BUILT_IN, NAMED, SPECS
+from leadline.kit.specs import SPECS
 from leadline.kit.timing import TimingLimits
-from leadline.kit.zoo import build_model
+from leadline.kit.zoo import build
 
 PUBLISHED = {"resnet18": 11_689_512, "resnet50": 25_557_032, "resnet50-wide": 68_883_240, "convnext-t": 28_589_128}
 """Parameters of the architectures that these resemble in full."""
@@ -22,13 +22,15 @@ def inputs(spec, size, batch=1):
     return torch.randn((batch, 3, size, size) if spec.kind == "image" else (batch, size))
 
 
-@pytest.mark.parametrize("spec", [one for one in BUILT_IN if one.family not in UNCOUNTED], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "spec", [one for one in SPECS.values() if not one.package and one.family not in UNCOUNTED], ids=lambda one: one.name
+)
 def test_the_tabulated_work_matches_torchs_count(spec):
     from torch.utils.flop_counter import FlopCounterMode
 
     size = min(spec.work)
     with torch.device("meta"), torch.no_grad():
-        model, given = build_model(spec.name, size).eval(), inputs(spec, size, 2)
+        model, given = build(spec.name, size).eval(), inputs(spec, size, 2)
         with FlopCounterMode(display=False) as counter:
             model(given)
     assert spec.work[size] == pytest.approx(counter.get_total_flops() / 2, rel=0.02)
@@ -37,11 +39,11 @@ def test_the_tabulated_work_matches_torchs_count(spec):
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_a_model_has_as_many_parameters_as_its_original(name, parameters):
     with torch.device("meta"):
-        model = build_model(name, 224)
+        model = build(name, 224)
     assert sum(one.numel() for one in model.parameters()) == parameters
 
 
-@pytest.mark.parametrize("spec", [one for one in BUILT_IN if one.quick], ids=lambda one: one.name)
+@pytest.mark.parametrize("spec", [one for one in SPECS.values() if one.quick], ids=lambda one: one.name)
 def test_a_small_model_runs_every_kind_of_step(spec):
     bench = PointMeasurer("cpu", None, TimingLimits(0.001, 0.001, 3), ops=True)
     size = min(spec.work)
@@ -70,7 +72,7 @@ def test_half_precision_is_used_as_requested(precision):
 
 def test_decoding_with_the_cache_agrees_with_the_whole_sequence():
     torch.manual_seed(0)
-    model = build_model("gpt-mini", 32).eval()
+    model = build("gpt-mini", 32).eval()
     tokens = torch.randint(0, 1000, (2, 9))
     with torch.inference_mode():
         whole = model(tokens)
@@ -85,7 +87,7 @@ def test_checkpointing_changes_no_gradient():
     gradients = []
     for remade in (False, True):
         torch.manual_seed(0)
-        model = build_model("gpt-mini", 32).train()
+        model = build("gpt-mini", 32).train()
         model.stack.checkpointing = remade
         model(torch.arange(32)[None]).square().mean().backward()
         gradients.append([one.grad.clone() for one in model.parameters()])
@@ -107,7 +109,7 @@ def test_a_window_token_attends_to_neighbors_but_not_the_opposite_edge():
     assert not changed[4, 4]
 
 
-@pytest.mark.parametrize("spec", NAMED, ids=lambda one: one.name)
+@pytest.mark.parametrize("spec", [one for one in SPECS.values() if one.package], ids=lambda one: one.name)
 @pytest.mark.slow
 def test_a_named_model_is_built_with_random_weights_and_stepped(spec):
     pytest.importorskip(spec.package, reason=f"{spec.package} is not installed", exc_type=ImportError)

@@ -1,5 +1,6 @@
 """The op graph: one optimizer step or forward pass as a list of ops, with its memory timeline."""
 
+import math
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -62,6 +63,16 @@ class TensorSpec(Frozen):
 
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the elements. A token of HLO has none."""
+        return math.prod(self.shape) * BYTES_PER_ELEMENT.get(self.dtype, 0)
 
 
 class Op(Frozen):

@@ -1,7 +1,6 @@
 """One SQLite file shared by several processes: atomic writes, and never into another program's file."""
 
 import errno
-import os
 import shutil
 import sqlite3
 import tempfile
@@ -9,12 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import psutil
 
-from leadline.core.errors import LeadlineError
+from leadline.core.errors import LeadlineError, excerpt
 from leadline.core.units import KIB
 from leadline.files.private import make_private_file, make_private_folder, tighten
 
@@ -77,9 +75,7 @@ class SqliteFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -153,16 +149,12 @@ class SqliteFile:
             # SQLite gives its other files the permissions of this one.
             for suffix in ("", "-wal", "-shm", "-journal"):
                 tighten(self._beside(suffix))
-            connection = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-            try:
+            with _connection(str(self.path)) as connection:
                 # A write-ahead log needs shared memory, which network file systems lack.
                 connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if _over_network(self.path) else 'WAL'}")
                 connection.execute("BEGIN IMMEDIATE")
                 self._make_or_check(connection)
                 connection.execute("COMMIT")
-            except BaseException:
-                connection.close()
-                raise
             self._identify()
             return connection
 
@@ -195,18 +187,8 @@ class SqliteFile:
             return self._readable(copy, "mode=rw")
 
     def _readable(self, path: Path, mode: str) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?{mode}",
-            uri=True,
-            timeout=BUSY_S,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
+        with _connection(f"{path.absolute().as_uri()}?{mode}", uri=True) as connection:
             self._check(connection)
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def _make_or_check(self, connection: sqlite3.Connection) -> None:
@@ -252,7 +234,7 @@ class SqliteFile:
     def damaged(self, why: str) -> LeadlineError:
         """Return the error for content that cannot be right."""
         return LeadlineError(
-            f"the {self._noun} {self.path} is damaged or not a {self._noun} ({shorten(why)}); nothing was changed: "
+            f"the {self._noun} {self.path} is damaged or not a {self._noun} ({excerpt(why)}); nothing was changed: "
             f"move it away, or save what it holds with sqlite3 {self.path} .recover"
         )
 
@@ -266,9 +248,15 @@ class SqliteFile:
         )
 
 
-def shorten(text: str, limit: int = 200) -> str:
-    """Return text for a message, cut to ``limit`` characters."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+@contextmanager
+def _connection(database: str, *, uri: bool = False) -> Iterator[sqlite3.Connection]:
+    """Yield a connection, which is closed if the context fails, and else stays open."""
+    connection = sqlite3.connect(database, uri=uri, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -282,13 +270,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _free_bytes(path: Path) -> float:
     """Return the free space for this user on the file system of a file; infinite if it is unknown."""
-    there = next(folder for folder in path.absolute().parents if folder.exists())
     try:
-        status = os.statvfs(there)
+        usage = shutil.disk_usage(next(folder for folder in path.absolute().parents if folder.exists()))
     except OSError:
         return float("inf")
     # File systems without blocks, such as /proc, never fill up.
-    return float(status.f_bavail * status.f_frsize) if status.f_blocks else float("inf")
+    return usage.free if usage.total else float("inf")
 
 
 def chunks(values: Iterable[T], size: int = _AT_ONCE) -> Iterator[list[T]]:
@@ -305,12 +292,8 @@ def marks(values: Sequence[object]) -> str:
 
 def _over_network(path: Path) -> bool:
     """True if a file is on a network file system, where SQLite's shared memory does not work."""
-    folder = str(path.parent.resolve())
+    folder = path.parent.resolve()
     # The longest mount point that contains the folder is the file system in use.
-    mounts = [mount for mount in psutil.disk_partitions(all=True) if _below(folder, mount.mountpoint)]
+    mounts = [mount for mount in psutil.disk_partitions(all=True) if folder.is_relative_to(mount.mountpoint)]
     kind = max(mounts, key=lambda mount: len(mount.mountpoint)).fstype if mounts else ""
     return kind.startswith(_NETWORK)
-
-
-def _below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")

@@ -28,8 +28,8 @@ def pack_kit(path: str) -> int:
 
 
 def _contents() -> "dict[str, str]":
-    """Return every module of this package by archive name, and the archive's entry point."""
-    files = {f"leadline/kit/{file.relative_to(PACKAGE).as_posix()}": file for file in sorted(PACKAGE.rglob("*.py"))}
-    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    """Return every module and table of this package by archive name, and the archive's entry point."""
+    files = [file for file in sorted(PACKAGE.rglob("*")) if file.suffix in (".py", ".json")]
+    texts = {f"leadline/kit/{file.relative_to(PACKAGE).as_posix()}": file.read_text(encoding="utf-8") for file in files}
     start = texts["leadline/kit/__main__.py"]
     return {"__main__.py": start, "leadline/__init__.py": '"""The measuring kit of Leadline."""\n', **texts}

@@ -11,7 +11,7 @@ from torch.nn import functional, init
 from leadline.kit.design import PRECISIONS, MeasurementPoint
 from leadline.kit.machine import DTYPES, set_tf32
 from leadline.kit.specs import DECODE, PREFILL, SPECS, TRAINING
-from leadline.kit.zoo import build_model
+from leadline.kit.zoo import build
 
 BLOCK = 1 << 20
 """Random numbers drawn once and repeated along a tensor; the values do not affect a step's time."""
@@ -67,7 +67,7 @@ class MeasuredModel:
         set_tf32(enabled=point.precision == "tf32")
         torch.manual_seed(0)
         with self.device, fast_weight_init(device_type):
-            self.model: nn.Module = build_model(point.model, point.size)
+            self.model: nn.Module = build(point.model, point.size)
         if not self.autocast:
             self.model.to(self.dtype)
         if point.channels_last:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
 worker = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(worker)
-worker._place_on_target = lambda arguments, target: arguments
+worker._sharding = lambda target: None
 worker.main(sys.argv[2])
 """
 """The process in the user's environment, except that it compiles for its own CPU."""
@@ -78,7 +77,7 @@ def test_the_plan_of_a_real_compiler_is_close_to_the_live_memory_of_its_module(n
         ModelSource(ModelKind.JAX_FUNCTION, f"{models}:{name}"), batch=shape[0], optimizer=Optimizer.ADAMW,
         inputs=(InputShape(shape, dtype),),
     )  # fmt: skip
-    job = compile_function(workload, A100, runner=compiled_here, python=sys.executable)
+    job = compile_function(workload, A100, runner=compiled_here)
     planned, alive = job.step.planned_bytes, peak_memory(job.step)
     assert 3 * job.step.parameter_bytes < planned
     assert pytest.approx(alive.allocated_bytes / planned, abs=0.1) == 1

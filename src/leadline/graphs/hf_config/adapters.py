@@ -19,8 +19,6 @@ class LowRankAdapter:
     They are stored in float32, as by peft (``autocast_adapter_dtype``), and multiplied in autocast's type.
     """
 
-    __slots__ = ("down", "tape", "up")
-
     def __init__(self, tape: Tape, rank: int, n: int, k: int) -> None:
         self.tape = tape
         self.down, self.up = tape.parameter(rank, k, dtype="float32"), tape.parameter(n, rank, dtype="float32")
@@ -42,8 +40,6 @@ class LowRankAdapter:
 class QuantizedWeight:
     """A frozen (n, k) weight in few bits with its scales, or one (experts, n, k) for all experts of a block."""
 
-    __slots__ = ("form", "parts", "shape", "tape")
-
     def __init__(self, tape: Tape, form: WeightFormat, *shape: int) -> None:
         self.tape, self.form, self.shape = tape, form, shape
         times = shape[0] if len(shape) > 2 else 1
@@ -63,14 +59,8 @@ class QuantizedWeight:
         b = source.shape[0] if len(self.shape) > 2 else 1
         sizes = {"b": b, "m": source.elements // (k * b), "n": n, "k": k}
         slot, shape, dtype = source.slot, source.shape, source.dtype
-        products = {
-            ProductKernel.FUSED: self._fused_product,
-            ProductKernel.UNPACKED: self._unpacked_product,
-            ProductKernel.INT8: self._int8_product,
-        }
-        # bitsandbytes has a fused kernel for a single row (gemv_4bit).
-        single = sizes["m"] == 1 and not tape.training and self.form.kernel is ProductKernel.UNPACKED
-        result = products[ProductKernel.FUSED if single else self.form.kernel](source, cast_bias, sizes)
+        product = self._int8_product if self.form.kernel is ProductKernel.INT8 else self._product
+        result = product(source, cast_bias, sizes)
 
         def backward(gradient: TapeTensor) -> None:
             weight = self._unpack(dtype, b)
@@ -82,20 +72,14 @@ class QuantizedWeight:
 
         return tape.node(result, backward, source)
 
-    def _fused_product(self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int]) -> TapeTensor:
-        """Multiply in a kernel that reads the packed weight, those of the experts that got tokens."""
-        inputs = [source, *self._read_parts(sizes["b"])]
-        return self._multiply(inputs if bias is None else [bias, *inputs], bias is not None, source, sizes)
-
-    def _unpacked_product(self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int]) -> TapeTensor:
-        inputs = [source, self._unpack(source.dtype, sizes["b"])]
-        return self._multiply(inputs if bias is None else [bias, *inputs], bias is not None, source, sizes)
-
-    def _multiply(
-        self, inputs: list[TapeTensor], biased: bool, source: TapeTensor, sizes: dict[str, int]
-    ) -> TapeTensor:
+    def _product(self, source: TapeTensor, bias: TapeTensor | None, sizes: dict[str, int]) -> TapeTensor:
+        """Multiply in a kernel that reads the packed weight (of the experts that got tokens), or unpack it before."""
+        # bitsandbytes has a fused kernel for a single row (gemv_4bit).
+        is_fused = self.form.kernel is ProductKernel.FUSED or (sizes["m"] == 1 and not self.tape.training)
+        weights = self._read_parts(sizes["b"]) if is_fused else [self._unpack(source.dtype, sizes["b"])]
+        inputs = [*([] if bias is None else [bias]), source, *weights]
         result = self.tape.new((*source.shape[:-1], sizes["n"]), source.dtype)
-        self.tape.op("addmm" if biased else "mm", OpKind.GEMM, inputs, [result], flops=_flops(sizes), dims=sizes,
+        self.tape.op("mm" if bias is None else "addmm", OpKind.GEMM, inputs, [result], flops=_flops(sizes), dims=sizes,
                      dtype=source.dtype)  # fmt: skip
         return result
 

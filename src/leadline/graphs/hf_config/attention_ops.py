@@ -4,7 +4,6 @@ from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
-TEMPORARY = StorageCategory.TEMPORARY
 ALIGNMENT = 32
 """The memory-efficient kernel pads its log-sums to a multiple of this many queries (``kAlignLSE`` in PyTorch)."""
 
@@ -19,20 +18,19 @@ def rotate_positions(tape: Tape, source: TapeTensor, angles: TapeTensor, width: 
     part = (*shape[:-1], width)
     n = source.elements // shape[-1] * width
 
-    def rotate(unrotated: TapeTensor, category: StorageCategory) -> TapeTensor:
-        left = tape.new(part, dtype, category)
+    def rotate(unrotated: TapeTensor) -> TapeTensor:
+        left = tape.new(part, dtype)
         tape.op("mul", OpKind.ELEMENTWISE, [unrotated, angles], [left], flops=n, read=float(left.bytes + angles.bytes))
-        half = tape.new((*shape[:-1], width // 2), dtype, category)
+        half = tape.new((*shape[:-1], width // 2), dtype)
         tape.op("neg", OpKind.ELEMENTWISE, [half], [half], flops=n // 2)
-        half_turned = tape.compute("cat", OpKind.COPY, [left], part, dtype, category)
+        half_turned = tape.compute("cat", OpKind.COPY, [left], part, dtype)
         del half
-        right = tape.pointwise("mul", half_turned, angles, category=category)
+        right = tape.pointwise("mul", half_turned, angles)
         del half_turned
-        total = tape.pointwise("add", left, right, category=category)
-        return total if width == shape[-1] else tape.compute("cat", OpKind.COPY, [unrotated], shape, dtype, category)
+        total = tape.pointwise("add", left, right)
+        return total if width == shape[-1] else tape.compute("cat", OpKind.COPY, [unrotated], shape, dtype)
 
-    rotated = rotate(source, StorageCategory.ACTIVATION)
-    return tape.node(rotated, lambda gradient: tape.send(slot, rotate(gradient, TEMPORARY)), source)
+    return tape.node(rotate(source), lambda gradient: tape.send(slot, rotate(gradient)), source)
 
 
 def fused_attention(
@@ -67,7 +65,7 @@ def fused_attention(
     slots = [(tensor.slot, tensor.shape) for tensor in inputs]
 
     def backward(gradient: TapeTensor) -> None:
-        gradients = [tape.new(shape, query.dtype, TEMPORARY) for slot, shape in slots if slot is not None]
+        gradients = [tape.new(shape, query.dtype) for slot, shape in slots if slot is not None]
         tape.op(f"{name}_backward", OpKind.ATTENTION, [gradient, *inputs, result, sums], gradients,
                 flops=2.5 * flops, dims=dims, kernels=2)  # fmt: skip
         for slot, gradient_in in zip([slot for slot, _ in slots if slot is not None], gradients, strict=True):
@@ -96,7 +94,7 @@ def unfused_attention(
         scores = ops.add(tape, scores, bias)
     if sinks is not None:
         scores = _join_sinks(tape, scores, sinks)
-    probabilities = softmax(tape, scores)
+    probabilities = softmax(tape, tape.cast(scores, "float32") if tape.autocast else scores)
     del scores
     probabilities = ops.dropout(tape, tape.cast(probabilities, value.dtype), dropout)
     return batched_product(tape, probabilities, value), probabilities
@@ -116,7 +114,7 @@ def batched_product(tape: Tape, left: TapeTensor, right: TapeTensor, *, transpos
         for slot, operand, other_operand, rows in ((slots[0], left, right, m), (slots[1], right, left, n)):
             if slot is None:
                 continue
-            back = tape.new(operand.shape, operand.dtype, TEMPORARY)
+            back = tape.new(operand.shape, operand.dtype)
             tape.op("bmm", OpKind.GEMM, [gradient, other_operand], [back], flops=flops,
                     dims={"b": b * h, "m": rows, "n": k, "k": n if operand is left else m})  # fmt: skip
             tape.send(slot, back)
@@ -124,20 +122,16 @@ def batched_product(tape: Tape, left: TapeTensor, right: TapeTensor, *, transpos
     return tape.node(result, backward, left, right)
 
 
-def softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    """Turn scores into probabilities, in float32 under autocast. The probabilities are saved."""
-    if tape.autocast:
-        scores = tape.cast(scores, "float32")
+def softmax(tape: Tape, scores: TapeTensor, name: str = "_softmax") -> TapeTensor:
+    """Turn scores into probabilities, or their logarithms with that ``name``. The result is saved."""
     n, dtype = scores.elements, scores.dtype
-    probabilities = tape.compute("_softmax", OpKind.SOFTMAX, [scores], scores.shape, dtype, flops=5.0 * n)
-    return tape.node_op(
-        probabilities, scores, "_softmax_backward_data", OpKind.SOFTMAX, [probabilities], dtype=dtype, flops=4.0 * n
-    )
+    result = tape.compute(name, OpKind.SOFTMAX, [scores], scores.shape, dtype, flops=5.0 * n)
+    return tape.node_op(result, scores, f"{name}_backward_data", OpKind.SOFTMAX, [result], dtype=dtype, flops=4.0 * n)
 
 
 def position_bias(tape: Tape, table: TapeTensor, heads: int, q: int, kv: int) -> TapeTensor:
     """Look up a learned bias for each distance between a query and a key: (1, heads, q, kv)."""
-    tokens = tape.new((q, kv), "int64", TEMPORARY)
+    tokens = tape.new((q, kv), "int64", StorageCategory.TEMPORARY)
     tape.op("bucketize", OpKind.ELEMENTWISE, [tokens], [tokens], flops=10.0 * tokens.elements, kernels=10)
     return ops.embedding(tape, table, tokens).view(1, heads, q, kv)
 
@@ -166,27 +160,20 @@ def join_heads(tape: Tape, per_head: TapeTensor, shared: TapeTensor) -> TapeTens
 
     def backward(gradient: TapeTensor) -> None:
         for slot, shape in slots:
-            back = tape.new(shape, gradient.dtype, TEMPORARY)
+            back = tape.new(shape, gradient.dtype)
             tape.op("sum", OpKind.REDUCTION, [gradient], [back], flops=back.elements, read=float(back.bytes))
             tape.send(slot, back)
 
     return tape.node(result, backward, per_head, shared)
 
 
-def repeat_batch(tape: Tape, source: TapeTensor, times: int) -> TapeTensor:
-    """Repeat one sample for the whole batch."""
-    return _repeat(tape, source, (times, *source.shape[1:]), "repeat")
+def repeat(tape: Tape, source: TapeTensor, name: str, *, batch: int = 1, heads: int = 1) -> TapeTensor:
+    """Write a tensor (b, h, s, d) several times: a sample for a batch, or keys for the heads that share them.
 
-
-def repeat_heads(tape: Tape, source: TapeTensor, times: int) -> TapeTensor:
-    """Repeat keys or values for the query heads that share them."""
+    The gradients of the copies are summed.
+    """
     b, h, s, d = source.shape
-    return source if times == 1 else _repeat(tape, source, (b, h * times, s, d), "clone")
-
-
-def _repeat(tape: Tape, source: TapeTensor, shape: tuple[int, ...], name: str) -> TapeTensor:
-    """Write a tensor several times. The gradients of the copies are summed."""
-    result = tape.compute(name, OpKind.COPY, [source], shape, source.dtype)
+    result = tape.compute(name, OpKind.COPY, [source], (b * batch, h * heads, s, d), source.dtype)
     return tape.node_op(result, source, "sum", OpKind.REDUCTION, flops=result.elements)
 
 
@@ -198,7 +185,7 @@ def split_last_axis(tape: Tape, fused: TapeTensor, widths: tuple[int, ...]) -> l
     def collect(gradient: TapeTensor) -> None:
         gradients.append(gradient)
         if len(gradients) == len(widths):
-            joined = tape.compute("cat", OpKind.COPY, list(gradients), shape, dtype, TEMPORARY)
+            joined = tape.compute("cat", OpKind.COPY, list(gradients), shape, dtype)
             gradients.clear()
             tape.send(slot, joined)
 
@@ -214,7 +201,7 @@ def _join_sinks(tape: Tape, scores: TapeTensor, sinks: TapeTensor) -> TapeTensor
         if sinks.slot is not None:
             sink_gradient = tape.sum_to(gradient, sinks.shape, sinks.dtype, StorageCategory.GRADIENT)
             tape.send(sinks.slot, sink_gradient)
-        back = tape.compute("slice", OpKind.COPY, [gradient], shape, gradient.dtype, TEMPORARY)
+        back = tape.compute("slice", OpKind.COPY, [gradient], shape, gradient.dtype)
         tape.send(slot, back)
 
     return tape.node(result, backward, scores, sinks)

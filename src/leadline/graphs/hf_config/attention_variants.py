@@ -1,19 +1,14 @@
 """Attention of single families: latent attention of DeepSeek-V2, and disentangled attention of DeBERTa."""
 
-from leadline.core.graph import OpKind, StorageCategory
+from leadline.core.graph import OpKind
 from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import AttentionShape, LatentAttentionShape, RelativeAttentionShape
-from leadline.graphs.hf_config.tape import Tape, TapeTensor
+from leadline.graphs.hf_config.tape import TapeTensor
 
 
 class LatentAttention:
     """Multi-head latent attention: keys and values are expanded in each pass from one cached latent per token."""
-
-    __slots__ = (
-        "builder", "compress", "compress_norm", "compress_query", "expand", "latent", "out", "query", "query_norm",
-        "shape",
-    )  # fmt: skip
 
     def __init__(self, builder: ModelBuilder, shape: AttentionShape, latent: LatentAttentionShape) -> None:
         self.builder, self.shape, self.latent = builder, shape, latent
@@ -66,16 +61,8 @@ class LatentAttention:
         return self.out(mixed.view(batch, sequence, shape.heads * latent.value))
 
 
-TEMPORARY = StorageCategory.TEMPORARY
-
-
 class RelativeAttention:
     """Disentangled attention, which also scores queries against distances, keys against distances, or both."""
-
-    __slots__ = (
-        "builder", "key", "out", "position_key", "position_query", "qkv", "query", "query_bias", "relative", "shape",
-        "value", "value_bias",
-    )  # fmt: skip
 
     def __init__(self, builder: ModelBuilder, shape: AttentionShape, relative: RelativeAttentionShape) -> None:
         self.builder, self.shape, self.relative = builder, shape, relative
@@ -109,8 +96,11 @@ class RelativeAttention:
             for compared, projected in self._positions(distances, sequence):
                 table = (query if compared == "query" else key), projected
                 scores = ops.add(tape, scores, self._distance_scores(*table, sequence))
-        scores = _mask_scores(tape, scores)
-        probabilities = attention_ops.softmax(tape, scores)
+        # The scores of padded tokens become the smallest number.
+        masked = tape.pointwise("masked_fill", scores, cost=0.0)
+        scores = tape.node_op(masked, scores, "masked_fill", OpKind.ELEMENTWISE)
+        del masked
+        probabilities = attention_ops.softmax(tape, tape.cast(scores, "float32") if tape.autocast else scores)
         del scores, query, key
         probabilities = ops.dropout(tape, probabilities, shape.dropout)
         mixed = attention_ops.batched_product(tape, probabilities, value)
@@ -140,21 +130,15 @@ class RelativeAttention:
         """Score each token against every distance, and gather the distance of each pair."""
         tape, shape = self.builder.tape, self.shape
         batch, rows = content.shape[0], table.shape[0]
-        spread = attention_ops.repeat_batch(tape, table.view(1, shape.heads, rows, shape.head_dim), batch)
+        spread = attention_ops.repeat(tape, table.view(1, shape.heads, rows, shape.head_dim), "repeat", batch=batch)
         scores = attention_ops.batched_product(tape, content, spread, transpose_right=True)
         gathered = tape.new((batch, shape.heads, sequence, sequence), scores.dtype)
         tape.op("gather", OpKind.INDEX, [scores], [gathered], read=9.0 * gathered.bytes / 4)
         slot = scores.slot
 
         def backward(gradient: TapeTensor) -> None:
-            back = tape.new(scores.shape, gradient.dtype, TEMPORARY)  # gather saves its source, not its result
+            back = tape.new(scores.shape, gradient.dtype)  # gather saves its source, not its result
             tape.op("scatter_add_", OpKind.INDEX, [gradient], [back])
             tape.send(slot, back)
 
         return ops.scale_tensor(tape, tape.node(gathered, backward))
-
-
-def _mask_scores(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    """Set the scores of padded tokens to the smallest number."""
-    result = tape.pointwise("masked_fill", scores, cost=0.0)
-    return tape.node_op(result, scores, "masked_fill", OpKind.ELEMENTWISE)

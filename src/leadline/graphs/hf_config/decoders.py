@@ -1,6 +1,7 @@
-"""Decoder-only families: the names of their sizes, and how they differ from Llama or GPT-2."""
+"""Families of one stack: a reader for those that differ from Llama as a ``FamilyStyle`` says, and more decoders."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from leadline.core.errors import InvalidInput
 from leadline.graphs.hf_config.fields import ConfigFields
@@ -13,20 +14,46 @@ from leadline.graphs.hf_config.shape import (
     StackShape,
 )
 
+LONGEST = 2048
+"""Longest sequence of a model whose file names none."""
+LLAMA_NAMES = {
+    "hidden": "hidden_size", "heads": "num_attention_heads", "layers": "num_hidden_layers n_layer",
+    "vocab": "vocab_size", "positions": "max_position_embeddings", "width": "intermediate_size",
+    "attention_bias": "attention_bias", "mlp_bias": "mlp_bias", "share": "partial_rotary_factor",
+    "activation": "hidden_activation hidden_act", "attention_dropout": "attention_dropout",
+    "dropout": "resid_pdrop hidden_dropout residual_dropout", "embedding_dropout": "embd_pdrop embedding_dropout",
+}  # fmt: skip
+"""Fields of Llama's configurations, and their older names."""
 
-class DecoderStyle(NamedTuple):
+
+class FamilyStyle(NamedTuple):
     """How a family differs from Llama: RMS norms, rotary positions, a gated feed-forward, grouped attention.
 
     Attributes:
-        kv_heads: Published default, or ``None`` for as many as there are queries.
+        names: Fields of the family's files where they are not Llama's (``LLAMA_NAMES``); "" if there is none.
+        defaults: Published sizes that files may leave out.
+        rates: Published rates of dropout that files may leave out.
+        switches: Fields that, if they are true, change the style. ``default`` is for a file without the field.
+        experts: Published number (``count``) and choices of a token (``used``), whether they have a ``bias`` and a
+            ``gate`` of the shared one, their ``activation``, and the fields with the ``width`` of an expert and of the
+            ``shared`` one.
+        kv_heads: Number if the file names none, or 0 for as many as there are queries.
         head_dim: Published default, or ``None`` for an equal share of the hidden size.
+        multiple: Width of the feed-forward block in hidden sizes if the file names none.
         rotary: Share of a head that is rotated.
+        recent: Files may name the width of a head, fewer heads of keys and values, a sliding window, and a cap.
         pattern: Period of the layers that see all tokens if the others have a window.
-        window: Window if the file names none.
         capped: A tanh bounds the scores, which needs unfused attention.
+        learned: Offset of learned positions, or ``None`` without them.
     """
 
-    kv_heads: int | None = None
+    names: Mapping[str, str] = {}
+    defaults: Mapping[str, int] = {"positions": LONGEST}
+    rates: Mapping[str, float] = {}
+    switches: Mapping[str, Mapping[str, Any]] = {}
+    experts: Mapping[str, Any] = {}
+    causal: bool = True
+    kv_heads: int = 0
     head_dim: int | None = None
     tied: bool = False
     qkv_bias: bool = False
@@ -38,46 +65,153 @@ class DecoderStyle(NamedTuple):
     fused_qkv: bool = False
     fused_gate: bool = False
     gated: bool = True
+    multiple: int = 0
     activation: str = "silu"
     rotary: float = 1.0
+    recent: bool = True
     pattern: int = 0
-    window: int | None = None
     head_bias: bool = False
     sinks: bool = False
     capped: bool = False
+    written_out: bool = False
+    spread: bool = False
+    learned: int | None = None
+    embedding_norm: bool = False
+
+    def fields(self, name: str) -> list[str]:
+        """Return the names in the family's files of what Llama calls ``name``."""
+        return self.names.get(name, LLAMA_NAMES.get(name, "")).split()
+
+    def size(self, read: ConfigFields, name: str) -> int:
+        """Return a size, or its published default."""
+        default = self.defaults.get(name)
+        return read.size(*self.fields(name), default=default, least=0 if default == 0 else 1)
+
+    def sizes(self, read: ConfigFields) -> dict[str, int]:
+        """Return the sizes with a published default by name. The notes about defaults have this order."""
+        return {name: self.size(read, name) for name in self.defaults}
+
+    def longest(self, read: ConfigFields) -> int:
+        """Return the longest sequence."""
+        if "positions" in self.defaults:
+            return self.size(read, "positions")
+        return read.optional(*self.fields("positions")) or LONGEST
+
+    def rate(self, read: ConfigFields, name: str) -> float:
+        """Return a rate of dropout, or its published default."""
+        return read.rate(*self.fields(name), default=self.rates.get(name, 0.0))
 
 
-def llama_like(read: ConfigFields, style: DecoderStyle) -> StackShape:
-    """Read a dense decoder like Llama."""
-    layers = read.size("num_hidden_layers", "n_layer")
-    return decoder_stack(read, style, [_feed_forward(read, style)] * layers)
+def read_stack(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read a model that differs from Llama as ``style`` and its switches say."""
+    for name, switch in style.switches.items():
+        changes = dict(switch)
+        if read.flag(name, default=changes.pop("default", False)):
+            style = style._replace(**changes)
+    hidden, heads = style.size(read, "hidden"), style.size(read, "heads")
+    positions = 0 if style.learned is None else style.longest(read) + style.learned
+    vocab = style.size(read, "vocab") if style.fields("vocab") else 0
+    attention = _attention(read, style, hidden, heads)
+    count = style.size(read, "layers")
+    feeds = _feed_forwards(read, style, hidden, count)
+    windows = read.windows(count, pattern=style.pattern) if style.recent else [None] * count
+    rate = style.rate(read, "dropout")
+    layers = tuple(
+        LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
+        for window, feed in zip(windows, feeds, strict=True)
+    )
+    return _stack(read, style, layers, vocab)._replace(positions=positions)
 
 
-def mixture_of_experts(
-    read: ConfigFields, style: DecoderStyle, *, experts: int, used: int, **fields: str
-) -> StackShape:
-    """Read a decoder whose layers have experts, except those that the file makes dense.
+def _attention(read: ConfigFields, style: FamilyStyle, hidden: int, heads: int) -> AttentionShape:
+    recent = read if style.recent else ConfigFields({}, read.reference)
+    head_dim = recent.optional("head_dim") or style.head_dim or read.per_head(hidden, heads)
+    kv_heads = recent.optional("num_key_value_heads") or style.kv_heads or heads
+    if heads % kv_heads:
+        raise InvalidInput(f"{read.reference}: {heads} heads cannot share {kv_heads} key-value heads evenly")
+    bias = read.flag(*style.fields("attention_bias"), default=style.qkv_bias)
+    if style.fields("rotary"):
+        rotary = min(head_dim, style.size(read, "rotary"))
+    else:
+        rotary = 2 * int(head_dim * read.share(*style.fields("share"), default=style.rotary) / 2)
+    capped = recent.is_set("attn_logit_softcapping", default=style.capped)
+    return AttentionShape(
+        hidden, heads, kv_heads, head_dim, causal=style.causal, rotary=rotary, query_bias=bias, key_bias=bias,
+        out_bias=bias if style.out_bias is None else style.out_bias, query_key_norm=style.query_key_norm,
+        fused=style.fused_qkv, spread=style.spread, sinks=style.sinks, capped=capped,
+        written_out=capped or style.sinks or style.written_out, dropout=style.rate(read, "attention_dropout"),
+    )  # fmt: skip
 
-    ``fields`` are the family's names of its sizes: ``width`` of an expert, ``dense`` of a dense layer, ``shared``.
-    """
-    layers = read.size("num_hidden_layers")
-    width = read.size(*fields.get("width", "moe_intermediate_size,intermediate_size").split(","))
-    shared = read.optional(fields["shared"], least=0) or 0 if "shared" in fields else 0
-    count = read.size("num_experts", "num_local_experts", "n_routed_experts", default=experts)
-    chosen = read.size("num_experts_per_tok", default=used)
+
+def _feed_forwards(read: ConfigFields, style: FamilyStyle, hidden: int, layers: int) -> list[FeedForwardShape]:
+    """Return the feed-forward block of each layer: experts if the style has some, unless the file makes it dense."""
+    experts = style.experts
+    if not experts:
+        return [_feed_forward(read, style, hidden)] * layers
+    width = read.size(*experts.get("width", "moe_intermediate_size intermediate_size").split())
+    shared = read.optional(experts["shared"], least=0) or 0 if "shared" in experts else 0
+    count = read.size("num_experts", "num_local_experts", "n_routed_experts", default=experts["count"])
+    chosen = read.size("num_experts_per_tok", default=experts["used"])
     if chosen > count:
         raise InvalidInput(f"{read.reference}: a token cannot pass {chosen} of {count} experts: correct one of them")
+    bias = experts.get("bias", False)
     expert = FeedForwardShape(
-        width, gated=True, bias=fields.get("bias") == "yes",
-        activation=fields.get("activation") or read.word("hidden_act", default="silu"),
-        experts=count, used=chosen, router_bias=fields.get("bias") == "yes", shared=shared,
-        shared_gate=bool(shared) and fields.get("gate") == "yes",
+        width, gated=True, bias=bias, activation=experts.get("activation") or read.word("hidden_act", default="silu"),
+        experts=count, used=chosen, router_bias=bias, shared=shared,
+        shared_gate=bool(shared) and experts.get("gate", False),
     )  # fmt: skip
     sparse = _sparse_layers(read, layers)
-    if all(sparse):
-        return decoder_stack(read, style, [expert] * layers)
-    dense = _feed_forward(read, style, fields.get("dense", "intermediate_size"))
-    return decoder_stack(read, style, [expert if is_sparse else dense for is_sparse in sparse])
+    dense = expert if all(sparse) else _feed_forward(read, style, hidden)
+    return [expert if is_sparse else dense for is_sparse in sparse]
+
+
+def _feed_forward(read: ConfigFields, style: FamilyStyle, hidden: int) -> FeedForwardShape:
+    multiple = style.multiple * hidden
+    return FeedForwardShape(
+        width=read.optional(*style.fields("width")) or multiple if multiple else style.size(read, "width"),
+        gated=style.gated,
+        bias=read.flag(*style.fields("mlp_bias"), default=style.mlp_bias),
+        activation=read.word(*style.fields("activation"), default=style.activation),
+        fused=style.fused_gate,
+    )
+
+
+def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
+    """Return which layers have experts: all but the file's exceptions."""
+    listed = read.config.get("moe_layers")
+    if isinstance(listed, list):
+        return [layer in listed for layer in range(layers)]
+    step = read.optional("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
+    excepted = read.listed("mlp_only_layers")
+    return [layer not in excepted and (layer + 1) % step == 0 for layer in range(layers)]
+
+
+def _stack(read: ConfigFields, style: FamilyStyle, layers: tuple[LayerShape, ...], vocab: int) -> StackShape:
+    tied = read.flag("tie_word_embeddings", default=style.tied)
+    return StackShape(
+        family=read.family,
+        hidden=layers[0].attention.hidden,
+        vocab=vocab,
+        layers=layers,
+        head=_head(read, vocab, tied=tied, bias=style.head_bias),
+        max_sequence=style.longest(read),
+        norm=style.norm,
+        embedding_norm=style.embedding_norm,
+        dropout=style.rate(read, "embedding_dropout"),
+    )
+
+
+def _head(read: ConfigFields, vocab: int, *, tied: bool, bias: bool) -> HeadShape:
+    """Return the head of a decoder: scores for the vocabulary, unless the file names another head."""
+    architecture = read.architecture()
+    if architecture.endswith("ForSequenceClassification"):
+        return HeadShape(outputs=read.labels())
+    if architecture.endswith("ForTokenClassification"):
+        return HeadShape(outputs=read.labels(), bias=True)
+    if read.is_bare():
+        return HeadShape()
+    capped = read.is_set("final_logit_softcapping", default=read.family == "gemma2")
+    return HeadShape(outputs=vocab, tied=tied, bias=bias, capped=capped, upcast=True)
 
 
 def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape:
@@ -102,270 +236,42 @@ def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape
         used=read.size("num_experts_per_tok", default=6),
         shared=width * (read.size("n_shared_experts", default=shared, least=0)),
     )  # fmt: skip
-    dense = _feed_forward(read, DecoderStyle())
+    dense = _feed_forward(read, FamilyStyle(), hidden)
     first = read.optional("first_k_dense_replace", least=0)
     first = first_dense if first is None else first
     feeds = [dense if layer < first else expert for layer in range(layers)]
-    return _decoder(read, DecoderStyle(), tuple(LayerShape(attention, feed, norm="rms") for feed in feeds))
+    stack = tuple(LayerShape(attention, feed, norm="rms") for feed in feeds)
+    return _stack(read, FamilyStyle(), stack, read.size("vocab_size"))
 
 
-def phi(read: ConfigFields) -> StackShape:
-    """Read Phi-1 and 2: one norm for parallel attention and feed-forward, biases everywhere."""
-    style = DecoderStyle(
-        norm="layer", layout="parallel", gated=False, mlp_bias=True, qkv_bias=True, activation="gelu_new",
-        rotary=0.5, head_bias=True,
-    )  # fmt: skip
-    return llama_like(read, style)
-
-
-def starcoder2(read: ConfigFields) -> StackShape:
-    """Read StarCoder2: layer norms, a plain feed-forward, biases by default."""
-    bias = read.flag("use_bias", default=True)
-    return llama_like(
-        read, DecoderStyle(norm="layer", gated=False, mlp_bias=bias, qkv_bias=bias, activation="gelu_pytorch_tanh")
-    )
-
-
-def stablelm(read: ConfigFields) -> StackShape:
-    """Read StableLM: layer norms, a quarter of each head rotated, parallel blocks in some files."""
-    style = DecoderStyle(
-        norm="layer", rotary=0.25, qkv_bias=read.flag("use_qkv_bias", default=False), out_bias=False,
-        query_key_norm="each" if read.flag("qk_layernorm", default=False) else "",
-        layout="parallel" if read.flag("use_parallel_residual", default=False) else "pre",
-    )  # fmt: skip
-    return llama_like(read, style)
-
-
-def cohere(read: ConfigFields) -> StackShape:
-    """Read Command R: parallel blocks after one unfused norm without bias, tied embeddings."""
-    norm = "each-written" if read.flag("use_qk_norm", default=False) else ""
-    return llama_like(read, DecoderStyle(norm="written", layout="parallel", tied=True, query_key_norm=norm))
-
-
-def decoder_stack(read: ConfigFields, style: DecoderStyle, feeds: list[FeedForwardShape]) -> StackShape:
-    """Return a decoder with one layer for each feed-forward block, and attention as the file describes it."""
-    hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
-    head_dim = read.optional("head_dim") or style.head_dim or read.per_head(hidden, heads)
-    kv_heads = read.optional("num_key_value_heads") or heads
-    if "num_key_value_heads" not in read.config and style.kv_heads:
-        kv_heads = read.size("num_key_value_heads", default=style.kv_heads)
-    if heads % kv_heads:
-        raise InvalidInput(f"{read.reference}: {heads} heads cannot share {kv_heads} key-value heads evenly")
-    bias = read.flag("attention_bias", default=style.qkv_bias)
-    share = read.share("partial_rotary_factor", default=style.rotary)
-    attention = AttentionShape(
-        hidden, heads, kv_heads, head_dim, rotary=2 * int(head_dim * share / 2), query_bias=bias, key_bias=bias,
-        out_bias=bias if style.out_bias is None else style.out_bias, query_key_norm=style.query_key_norm,
-        fused=style.fused_qkv, sinks=style.sinks, dropout=read.rate("attention_dropout"),
-    )  # fmt: skip
-    capped = read.is_set("attn_logit_softcapping", default=style.capped)
-    attention = attention._replace(capped=capped, written_out=capped or style.sinks)
-    windows = read.windows(len(feeds), pattern=style.pattern, default=style.window)
-    rate = read.rate("resid_pdrop", "hidden_dropout", "residual_dropout")
-    layers = tuple(
-        LayerShape(attention._replace(window=window), feed, style.layout, style.norm, rate)
-        for window, feed in zip(windows, feeds, strict=True)
-    )
-    return _decoder(read, style, layers)
-
-
-def decoder_head(read: ConfigFields, vocab: int, *, tied: bool, bias: bool = False) -> HeadShape:
-    """Return the head of a decoder: scores for the vocabulary, unless the file names another head."""
-    architecture = read.architecture()
-    if architecture.endswith("ForSequenceClassification"):
-        return HeadShape(outputs=read.labels())
-    if architecture.endswith("ForTokenClassification"):
-        return HeadShape(outputs=read.labels(), bias=True)
-    if read.is_bare():
-        return HeadShape()
-    capped = read.is_set("final_logit_softcapping", default=read.family == "gemma2")
-    return HeadShape(outputs=vocab, tied=tied, bias=bias, capped=capped, upcast=True)
-
-
-def _decoder(read: ConfigFields, style: DecoderStyle, layers: tuple[LayerShape, ...]) -> StackShape:
-    return _model(read, layers, read.size("vocab_size"), tied=style.tied, head_bias=style.head_bias)._replace(
-        max_sequence=read.size("max_position_embeddings", default=2048),
-        norm=style.norm,
-        dropout=read.rate("embd_pdrop", "embedding_dropout"),
-    )
-
-
-def _feed_forward(read: ConfigFields, style: DecoderStyle, field: str = "intermediate_size") -> FeedForwardShape:
-    return FeedForwardShape(
-        width=read.size(field, "intermediate_size"),
-        gated=style.gated,
-        bias=read.flag("mlp_bias", default=style.mlp_bias),
-        activation=read.word("hidden_activation", "hidden_act", default=style.activation),
-        fused=style.fused_gate,
-    )
-
-
-def _plain_feed_forward(read: ConfigFields, field: str, hidden: int, activation: str) -> FeedForwardShape:
-    """Return a block of two layers, by default four times as wide as the model."""
-    width = read.optional(field) or 4 * hidden
-    return FeedForwardShape(width, activation=read.word("activation_function", default=activation))
-
-
-def _sparse_layers(read: ConfigFields, layers: int) -> list[bool]:
-    """Return which layers have experts: all but the file's exceptions."""
-    listed = read.config.get("moe_layers")
-    if isinstance(listed, list):
-        return [layer in listed for layer in range(layers)]
-    step = read.optional("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq") or 1
-    excepted = read.listed("mlp_only_layers")
-    return [layer not in excepted and (layer + 1) % step == 0 for layer in range(layers)]
-
-
-def gpt2(read: ConfigFields) -> StackShape:
-    """Read GPT-2: learned positions, a fused projection, its own GELU."""
-    return _gpt(read, activation="gelu_new", kv_heads=None)
-
-
-def gpt_bigcode(read: ConfigFields) -> StackShape:
-    """Read GPT-BigCode (SantaCoder, StarCoder): GPT-2 with one key-value head."""
-    return _gpt(read, activation="gelu_pytorch_tanh", kv_heads=1 if read.flag("multi_query", default=True) else None)
-
-
-def gptj(read: ConfigFields) -> StackShape:
-    """Read GPT-J and CodeGen: one norm for both halves, unfused attention without biases, a biased head."""
-    hidden, heads = read.size("n_embd", default=4096), read.size("n_head", default=16)
-    head_dim, vocab = read.per_head(hidden, heads), read.size("vocab_size", default=50400)
-    fused = read.family == "codegen"
-    attention = AttentionShape(
-        hidden, heads, heads, head_dim, rotary=min(head_dim, read.size("rotary_dim", default=64)), query_bias=False,
-        key_bias=False, out_bias=False, fused=fused, written_out=True, dropout=read.rate("attn_pdrop"),
-    )  # fmt: skip
-    feed = _plain_feed_forward(read, "n_inner", hidden, "gelu_new")
-    layer = LayerShape(attention, feed, "parallel", dropout=read.rate("resid_pdrop"))
-    shape = _model(read, (layer,) * read.size("n_layer", default=28), vocab, tied=False, head_bias=True)
-    return shape._replace(max_sequence=read.size("n_positions", default=2048), dropout=read.rate("embd_pdrop"))
-
-
-def gpt_neo(read: ConfigFields) -> StackShape:
-    """Read GPT-Neo: learned positions, a window in every second layer, unfused attention."""
-    hidden, heads = read.size("hidden_size", default=2048), read.size("num_heads", default=16)
-    positions, vocab = read.size("max_position_embeddings", default=2048), read.size("vocab_size", default=50257)
-    attention = AttentionShape(
-        hidden, heads, heads, read.per_head(hidden, heads), query_bias=False, key_bias=False, written_out=True,
-        dropout=read.rate("attention_dropout"),
-    )  # fmt: skip
-    feed = _plain_feed_forward(read, "intermediate_size", hidden, "gelu_new")
-    layer = LayerShape(attention, feed, dropout=read.rate("resid_dropout"))
-    shape = _model(read, (layer,) * read.size("num_layers", default=24), vocab)
-    return shape._replace(max_sequence=positions, positions=positions, dropout=read.rate("embed_dropout"))
-
-
-def gpt_neox(read: ConfigFields) -> StackShape:
-    """Read GPT-NeoX and Pythia: parallel attention and feed-forward, a quarter of each head rotated."""
-    hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
-    bias, head_dim = read.flag("attention_bias", default=True), read.per_head(hidden, heads)
-    share = read.config.get("rotary_pct")
-    share = read.share("partial_rotary_factor", default=0.25) if share is None else read.share("rotary_pct", default=1)
-    attention = AttentionShape(
-        hidden, heads, heads, head_dim, rotary=2 * int(head_dim * share / 2), query_bias=bias, out_bias=bias, fused=True
-    )
-    feed = FeedForwardShape(read.size("intermediate_size"), activation=read.word("hidden_act", default="gelu"))
-    layout = "parallel2" if read.flag("use_parallel_residual", default=True) else "pre"
-    layer = LayerShape(attention, feed, layout, dropout=read.rate("hidden_dropout"))
-    shape = _model(read, (layer,) * read.size("num_hidden_layers"), read.size("vocab_size"), tied=False)
-    return shape._replace(dropout=read.rate("hidden_dropout"))
-
-
-def opt(read: ConfigFields) -> StackShape:
-    """Read OPT: learned positions with an offset of two, ReLU. The 350m model has narrow embeddings and late norms."""
-    hidden, heads = read.size("hidden_size"), read.size("num_attention_heads")
-    positions, bias = read.size("max_position_embeddings", default=2048), read.flag("enable_bias", default=True)
-    width = read.optional("word_embed_proj_dim") or hidden
-    first = read.flag("do_layer_norm_before", default=True)
-    attention = AttentionShape(
-        hidden, heads, heads, read.per_head(hidden, heads), query_bias=bias, key_bias=bias, out_bias=bias
-    )
-    feed = FeedForwardShape(
-        read.size("ffn_dim"), bias=bias, activation=read.word("activation_function", default="relu")
-    )
-    norm = "layer" if read.flag("layer_norm_elementwise_affine", default=True) else "bare"
-    layer = LayerShape(attention, feed, "pre" if first else "post", norm, read.rate("dropout", default=0.1))
-    narrow = width != hidden
-    return _model(read, (layer,) * read.size("num_hidden_layers"), read.size("vocab_size"))._replace(
+def opt(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read OPT, whose embeddings may be narrow, and whose norms may come late."""
+    shape = read_stack(read, style)
+    width = read.optional("word_embed_proj_dim") or shape.hidden
+    first = shape.layers[0].layout == "pre"
+    return shape._replace(
         embedding=width,
-        project_out=narrow,
+        project_out=width != shape.hidden,
         project_bias=False,
-        positions_after=narrow,
-        norm=norm,
+        positions_after=width != shape.hidden,
         final_norm=first and not read.flag("_remove_final_layer_norm", default=False),
-        positions=positions + 2,
     )
 
 
-def bloom(read: ConfigFields) -> StackShape:
-    """Read BLOOM: ALiBi positions as a bias on the scores, and a norm after the embedding."""
-    hidden, heads = read.size("hidden_size", "n_embed"), read.size("n_head", "num_attention_heads")
-    attention = AttentionShape(hidden, heads, heads, read.per_head(hidden, heads), fused=True, written_out=True)
-    feed = FeedForwardShape(4 * hidden, activation="bloom_gelu")
-    layer = LayerShape(attention, feed, dropout=read.rate("hidden_dropout"))
-    shape = _model(read, (layer,) * read.size("n_layer", "num_hidden_layers"), read.size("vocab_size"))
-    return shape._replace(max_sequence=read.size("seq_length", default=2048), embedding_norm=True)
-
-
-def mpt(read: ConfigFields) -> StackShape:
-    """Read MPT: ALiBi positions, no biases, unfused attention."""
-    hidden, heads = read.size("d_model"), read.size("n_heads")
+def mpt(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read MPT, whose files name the width of the feed-forward block in hidden sizes."""
     if not read.flag("no_bias", default=True):
         raise InvalidInput(f"{read.reference}: an MPT model with biases is not expanded: trace it from a script")
-    attention = AttentionShape(
-        hidden, heads, heads, read.per_head(hidden, heads), query_bias=False, out_bias=False, fused=True,
-        written_out=True,
-    )  # fmt: skip
-    feed = FeedForwardShape(hidden * (read.optional("expansion_ratio") or 4), bias=False)
-    layer = LayerShape(attention, feed, norm="unbiased", dropout=read.rate("resid_pdrop"))
-    shape = _model(read, (layer,) * read.size("n_layers"), read.size("vocab_size"))
-    return shape._replace(max_sequence=read.size("max_seq_len", default=2048), norm="unbiased")
+    return read_stack(read, style._replace(multiple=read.optional("expansion_ratio") or 4))
 
 
-def falcon(read: ConfigFields) -> StackShape:
-    """Read Falcon: one key-value head (7B) or grouped ones (40B, 180B), parallel blocks, tied embeddings."""
-    hidden, heads = read.size("hidden_size"), read.size("num_attention_heads", "n_head")
+def falcon(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read Falcon, whose layout and key-value heads depend on several switches."""
     grouped = read.flag("new_decoder_architecture", default=False)
     parallel = grouped or read.flag("parallel_attn", default=True)
-    bias, head_dim = read.flag("bias", default=False), read.per_head(hidden, heads)
-    few = (read.optional("num_kv_heads") or heads) if grouped else 1
-    attention = AttentionShape(
-        hidden, heads, few if grouped or read.flag("multi_query", default=True) else heads, head_dim,
-        rotary=0 if read.flag("alibi", default=False) else head_dim, query_bias=bias, out_bias=bias, fused=True,
-        spread=True,
-    )  # fmt: skip
-    feed = FeedForwardShape(
-        read.optional("ffn_hidden_size") or 4 * hidden, bias=bias, activation=read.word("activation", default="gelu")
-    )
     two = (read.optional("num_ln_in_parallel_attn") or (2 if grouped else 1)) == 2
     layout = ("parallel2" if two else "parallel") if parallel else "pre"
-    layer = LayerShape(attention, feed, layout, dropout=read.rate("hidden_dropout"))
-    return _model(read, (layer,) * read.size("num_hidden_layers", "n_layer"), read.size("vocab_size"))
-
-
-def _gpt(read: ConfigFields, *, activation: str, kv_heads: int | None) -> StackShape:
-    """Read GPT-2 and families with its field names. Both leave out published defaults."""
-    hidden, heads = read.size("n_embd", default=768), read.size("n_head", default=12)
-    positions, vocab = read.size("n_positions", "n_ctx", default=1024), read.size("vocab_size", default=50257)
-    attention = AttentionShape(
-        hidden, heads, kv_heads or heads, read.per_head(hidden, heads), fused=True,
-        dropout=read.rate("attn_pdrop", default=0.1),
-    )  # fmt: skip
-    feed = _plain_feed_forward(read, "n_inner", hidden, activation)
-    layer = LayerShape(attention, feed, dropout=read.rate("resid_pdrop", default=0.1))
-    shape = _model(read, (layer,) * read.size("n_layer", default=12), vocab)
-    return shape._replace(max_sequence=positions, positions=positions, dropout=read.rate("embd_pdrop", default=0.1))
-
-
-def _model(
-    read: ConfigFields, layers: tuple[LayerShape, ...], vocab: int, *, tied: bool = True, head_bias: bool = False
-) -> StackShape:
-    """Return a decoder of some layers. ``tied`` and the longest sequence are defaults for the file."""
-    return StackShape(
-        family=read.family,
-        hidden=layers[0].attention.hidden,
-        vocab=vocab,
-        layers=layers,
-        head=decoder_head(read, vocab, tied=read.flag("tie_word_embeddings", default=tied), bias=head_bias),
-        max_sequence=read.optional("max_position_embeddings") or 2048,
-    )
+    kv_heads = 1 if read.flag("multi_query", default=True) else 0
+    if grouped:
+        kv_heads = read.optional("num_kv_heads") or 0
+    return read_stack(read, style._replace(layout=layout, kv_heads=kv_heads))

@@ -6,15 +6,12 @@ from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import ImageShape, SpeechShape, StackShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
-TEMPORARY = StorageCategory.TEMPORARY
 KERNEL_FRAMES = 3
 """Frames that a convolution over sound spans."""
 
 
 class TokenEmbedding:
     """Rows of a ``table`` of tokens, with learned positions and segments. The table may be another model's."""
-
-    __slots__ = ("builder", "extra_tables", "late_positions", "norm", "project", "shape", "table")
 
     def __init__(self, builder: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape = builder, shape
@@ -48,8 +45,6 @@ class TokenEmbedding:
 class ImageEmbedding:
     """Patches of an image, each a token by one product, after learned tokens, with learned positions."""
 
-    __slots__ = ("builder", "extra", "patches", "positions", "rate", "shape")
-
     def __init__(self, builder: ModelBuilder, hidden: int, shape: ImageShape, rate: float) -> None:
         self.builder, self.shape, self.rate = builder, shape, rate
         self.patches = Linear(builder, hidden, shape.channels * shape.patch**2)
@@ -66,7 +61,7 @@ class ImageEmbedding:
         learned = [*self.extra, self.positions]
 
         def backward(gradient: TapeTensor) -> None:
-            back = tape.compute("slice", OpKind.COPY, [gradient], inner, dtype, TEMPORARY)
+            back = tape.compute("slice", OpKind.COPY, [gradient], inner, dtype)
             for weight in learned:
                 weight_gradient = tape.sum_to(gradient, weight.shape, weight.dtype, StorageCategory.GRADIENT)
                 tape.send(weight.slot, weight_gradient)
@@ -77,8 +72,6 @@ class ImageEmbedding:
 
 class SpeechEmbedding:
     """Two convolutions over spectra, the second of which halves the frames, and untrained positions."""
-
-    __slots__ = ("builder", "first", "positions", "rate", "second", "shape")
 
     def __init__(self, builder: ModelBuilder, hidden: int, shape: SpeechShape, rate: float) -> None:
         self.builder, self.shape, self.rate = builder, shape, rate
@@ -113,7 +106,7 @@ def _convolve(tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTens
 
     def backward(gradient: TapeTensor) -> None:
         gradients = [
-            tape.new(tensor.shape, tensor.dtype, StorageCategory.GRADIENT if tape.is_weight(tensor) else TEMPORARY)
+            tape.new(tensor.shape, tensor.dtype, StorageCategory.GRADIENT if tape.is_weight(tensor) else None)
             for tensor, slot in zip((source, matrix, cast_bias), slots, strict=True)
             if slot is not None
         ]

@@ -1,14 +1,17 @@
-"""Encoder families for text and images: the names of their sizes, and how they differ from BERT."""
+"""Encoders for text and images, and families of an encoder and a decoder: the names of their sizes."""
 
 from leadline.core.errors import InvalidInput
+from leadline.graphs.hf_config.decoders import FamilyStyle, read_stack
 from leadline.graphs.hf_config.fields import ConfigFields
 from leadline.graphs.hf_config.shape import (
     AttentionShape,
+    EncoderDecoderShape,
     FeedForwardShape,
     HeadShape,
     ImageShape,
     LayerShape,
     RelativeAttentionShape,
+    SpeechShape,
     StackShape,
 )
 
@@ -19,46 +22,33 @@ POOLED = ("bert", "roberta", "xlm-roberta", "camembert", "albert", "mpnet")
 """Families whose bare model ends in a dense layer over the first token."""
 
 
-def bert(read: ConfigFields) -> StackShape:
-    """Read BERT, RoBERTa, DistilBERT and ELECTRA: norms after each half layer, a tied decoder with a transform."""
-    family = read.family
-    hidden = read.size("hidden_size", "dim", default=256 if family == "electra" else 768)
-    positions = read.size("max_position_embeddings", default=512)
-    width = read.size("embedding_size", default=128) if family == "electra" else hidden
-    return _encoder(
-        read, _layer(read, hidden, default=1024 if family == "electra" else 3072), 12, hidden, width,
-        positions=positions, types=0 if family == "distilbert" else read.size("type_vocab_size", default=2),
-    )  # fmt: skip
+def bert(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read BERT and its relatives, with a head that scores masked words."""
+    sizes = style.sizes(read)
+    shape = read_stack(read, style)
+    width = sizes.get("embedding", shape.hidden)
+    return shape._replace(
+        head=encoder_head(read, shape.hidden, shape.vocab, width, shape.layers[0].feed_forward.activation),
+        max_sequence=shape.max_sequence - 2 * (read.family in OFFSET),
+        depth=sizes.get("depth", 0),
+        embedding=width,
+        final_norm=False,
+        token_types=sizes.get("types", 0),
+        position_buckets=sizes.get("buckets", 0),
+    )
 
 
-def mpnet(read: ConfigFields) -> StackShape:
-    """Read MPNet: BERT without segments, with a learned bias for distances that all layers share."""
-    hidden = read.size("hidden_size", default=768)
-    layer = _layer(read, hidden, written_out=True)
-    return _encoder(
-        read, layer, 12, hidden, hidden, positions=read.size("max_position_embeddings", default=512),
-        buckets=read.size("relative_attention_num_buckets", default=32),
-    )  # fmt: skip
-
-
-def albert(read: ConfigFields) -> StackShape:
-    """Read ALBERT: one layer repeated, and narrow embeddings."""
+def albert(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read ALBERT, whose embeddings are projected."""
     if read.size("inner_group_num", default=1) != 1:
         raise InvalidInput(f"{read.reference}: an ALBERT model with groups of layers is not expanded: trace it")
-    hidden = read.size("hidden_size", default=4096)
-    width = read.size("embedding_size", default=128)
-    layer = _layer(read, hidden, heads=64, default=16384, activation="gelu_new")
-    return _encoder(
-        read, layer, read.size("num_hidden_groups", default=1), hidden, width,
-        depth=read.size("num_hidden_layers", default=12), always=True,
-        positions=read.size("max_position_embeddings", default=512), types=read.size("type_vocab_size", default=2),
-    )  # fmt: skip
+    return bert(read, style)._replace(project_always=True)
 
 
-def deberta(read: ConfigFields) -> StackShape:
+def deberta(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read DeBERTa, all versions: scores add comparisons of contents and distances."""
     first = read.family == "deberta"
-    hidden = read.size("hidden_size", default=768 if first else 1536)
+    hidden = style.size(read, "hidden")
     if (read.optional("embedding_size") or hidden) != hidden or read.flag("talking_head", default=False):
         raise InvalidInput(f"{read.reference}: a DeBERTa model with narrow embeddings or talking heads is not expanded")
     if read.optional("conv_kernel_size", least=0):
@@ -67,89 +57,52 @@ def deberta(read: ConfigFields) -> StackShape:
     relative = RelativeAttentionShape(
         "c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first
     )
-    layer = _layer(read, hidden, heads=12 if first else 24, default=3072 if first else 6144, relative=relative)
-    positions = read.size("max_position_embeddings", default=512)
+    shape = bert(read, style)
     farthest = read.optional("max_relative_positions", least=-1) or -1
-    span = farthest if farthest > 0 else positions
+    span = farthest if farthest > 0 else shape.positions
     buckets = read.optional("position_buckets", least=-1) or -1
     span = buckets if not first and buckets > 0 else span
-    return _encoder(
-        read, layer, 12 if first else 24, hidden, hidden,
-        positions=positions if read.flag("position_biased_input", default=True) else 0,
-        types=read.size("type_vocab_size", default=0, least=0), longest=positions,
-        distances=2 * span if read.flag("relative_attention", default=False) else 0,
-        distance_norm="layer_norm" in str(read.config.get("norm_rel_ebd", "none")),
-    )  # fmt: skip
+    return shape._replace(
+        layers=tuple(layer._replace(attention=layer.attention._replace(relative=relative)) for layer in shape.layers),
+        positions=shape.positions if read.flag("position_biased_input", default=True) else 0,
+        relative_positions=2 * span if read.flag("relative_attention", default=False) else 0,
+        relative_norm="layer_norm" in str(read.config.get("norm_rel_ebd", "none")),
+    )
 
 
-def modernbert(read: ConfigFields) -> StackShape:
-    """Read ModernBERT: norms before each half, rotary positions, every third layer sees all tokens."""
-    hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
-    layers = read.size("num_hidden_layers", default=22)
-    bias, head_dim = read.flag("attention_bias", default=False), read.per_head(hidden, heads)
-    norm = "layer" if read.flag("norm_bias", default=False) else "unbiased"
-    feed = FeedForwardShape(
-        read.size("intermediate_size", default=1152), gated=True, bias=read.flag("mlp_bias", default=False),
-        activation=read.word("hidden_activation", default="gelu"), fused=True, dropout=read.rate("mlp_dropout"),
-    )  # fmt: skip
-    window, every = read.size("local_attention", default=128), read.size("global_attn_every_n_layers", default=3)
-    stack = tuple(
-        LayerShape(
-            AttentionShape(
-                hidden, heads, heads, head_dim, causal=False, window=window if place % every else None,
-                rotary=head_dim, query_bias=bias, out_bias=bias, fused=True,
-            ),
-            feed, norm=norm, first_norm=place > 0,
+def modernbert(read: ConfigFields, style: FamilyStyle) -> StackShape:
+    """Read ModernBERT: every third layer sees all tokens, and the first has no first norm."""
+    sizes = style.sizes(read)
+    shape, rate = read_stack(read, style), read.rate("mlp_dropout")
+    layers = tuple(
+        layer._replace(
+            attention=layer.attention._replace(window=sizes["window"] if place % sizes["every"] else None),
+            feed_forward=layer.feed_forward._replace(dropout=rate),
+            first_norm=place > 0,
         )
-        for place in range(layers)
-    )  # fmt: skip
-    vocab = read.size("vocab_size", default=50368)
-    head = encoder_head(read, hidden, vocab, hidden, read.word("classifier_activation", default="gelu"))
+        for place, layer in enumerate(shape.layers)
+    )
+    activation = read.word("classifier_activation", default="gelu")
+    head = encoder_head(read, shape.hidden, shape.vocab, shape.hidden, activation)
     if head.transform:
         bias = read.flag("classifier_bias", default=False)
-        head = head._replace(upcast=not head.pooled, transform_bias=bias, transform_norm=norm)
-    return StackShape(
-        family=read.family,
-        hidden=hidden,
-        vocab=vocab,
-        layers=stack,
-        head=head,
-        max_sequence=read.size("max_position_embeddings", default=8192),
-        norm=norm,
-        embedding_norm=True,
-        dropout=read.rate("embedding_dropout"),
-    )
+        head = head._replace(upcast=not head.pooled, transform_bias=bias, transform_norm=shape.norm)
+    return shape._replace(layers=layers, head=head)
 
 
-def vit(read: ConfigFields) -> StackShape:
+def vit(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read ViT and DeiT: patches and a class token in place of words. DeiT has a second such token."""
-    hidden, heads = read.size("hidden_size", default=768), read.size("num_attention_heads", default=12)
-    side, patch = read.size("image_size", default=224), read.size("patch_size", default=16)
+    sizes = style.sizes(read)
+    side, patch = sizes["side"], sizes["patch"]
     if patch > side:
         raise InvalidInput(f"{read.reference}: an image of {side} pixels has no patches of {patch}: correct one")
-    image = ImageShape(side, patch, read.size("num_channels", default=3), extra=2 if read.family == "deit" else 1)
-    bias, rate = read.flag("qkv_bias", default=True), read.rate("hidden_dropout_prob")
-    attention = AttentionShape(
-        hidden, heads, heads, read.per_head(hidden, heads), causal=False, query_bias=bias, key_bias=bias
-    )
-    feed = FeedForwardShape(
-        read.size("intermediate_size", default=3072), activation=read.word("hidden_act", default="gelu")
-    )
+    image = ImageShape(side, patch, sizes["channels"], extra=2 if read.family == "deit" else 1)
     architecture = read.architecture()
-    head = HeadShape(outputs=read.labels(), bias=True, pooled=True)
-    if architecture.endswith("WithTeacher"):
-        head = HeadShape(outputs=2 * read.labels(), bias=True, pooled=True)
-    elif architecture.endswith("Model"):
-        head = HeadShape(pooled=True, transform=hidden)
-    return StackShape(
-        family=read.family,
-        hidden=hidden,
-        layers=(LayerShape(attention, feed, dropout=rate),) * read.size("num_hidden_layers", default=12),
-        head=head,
-        max_sequence=image.tokens,
-        source=image,
-        dropout=rate,
-    )
+    outputs = read.labels() * (2 if architecture.endswith("WithTeacher") else 1)
+    head = HeadShape(outputs=outputs, bias=True, pooled=True)
+    if architecture.endswith("Model"):
+        head = HeadShape(pooled=True, transform=sizes["hidden"])
+    return read_stack(read, style)._replace(head=head, max_sequence=image.tokens, source=image)
 
 
 def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activation: str) -> HeadShape:
@@ -171,54 +124,107 @@ def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activa
     return HeadShape(vocab, tied=tied, bias=True, transform=width, transform_norm="layer", activation=activation)
 
 
-def _encoder(
-    read: ConfigFields, layer: LayerShape, layers: int, hidden: int, width: int, *, positions: int, types: int = 0,
-    depth: int = 0, always: bool = False, buckets: int = 0, distances: int = 0, distance_norm: bool = False,
-    longest: int = 0,
-) -> StackShape:  # fmt: skip
-    """Return an encoder of equal layers. ``width`` is that of its embeddings, which are normalized."""
-    vocab = read.size("vocab_size", default=30522)
-    count = layers if depth else read.size("num_hidden_layers", "n_layers", default=layers)
-    return StackShape(
-        family=read.family,
-        hidden=hidden,
-        vocab=vocab,
-        layers=(layer,) * count,
-        head=encoder_head(read, hidden, vocab, width, layer.feed_forward.activation),
-        max_sequence=(longest or positions) - 2 * (read.family in OFFSET),
-        depth=depth,
-        embedding=width,
-        project_always=always,
-        final_norm=False,
-        embedding_norm=True,
-        positions=positions,
-        token_types=types,
-        position_buckets=buckets,
-        relative_positions=distances,
-        relative_norm=distance_norm,
-        dropout=layer.dropout,
-    )
-
-
-def _layer(
-    read: ConfigFields, hidden: int, *, heads: int = 12, default: int = 3072, activation: str = "gelu",
-    written_out: bool = False, relative: RelativeAttentionShape | None = None,
-) -> LayerShape:  # fmt: skip
-    """Return BERT's layer. ``heads`` and ``default``, the feed-forward width, are defaults for the file."""
-    many = read.size("num_attention_heads", "n_heads", default=4 if read.family == "electra" else heads)
-    attention = AttentionShape(
-        hidden, many, many, read.per_head(hidden, many), causal=False, written_out=written_out, relative=relative,
-        dropout=read.rate("attention_probs_dropout_prob", "attention_dropout", default=0.1),
-    )  # fmt: skip
-    feed = FeedForwardShape(
-        read.size("intermediate_size", "hidden_dim", default=default),
-        activation=read.word("hidden_act", "activation", default=activation),
-    )
-    silent = 0.0 if read.family == "albert" else 0.1
-    return LayerShape(attention, feed, "post", dropout=read.rate("hidden_dropout_prob", "dropout", default=silent))
-
-
 def _comparisons(read: ConfigFields) -> tuple[str, ...]:
     """Return the comparisons that DeBERTa adds to the scores. Older files join them by a bar."""
     kinds = read.config.get("pos_att_type")
     return tuple(kinds.lower().split("|") if isinstance(kinds, str) else map(str, read.listed("pos_att_type")))
+
+
+def t5(read: ConfigFields) -> EncoderDecoderShape | StackShape:
+    """Read T5 and mT5: RMS norms, no biases, and a bias on the scores for each distance that all layers share."""
+    multilingual = read.family == "mt5"
+    hidden, heads = read.size("d_model", default=512), read.size("num_heads", default=6 if multilingual else 8)
+    rate, vocab = read.rate("dropout_rate", default=0.1), read.size("vocab_size", default=32128)
+    kind = read.word("feed_forward_proj", default="gated-gelu" if multilingual else "relu")
+    gated = kind.startswith("gated-")
+    activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    feed = FeedForwardShape(
+        read.size("d_ff", default=1024 if multilingual else 2048), gated, bias=False, activation=activation,
+        dropout=rate,
+    )  # fmt: skip
+    buckets, layers = read.size("relative_attention_num_buckets", default=32), read.size("num_layers", default=6)
+    longest = read.size("n_positions", default=512)
+
+    def tower(count: int, *, decoder: bool) -> StackShape:
+        attention = AttentionShape(
+            hidden, heads, heads, read.size("d_kv", default=64), causal=decoder, query_bias=False, key_bias=False,
+            out_bias=False,
+        )  # fmt: skip
+        layer = LayerShape(attention, feed, norm="rms", dropout=rate, cross=attention if decoder else None)
+        return StackShape(
+            family=read.family,
+            hidden=hidden,
+            vocab=vocab,
+            layers=(layer,) * count,
+            max_sequence=longest,
+            norm="rms",
+            position_buckets=buckets,
+            dropout=rate,
+            final_dropout=rate,
+        )
+
+    encoder = tower(layers, decoder=False)
+    if read.architecture().endswith("EncoderModel"):
+        return encoder
+    decoder = tower(read.optional("num_decoder_layers") or layers, decoder=True)
+    tied = read.flag("tie_word_embeddings", default=not multilingual)
+    return EncoderDecoderShape(read.family, encoder, decoder, _head(read, vocab, tied=tied), longest, cross_bias=True)
+
+
+def bart(read: ConfigFields) -> EncoderDecoderShape:
+    """Read BART and mBART: learned positions with an offset of two. mBART has norms before each half layer."""
+    first = read.family == "mbart"
+    vocab = read.size("vocab_size", default=50265)
+    longest = read.size("max_position_embeddings", default=1024)
+    encoder, decoder = (
+        StackShape(
+            family=read.family,
+            hidden=read.size("d_model", default=1024),
+            vocab=vocab,
+            layers=_layers(read, side, "pre" if first else "post", 12),
+            max_sequence=longest,
+            final_norm=first,
+            embedding_norm=True,
+            positions=longest + 2,
+            dropout=read.rate("dropout", default=0.1),
+        )
+        for side in ("encoder", "decoder")
+    )
+    head = _head(read, vocab, tied=read.flag("tie_word_embeddings", default=True))
+    return EncoderDecoderShape(read.family, encoder, decoder, head, longest)
+
+
+def whisper(read: ConfigFields) -> EncoderDecoderShape:
+    """Read Whisper: convolutions over a spectrum of fixed length, keys without biases."""
+    hidden, vocab = read.size("d_model", default=384), read.size("vocab_size", default=51865)
+    rate, longest = read.rate("dropout"), read.size("max_target_positions", default=448)
+    sound = SpeechShape(read.size("num_mel_bins", default=80), read.size("max_source_positions", default=1500))
+    sides = (_layers(read, side, "pre", 4, key_bias=False) for side in ("encoder", "decoder"))
+    encoder, decoder = (StackShape(read.family, hidden, layers, longest, dropout=rate) for layers in sides)
+    encoder = encoder._replace(max_sequence=sound.tokens, source=sound)
+    decoder = decoder._replace(vocab=vocab, positions=longest)
+    head = _head(read, vocab, tied=read.flag("tie_word_embeddings", default=True))
+    return EncoderDecoderShape(read.family, encoder, decoder, head, longest)
+
+
+def _layers(read: ConfigFields, side: str, layout: str, count: int, *, key_bias: bool = True) -> tuple[LayerShape, ...]:
+    """Return the layers of one side of BART or Whisper. A decoder's layers attend to the encoder's output too."""
+    whispered = read.family == "whisper"
+    hidden = read.size("d_model", default=384 if whispered else 1024)
+    heads = read.size(f"{side}_attention_heads", default=6 if whispered else 16)
+    head_dim = read.per_head(hidden, heads)
+    decoder = side == "decoder"
+    attention = AttentionShape(hidden, heads, heads, head_dim, causal=decoder, key_bias=key_bias)
+    feed = FeedForwardShape(
+        read.size(f"{side}_ffn_dim", default=1536 if whispered else 4096),
+        activation=read.word("activation_function", default="gelu"),
+        dropout=read.rate("activation_dropout"),
+    )
+    rate = read.rate("dropout", default=0.0 if whispered else 0.1)
+    layer = LayerShape(attention, feed, layout, dropout=rate, cross=attention if decoder else None)
+    return (layer,) * read.size(f"{side}_layers", default=count)
+
+
+def _head(read: ConfigFields, vocab: int, *, tied: bool) -> HeadShape:
+    """Return the scores of the vocabulary, or no head for a file of a model without one."""
+    return HeadShape() if read.is_bare() else HeadShape(outputs=vocab, tied=tied)

@@ -8,7 +8,7 @@ from typing import Any
 
 from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import LoopFacts, Op, OpGraph, OpKind, Stage, StorageCategory, TracedJob
+from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.units import format_bytes
 from leadline.core.workload import Optimizer, Phase, Precision, Quantization, Workload
 from leadline.files.read import read_input_text
@@ -23,9 +23,8 @@ from leadline.graphs.hf_config.generation import (
 from leadline.graphs.hf_config.model import TransformerModel
 from leadline.graphs.hf_config.modules import ModelBuilder
 from leadline.graphs.hf_config.optimizer import hold_states, update_weights
-from leadline.graphs.hf_config.quantization import CheckpointQuantization, read_quantization
+from leadline.graphs.hf_config.quantization import CheckpointQuantization, read_quantization, stored_precision
 from leadline.graphs.hf_config.shape import EncoderDecoderShape, ModelShape, StackShape
-from leadline.graphs.hf_config.stored_precision import stored_precision
 from leadline.graphs.hf_config.tape import Tape
 from leadline.graphs.hf_config.weight_formats import INT8, ProductKernel, WeightFormat, bitsandbytes_4bit
 
@@ -69,7 +68,8 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
     """
     config = read_config(workload.model.reference)
     shape, missing_fields = read_model_shape(_language_model_config(config), workload.model.reference)
-    _require_words(workload, shape)
+    if workload.adapters is not None and shape.source is not None:
+        raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
     choices = _choose(workload, shape, config)
     run = _Run(workload, shape, choices, cuda=device_type == "cuda")
     graph, layout = run.prefill(choices.sequence)
@@ -82,21 +82,12 @@ def expand(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         precision=choices.precision.value,
         optimizer=choices.optimizer.value if workload.phase is Phase.TRAINING else None,
     )
-    notes = [f"assumed: {', '.join(choices.assumed)}"] if choices.assumed else []
-    if missing_fields:
-        notes.append(f"{workload.model.reference} leaves out {', '.join(missing_fields)}: published defaults are used")
-    notes += [*filter(None, [choices.unnamed_dtype]), *_describe_quantization(choices, graph)]
-    notes += [*_fine_tuning(workload, choices), *_lengths(workload, choices)]
+    notes = tuple(_notes(workload, choices, missing_fields, graph))
     unmeasured = choices.quantization is not None
     if workload.generated is None:
-        return TracedJob(graph, loop, notes=tuple(notes), low_confidence=unmeasured, longer=tuple(longer))
-    notes.append(
-        f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place"
-        if workload.paged
-        else "decoding is that of transformers' generate: eager ops, and a cache that is copied to grow"
-    )
+        return TracedJob(graph, loop, notes=notes, low_confidence=unmeasured, longer=tuple(longer))
     generation = expand_decode_steps(run.decode, layout, choices.sequence, workload.generated)
-    return TracedJob(graph, loop, notes=tuple(notes), low_confidence=unmeasured, generation=generation)
+    return TracedJob(graph, loop, notes=notes, low_confidence=unmeasured, generation=generation)
 
 
 def read_config(reference: str) -> dict[str, Any]:
@@ -130,6 +121,41 @@ def _read_quantization(config: dict[str, Any], workload: Workload) -> Checkpoint
     return quantization
 
 
+def _notes(workload: Workload, choices: _RunSettings, missing_fields: tuple[str, ...], graph: OpGraph) -> Iterator[str]:
+    """Yield notes about assumptions: settings, weights in few bits, adapters, the lengths of batches, the cache."""
+    if choices.assumed:
+        yield f"assumed: {', '.join(choices.assumed)}"
+    if missing_fields:
+        yield f"{workload.model.reference} leaves out {', '.join(missing_fields)}: published defaults are used"
+    if choices.unnamed_dtype:
+        yield choices.unnamed_dtype
+    yield from _describe_quantization(choices, graph)
+    if workload.phase is Phase.TRAINING and choices.optimizer.paged:
+        yield "the paged optimizer state is assumed to be on the host; the time to move it is not counted"
+    yield from _describe_adapters(workload, choices)
+    if choices.longest > choices.sequence:
+        yield (
+            f"the time is for batches of {choices.sequence} tokens per sample, the memory for the longest, "
+            f"{choices.longest}, after shorter ones"
+        )
+    elif workload.longest is not None and workload.lengths is None:
+        yield f"every batch is assumed to have {choices.longest} tokens per sample: give the mean with --seq"
+    if workload.paged and workload.generated is not None:
+        yield f"the KV cache is paged: blocks of {CACHE_BLOCK} tokens, and new tokens are written in place"
+    elif workload.generated is not None:
+        yield "decoding is that of transformers' generate: eager ops, and a cache that is copied to grow"
+
+
+def _describe_adapters(workload: Workload, choices: _RunSettings) -> Iterator[str]:
+    if workload.adapters is None:
+        return
+    mixed = choices.precision.compute != "float32"
+    in_float32 = ", as peft keeps them by default: float32 under autocast" if mixed else ""
+    yield f"adapters on all linear layers but the output layer{in_float32}"
+    if workload.quantization is not None or choices.quantization is not None:
+        yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
+
+
 def _describe_quantization(choices: _RunSettings, graph: OpGraph) -> Iterator[str]:
     """Yield notes about the weights in few bits, and the kernel that is assumed for them."""
     quantization = choices.quantization
@@ -146,36 +172,6 @@ def _describe_quantization(choices: _RunSettings, graph: OpGraph) -> Iterator[st
     yield "no measured step has such weights: the interval of the time is wider"
     if quantization.formats[0][0].kernel is ProductKernel.FUSED:
         yield f"engines without such a kernel unpack all weights when loading, to {format_bytes(2 * graph.parameters)}"
-
-
-def _require_words(workload: Workload, shape: ModelShape) -> None:
-    """Refuse adapters for models of images or sounds."""
-    if workload.adapters is not None and shape.source is not None:
-        raise InvalidInput(f"--lora adapts language models, not this {shape.family}: leave it out")
-
-
-def _fine_tuning(workload: Workload, choices: _RunSettings) -> Iterator[str]:
-    """Yield notes about the assumptions on adapters and on the place of the optimizer's state."""
-    if workload.phase is Phase.TRAINING and choices.optimizer.paged:
-        yield "the paged optimizer state is assumed to be on the host; the time to move it is not counted"
-    if workload.adapters is None:
-        return
-    mixed = choices.precision.compute != "float32"
-    in_float32 = ", as peft keeps them by default: float32 under autocast" if mixed else ""
-    yield f"adapters on all linear layers but the output layer{in_float32}"
-    if workload.quantization is not None or choices.quantization is not None:
-        yield "embeddings, norms and the output layer are not quantized but in float32, as peft prepares them"
-
-
-def _lengths(workload: Workload, choices: _RunSettings) -> Iterator[str]:
-    """Yield a note about the batch lengths that decide time and memory, if they differ."""
-    if choices.longest > choices.sequence:
-        yield (
-            f"the time is for batches of {choices.sequence} tokens per sample, the memory for the longest, "
-            f"{choices.longest}, after shorter ones"
-        )
-    elif workload.longest is not None and workload.lengths is None:
-        yield f"every batch is assumed to have {choices.longest} tokens per sample: give the mean with --seq"
 
 
 def _language_model_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -292,25 +288,25 @@ class _Run:
         autocast = precision.autocast or (workload.adapters is not None and half)
         tape = Tape(training=training, autocast=precision.compute if autocast else None)
         saving = workload.checkpointing and training
-        quantization = self._quantization()
+        quantization: WeightFormat | CheckpointQuantization | None = self.choices.quantization
+        if workload.quantization is not None:
+            quantization = INT8 if workload.quantization is Quantization.INT8 else bitsandbytes_4bit()
         # peft keeps all other weights in float32 (prepare_model_for_kbit_training).
         dtype = "float32" if training and quantization is not None else precision.weights
         return ModelBuilder(tape, dtype, cuda=self.cuda, checkpointing=saving, caching=not saving,
                      last_only=workload.generated is not None, paged=workload.paged, adapters=workload.adapters,
                      quantization=quantization)  # fmt: skip
 
-    def _quantization(self) -> WeightFormat | CheckpointQuantization | None:
-        forms = {Quantization.INT8: INT8, Quantization.NF4: bitsandbytes_4bit()}
-        option = self.workload.quantization
-        return forms[option] if option is not None else self.choices.quantization
-
     def _graph(self, builder: ModelBuilder, layout: CacheLayout) -> OpGraph:
-        tape, precision = builder.tape, self.choices.precision
+        tape = builder.tape
+        ops = tape.ops()
+        if self.choices.precision is Precision.TF32:
+            ops = tuple(replace(op, dtype="tf32") if op.kind is OpKind.GEMM else op for op in ops)
         weights = (*tape.parameters, *tape.frozen)
         parts = sum(part.elements for quantized in builder.quantized for part in quantized.parts)
         stored = sum(quantized.elements for quantized in builder.quantized)
         return OpGraph(
-            ops=_as_tf32(tape.ops()) if precision is Precision.TF32 else tape.ops(),
+            ops=ops,
             events=tuple(tape.events),
             parameters=sum(weight.elements for weight in weights) - parts + stored,
             parameter_bytes=sum(weight.bytes for weight in weights),
@@ -326,14 +322,11 @@ def _micro_steps(model: TransformerModel, batch: int, sequence: int, accumulatio
     tape = model.builder.tape
     for position in range(min(accumulation, 2)):
         tape.stage = Stage.FORWARD
-        with tape.repeated(max(1, accumulation - 1) if position else 1):
-            answer = model(batch, sequence)
-            tape.end_forward()
-            if tape.training:
-                tape.backward(answer, tape.new((1,), "float32", StorageCategory.TEMPORARY))
-            del answer
-            model.builder.inputs.clear()
-
-
-def _as_tf32(ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    return tuple(replace(op, dtype="tf32") if op.kind is OpKind.GEMM else op for op in ops)
+        tape.weight = max(1, accumulation - 1) if position else 1
+        answer = model(batch, sequence)
+        tape.end_forward()
+        if tape.training:
+            tape.backward(answer)
+        del answer
+        model.builder.inputs.clear()
+    tape.weight = 1

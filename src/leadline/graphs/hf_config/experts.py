@@ -5,19 +5,15 @@ The products of all experts are one kernel, which stays in the weights' type und
 
 import math
 
-from leadline.core.graph import OpKind, StorageCategory
+from leadline.core.graph import OpKind
 from leadline.graphs.hf_config import ops
 from leadline.graphs.hf_config.modules import FeedForwardBlock, Linear, ModelBuilder
 from leadline.graphs.hf_config.shape import FeedForwardShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
-TEMPORARY = StorageCategory.TEMPORARY
-
 
 class MixtureOfExperts:
     """Feed-forward blocks of which a router picks some for each token, and a block that every token may pass too."""
-
-    __slots__ = ("experts", "router", "shape", "shared", "shared_gate", "tape")
 
     def __init__(self, builder: ModelBuilder, hidden: int, shape: FeedForwardShape) -> None:
         self.tape, self.shape = builder.tape, shape
@@ -73,16 +69,16 @@ def combine_expert_outputs(tape: Tape, result: TapeTensor, weights: TapeTensor, 
     weighed = tape.pointwise("mul", result, weights)
     ordered = tape.compute("index", OpKind.INDEX, [weighed], result.shape, result.dtype)
     del weighed
-    total = tape.sum_to(ordered, shape, result.dtype, StorageCategory.ACTIVATION)
+    total = tape.sum_to(ordered, shape, result.dtype)
     del ordered
 
     def backward(gradient: TapeTensor) -> None:
-        spread = tape.compute("index_put_", OpKind.INDEX, [gradient], result.shape, result.dtype, TEMPORARY)
-        product = tape.pointwise("mul", spread, result, category=TEMPORARY)
+        spread = tape.compute("index_put_", OpKind.INDEX, [gradient], result.shape, result.dtype)
+        product = tape.pointwise("mul", spread, result)
         weight_gradient = tape.sum_to(product, weights.shape, weights.dtype)
         del product
         tape.send(weights.slot, weight_gradient)
-        back = tape.pointwise("mul", spread, weights, category=TEMPORARY)
+        back = tape.pointwise("mul", spread, weights)
         del spread
         tape.send(result.slot, back)
 

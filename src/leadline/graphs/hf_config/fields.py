@@ -1,5 +1,6 @@
 """Read the fields of one configuration, with errors that name them, and track assumed defaults."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from leadline.core.errors import InvalidInput, excerpt
@@ -10,6 +11,13 @@ MOST, MOST_LAYERS = 10**9, 2_000
 """Larger sizes and more layers are typing errors: each layer is expanded."""
 COUNTED = frozenset({"num_hidden_groups"})
 """Names of numbers of layers without the word."""
+
+
+def model_values(config: Config, *names: str) -> Iterator[Any]:
+    """Yield the values of fields that are set, of the whole model, then of its language model (``text_config``)."""
+    inner = config.get("text_config")
+    for holder in (config, inner if isinstance(inner, dict) else {}):
+        yield from (holder[name] for name in names if holder.get(name) is not None)
 
 
 class ConfigFields:
@@ -40,8 +48,7 @@ class ConfigFields:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                kind = "positive whole number" if least else "whole number from 0 on"
-                raise InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be a {kind}")
+                raise self._error(name, value, "a positive whole number" if least else "a whole number from 0 on")
             most = MOST_LAYERS if "layer" in name or name in COUNTED else MOST
             if value > most:
                 raise InvalidInput(
@@ -54,17 +61,18 @@ class ConfigFields:
         """Return a field that is a list; empty if it is not set."""
         value = self.config.get(name)
         if value is not None and not isinstance(value, list):
-            raise InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be a list")
+            raise self._error(name, value, "a list")
         return value or []
 
-    def flag(self, name: str, *, default: bool) -> bool:
-        """Return a boolean field."""
-        value = self.config.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool | int):
-            raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be true or false")
-        return bool(value)
+    def flag(self, *names: str, default: bool) -> bool:
+        """Return the first boolean field that is set."""
+        for name in names:
+            value = self.config.get(name)
+            if value is not None and not isinstance(value, bool | int):
+                raise self._error(name, value, "true or false")
+            if value is not None:
+                return bool(value)
+        return default
 
     def is_set(self, name: str, *, default: bool) -> bool:
         """Return whether a field holds anything but null. ``default`` is for a file without the field."""
@@ -75,7 +83,7 @@ class ConfigFields:
         for name in names:
             value = self.config.get(name)
             if value and not isinstance(value, str):
-                raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a name")
+                raise self._error(name, value, "a name")
             if value:
                 return str(value)
         return default
@@ -87,17 +95,23 @@ class ConfigFields:
                 return self._fraction(name, self.config[name], "rate")
         return default
 
-    def share(self, name: str, *, default: float) -> float:
-        """Return a share of a head's dimensions. Newer files have it in ``rope_parameters``."""
+    def share(self, *names: str, default: float) -> float:
+        """Return the first share of a head's dimensions. Newer files have it in ``rope_parameters``."""
         rope = self.config.get("rope_parameters")
-        inner = rope.get(name) if isinstance(rope, dict) else None
-        value = self.config.get(name, inner)
-        return default if value is None else self._fraction(name, value, "share")
+        for name in names:
+            inner = rope.get(name) if isinstance(rope, dict) else None
+            value = self.config.get(name, inner)
+            if value is not None:
+                return self._fraction(name, value, "share")
+        return default
 
     def _fraction(self, name: str, value: object, kind: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise InvalidInput(f"{self.reference}: {name} is {value!r}, but it must be a {kind} from 0 to 1")
+            raise self._error(name, value, f"a {kind} from 0 to 1")
         return float(value)
+
+    def _error(self, name: str, value: object, kind: str) -> InvalidInput:
+        return InvalidInput(f"{self.reference}: {name} is {excerpt(repr(value))}, but it must be {kind}")
 
     def per_head(self, hidden: int, heads: int) -> int:
         """Return the width of one head, which must divide the hidden width."""
@@ -112,7 +126,7 @@ class ConfigFields:
         labels = self.config.get("id2label")
         return len(labels) if isinstance(labels, dict | list) and labels else self.optional("num_labels") or 2
 
-    def windows(self, layers: int, *, pattern: int = 0, default: int | None = None) -> list[int | None]:
+    def windows(self, layers: int, *, pattern: int = 0) -> list[int | None]:
         """Return the sliding window of each layer's attention (``None``: all tokens).
 
         ``layer_types`` decides if the file has it. Otherwise every ``pattern``-th layer sees all tokens and the others
@@ -120,7 +134,7 @@ class ConfigFields:
         """
         if self.config.get("use_sliding_window") is False:
             return [None] * layers
-        window = self.optional("sliding_window", "local_attention", least=0) or default
+        window = self.optional("sliding_window", "local_attention", least=0) or None
         types = self.config.get("layer_types")
         if isinstance(types, list) and len(types) == layers:
             chunk = self.optional("attention_chunk_size")

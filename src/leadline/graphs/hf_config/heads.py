@@ -1,12 +1,10 @@
 """Heads of models on a tape: picking a token, scores, and the losses of training."""
 
-from leadline.core.graph import OpKind, StorageCategory
-from leadline.graphs.hf_config import ops
+from leadline.core.graph import OpKind
+from leadline.graphs.hf_config import attention_ops, ops
 from leadline.graphs.hf_config.modules import Linear, ModelBuilder, Norm
 from leadline.graphs.hf_config.shape import HeadShape
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
-
-TEMPORARY = StorageCategory.TEMPORARY
 
 
 def first_token(tape: Tape, hidden: TapeTensor) -> TapeTensor:
@@ -22,7 +20,7 @@ def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor
     Without ``upcast``, the log-probabilities have the logits' own type, and autocast converts them to float32.
     """
     wide = tape.cast(logits, "float32") if upcast else logits
-    log_probabilities = _log_softmax(tape, wide)
+    log_probabilities = attention_ops.softmax(tape, wide, "_log_softmax")
     if tape.autocast:
         log_probabilities = tape.cast(log_probabilities, "float32")
     rows = log_probabilities.elements // log_probabilities.shape[-1]
@@ -31,7 +29,7 @@ def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor
     loss = tape.compute("nll_loss_forward", OpKind.REDUCTION, [log_probabilities], (1,), dtype, flops=rows, read=read)
 
     def backward(gradient: TapeTensor) -> None:
-        back = tape.new(log_probabilities.shape, dtype, TEMPORARY)
+        back = tape.new(log_probabilities.shape, dtype)
         written = 2.0 * back.bytes
         tape.op("nll_loss_backward", OpKind.REDUCTION, [gradient], [back], flops=rows, written=written)
         tape.send(slot, back)
@@ -39,24 +37,8 @@ def cross_entropy(tape: Tape, logits: TapeTensor, *, upcast: bool) -> TapeTensor
     return tape.node(loss, backward)
 
 
-def _log_softmax(tape: Tape, scores: TapeTensor) -> TapeTensor:
-    n, dtype = scores.elements, scores.dtype
-    result = tape.compute("_log_softmax", OpKind.SOFTMAX, [scores], scores.shape, dtype, flops=5.0 * n)
-    return tape.node_op(
-        result, scores, "_log_softmax_backward_data", OpKind.SOFTMAX, [result], dtype=dtype, flops=4.0 * n
-    )
-
-
-def mean_loss(tape: Tape, output: TapeTensor) -> TapeTensor:
-    """Return the mean of a tensor, the loss of a model without a head."""
-    loss = tape.compute("mean", OpKind.REDUCTION, [output], (1,), "float32", flops=output.elements)
-    return tape.node_op(loss, output, "div", OpKind.ELEMENTWISE, dtype=output.dtype, flops=output.elements)
-
-
 class ModelHead:
     """The head of a model. A tied head scores with the weights of the embedding ``table``."""
-
-    __slots__ = ("bias", "builder", "norm", "score", "shape", "table", "transform")
 
     def __init__(self, builder: ModelBuilder, hidden: int, shape: HeadShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape, self.table = builder, shape, table
@@ -91,6 +73,8 @@ class ModelHead:
 
     def loss(self, output_states: TapeTensor) -> TapeTensor:
         """Return the loss: cross entropy over scores, or the mean of hidden states."""
+        tape, n = self.builder.tape, output_states.elements
         if self.shape.outputs:
-            return cross_entropy(self.builder.tape, output_states, upcast=self.shape.upcast)
-        return mean_loss(self.builder.tape, output_states)
+            return cross_entropy(tape, output_states, upcast=self.shape.upcast)
+        loss = tape.compute("mean", OpKind.REDUCTION, [output_states], (1,), "float32", flops=n)
+        return tape.node_op(loss, output_states, "div", OpKind.ELEMENTWISE, dtype=output_states.dtype, flops=n)

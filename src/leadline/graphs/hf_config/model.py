@@ -41,8 +41,6 @@ class StackContext(NamedTuple):
 class TransformerLayer:
     """Attention (to the tokens, then to a memory if there is one) and a feed-forward block, with their norms."""
 
-    __slots__ = ("attention", "builder", "cross", "cross_norm", "feed_forward", "norms", "shape")
-
     def __init__(self, builder: ModelBuilder, shape: LayerShape) -> None:
         self.builder, self.shape = builder, shape
         hidden = shape.attention.hidden
@@ -119,30 +117,6 @@ class TransformerLayer:
         return hidden if norm is None else norm(hidden)
 
 
-class LayerStack:
-    """Layers one after the other, each may be checkpointed. With a larger ``depth`` the first ones repeat."""
-
-    __slots__ = ("builder", "depth", "layers")
-
-    def __init__(self, builder: ModelBuilder, shapes: tuple[LayerShape, ...], depth: int = 0) -> None:
-        self.builder, self.depth = builder, depth or len(shapes)
-        self.layers = []
-        for number, shape in enumerate(shapes):
-            with builder.scope("layers", str(number)):
-                self.layers.append(TransformerLayer(builder, shape))
-
-    def __call__(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
-        """Return the output of the last layer."""
-        # Reentrant checkpointing needs an input with a gradient. For frozen embeddings, peft makes one
-        # (enable_input_require_grads).
-        if self.builder.checkpointing and hidden.slot is None:
-            hidden = self.builder.tape.node(hidden, lambda _: None)
-        for position in range(self.depth):
-            block = partial(self.layers[position * len(self.layers) // self.depth], context=context)
-            hidden = self.builder.tape.checkpoint(block, hidden) if self.builder.checkpointing else block(hidden)
-        return hidden
-
-
 def make_attention(
     builder: ModelBuilder, shape: AttentionShape
 ) -> AttentionBlock | LatentAttention | RelativeAttention:
@@ -157,10 +131,6 @@ def make_attention(
 class Tower:
     """An embedding, a stack of layers and a final norm. The ``table`` of tokens may be another tower's."""
 
-    __slots__ = (
-        "buckets", "builder", "distance_norm", "distances", "embedding", "final_norm", "project_out", "shape", "stack",
-    )  # fmt: skip
-
     def __init__(self, builder: ModelBuilder, shape: StackShape, table: TapeTensor | None = None) -> None:
         self.builder, self.shape = builder, shape
         self.embedding = _embedding(builder, shape, table)
@@ -168,7 +138,10 @@ class Tower:
         self.buckets = builder.weight(shape.position_buckets, heads) if shape.position_buckets else None
         self.distances = builder.weight(shape.relative_positions, shape.hidden) if shape.relative_positions else None
         self.distance_norm = Norm(builder, shape.norm, shape.hidden) if shape.relative_norm else None
-        self.stack = LayerStack(builder, shape.layers, shape.depth)
+        self.layers = []
+        for number, layer in enumerate(shape.layers):
+            with builder.scope("layers", str(number)):
+                self.layers.append(TransformerLayer(builder, layer))
         self.final_norm = Norm(builder, shape.norm, shape.hidden) if shape.final_norm else None
         narrow = shape.embedding if shape.project_out else 0
         self.project_out = Linear(builder, narrow, shape.hidden, bias=False) if narrow else None
@@ -182,13 +155,28 @@ class Tower:
         attention = shape.layers[0].attention
         rotated = attention.rotary if attention.latent is None else attention.latent.rotary
         angles = tape.new((batch, sequence, rotated), self.builder.dtype) if rotated else None
-        context = StackContext(angles, self._bias(sequence), self._distances(), memory, memory_bias)
-        del angles
-        hidden = self.stack(self.embedding(batch, sequence), context)
+        distances = self.distance_norm(self.distances) if self.distances and self.distance_norm else self.distances
+        context = StackContext(angles, self._bias(sequence), distances, memory, memory_bias)
+        del angles, distances
+        embedded = self.embedding(batch, sequence)  # held until the last layer has run, as its owner holds it
+        hidden = self._run_layers(embedded, context)
+        del embedded
         if self.final_norm is not None:
             hidden = self.final_norm(hidden)
         hidden = ops.dropout(tape, hidden, shape.final_dropout)
         return hidden if self.project_out is None else self.project_out(hidden)
+
+    def _run_layers(self, hidden: TapeTensor, context: StackContext) -> TapeTensor:
+        """Run the layers one after the other; with a larger ``depth``, the first ones repeat."""
+        builder, depth = self.builder, self.shape.depth or len(self.layers)
+        # Reentrant checkpointing needs an input with a gradient. For frozen embeddings, peft makes one
+        # (enable_input_require_grads).
+        if builder.checkpointing and hidden.slot is None:
+            hidden = builder.tape.node(hidden, lambda _: None)
+        for position in range(depth):
+            block = partial(self.layers[position * len(self.layers) // depth], context=context)
+            hidden = builder.tape.checkpoint(block, hidden) if builder.checkpointing else block(hidden)
+        return hidden
 
     @property
     def table(self) -> TapeTensor | None:
@@ -201,16 +189,9 @@ class Tower:
         heads = self.shape.layers[0].attention.heads
         return attention_ops.position_bias(self.builder.tape, self.buckets, heads, sequence, sequence)
 
-    def _distances(self) -> TapeTensor | None:
-        if self.distances is None or self.distance_norm is None:
-            return self.distances
-        return self.distance_norm(self.distances)
-
 
 class TransformerModel:
     """A tower and its head. With an ``encoder`` the tower attends to its output, and a target of text is as long."""
-
-    __slots__ = ("builder", "cross_bias_heads", "encoder", "head", "tower")
 
     def __init__(self, builder: ModelBuilder, shape: ModelShape) -> None:
         self.builder = builder
@@ -241,7 +222,8 @@ class TransformerModel:
             return scores
         loss = self.head.loss(scores)
         del memory, hidden
-        self.builder.release_outputs()
+        self.builder.cache.clear()
+        self.builder.scores = None
         return loss
 
 

@@ -23,8 +23,6 @@ class ModulePatterns:
         InvalidInput: An expression is broken, too long, or repeats a repetition.
     """
 
-    __slots__ = ("expressions", "plain")
-
     def __init__(self, patterns: Sequence[str], reference: str) -> None:
         self.plain: set[str] = set()
         self.expressions: list[re.Pattern[str]] = []

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from leadline.core.graph import StorageCategory
 from leadline.core.workload import Adapters
@@ -110,11 +111,6 @@ class ModelBuilder:
         self.cache += [CachedTensor(tensor, window) for tensor in cached]
         return cached
 
-    def release_outputs(self) -> None:
-        """Release the outputs of a model except the loss."""
-        self.cache.clear()
-        self.scores = None
-
 
 class Linear:
     """A product with an (n, k) weight, or with one such weight for each expert.
@@ -123,8 +119,6 @@ class Linear:
     only in a checkpoint. A ``saved`` one is an output layer that may be trained whole with adapters. The ``name`` is
     that of most checkpoints.
     """
-
-    __slots__ = ("adapter", "bias", "quantized", "tape", "weight")
 
     def __init__(
         self, builder: ModelBuilder, n: int, k: int, *, bias: bool = True, experts: int = 0, plain: bool = False,
@@ -153,29 +147,27 @@ class Norm:
     """A norm over the last axis. Its weight may have a shape of its own.
 
     Kinds: ``layer`` and ``rms`` norms; ``rms-wide`` multiplies its weight in float32; ``unbiased`` and ``bare`` are
-    layer norms without a bias or any weight; ``written`` and ``written-biased`` are layer norms computed op by op.
+    layer norms without a bias or any weight; ``written`` is a layer norm computed op by op, without a bias.
     """
-
-    __slots__ = ("bias", "kind", "tape", "weight")
 
     def __init__(self, builder: ModelBuilder, kind: str, *shape: int) -> None:
         self.tape, self.kind = builder.tape, kind
-        self.weight = None if kind.startswith("bare") else builder.weight(*shape)
-        self.bias = builder.weight(*shape) if kind in ("layer", "written-biased") else None
+        self.weight = None if kind == "bare" else builder.weight(*shape)
+        self.bias = builder.weight(*shape) if kind == "layer" else None
 
     def __call__(self, source: TapeTensor) -> TapeTensor:
         """Return ``source`` normalized."""
-        if self.kind in ("rms", "bare-rms", "rms-wide"):
-            return ops.rms_norm(self.tape, source, self.weight, wide=self.kind == "rms-wide")
-        if self.kind.startswith("written") and self.weight is not None:
-            return ops.unfused_layer_norm(self.tape, source, self.weight, self.bias)
-        return ops.layer_norm(self.tape, source, self.weight, self.bias)
+        tape = self.tape
+        if self.kind == "rms-wide" and self.weight is not None:
+            normal = ops.unfused_norm(tape, tape.cast(source, "float32"), None, centered=False)
+            return tape.cast(ops.multiply(tape, normal, self.weight), source.dtype)
+        if self.kind in ("rms", "written"):
+            return ops.unfused_norm(tape, source, self.weight, centered=self.kind == "written")
+        return ops.layer_norm(tape, source, self.weight, self.bias)
 
 
 class AttentionBlock:
     """Attention to the tokens themselves, or to a ``memory``."""
-
-    __slots__ = ("builder", "key", "key_norm", "out", "qkv", "query", "query_norm", "shape", "sinks", "value")
 
     def __init__(self, builder: ModelBuilder, shape: AttentionShape) -> None:
         self.builder, self.shape = builder, shape
@@ -221,7 +213,10 @@ class AttentionBlock:
             query, key, value = (tape.cast(tensor, tape.autocast) for tensor in (query, key, value))
         flash = self.builder.cuda and query.dtype != "float32"
         if times > 1 and shape.spread:
-            key, value = attention_ops.repeat_heads(tape, key, times), attention_ops.repeat_heads(tape, value, times)
+            key, value = (
+                attention_ops.repeat(tape, key, "clone", heads=times),
+                attention_ops.repeat(tape, value, "clone", heads=times),
+            )
         elif shape.written_out or (times > 1 and not flash):
             return self._mix_unfused(query, key, value, bias)
         causal = shape.causal and memory is None and bias is None
@@ -237,7 +232,8 @@ class AttentionBlock:
         """Mix op by op, for an implementation without a fused kernel, or a kernel without grouped heads."""
         shape, tape = self.shape, self.builder.tape
         times = shape.heads // shape.kv_heads
-        key, value = attention_ops.repeat_heads(tape, key, times), attention_ops.repeat_heads(tape, value, times)
+        if times > 1:
+            key, value = (attention_ops.repeat(tape, tensor, "clone", heads=times) for tensor in (key, value))
         if shape.fused:
             query = attention_ops.copy_tensor(tape, query, "clone")
         mixed, scores = attention_ops.unfused_attention(
@@ -266,19 +262,13 @@ class AttentionBlock:
 class FeedForwardBlock:
     """Two or three linear layers around a pointwise function."""
 
-    __slots__ = ("down", "gate", "shape", "tape", "up")
-
     def __init__(self, builder: ModelBuilder, hidden: int, shape: FeedForwardShape, experts: int = 0) -> None:
         self.tape, self.shape = builder.tape, shape
         fused = shape.fused and shape.gated
         rows = 2 * shape.width if fused else shape.width
-        self.gate = (
-            Linear(builder, rows, hidden, bias=shape.bias, experts=experts, name="gate_proj")
-            if shape.gated and not fused
-            else None
-        )
-        up = "gate_up_proj" if fused else "up_proj"
-        self.up = Linear(builder, rows, hidden, bias=shape.bias, experts=experts, name=up)
+        into = partial(Linear, builder, rows, hidden, bias=shape.bias, experts=experts)
+        self.gate = into(name="gate_proj") if shape.gated and not fused else None
+        self.up = into(name="gate_up_proj" if fused else "up_proj")
         self.down = Linear(builder, hidden, shape.width, bias=shape.bias, experts=experts, name="down_proj")
 
     def __call__(self, hidden: TapeTensor) -> TapeTensor:
@@ -304,10 +294,9 @@ def _head_norm(builder: ModelBuilder, shape: AttentionShape, heads: int) -> Norm
     """Make the norm of the queries' or keys' heads, if the block has one."""
     one_head, all_heads = (shape.head_dim,), (heads * shape.head_dim,)
     kinds = {
-        "head": ("rms", one_head), "head-layer": ("layer", one_head), "head-wide": ("rms-wide", one_head),
+        "head": ("rms", one_head), "head-wide": ("rms-wide", one_head),
         "width": ("rms", all_heads), "width-wide": ("rms-wide", all_heads),
         "each": ("unbiased", (heads, shape.head_dim)), "each-written": ("written", (heads, shape.head_dim)),
-        "bare": ("bare-rms", ()),
     }  # fmt: skip
     if not shape.query_key_norm:
         return None

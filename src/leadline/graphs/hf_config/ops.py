@@ -5,7 +5,7 @@ import math
 from leadline.core.graph import OpKind, StorageCategory
 from leadline.graphs.hf_config.tape import Tape, TapeTensor
 
-GRADIENT, TEMPORARY = StorageCategory.GRADIENT, StorageCategory.TEMPORARY
+GRADIENT = StorageCategory.GRADIENT
 
 
 def linear(
@@ -30,14 +30,14 @@ def linear(
     tape.op("addmm" if cast_bias is not None else "mm", OpKind.GEMM, inputs, [result], flops=flops,
             dims={"b": b, "m": m, "n": n, "k": k}, dtype=source.dtype)  # fmt: skip
     source_slot, matrix_slot, bias_slot = source.slot, matrix.slot, cast_bias.slot if cast_bias is not None else None
-    category = StorageCategory.GRADIENT if tape.is_weight(matrix) else TEMPORARY
+    category = GRADIENT if tape.is_weight(matrix) else None
     saved = source if matrix_slot is not None else None, matrix if source_slot is not None else None
     shape, dtype, bias_shape = source.shape, source.dtype, cast_bias.shape if cast_bias is not None else ()
 
     def backward(gradient: TapeTensor) -> None:
         if saved[1] is not None:
             inputs, dims = [gradient, saved[1]], {"b": b, "m": m, "n": k, "k": n}
-            back = tape.compute("mm", OpKind.GEMM, inputs, shape, dtype, TEMPORARY, flops=flops, dims=dims)
+            back = tape.compute("mm", OpKind.GEMM, inputs, shape, dtype, flops=flops, dims=dims)
             tape.send(source_slot, back)
             del back
         if saved[0] is not None:
@@ -65,7 +65,7 @@ def layer_norm(
     slot = source.slot
 
     def backward(gradient: TapeTensor) -> None:
-        back = tape.new(source.shape, source.dtype, TEMPORARY)
+        back = tape.new(source.shape, source.dtype)
         trained = [tensor for tensor in affine if tensor.slot is not None]
         gradients = [tape.new(tensor.shape, tensor.dtype, GRADIENT) for tensor in trained]
         tape.op("native_layer_norm_backward", OpKind.NORM, [gradient, source, *statistics, *affine], [back, *gradients],
@@ -77,31 +77,16 @@ def layer_norm(
     return tape.node(result, backward, source, *affine)
 
 
-def rms_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None = None, *, wide: bool = False) -> TapeTensor:
+def unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, centered: bool) -> TapeTensor:
     """Normalize by the root mean square op by op in float32, as the reference implementations do.
 
-    With ``wide`` the weight is multiplied in float32 too, before the result has the type of ``source`` again.
+    If ``centered``, normalize by mean and variance instead. The difference from the mean is saved twice.
     """
-    if wide and weight is not None:
-        normal = _unfused_norm(tape, tape.cast(source, "float32"), None, centred=False)
-        return tape.cast(multiply(tape, normal, weight), source.dtype)
-    return _unfused_norm(tape, source, weight, centred=False)
-
-
-def unfused_layer_norm(
-    tape: Tape, source: TapeTensor, weight: TapeTensor, bias: TapeTensor | None = None
-) -> TapeTensor:
-    """Normalize by mean and variance op by op, in float32. The difference from the mean is saved twice."""
-    normal = _unfused_norm(tape, source, weight, centred=True)
-    return normal if bias is None else add(tape, normal, bias)
-
-
-def _unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, centred: bool) -> TapeTensor:
     dtype = source.dtype
     wide = tape.cast(source, "float32")
     rows, n = source.elements // source.shape[-1], source.elements
     slot, shape = wide.slot, source.shape
-    if centred:
+    if centered:
         middle = tape.compute("mean", OpKind.REDUCTION, [wide], (rows, 1), "float32", flops=n)
         first, last = tape.new(source.shape, "float32"), tape.new(source.shape, "float32")
         for difference in (first, last):
@@ -116,18 +101,16 @@ def _unfused_norm(tape: Tape, source: TapeTensor, weight: TapeTensor | None, *, 
     scaled = tape.pointwise("mul", last, scale)
 
     def backward(gradient: TapeTensor) -> None:
-        product = tape.pointwise("mul", gradient, last, shape=shape, dtype="float32", category=TEMPORARY)
+        product = tape.pointwise("mul", gradient, last, shape=shape, dtype="float32")
         reduced = tape.sum_to(product, (rows, 1), "float32")
         del product
-        direct = tape.pointwise("mul", gradient, scale, shape=shape, dtype="float32", category=TEMPORARY)
+        direct = tape.pointwise("mul", gradient, scale, shape=shape, dtype="float32")
         tape.send(slot, direct)
         del direct
-        power = tape.pointwise("pow", first, category=TEMPORARY)
-        doubled = tape.pointwise("mul", power, category=TEMPORARY)
+        power = tape.pointwise("pow", first)
+        doubled = tape.pointwise("mul", power)
         del power
-        indirect = tape.compute(
-            "mul", OpKind.ELEMENTWISE, [reduced, doubled], doubled.shape, "float32", TEMPORARY, flops=n
-        )
+        indirect = tape.compute("mul", OpKind.ELEMENTWISE, [reduced, doubled], doubled.shape, "float32", flops=n)
         del doubled
         tape.send(slot, indirect)
 
@@ -147,14 +130,14 @@ def multiply(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
 
     def backward(gradient: TapeTensor) -> None:
         if saved[0] is not None:
-            full = tape.pointwise("mul", gradient, saved[0], shape=left_shape, dtype=dtype, category=TEMPORARY)
+            full = tape.pointwise("mul", gradient, saved[0], shape=left_shape, dtype=dtype)
             if spread:
                 total = tape.sum_to(full, right_shape, right_dtype, GRADIENT)
                 full = total
             tape.send(right_slot, full)
             del full
         if saved[1] is not None:
-            back = tape.pointwise("mul", gradient, saved[1], shape=left_shape, dtype=left_dtype, category=TEMPORARY)
+            back = tape.pointwise("mul", gradient, saved[1], shape=left_shape, dtype=left_dtype)
             tape.send(left_slot, back)
 
     return tape.node(result, backward, left, right)
@@ -173,7 +156,7 @@ def clamped_swiglu(tape: Tape, gate: TapeTensor, inner: TapeTensor) -> TapeTenso
         for slot in slots:
             back = gradient
             for name in ("mul", "mul", "sigmoid_backward", "clamp_backward"):
-                back = tape.pointwise(name, back, dtype=dtype, category=TEMPORARY)
+                back = tape.pointwise(name, back, dtype=dtype)
             tape.send(slot, back)
         saved.clear()
 
@@ -194,7 +177,7 @@ def add(tape: Tape, left: TapeTensor, right: TapeTensor) -> TapeTensor:
             if math.prod(shape) != gradient.elements:
                 back = tape.sum_to(gradient, shape, origin)
             elif origin != dtype:
-                back = tape.compute("_to_copy", OpKind.COPY, [gradient], gradient.shape, origin, TEMPORARY)
+                back = tape.compute("_to_copy", OpKind.COPY, [gradient], gradient.shape, origin)
             tape.send(slot, back)
 
     return tape.node(result, backward, left, right)
@@ -228,7 +211,7 @@ def activation(tape: Tape, source: TapeTensor, name: str) -> TapeTensor:
     backward_name = "threshold_backward" if base == "relu" else f"{base}_backward"
 
     def backward(gradient: TapeTensor) -> None:
-        back = tape.pointwise(backward_name, gradient, saved, category=TEMPORARY, cost=back_cost)
+        back = tape.pointwise(backward_name, gradient, saved, cost=back_cost)
         tape.send(slot, back)
 
     return tape.node(result, backward, source)
@@ -250,10 +233,10 @@ def _unfused_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
     result = tape.pointwise("mul", half, plus_one, dtype=dtype)
 
     def backward(gradient: TapeTensor) -> None:
-        left = tape.pointwise("mul", gradient, half, dtype=dtype, category=TEMPORARY)
-        total = tape.pointwise("mul", gradient, plus_one, dtype=dtype, category=TEMPORARY)
+        left = tape.pointwise("mul", gradient, half, dtype=dtype)
+        total = tape.pointwise("mul", gradient, plus_one, dtype=dtype)
         for name, saved_inputs in (("tanh_backward", saved[:1]), ("mul", []), ("mul", []), ("pow_backward", saved[1:])):
-            left = tape.pointwise(name, left, *saved_inputs, category=TEMPORARY, cost=2)
+            left = tape.pointwise(name, left, *saved_inputs, cost=2)
         for _ in range(3):
             tape.op("add_", OpKind.ELEMENTWISE, [total, left], [total], flops=n)
         tape.send(slot, total)
@@ -265,24 +248,24 @@ def _recomputed_gelu(tape: Tape, source: TapeTensor) -> TapeTensor:
     """BLOOM's GELU, op by op too. It only saves its input, from which the backward pass recomputes the rest."""
     slot = source.slot
 
-    def steps(count: int, category: StorageCategory, *operands: TapeTensor) -> TapeTensor:
+    def steps(count: int, *operands: TapeTensor) -> TapeTensor:
         running = source
         for _ in range(count):
-            running = tape.pointwise("mul", running, *operands, category=category, cost=2)
+            running = tape.pointwise("mul", running, *operands, cost=2)
         return running
 
-    half = steps(1, StorageCategory.ACTIVATION)
-    result = steps(8, StorageCategory.ACTIVATION, half)
+    half = steps(1)
+    result = steps(8, half)
     del half
 
     def backward(gradient: TapeTensor) -> None:
-        tanh = steps(6, TEMPORARY)
-        left = steps(5, TEMPORARY, tanh)
-        right = steps(4, TEMPORARY, tanh, left)
+        tanh = steps(6)
+        left = steps(5, tanh)
+        right = steps(4, tanh, left)
         del tanh
-        total = tape.pointwise("add", left, right, category=TEMPORARY)
+        total = tape.pointwise("add", left, right)
         del left, right
-        back = tape.pointwise("mul", gradient, total, dtype=source.dtype, category=TEMPORARY)
+        back = tape.pointwise("mul", gradient, total, dtype=source.dtype)
         tape.send(slot, back)
 
     return tape.node(result, backward, source)
@@ -292,14 +275,7 @@ def embedding(tape: Tape, table: TapeTensor, tokens: TapeTensor) -> TapeTensor:
     """Look up rows of ``table``. The gradient of the table is dense."""
     result = tape.new((*tokens.shape, table.shape[1]), table.dtype)
     tape.op("embedding", OpKind.EMBEDDING, [table, tokens], [result], read=float(result.bytes + tokens.bytes))
-    slot, shape = table.slot, table.shape
-
-    def backward(gradient: TapeTensor) -> None:
-        inputs = [gradient, tokens]
-        total = tape.compute("embedding_dense_backward", OpKind.EMBEDDING, inputs, shape, gradient.dtype, GRADIENT)
-        tape.send(slot, total)
-
-    return tape.node(result, backward, table)
+    return tape.node_op(result, table, "embedding_dense_backward", OpKind.EMBEDDING, [tokens])
 
 
 def _wider_dtype(left: str, right: str) -> str:

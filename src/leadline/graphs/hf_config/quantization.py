@@ -1,17 +1,17 @@
-"""Read how a checkpoint stores its weights: the ``quantization_config`` of a ``config.json``.
+"""Read how a checkpoint stores its weights: the ``quantization_config`` and the dtype of a ``config.json``.
 
 Each method is one reader of its fields. A method without a reader is refused, because its sizes are unknown.
 """
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from leadline.core.errors import InvalidInput
+from leadline.core.workload import Precision
+from leadline.graphs.hf_config.fields import Config, model_values
 from leadline.graphs.hf_config.module_patterns import ModulePatterns
 from leadline.graphs.hf_config.weight_formats import INT8, ScaleTensor, WeightFormat, bitsandbytes_4bit, grouped
-
-Config = dict[str, Any]
 
 
 class CheckpointQuantization(NamedTuple):
@@ -49,7 +49,7 @@ def read_quantization(config: Config, reference: str) -> CheckpointQuantization 
     Raises:
         InvalidInput: The method is unknown, or one of its fields is.
     """
-    section = _section(config)
+    section = next(model_values(config, "quantization_config", "compression_config"), None)
     if section is None:
         return None
     if not isinstance(section, dict):
@@ -71,16 +71,6 @@ def read_quantization(config: Config, reference: str) -> CheckpointQuantization 
     )
 
 
-def _section(config: Config) -> Any:  # noqa: ANN401 - what the file holds
-    """Return the section, of the whole model or of its language model."""
-    inner = config.get("text_config")
-    for holder in (config, inner if isinstance(inner, dict) else {}):
-        for name in ("quantization_config", "compression_config"):
-            if holder.get(name) is not None:
-                return holder[name]
-    return None
-
-
 class _Fields(NamedTuple):
     """The fields of one section, with errors that name them."""
 
@@ -89,17 +79,11 @@ class _Fields(NamedTuple):
 
     def bits(self, *names: str, default: int | None = None) -> int:
         """Return the bits of a weight, 1 to 8."""
-        value = self._first(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 8:
-            raise self.error(names[0], value, "a whole number from 1 to 8")
-        return value
+        return self._whole(names, default, 1, 8, "a whole number from 1 to 8")
 
     def group(self, *names: str, default: int) -> int:
         """Return how many weights of a row share a scale; 0 for the row."""
-        value = self._first(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < -1 or value > 10**6:
-            raise self.error(names[0], value, "-1 or a positive whole number")
-        return max(value, 0)
+        return max(self._whole(names, default, -1, 10**6, "-1 or a positive whole number"), 0)
 
     def tile(self, name: str) -> tuple[int, int] | None:
         """Return the rows and columns of a block, or ``None`` if there is none."""
@@ -134,8 +118,11 @@ class _Fields(NamedTuple):
         """Return the error about a value."""
         return InvalidInput(f"{self.reference}: quantization_config has {name} {value!r:.80}, but it must be {kind}")
 
-    def _first(self, *names: str, default: int | None) -> object:
-        return next((self.section[name] for name in names if self.section.get(name) is not None), default)
+    def _whole(self, names: tuple[str, ...], default: int | None, least: int, most: int, kind: str) -> int:
+        value = next((self.section[name] for name in names if self.section.get(name) is not None), default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.error(names[0], value, kind)
+        return value
 
 
 Formats = WeightFormat | tuple[tuple[WeightFormat, ModulePatterns | None], ...]
@@ -264,3 +251,40 @@ METHODS: dict[str, Callable[[_Fields], Formats]] = {
     "bitnet": lambda _: WeightFormat("ternary BitNet", 2, (ScaleTensor(16, 0, rows=0),)),
 }
 """``quant_method`` → reader of its fields."""
+
+
+FLOAT32_FAMILIES = frozenset({
+    "gpt2", "gpt_neo", "gptj", "codegen", "gpt_bigcode", "bert", "roberta", "xlm-roberta", "camembert", "distilbert",
+    "electra", "albert", "mpnet", "deberta", "deberta-v2", "modernbert", "vit", "deit", "t5", "mt5", "bart", "mbart",
+    "whisper",
+})  # fmt: skip
+"""Families whose published checkpoints are mostly in float32. Those of the others are in 16 bits."""
+
+_PRECISIONS = {"float32": Precision.FP32, "float16": Precision.FP16, "bfloat16": Precision.BF16}
+
+
+def stored_precision(config: Config, reference: str, *, quantized: bool) -> tuple[Precision, str]:
+    """Return the precision that a checkpoint loads in with ``dtype="auto"``, and a note if the file does not name it.
+
+    A ``quantized`` checkpoint computes in 16 bits, unless the file names another dtype.
+
+    Raises:
+        InvalidInput: The file names a dtype that Leadline does not estimate.
+    """
+    dtypes = (value for value in model_values(config, "dtype", "torch_dtype") if value and value != "auto")
+    if (dtype := next(dtypes, None)) is not None:
+        named = str(dtype).removeprefix("torch.")
+        if named not in _PRECISIONS:
+            raise InvalidInput(
+                f"{reference} has the dtype {named[:40]!r}, which is not estimated: set --precision fp32, fp16 or bf16"
+            )
+        return _PRECISIONS[named], ""
+    inner = config.get("text_config")
+    family = str((inner if isinstance(inner, dict) else config).get("model_type") or config.get("model_type"))
+    if quantized:
+        precision, why = Precision.BF16, "since quantized weights are multiplied in 16 bits"
+    elif family in FLOAT32_FAMILIES:
+        precision, why = Precision.FP32, f"as most published {family} checkpoints"
+    else:
+        precision, why = Precision.BF16, f"as most published {family} checkpoints have 16 bits"
+    return precision, f"{reference} names no dtype: assumed {precision.value}, {why}; set it with --precision"

@@ -40,9 +40,8 @@ class AttentionShape(NamedTuple):
 
     Attributes:
         rotary: Dimensions of a head that are rotated, or 0.
-        query_key_norm: Norm of queries and keys: ``head`` (each head, one weight), ``head-layer`` (the same as a layer
-            norm), ``width`` (all heads at once), ``each`` (a weight per head), ``bare`` (no weight), or "". The endings
-            ``-wide`` and ``-written`` are those of ``Norm``.
+        query_key_norm: Norm of queries and keys: ``head`` (each head, one weight), ``width`` (all heads at once),
+            ``each`` (a weight per head), or "". The endings ``-wide`` and ``-written`` are those of ``Norm``.
         fused: One product for queries, keys and values.
         spread: Shared keys and values are repeated for all heads before the kernel.
         sinks: Each head has a learned score beside those of the tokens.

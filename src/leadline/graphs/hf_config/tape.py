@@ -6,8 +6,8 @@ in reverse. The timeline of an expanded configuration thus follows that of the e
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -56,25 +56,26 @@ class TapeTensor:
 
 
 @dataclass(slots=True)
-class _OpRow:
-    op: Op
-    count: int
-
-
-@dataclass(slots=True)
 class Tape:
-    """The record. Ops of equal sizes are one row with a count, memory events keep their order."""
+    """The record. Ops of equal sizes are one row with a count, memory events keep their order.
+
+    Attributes:
+        weight: How often each op counts.
+        category: That of new tensors: activations, or temporary ones while a backward function runs.
+    """
 
     training: bool = True
     autocast: str | None = None
     stage: Stage = Stage.FORWARD
+    category: StorageCategory = StorageCategory.ACTIVATION
     weight: int = 1
     position: int = 0
     events: list[StorageEvent] = field(default_factory=list)
     parameters: list[TapeTensor] = field(default_factory=list)
     frozen: list[TapeTensor] = field(default_factory=list)
     gradients: dict[int, TapeTensor] = field(default_factory=dict)
-    _rows: dict[object, _OpRow] = field(default_factory=dict)
+    _ops: dict[object, Op] = field(default_factory=dict)
+    _counts: Counter[object] = field(default_factory=Counter)
     _nodes: list[tuple[int, Backward]] = field(default_factory=list)
     _pending: dict[int, TapeTensor] = field(default_factory=dict)
     _casts: dict[int, TapeTensor] = field(default_factory=dict)
@@ -98,11 +99,9 @@ class Tape:
         self._weight_slots.add(weight.slot or 0)
         return weight
 
-    def new(
-        self, shape: tuple[int, ...], dtype: str, category: StorageCategory = StorageCategory.ACTIVATION
-    ) -> TapeTensor:
+    def new(self, shape: tuple[int, ...], dtype: str, category: StorageCategory | None = None) -> TapeTensor:
         """Return a tensor that no op has computed yet: an input, or the output of the op recorded next."""
-        return TapeTensor(shape, dtype, self._allocate(shape, dtype, category))
+        return TapeTensor(shape, dtype, self._allocate(shape, dtype, category or self.category))
 
     def op(
         self,
@@ -121,11 +120,10 @@ class Tape:
         """Record one call. Its traffic is its inputs and outputs, unless ``read`` or ``written`` is given."""
         shapes = tuple([(tensor.shape, tensor.dtype) for tensor in (*inputs, *outputs)])
         key = (name, self.stage, shapes, read, dtype)
-        row = self._rows.get(key)
-        if row is not None:
-            row.count += self.weight
+        self._counts[key] += self.weight
+        if key in self._ops:
             return
-        op = Op(
+        self._ops[key] = Op(
             name=f"aten.{name}",
             kind=kind,
             stage=self.stage,
@@ -138,8 +136,7 @@ class Tape:
             dims=dims or {},
             kernels=kernels,
         )
-        self._rows[key] = _OpRow(op, self.weight)
-        self.position = len(self._rows)
+        self.position = len(self._ops)
 
     def compute(
         self,
@@ -148,7 +145,7 @@ class Tape:
         inputs: Sequence[TapeTensor],
         shape: tuple[int, ...],
         dtype: str,
-        category: StorageCategory = StorageCategory.ACTIVATION,
+        category: StorageCategory | None = None,
         *,
         flops: float = 0.0,
         dims: dict[str, int] | None = None,
@@ -165,22 +162,17 @@ class Tape:
         *inputs: TapeTensor,
         shape: tuple[int, ...] | None = None,
         dtype: str | None = None,
-        category: StorageCategory = StorageCategory.ACTIVATION,
         cost: float = 1.0,
     ) -> TapeTensor:
         """Record one elementwise call, with an output like the first input, and return that output."""
         shape, dtype = shape or inputs[0].shape, dtype or inputs[0].dtype
         flops = cost * inputs[0].elements
-        return self.compute(name, OpKind.ELEMENTWISE, inputs, shape, dtype, category, flops=flops)
+        return self.compute(name, OpKind.ELEMENTWISE, inputs, shape, dtype, flops=flops)
 
     def sum_to(
-        self,
-        source: TapeTensor,
-        shape: tuple[int, ...],
-        dtype: str,
-        category: StorageCategory = StorageCategory.TEMPORARY,
+        self, source: TapeTensor, shape: tuple[int, ...], dtype: str, category: StorageCategory | None = None
     ) -> TapeTensor:
-        """Record a sum over some axes of a gradient, and return it."""
+        """Record a sum over some axes, and return it."""
         return self.compute("sum", OpKind.REDUCTION, [source], shape, dtype, category, flops=source.elements)
 
     def node(self, output: TapeTensor, backward: Backward, *sources: TapeTensor | None) -> TapeTensor:
@@ -209,9 +201,9 @@ class Tape:
     ) -> TapeTensor:
         """Attach a backward of one call, from the gradient and what is ``saved`` to the gradient of ``source``."""
         slot, shape = source.slot, source.shape
+        category = StorageCategory.GRADIENT if self.is_weight(source) else StorageCategory.TEMPORARY
 
         def backward(gradient: TapeTensor) -> None:
-            category = StorageCategory.TEMPORARY
             inputs = [gradient, *saved]
             back = self.compute(name, kind, inputs, shape, dtype or gradient.dtype, category, flops=flops, read=read)
             self.send(slot, back)
@@ -230,14 +222,14 @@ class Tape:
         if arrivals is self.gradients:
             self.op("add_", OpKind.ELEMENTWISE, [sum_so_far, gradient], [sum_so_far], flops=sum_so_far.elements)
             return
-        arrivals[slot] = self.pointwise("add", sum_so_far, gradient, category=StorageCategory.TEMPORARY)
+        arrivals[slot] = self.pointwise("add", sum_so_far, gradient)
 
-    def backward(self, output: TapeTensor, gradient: TapeTensor) -> None:
-        """Run the nodes in reverse from ``output``. Each frees what it saved when it is done."""
+    def backward(self, loss: TapeTensor) -> None:
+        """Run the nodes in reverse from ``loss``. Each frees what it saved when it is done."""
         self.stage = Stage.BACKWARD
-        self.send(output.slot, gradient)
-        del output, gradient
+        self.send(loss.slot, self.new((1,), "float32", StorageCategory.TEMPORARY))
         self._run(self._nodes)
+        self.category = StorageCategory.ACTIVATION
         self._casts.clear()
 
     def checkpoint(self, block: Callable[[TapeTensor], TapeTensor], source: TapeTensor) -> TapeTensor:
@@ -248,7 +240,9 @@ class Tape:
 
         def backward(gradient: TapeTensor) -> None:
             outer_nodes, self._nodes = self._nodes, []
+            self.category = StorageCategory.ACTIVATION
             recomputed = block(source)
+            self.category = StorageCategory.TEMPORARY
             self.send(recomputed.slot, gradient)
             del recomputed, gradient
             self._run(self._nodes)
@@ -273,16 +267,13 @@ class Tape:
             return source
         result = self.compute("_to_copy", OpKind.COPY, [source], source.shape, dtype)
         slot, origin = source.slot, source.dtype
-        if slot is None:
-            return result
-        owned = slot in self._weight_slots
+        category = StorageCategory.GRADIENT if self.is_weight(source) else None
 
         def backward(gradient: TapeTensor) -> None:
-            category = StorageCategory.GRADIENT if owned else StorageCategory.TEMPORARY
             back = self.compute("_to_copy", OpKind.COPY, [gradient], gradient.shape, origin, category)
             self.send(slot, back)
 
-        return self.node(result, backward)
+        return self.node(result, backward, source)
 
     def end_forward(self) -> None:
         """Leave autocast. Cached casts live on only where an op saved them."""
@@ -292,18 +283,12 @@ class Tape:
         """Return whether a tensor is a parameter itself, not a cast of one."""
         return tensor.slot in self._weight_slots
 
-    @contextmanager
-    def repeated(self, times: int) -> Iterator[None]:
-        """Count each op in the context ``times`` times."""
-        before, self.weight = self.weight, self.weight * times
-        yield
-        self.weight = before
-
     def ops(self) -> tuple[Op, ...]:
         """Return the recorded ops with their counts."""
-        return tuple(replace(row.op, count=row.count) for row in self._rows.values())
+        return tuple(replace(op, count=self._counts[key]) for key, op in self._ops.items())
 
     def _run(self, nodes: list[tuple[int, Backward]]) -> None:
+        self.category = StorageCategory.TEMPORARY
         while nodes:
             slot, backward = nodes.pop()
             gradient = self._pending.pop(slot, None)

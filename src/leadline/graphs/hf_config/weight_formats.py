@@ -28,11 +28,12 @@ class ScaleTensor(NamedTuple):
     rows: int = 1
     by_row: bool = True
 
-    def elements(self, n: int, k: int) -> int:
-        """Return how many numbers an (n, k) weight has."""
-        if not self.by_row:
-            return math.ceil(n * k / self.columns)
-        return math.ceil(n / (self.rows or n)) * math.ceil(k / (self.columns or k))
+    def part(self, n: int, k: int) -> tuple[int, str]:
+        """Return how many numbers an (n, k) weight has, in bytes if they have fewer bits, and their dtype."""
+        rows, columns = math.ceil(n / (self.rows or n)), math.ceil(k / (self.columns or k))
+        numbers = rows * columns if self.by_row else math.ceil(n * k / self.columns)
+        dtype = {8: "uint8", 16: "float16", 32: "float32"}.get(self.bits)
+        return (numbers, dtype) if dtype else (math.ceil(numbers * self.bits / 8), "uint8")
 
 
 class WeightFormat(NamedTuple):
@@ -46,15 +47,7 @@ class WeightFormat(NamedTuple):
     def parts(self, n: int, k: int) -> list[tuple[int, str]]:
         """Return elements and dtype of each tensor of an (n, k) weight."""
         packed = (n * k, "int8") if self.bits == 8 else (math.ceil(n * k * self.bits / 8), "uint8")
-        return [packed, *(_scale_part(scale, scale.elements(n, k)) for scale in self.scales)]
-
-
-_DTYPES = {8: "uint8", 16: "float16", 32: "float32"}
-
-
-def _scale_part(scale: ScaleTensor, elements: int) -> tuple[int, str]:
-    dtype = _DTYPES.get(scale.bits)
-    return (elements, dtype) if dtype else (math.ceil(elements * scale.bits / 8), "uint8")
+        return [packed, *(scale.part(n, k) for scale in self.scales)]
 
 
 def grouped(name: str, bits: int, group: int, *, scale_bits: int = 16, zero_bits: int = 0) -> WeightFormat:

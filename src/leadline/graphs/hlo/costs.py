@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 from leadline.core.graph import OpKind, TensorSpec
+from leadline.graphs.hlo import OPCODE_TABLE, OPCODES
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
 from leadline.graphs.hlo.library_calls import (
     Dims,
@@ -15,43 +16,8 @@ from leadline.graphs.hlo.library_calls import (
     matrix_flops,
     spatial,
 )
-from leadline.graphs.hlo.module import element_count, size_bytes
 
-ALIASES = frozenset({"reshape", "bitcast", "get_tuple_element", "collapse_shape", "expand_shape"})
-"""Instructions that show their operand's memory in another shape."""
-
-MOVES = frozenset({
-    "broadcast", "transpose", "slice", "concatenate", "pad", "reverse", "constant", "iota", "dynamic_slice", "copy",
-    "convert", "bitcast_convert", "reduce_precision", "partition_id", "replica_id",
-})  # fmt: skip
-"""Instructions that only move or make elements. A conversion rounds, which is no floating-point operation."""
-
-FLOPS_PER_ELEMENT = {
-    "exponential": 4, "expm1": 4, "log": 4, "log1p": 4, "tanh": 6, "logistic": 4, "power": 4, "sine": 4, "cosine": 4,
-    "tan": 6, "atan2": 6, "sqrt": 2, "rsqrt": 3, "cbrt": 4, "erf": 8, "erf_inv": 8, "erfc": 8, "lgamma": 12,
-    "digamma": 12,
-    "complex": 0, "real": 0, "imag": 0, "stochastic_convert": 0,
-}  # fmt: skip
-"""Floating-point operations per element where it is not one. Round figures, the same as for PyTorch's ops."""
-
-MEMORY_NAMES = frozenset({"ConcatBitcast", "AllocateBuffer"})
-"""Custom calls of a TPU's compiler that only name memory."""
-
-COLLECTIVES = frozenset({
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "collective_broadcast",
-    "ragged_all_to_all",
-})  # fmt: skip
-
-UNCOUNTED = frozenset({"gather", "dynamic_update_slice", "sort"})
-"""Opcodes without floating-point arithmetic."""
-
-KINDS = {
-    "dot": OpKind.GEMM, "convolution": OpKind.CONV, "reduce": OpKind.REDUCTION, "reduce_window": OpKind.POOL,
-    "select_and_scatter": OpKind.POOL, "gather": OpKind.INDEX, "scatter": OpKind.INDEX, "dynamic_gather": OpKind.INDEX,
-    "dynamic_update_slice": OpKind.COPY, "sort": OpKind.OTHER, "fft": OpKind.OTHER, "cholesky": OpKind.OTHER,
-    "triangular_solve": OpKind.OTHER, "rng_bit_generator": OpKind.ELEMENTWISE, "rng": OpKind.ELEMENTWISE,
-    "custom_call": OpKind.OTHER, "topk": OpKind.REDUCTION,
-}  # fmt: skip
+KINDS = {opcode: OpKind(kind) for kind, opcodes in OPCODE_TABLE["kinds"].items() for opcode in opcodes}
 
 
 def base_opcode(node: HloNode) -> str:
@@ -62,9 +28,9 @@ def base_opcode(node: HloNode) -> str:
 def node_kind(program: FlatProgram, node: HloNode) -> OpKind:
     """Return the kernel class of an instruction by itself."""
     opcode = base_opcode(node)
-    if opcode in COLLECTIVES:
+    if opcode in OPCODES["collectives"]:
         return OpKind.COMMUNICATION
-    if opcode in MOVES or opcode in ALIASES:
+    if opcode in OPCODES["moves"] or opcode in OPCODES["aliases"]:
         return OpKind.COPY
     if opcode == "custom_call" and (call := library_call(program, node)):
         return call.kind
@@ -88,7 +54,7 @@ def node_flops(program: FlatProgram, node: HloNode) -> float:
         return sum(node_flops(node.inner, spec) * spec.count for spec in node.inner.nodes)
     opcode = base_opcode(node)
     inputs, outputs = program.operands(node), program.results(node)
-    if opcode in MOVES or opcode in ALIASES or opcode in COLLECTIVES or opcode in UNCOUNTED or not outputs:
+    if not outputs or any(opcode in OPCODES[name] for name in ("moves", "aliases", "collectives", "uncounted")):
         return 0.0
     if opcode == "custom_call":
         call = library_call(program, node)
@@ -97,11 +63,11 @@ def node_flops(program: FlatProgram, node: HloNode) -> float:
         return _FLOPS[opcode](node, inputs, outputs)
     if not any("float" in spec.dtype or "complex" in spec.dtype for spec in (*inputs, *outputs)):
         return 0.0
-    return float(max(element_count(spec) for spec in outputs) * FLOPS_PER_ELEMENT.get(opcode, 1))
+    return float(max(spec.elements for spec in outputs) * OPCODE_TABLE["flops"].get(opcode, 1))
 
 
 def _reduce_flops(_: HloNode, inputs: Specs, outputs: Specs) -> float:
-    return float(max(0, element_count(inputs[0]) - element_count(outputs[0]))) * len(outputs)
+    return float(max(0, inputs[0].elements - outputs[0].elements)) * len(outputs)
 
 
 def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
@@ -110,18 +76,18 @@ def _window_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     if outputs[0].shape == inputs[0].shape and any(
         size > 16 and size == whole for size, whole in zip(window, inputs[0].shape, strict=False)
     ):
-        return 2.0 * element_count(outputs[0])
+        return 2.0 * outputs[0].elements
     elements = outputs[0] if node.opcode == "reduce_window" else inputs[1]
-    return float(element_count(elements) * max(1, math.prod(window) - 1))
+    return float(elements.elements * max(1, math.prod(window) - 1))
 
 
 def _scatter_flops(node: HloNode, inputs: Specs, _: Specs) -> float:
-    return float(element_count(inputs[-1])) if "add" in node.applied else 0.0
+    return float(inputs[-1].elements) if "add" in node.applied else 0.0
 
 
 def _fft_flops(_: HloNode, __: Specs, outputs: Specs) -> float:
     """Return 5·n·log2 of the last axis, the usual count for transforms (FFTW's)."""
-    return 5.0 * element_count(outputs[0]) * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
+    return 5.0 * outputs[0].elements * math.log2(max(2, outputs[0].shape[-1] if outputs[0].shape else 2))
 
 
 def node_dims(program: FlatProgram, node: HloNode) -> Dims:
@@ -134,8 +100,8 @@ def node_dims(program: FlatProgram, node: HloNode) -> Dims:
     if node.opcode == "custom_call":
         call = library_call(program, node)
         return call.dims if call else {}
-    if base_opcode(node) in COLLECTIVES:
-        moved = max(sum(size_bytes(spec) for spec in specs) for specs in (inputs, outputs))
+    if base_opcode(node) in OPCODES["collectives"]:
+        moved = max(sum(spec.size_bytes for spec in specs) for specs in (inputs, outputs))
         return {"bytes": moved, "ranks": node.number("ranks", 0)}
     return {}
 
@@ -154,7 +120,7 @@ def node_traffic(program: FlatProgram, node: HloNode) -> tuple[float, float]:
     if opcode in _TRAFFIC:
         return _TRAFFIC[opcode](sizes, results)
     if opcode == "custom_call":
-        if node.attributes.get("target") in MEMORY_NAMES:
+        if node.attributes.get("target") in OPCODES["memory_calls"]:
             return 0.0, 0.0
         call = library_call(program, node)
         return sum(sizes), sum(results) - (call.workspace_bytes if call else 0.0)
@@ -162,7 +128,7 @@ def node_traffic(program: FlatProgram, node: HloNode) -> tuple[float, float]:
 
 
 def _device_bytes(program: FlatProgram, value: int) -> float:
-    return 0.0 if value in program.near else float(program.size_bytes(value))
+    return 0.0 if value in program.near else float(program.values[value].size_bytes)
 
 
 def _scatter_traffic(sizes: list[float], results: list[float]) -> tuple[float, float]:
@@ -184,13 +150,13 @@ def _fusion_traffic(program: FlatProgram, node: HloNode, inner: FlatProgram) -> 
 
 
 def _read_bytes(inner: FlatProgram, value: int, readers: dict[int, list[HloNode]]) -> float:
-    whole, total = float(inner.size_bytes(value)), 0.0
+    whole, total = float(inner.values[value].size_bytes), 0.0
     for reader in readers.get(value, []):
         if reader.opcode in ("dynamic_slice", "slice", "gather") and reader.inputs[0] == value:
-            total += inner.size_bytes(reader.outputs[0])
+            total += inner.values[reader.outputs[0]].size_bytes
         elif reader.opcode in ("dynamic_update_slice", "scatter") and reader.inputs[0] == value:
             continue
-        elif reader.opcode in ALIASES:
+        elif reader.opcode in OPCODES["aliases"]:
             total += _read_bytes(inner, reader.outputs[0], readers)
         else:
             return whole
@@ -199,12 +165,12 @@ def _read_bytes(inner: FlatProgram, value: int, readers: dict[int, list[HloNode]
 
 def _written_bytes(inner: FlatProgram, value: int) -> float:
     maker = inner.makers[value]
-    while maker >= 0 and inner.nodes[maker].opcode in ALIASES:
+    while maker >= 0 and inner.nodes[maker].opcode in OPCODES["aliases"]:
         value = inner.nodes[maker].inputs[0]
         maker = inner.makers[value]
     if maker >= 0 and inner.nodes[maker].opcode == "dynamic_update_slice":
         value = inner.nodes[maker].inputs[1]
-    return float(inner.size_bytes(value))
+    return float(inner.values[value].size_bytes)
 
 
 def _dot_dims(node: HloNode, inputs: Specs) -> Dims:
@@ -224,8 +190,8 @@ def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     taps = math.prod(spatial(inputs[1], rhs))
     if math.prod(node.numbers("lhs_dilate")) > 1:
         groups = node.number("feature_group_count")
-        return 2.0 * element_count(inputs[0]) * taps * inputs[1].shape[rhs.index("o")] / groups
-    return 2.0 * element_count(outputs[0]) * taps * inputs[1].shape[rhs.index("i")]
+        return 2.0 * inputs[0].elements * taps * inputs[1].shape[rhs.index("o")] / groups
+    return 2.0 * outputs[0].elements * taps * inputs[1].shape[rhs.index("i")]
 
 
 def _is_batched_product(node: HloNode) -> bool:

@@ -8,14 +8,13 @@ from itertools import islice
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
+from leadline.graphs.hlo import OPCODES
 from leadline.graphs.hlo.module import (
     Attribute,
     Computation,
     Instruction,
     Module,
     WithAttributes,
-    element_count,
-    size_bytes,
 )
 from leadline.graphs.hlo.trip_counts import KnownNumber, count_trips
 
@@ -23,13 +22,6 @@ Tree = int | tuple["Tree", ...]
 """A value's number, or a tuple of trees."""
 
 Names = MutableMapping[str, Tree]
-
-PASS_THROUGH = frozenset({"optimization_barrier", "after_all", "add_dependency", "domain"})
-ANNOTATIONS = frozenset({
-    "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
-    "xla.sdy.FuncResultSharding",
-})  # fmt: skip
-"""Custom calls that annotate their operand, and do nothing."""
 
 MOST_NESTED_CALLS = 200
 MOST_NODES = 300_000
@@ -90,14 +82,6 @@ class FlatProgram:
     numbers: dict[int, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     loops: int = 0
-
-    def elements(self, value: int) -> int:
-        """Return the number of elements of a value."""
-        return element_count(self.values[value])
-
-    def size_bytes(self, value: int) -> int:
-        """Return the bytes of a value."""
-        return size_bytes(self.values[value])
 
     def donated(self) -> Iterator[tuple[int, int]]:
         """Yield each argument whose memory a result takes, and the result."""
@@ -201,7 +185,7 @@ class _ProgramWriter:
                 raise InvalidInput(f"{self.source_name}: {instruction.name} has more than {MOST_NODES:,} parts")
         elif opcode == "get_tuple_element":
             tree = _element(operands[0], instruction)
-        elif opcode in PASS_THROUGH or instruction.attributes.get("target") in ANNOTATIONS:
+        elif opcode in OPCODES["pass_through"] or instruction.attributes.get("target") in OPCODES["annotation_calls"]:
             tree = operands[0] if len(operands) == 1 else tuple(operands)
         elif opcode.endswith("_done") or opcode == "async_update":
             tree = self._async_result(instruction, operands[0])
@@ -321,7 +305,7 @@ class _ProgramWriter:
             return weights[computation.name]
         total = 0
         for instruction in computation.instructions:
-            elements = sum(element_count(spec) for spec in instruction.results)
+            elements = sum(spec.elements for spec in instruction.results)
             total += elements * (1000 if instruction.opcode in ("dot", "convolution", "custom_call") else 1)
             if instruction.opcode not in ("reduce", "scatter"):
                 total += sum(self._weight(self._called(name), weights) for name in instruction.called)

@@ -11,15 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from leadline.graphs.hlo.costs import ALIASES, COLLECTIVES, base_opcode
+from leadline.graphs.hlo import OPCODES
+from leadline.graphs.hlo.costs import base_opcode
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
-
-LIBRARY = COLLECTIVES | {
-    "dot", "convolution", "gather", "scatter", "sort", "custom_call", "fft", "rng_bit_generator", "rng", "cholesky",
-    "triangular_solve", "reduce_window", "select_and_scatter", "topk", "infeed", "outfeed", "send", "recv", "fusion",
-    "copy", "copy_start", "dynamic_gather", "map", "batch_norm_training", "batch_norm_grad", "batch_norm_inference",
-}  # fmt: skip
-"""Opcodes that run as kernels of their own, and read their operands from memory."""
 
 RECOMPUTE_FACTOR = 1.25
 """A value is recomputed if its sources have at most this many times its own size."""
@@ -27,14 +21,8 @@ RECOMPUTE_FACTOR = 1.25
 MOST_SOURCES = 24
 """Limit of the tensors that one kernel reads. Beyond it, the next value is written."""
 
-ANY_ORDER = frozenset({"dot", "convolution"})
-"""Opcodes that read their operands in any order of the dimensions."""
-
 IN_PLACE = "dynamic_update_slice"
 """Opcode that writes its second operand into the memory of its first."""
-
-FREE = frozenset({"constant", "iota", "partition_id", "replica_id"})
-"""Opcodes whose values are made on the fly."""
 
 
 @dataclass(slots=True)
@@ -64,11 +52,11 @@ def fuse_kernels(program: FlatProgram) -> list[FusedKernel]:
 
 def compiled_kernels(program: FlatProgram) -> list[FusedKernel]:
     """Return one kernel per node of a program that a compiler has fused already. Aliases are followed."""
-    memory = _memory(program, ALIASES)
+    memory = _memory(program, OPCODES["aliases"])
     return [
         FusedKernel([position], _distinct(memory, node.inputs), list(node.outputs), node.loop)
         for position, node in enumerate(program.nodes)
-        if node.opcode not in ALIASES and node.opcode not in FREE
+        if node.opcode not in OPCODES["aliases"] and node.opcode not in OPCODES["free"]
     ]
 
 
@@ -86,7 +74,8 @@ def _distinct(memory: list[int], values: tuple[int, ...]) -> list[int]:
 
 
 def _fuses(node: HloNode) -> bool:
-    return node.inner is None and base_opcode(node) not in LIBRARY
+    opcode = base_opcode(node)
+    return node.inner is None and opcode not in OPCODES["library"] and opcode not in OPCODES["collectives"]
 
 
 def _fused_operands(node: HloNode) -> tuple[int, ...]:
@@ -106,8 +95,8 @@ class _Grouping:
     readers: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.memory = _memory(self.program, ALIASES)
-        self.views = _memory(self.program, ALIASES | {"transpose"})
+        self.memory = _memory(self.program, OPCODES["aliases"])
+        self.views = _memory(self.program, OPCODES["aliases"] | {"transpose"})
         for position, node in enumerate(self.program.nodes):
             for value in node.inputs:
                 self.readers.setdefault(self.memory[value], []).append(position)
@@ -122,7 +111,7 @@ class _Grouping:
         return self._roots()
 
     def _operand_memory(self, node: HloNode) -> list[int]:
-        return self.views if node.opcode in ANY_ORDER else self.memory
+        return self.views if node.opcode in OPCODES["any_order"] else self.memory
 
     def _mark_needed(self) -> None:
         """Mark values that must be in memory: results, loop state, operands of library kernels, sums of columns."""
@@ -139,17 +128,17 @@ class _Grouping:
         self.written.update(self.memory[value] for value in keep)
         self.written.update(self.program.arguments)
         for node in self.program.nodes:
-            if node.is_tensor_literal and self.program.elements(node.outputs[0]) > 1:
+            if node.is_tensor_literal and self.program.values[node.outputs[0]].elements > 1:
                 self.written.add(node.outputs[0])
 
     def _find_sources(self) -> None:
         """Find the values in memory that each value outside memory is computed from."""
         self.sources = {}
         for node in self.program.nodes:
-            if not _fuses(node) or node.opcode in ALIASES:
+            if not _fuses(node) or node.opcode in OPCODES["aliases"]:
                 continue
             sources: set[int] = set()
-            for value in () if node.opcode in FREE else _fused_operands(node):
+            for value in () if node.opcode in OPCODES["free"] else _fused_operands(node):
                 base = self.memory[value]
                 sources.update((base,) if base in self.written else self.sources.get(base, ()))
             for value in node.outputs:
@@ -162,7 +151,7 @@ class _Grouping:
         reach: dict[int, int] = {}
         chosen: list[int] = []
         for node in reversed(self.program.nodes):
-            if not _fuses(node) or node.opcode in ALIASES or node.opcode in FREE:
+            if not _fuses(node) or node.opcode in OPCODES["aliases"] or node.opcode in OPCODES["free"]:
                 continue
             for value in node.outputs:
                 if value in self.written:
@@ -188,8 +177,8 @@ class _Grouping:
 
     def _is_cheaper_to_read(self, value: int) -> bool:
         """Return whether recomputing a value reads more than the value itself."""
-        read = sum(self.program.size_bytes(source) for source in self.sources.get(value, ()))
-        return read > RECOMPUTE_FACTOR * self.program.size_bytes(value)
+        read = sum(self.program.values[source].size_bytes for source in self.sources.get(value, ()))
+        return read > RECOMPUTE_FACTOR * self.program.values[value].size_bytes
 
     def _prune(self, chosen: list[int]) -> None:
         """Unmark values that have become cheap to recompute because of other written values."""
@@ -218,7 +207,7 @@ class _Grouping:
                 yield FusedKernel([position], reads, list(node.outputs), node.loop)
                 continue
             writes = [value for value in node.outputs if value in self.written]
-            if writes and node.opcode not in ALIASES and not node.is_tensor_literal:
+            if writes and node.opcode not in OPCODES["aliases"] and not node.is_tensor_literal:
                 nodes = sorted(self._chain(position, visited))
                 yield FusedKernel(nodes, sorted(self.sources[writes[0]]), writes, node.loop)
 
@@ -273,16 +262,16 @@ class _KernelMerger:
         nodes = [self.program.nodes[position] for position in kernel.nodes]
         if not kernel.reads or not all(_fuses(node) for node in nodes):
             return ()
-        most = max(self.program.elements(value) for node in nodes for value in (*node.inputs, *node.outputs))
+        most = max(self.program.values[value].elements for node in nodes for value in (*node.inputs, *node.outputs))
         over_columns = any(node.opcode == "reduce" and _over_columns(self.program, node) for node in nodes)
         return (most, kernel.loop, over_columns)
 
     def _candidates(self, kernel: FusedKernel) -> dict[int, None]:
         """Return the kernels that make or read one of a kernel's largest operands, in order."""
         candidates: dict[int, None] = {}
-        largest = sorted(kernel.reads, key=lambda value: -self.program.elements(value))[:6]
+        largest = sorted(kernel.reads, key=lambda value: -self.program.values[value].elements)[:6]
         for value in largest:
-            if self.program.elements(value) * 4 >= self.program.elements(largest[0]):
+            if self.program.values[value].elements * 4 >= self.program.values[largest[0]].elements:
                 if value in self.maker:
                     candidates[self.maker[value]] = None
                 candidates.update(dict.fromkeys(self.by_read.get(value, ())))
@@ -295,8 +284,9 @@ class _KernelMerger:
         """
         if self.traits[position] != traits:
             return False
-        size = max(self.program.elements(value) for value in kernel.writes)
-        if any(self.maker.get(value) == position and self.program.elements(value) != size for value in kernel.reads):
+        size = max(self.program.values[value].elements for value in kernel.writes)
+        made = (value for value in kernel.reads if self.maker.get(value) == position)
+        if any(self.program.values[value].elements != size for value in made):
             return False
         return not any(self.kernels[maker].before >> position & 1 for maker in self._makers(kernel) - {position})
 

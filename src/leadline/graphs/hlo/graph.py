@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec
+from leadline.graphs.hlo import OPCODES
 from leadline.graphs.hlo.costs import (
-    ALIASES,
-    MEMORY_NAMES,
-    MOVES,
     base_opcode,
     node_dims,
     node_flops,
@@ -21,8 +19,8 @@ from leadline.graphs.hlo.memory import argument_roles, storage_events
 from leadline.graphs.hlo.module import Module
 from leadline.graphs.hlo.stages import node_stages
 
-PRODUCTS = ("dot", "convolution", "custom_call")
 SLICES = frozenset({"dynamic_slice", "slice"})
+ALIASES, PRODUCTS = OPCODES["aliases"], OPCODES["products"]
 
 
 def build_op_graph(module: Module, source_name: str, *, device_type: str = "cuda") -> tuple[OpGraph, tuple[str, ...]]:
@@ -44,8 +42,8 @@ def build_op_graph(module: Module, source_name: str, *, device_type: str = "cuda
     graph = OpGraph(
         ops=tuple(_ops(program, kernels, stages, device_type, module.devices)),
         events=tuple(storage_events(program, kernels, stages, categories)),
-        parameters=sum(program.elements(weight) for weight in weights),
-        parameter_bytes=sum(program.size_bytes(weight) for weight in weights),
+        parameters=sum(program.values[weight].elements for weight in weights),
+        parameter_bytes=sum(program.values[weight].size_bytes for weight in weights),
         device_type=device_type,
         source=module.dialect,
         fallbacks={"loop of unknown length": endless} if program.notes else {},
@@ -104,7 +102,7 @@ def _op(program: FlatProgram, kernel: FusedKernel, stage: Stage, device_type: st
 
 def _traffic(program: FlatProgram, kernel: FusedKernel, nodes: Sequence[HloNode]) -> tuple[float, float]:
     """Return the bytes read and written. A product reads a broadcast operand at its stored size."""
-    stored_bytes = float(sum(program.size_bytes(value) for value in kernel.reads))
+    stored_bytes = float(sum(program.values[value].size_bytes for value in kernel.reads))
     if len(nodes) == 1:
         read, written = node_traffic(program, nodes[0])
         return (min(read, stored_bytes) if nodes[0].opcode in PRODUCTS else read), written
@@ -112,12 +110,12 @@ def _traffic(program: FlatProgram, kernel: FusedKernel, nodes: Sequence[HloNode]
     # An update in place writes its second operand alone.
     changed = [maker.inputs[1] if maker.opcode == "dynamic_update_slice" else value for value, maker in makers]
     read = sum(_read_bytes(program, value, nodes) for value in kernel.reads)
-    return float(read), float(sum(program.size_bytes(value) for value in changed))
+    return float(read), float(sum(program.values[value].size_bytes for value in changed))
 
 
 def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> int:
     """Return the bytes that a chain reads of a value: its slices if it reads nothing else of it."""
-    whole, sliced = program.size_bytes(value), 0
+    whole, sliced = program.values[value].size_bytes, 0
     aliases = {value}
     for node in nodes:
         if not aliases.intersection(node.inputs):
@@ -125,7 +123,7 @@ def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> i
         if node.opcode in ALIASES:
             aliases.update(node.outputs)
         elif node.opcode in SLICES:
-            sliced += program.size_bytes(node.outputs[0])
+            sliced += program.values[node.outputs[0]].size_bytes
         else:
             return whole
     return min(whole, sliced) if sliced else whole
@@ -134,7 +132,7 @@ def _read_bytes(program: FlatProgram, value: int, nodes: Sequence[HloNode]) -> i
 def _chain_kind(program: FlatProgram, nodes: Sequence[HloNode]) -> OpKind:
     """Return the kind of a chain by its opcodes."""
     opcodes = {base_opcode(node) for node in nodes}
-    if opcodes <= MOVES | ALIASES | {"dynamic_update_slice"}:
+    if opcodes <= OPCODES["moves"] | ALIASES | {"dynamic_update_slice"}:
         return OpKind.COPY
     for opcode in ("scatter", "gather", "sort", "reduce_window", "select_and_scatter"):
         if opcode in opcodes:
@@ -162,7 +160,7 @@ def _unknown_calls(program: FlatProgram, kernels: Sequence[FusedKernel]) -> list
     for node in (program.nodes[position] for kernel in kernels for position in kernel.nodes):
         target = str(node.attributes.get("target", ""))
         unknown = node.opcode == "custom_call" and node_kind(program, node) is OpKind.OTHER
-        if unknown and target and target not in MEMORY_NAMES:
+        if unknown and target and target not in OPCODES["memory_calls"]:
             counts[target] += node.count
     return [
         f"custom call {target} ({count} ×) counts by its traffic alone: its arithmetic is unknown"

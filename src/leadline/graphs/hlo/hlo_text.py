@@ -31,7 +31,9 @@ _LISTS = {
 _WORDS = {
     "direction": "direction", "dim_labels": "labels", "custom_call_target": "target", "backend_config": "config",
 }  # fmt: skip
-_OPENING, _CLOSING = "([{", ")]}"
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[(\[{)\]},]')
+"""A quoted text, which may have no end, a bracket, or a comma."""
 
 
 def parse_hlo(text: str, source_name: str) -> Module:
@@ -188,43 +190,20 @@ def _add_literal(opcode: str, inside: str, attributes: dict[str, Attribute]) -> 
 
 def _split(text: str) -> Iterator[str]:
     """Yield the parts between commas outside of brackets and quotes."""
-    if not any(sign in text for sign in '([{"'):
-        yield from text.split(",")
-        return
-    depth, start, quoted, position = 0, 0, False, 0
-    while position < len(text):
-        sign = text[position]
-        if quoted:
-            if sign == "\\":
-                position += 1
-            quoted = sign != '"'
-        elif sign == '"':
-            quoted = True
-        elif sign in _OPENING:
-            depth += 1
-        elif sign in _CLOSING:
-            depth -= 1
-        elif sign == "," and depth == 0:
-            yield text[start:position]
-            start = position + 1
-        position += 1
+    depth = start = 0
+    for mark in _MARK.finditer(text):
+        depth += (mark[0] in _OPENING) - (mark[0] in _CLOSING)
+        if mark[0] == "," and depth == 0:
+            yield text[start : mark.start()]
+            start = mark.end()
     yield text[start:]
 
 
 def _closing(text: str, opening: int) -> int:
     """Return the position of the parenthesis that closes the one at ``opening``, or the end of the text."""
     depth = 0
-    quoted = False
-    for position in range(opening, len(text)):
-        sign = text[position]
-        if sign == '"' and text[position - 1] != "\\":
-            quoted = not quoted
-        elif quoted:
-            continue
-        elif sign == "(":
-            depth += 1
-        elif sign == ")":
-            depth -= 1
-            if depth == 0:
-                return position
+    for mark in _MARK.finditer(text, opening):
+        depth += (mark[0] == "(") - (mark[0] == ")")
+        if depth == 0:
+            return mark.start()
     return len(text) - 1

@@ -3,7 +3,7 @@
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,45 +18,9 @@ from leadline.core.units import KIB, format_bytes
 from leadline.core.workload import Workload
 from leadline.graphs.hlo.read import traced_job
 
-SHARED_KIB = {
-    "6.0": (64, 48), "6.1": (96, 48), "7.0": (96, 96), "7.5": (64, 64), "8.0": (164, 163), "8.6": (100, 99),
-    "8.7": (164, 163), "8.9": (100, 99), "9.0": (228, 227), "10.0": (228, 227), "12.0": (100, 99),
-}  # fmt: skip
-"""Compute capability → KiB of shared memory of a multiprocessor, and of one block that opts in.
-
-From the CUDA C++ Programming Guide, technical specifications.
-"""
-
-TPUS = {
-    "Cloud TPU v4": "v4:2x2x1", "Cloud TPU v5e": "v5e:2x2", "Cloud TPU v5p": "v5p:2x2x1", "Cloud TPU v6e": "v6e:2x2",
-}  # fmt: skip
-"""The smallest topology that XLA knows of each TPU. XLA compiles for one of its chips."""
-
-_TARGET_CONFIG = """gpu_device_info {{
-  threads_per_block_limit: 1024
-  threads_per_warp: 32
-  shared_memory_per_block: 49152
-  shared_memory_per_core: {shared}
-  shared_memory_per_block_optin: {optin}
-  threads_per_core_limit: {threads}
-  core_count: {cores}
-  fpus_per_core: {lanes}
-  block_dim_limit_x: 2147483647
-  block_dim_limit_y: 65535
-  block_dim_limit_z: 65535
-  memory_bandwidth: {bandwidth}
-  l2_cache_size: {l2}
-  clock_rate_ghz: {clock:g}
-  device_memory_size: {memory}
-  cuda_compute_capability {{ major: {major} minor: {minor} }}
-  registers_per_core_limit: 65536
-  registers_per_block_limit: 65536
-}}
-platform_name: "CUDA"
-dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
-runtime_version {{ major: 12 minor: 8 patch: 0 }}
-device_description_str: "{name}"
-"""
+TARGETS = tomllib.loads((Path(__file__).parent / "targets.toml").read_text(encoding="utf-8"))
+TARGET_CONFIG = Path(__file__).parent / "gpu_target.txtpb"
+"""XLA's description of a GPU, with places for the catalog's numbers."""
 
 
 def topology_arguments(device: Device) -> dict[str, str]:
@@ -65,8 +29,8 @@ def topology_arguments(device: Device) -> dict[str, str]:
     Raises:
         InvalidInput: XLA needs such a device to compile for it, or the catalog lacks a number that XLA needs.
     """
-    if device.kind is DeviceKind.TPU and device.name in TPUS:
-        return {"platform": "tpu", "topology_name": TPUS[device.name]}
+    if device.kind is DeviceKind.TPU and device.name in TARGETS["topologies"]:
+        return {"platform": "tpu", "topology_name": TARGETS["topologies"][device.name]}
     if device.kind is not DeviceKind.GPU or device.vendor != "nvidia":
         raise InvalidInput(
             f"XLA cannot compile for {device.name} without the device, only for GPUs of NVIDIA and TPUs; "
@@ -78,12 +42,13 @@ def topology_arguments(device: Device) -> dict[str, str]:
 
 def _topology_text(device: Device) -> str:
     capability = device.compute_capability or ""
-    if capability not in SHARED_KIB:
+    shared_kib = TARGETS["shared_kib"]
+    if capability not in shared_kib:
         raise InvalidInput(
             f"{device.name} has compute capability {device.compute_capability}, but XLA targets are only known for "
-            f"{', '.join(SHARED_KIB)}: leave --compile out"
+            f"{', '.join(TARGETS['shared_kib'])}: leave --compile out"
         )
-    shared_kib, optin_kib = SHARED_KIB[capability]
+    core_kib, optin_kib = shared_kib[capability]
     clock_hz = _clock_hz(device)
     figures = {
         "compute_units": device.compute_units, "lanes_per_unit": device.lanes_per_unit, "l2_bytes": device.l2_bytes,
@@ -97,8 +62,8 @@ def _topology_text(device: Device) -> str:
             "add it to your own device file, or leave --compile out"
         )
     major, _, minor = capability.partition(".")
-    return _TARGET_CONFIG.format(
-        shared=shared_kib * KIB, optin=optin_kib * KIB, threads=device.threads_per_unit,
+    return TARGET_CONFIG.read_text(encoding="utf-8").format(
+        shared=core_kib * KIB, optin=optin_kib * KIB, threads=device.threads_per_unit,
         cores=device.compute_units, lanes=device.lanes_per_unit, bandwidth=int(device.memory_bytes_per_s or 0),
         l2=device.l2_bytes, clock=(clock_hz or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,
         name=device.name,
@@ -119,14 +84,7 @@ TIMEOUT_S = 600.0
 WORKER = Path(__file__).parent / "worker" / "run.py"
 
 
-def lower_function(
-    workload: Workload,
-    *,
-    runner: ProcessRunner,
-    device_type: str = "cuda",
-    python: str | None = None,
-    without: Sequence[str] = (),
-) -> TracedJob:
+def lower_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
     """Return the step of the JAX function ``file.py:function``, lowered from shapes alone.
 
     The function is called without arguments, or with one ``jax.ShapeDtypeStruct`` per input of the workload if it takes
@@ -136,19 +94,14 @@ def lower_function(
     - A flax module (linen or nnx), which is run on the workload's inputs. Inference is the forward pass. Training adds
       the mean of the outputs as the loss, and the workload's optimizer from optax.
 
-    ``python`` defaults to the interpreter of Leadline. ``without`` names features of the kernel to confine the function
-    without: namespaces, landlock, seccomp.
-
     Raises:
         InvalidInput: The file is missing, or the step does not train although the workload does.
         Untraceable: The function cannot be called or lowered. Carries the user's line.
     """
-    return _read_job(workload, _run_worker(workload, {}, runner, python, without), device_type)
+    return _read_job(workload, _run_worker(workload, {}, runner), device_type)
 
 
-def compile_function(
-    workload: Workload, device: Device, *, runner: ProcessRunner, python: str | None = None
-) -> TracedJob:
+def compile_function(workload: Workload, device: Device, *, runner: ProcessRunner) -> TracedJob:
     """Return the step of a JAX function as XLA compiles it for ``device``, which need not be present.
 
     The function is that of ``lower_function``. XLA's target is described by the catalog's numbers. A GPU of NVIDIA
@@ -158,7 +111,7 @@ def compile_function(
         InvalidInput: XLA needs such a device to compile for it, or the catalog lacks a number.
         Untraceable: The function cannot be lowered, or the compiler is not installed.
     """
-    answer = _run_worker(workload, topology_arguments(device), runner, python)
+    answer = _run_worker(workload, topology_arguments(device), runner)
     job = _read_job(workload, answer, "cuda")
     memory = answer.get("memory") or {}
     notes = [f"compiled by XLA for {device.name} (jax {answer['jax']}), without autotuning"]
@@ -178,13 +131,7 @@ def _read_job(workload: Workload, answer: dict[str, Any], device_type: str) -> T
     return replace(job, loop=LoopFacts(batch=batch), notes=(*job.notes, *answer["notes"]))
 
 
-def _run_worker(
-    workload: Workload,
-    target: dict[str, str],
-    runner: ProcessRunner,
-    python: str | None,
-    without: Sequence[str] = (),
-) -> dict[str, Any]:
+def _run_worker(workload: Workload, target: dict[str, str], runner: ProcessRunner) -> dict[str, Any]:
     path, _, name = workload.model.reference.rpartition(":")
     if not path or not Path(path).is_file():
         raise InvalidInput(f"{workload.model.reference!r} names no JAX function: write it as step.py:build")
@@ -197,12 +144,12 @@ def _run_worker(
             "phase": workload.phase.value,
             "optimizer": workload.optimizer.value if workload.optimizer else "",
             "target": target,
-            "without": list(without),
+            "without": [],
             "answer": str(answer_file),
         }
         request_file.write_text(json.dumps(request), encoding="utf-8")
         environment = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [python or sys.executable, str(WORKER), str(request_file)]
+        command = [sys.executable, str(WORKER), str(request_file)]
         completed = runner(command, env=environment, timeout_s=TIMEOUT_S)
         if not answer_file.is_file():
             raise Untraceable(_exit_reason(completed))

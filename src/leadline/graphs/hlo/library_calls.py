@@ -9,7 +9,6 @@ from typing import Any
 
 from leadline.core.graph import OpKind, TensorSpec
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
-from leadline.graphs.hlo.module import element_count, size_bytes
 
 Dims = dict[str, int]
 Specs = Sequence[TensorSpec]
@@ -36,9 +35,9 @@ def library_call(program: FlatProgram, node: HloNode) -> LibraryCall | None:
     if "$conv" in target:
         return _convolution(target, node, inputs, outputs)
     if target.startswith("__cudnn$norm"):
-        return LibraryCall(OpKind.NORM, 8.0 * element_count(inputs[0]), {}, _workspace_bytes(outputs))
+        return LibraryCall(OpKind.NORM, 8.0 * inputs[0].elements, {}, _workspace_bytes(outputs))
     if "topk" in target.lower() or "sort" in target.lower():
-        return LibraryCall(OpKind.REDUCTION, float(element_count(inputs[0])), {}, _workspace_bytes(outputs))
+        return LibraryCall(OpKind.REDUCTION, float(inputs[0].elements), {}, _workspace_bytes(outputs))
     return None
 
 
@@ -63,14 +62,14 @@ def _find_entry(tree: object, name: str) -> Any:  # noqa: ANN401 - the configura
 
 def _workspace_bytes(outputs: Specs) -> float:
     """Return the bytes of raw results after the first: a library's workspace."""
-    return float(sum(size_bytes(spec) for spec in outputs[1:] if spec.dtype == "int8"))
+    return float(sum(spec.size_bytes for spec in outputs[1:] if spec.dtype == "int8"))
 
 
 def matrix_dims(left: TensorSpec, right: TensorSpec, contracted: Sequence[int], batch: Sequence[int]) -> Dims:
     """Return ``b, m, n, k`` of a product: batch, free on the left, free on the right, contracted."""
     b = math.prod(left.shape[axis] for axis in batch)
     k = math.prod(left.shape[axis] for axis in contracted)
-    m, n = (element_count(side) // max(1, b * k) for side in (left, right))
+    m, n = (side.elements // max(1, b * k) for side in (left, right))
     return {"b": b, "m": m, "n": n, "k": k}
 
 
@@ -122,7 +121,7 @@ def _convolution(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> L
         source, result = result, source
     elif "BackwardFilter" in target:
         weight, result = result, weight
-    flops = 2.0 * element_count(result) * element_count(weight) / max(1, weight.shape[layout(node)[1].index("o")])
+    flops = 2.0 * result.elements * weight.elements / max(1, weight.shape[layout(node)[1].index("o")])
     dims = convolution_dims(node, source, weight, result)
     return LibraryCall(OpKind.CONV, flops, dims, _workspace_bytes(outputs))
 

@@ -5,19 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from leadline.core.graph import Stage, StorageCategory, StorageEvent
-from leadline.graphs.hlo.costs import ALIASES
+from leadline.graphs.hlo import OPCODES
 from leadline.graphs.hlo.flatten import FlatProgram
 from leadline.graphs.hlo.fusion import FusedKernel
 from leadline.graphs.hlo.stages import reaching_products, updated_arguments
 
 _MEMBER = re.compile(r"\['|\.\w")
 """A member of a collection, as in ``params['w']`` or ``model.kernel``."""
-
-RESHAPING = ALIASES | {"transpose", "convert", "slice", "broadcast", "copy", "reverse", "dynamic_slice"}
-"""Opcodes that show an argument in another form."""
-
-SCALING = frozenset({"subtract", "multiply", "divide", "add", "negate"})
-"""Opcodes that scale or shift an input by constants."""
 
 
 def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> tuple[dict[int, StorageCategory], list[int]]:
@@ -60,8 +54,9 @@ def _model_inputs(program: FlatProgram) -> set[int]:
         if node.opcode in ("dot", "convolution") and node.inputs[0] in origin:
             arguments.add(origin[node.inputs[0]])
         traced = [value for value in node.inputs if value in origin]
-        prepares = node.opcode in SCALING and len(traced) == 1 and _with_constant(program, node.inputs)
-        if (node.opcode in RESHAPING or prepares) and node.outputs and traced and node.inputs[0] in origin:
+        prepares = node.opcode in OPCODES["scaling"] and len(traced) == 1 and _with_constant(program, node.inputs)
+        reshapes = node.opcode in OPCODES["reshaping"] or node.opcode in OPCODES["aliases"]
+        if (reshapes or prepares) and node.outputs and traced and node.inputs[0] in origin:
             origin[node.outputs[0]] = origin[node.inputs[0]]
     return arguments
 
@@ -75,10 +70,6 @@ def _with_constant(program: FlatProgram, inputs: Sequence[int]) -> bool:
         if maker >= 0 and program.nodes[maker].opcode == "constant":
             return True
     return False
-
-
-IN_PLACE = frozenset({"dynamic_update_slice", "scatter"})
-"""Opcodes that may change their first operand's memory in place of a copy, if nothing reads it later."""
 
 
 def storage_events(
@@ -123,7 +114,7 @@ class _StorageUse:
     def __post_init__(self) -> None:
         self.storage = self._storages()
         for value, storage in enumerate(self.storage):
-            self.sizes[storage] = max(self.program.size_bytes(value), self.sizes.get(storage, 0))
+            self.sizes[storage] = max(self.program.values[value].size_bytes, self.sizes.get(storage, 0))
         for position, kernel in enumerate(self.kernels):
             for value in (*kernel.writes, *kernel.reads):
                 self.last[self.storage[value]] = position
@@ -166,9 +157,9 @@ class _StorageUse:
             if not node.outputs:
                 continue
             opcode = node.inner.nodes[-1].opcode if node.inner and node.inner.nodes else node.opcode
-            if node.opcode in ALIASES:
+            if node.opcode in OPCODES["aliases"]:
                 storage[node.outputs[0]] = storage[node.inputs[0]]
-            elif opcode in IN_PLACE:
+            elif opcode in OPCODES["in_place"]:
                 specs = self.program.values
                 for operand in node.inputs:
                     if specs[operand] == specs[node.outputs[0]]:

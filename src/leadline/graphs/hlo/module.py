@@ -1,22 +1,16 @@
 """A parsed module: computations of instructions, with HLO's names for either text format."""
 
-import math
 import re
 from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput
-from leadline.core.graph import BYTES_PER_ELEMENT, TensorSpec
+from leadline.core.graph import TensorSpec
+from leadline.graphs.hlo import OPCODE_TABLE
 
 Attribute = int | float | str | tuple[int, ...]
 """A number, a word, or a list of numbers (dimensions, sizes)."""
 
-DTYPES = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "pred": "bool", "i1": "bool",
-    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "i4": "int8", "i2": "int8",
-    "c64": "complex64", "c128": "complex128", "complex<f32>": "complex64", "complex<f64>": "complex128",
-    "token": "token", "opaque": "token",
-}  # fmt: skip
-"""Element types of both formats → PyTorch's names. A type smaller than a byte counts as one."""
+DTYPES: dict[str, str] = OPCODE_TABLE["dtypes"]
 
 
 class WithAttributes:
@@ -114,13 +108,3 @@ def torch_dtype(word: str, where: str) -> str:
 def numbers_in(text: str) -> tuple[int, ...]:
     """Return the whole numbers in a text."""
     return tuple(int(word) for word in re.findall(r"-?\d+", text))
-
-
-def element_count(spec: TensorSpec) -> int:
-    """Return the number of elements of a tensor."""
-    return math.prod(spec.shape)
-
-
-def size_bytes(spec: TensorSpec) -> int:
-    """Return the bytes of a tensor. A token has none."""
-    return element_count(spec) * BYTES_PER_ELEMENT.get(spec.dtype, 0)

@@ -46,7 +46,9 @@ def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
     with refuse_damaged(f"{source_name} is damaged, export the whole text again: its instructions do not fit together"):
         module = (parse_hlo if "HloModule" in text[:4096] else parse_stablehlo)(text, source_name)
         graph, notes = build_op_graph(module, source_name, device_type=device_type)
-    if workload.phase is Phase.TRAINING and not _trains(graph, module):
+    stages = {op.stage for op in graph.ops}
+    trains = module.aliases or Stage.BACKWARD in stages or Stage.OPTIMIZER in stages
+    if workload.phase is Phase.TRAINING and not trains:
         raise InvalidInput(
             f"{source_name} returns none of its arguments updated, so it trains nothing: add --phase inference, "
             "or save a step that returns the new weights"
@@ -64,11 +66,6 @@ def traced_job(text: str, workload: Workload, *, device_type: str) -> TracedJob:
         notes += (f"the module is one device's part of {module.devices}: give --gpus {module.devices}",)
     batch = _infer_batch(module, graph) if workload.dataset.samples else None
     return TracedJob(graph, LoopFacts(batch=batch), notes=notes)
-
-
-def _trains(graph: OpGraph, module: Module) -> bool:
-    stages = {op.stage for op in graph.ops}
-    return bool(module.aliases) or Stage.BACKWARD in stages or Stage.OPTIMIZER in stages
 
 
 def _infer_batch(module: Module, graph: OpGraph) -> int | None:

@@ -4,16 +4,7 @@ import re
 
 from leadline.graphs.hlo.module import Attribute, numbers_in
 
-_DOT = {
-    "lhs_contracting": r"lhs_contracting_dimensions = \[([^\[\]]*)\]",
-    "rhs_contracting": r"rhs_contracting_dimensions = \[([^\[\]]*)\]",
-    "lhs_batch": r"lhs_batching_dimensions = \[([^\[\]]*)\]",
-    "rhs_batch": r"rhs_batching_dimensions = \[([^\[\]]*)\]",
-}
-_PRETTY_DOT = {
-    "contracting": r"contracting_dims = \[([^\[\]]*)\] x \[([^\[\]]*)\]",
-    "batch": r"batching_dims = \[([^\[\]]*)\] x \[([^\[\]]*)\]",
-}
+_LIST = r"\[([^\[\]]*)\]"
 _WINDOW = {
     "size": "window_dimensions", "stride": "window_strides", "lhs_dilate": "(?:lhs_dilation|base_dilations)",
     "rhs_dilate": "(?:rhs_dilation|window_dilations)",
@@ -54,21 +45,22 @@ def _add_dot(name: str, line: str, attributes: dict[str, Attribute]) -> None:
     if name.endswith(".dot"):
         attributes["lhs_contracting"], attributes["rhs_contracting"] = (-1,), (0,)
         return
-    for key, pattern in _PRETTY_DOT.items():
-        if pair := re.search(pattern, line):
-            attributes[f"lhs_{key}"], attributes[f"rhs_{key}"] = numbers_in(pair[1]), numbers_in(pair[2])
-    for key, pattern in _DOT.items():
-        if match := re.search(pattern, line):
-            attributes[key] = numbers_in(match[1])
+    for key, word in (("contracting", "contracting"), ("batch", "batching")):
+        pretty = re.search(rf"{word}_dims = {_LIST} x {_LIST}", line)
+        for number, side in enumerate(("lhs", "rhs"), 1):
+            if match := re.search(rf"{side}_{word}_dimensions = {_LIST}", line):
+                attributes[f"{side}_{key}"] = numbers_in(match[1])
+            elif pretty:
+                attributes[f"{side}_{key}"] = numbers_in(pretty[number])
 
 
 def _add_convolution(line: str, attributes: dict[str, Attribute]) -> None:
     """Add the layout as HLO writes it (``b01f_01io->b01f``), the window and the groups."""
-    if layout := re.search(r"\[([^\[\]]*)\]x\[([^\[\]]*)\]->\[([^\[\]]*)\]", line):
+    if layout := re.search(rf"{_LIST}x{_LIST}->{_LIST}", line):
         lhs, rhs, out = (part.replace(" ", "").replace(",", "") for part in layout.groups())
         attributes["labels"] = f"{lhs}_{rhs}->{out}"
-    for key, pattern in {"stride": "stride", "lhs_dilate": "lhs_dilate", "rhs_dilate": "rhs_dilate"}.items():
-        if match := re.search(rf"[{{ ,]{pattern} = \[([^\[\]]*)\]", line):
+    for key in ("stride", "lhs_dilate", "rhs_dilate"):
+        if match := re.search(rf"[{{ ,]{key} = {_LIST}", line):
             attributes[key] = numbers_in(match[1])
     for key, pattern in _WINDOW.items():
         if match := re.search(rf"{pattern} = (?:array<i64:?|dense<\[?)([\d, ]*)", line):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from leadline.core.errors import InvalidInput, excerpt
 from leadline.core.graph import TensorSpec
+from leadline.graphs.hlo import OPCODE_TABLE
 from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, torch_dtype
 from leadline.graphs.hlo.stablehlo_attributes import read_attributes
 
@@ -22,14 +23,7 @@ _QUOTED_OR_OPEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)')
 """Also matches a text without an end, so that a search does not try each of its quotes: that takes quadratic time."""
 _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return", "sdy.return")
 _ALIASING = re.compile(r"tf\.aliasing_output = (\d+)")
-
-OPCODES = {
-    "dot_general": "dot", "broadcast_in_dim": "broadcast", "func.call": "call", "case": "conditional",
-    "if": "conditional", "exponential_minus_one": "expm1", "log_plus_one": "log1p",
-    "composite": "call", "real_dynamic_slice": "slice", "dynamic_broadcast_in_dim": "broadcast",
-    "dynamic_reshape": "reshape", "top_k": "topk", "manual_computation": "call",
-}  # fmt: skip
-"""StableHLO's opcodes that HLO calls by another name."""
+HLO_NAMES: dict[str, str] = OPCODE_TABLE["stablehlo"]
 
 
 @dataclass(slots=True)
@@ -167,7 +161,7 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
     if word in _RETURNS:
         computation.returned = tuple(name.lstrip("%") for name in operands)
         return
-    opcode = OPCODES.get(word, OPCODES.get(word.partition(".")[2], word.partition(".")[2] or word))
+    opcode = HLO_NAMES.get(word, HLO_NAMES.get(word.partition(".")[2], word.partition(".")[2] or word))
     if opcode in ("while", "reduce", "reduce_window") and re.search(r"\(%[\w$.\-]+ (=|init:) %", head):
         # ``%iterArg = %x`` is the operand x, and ``(%a init: %i), (%b init: %j)`` is a, b, i, j.
         if opcode == "while":

@@ -1,10 +1,8 @@
 """Find the stage of a step that each node belongs to, by the scopes that JAX writes for differentiation."""
 
 from leadline.core.graph import Stage
+from leadline.graphs.hlo import OPCODES
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
-
-PRODUCTS = frozenset({"dot", "convolution", "custom_call"})
-"""Opcodes that use the weights of a model, but never the state of an optimizer."""
 
 
 def node_stages(program: FlatProgram) -> list[Stage]:
@@ -43,7 +41,7 @@ def is_product(node: HloNode) -> bool:
     """Return whether a node is a product, or a fusion that contains one."""
     if node.inner is not None:
         return any(is_product(inner_node) for inner_node in node.inner.nodes)
-    return node.opcode in PRODUCTS
+    return node.opcode in OPCODES["products"]
 
 
 def reaching_products(program: FlatProgram) -> set[int]:

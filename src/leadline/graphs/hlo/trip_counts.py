@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from leadline.graphs.hlo.module import Computation, Instruction, Module, element_count
+from leadline.graphs.hlo.module import Computation, Instruction, Module
 
 KnownNumber = int | None | tuple["KnownNumber", ...]
 """A number, a tuple of numbers, or ``None`` if unknown (tensors, and numbers that depend on data)."""
@@ -129,7 +129,7 @@ class _Scalars:
         if line.opcode in ("call", "fusion") and line.called:
             inside = self.module.computations[line.called[0]]
             return _Scalars(self.module, inside, operands, lambda _: None).returned()
-        if any(element_count(spec) != 1 or "float" in spec.dtype for spec in line.results):
+        if any(spec.elements != 1 or "float" in spec.dtype for spec in line.results):
             return None
         return self._scalar(line, operands)
 

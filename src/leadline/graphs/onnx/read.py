@@ -8,42 +8,24 @@ from typing import Any
 from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.graph import (
-    BYTES_PER_ELEMENT,
     LoopFacts,
     Op,
     OpGraph,
     OpKind,
     Stage,
     StorageCategory,
-    StorageEvent,
     TensorSpec,
     TracedJob,
 )
 from leadline.core.workload import Phase, Workload
 from leadline.files.read import read_input
+from leadline.graphs.hf_config.tape import Storage, Tape
+from leadline.graphs.onnx import OPERATORS
 
 Message = Any
 """A protobuf message of the onnx package (model, graph or node), which brings no types of its own."""
 
-KINDS = {
-    OpKind.GEMM: "Gemm MatMul MatMulInteger QLinearMatMul FusedMatMul Einsum",
-    OpKind.CONV: "Conv ConvTranspose ConvInteger QLinearConv",
-    OpKind.ATTENTION: "Attention MultiHeadAttention GroupQueryAttention",
-    OpKind.RNN: "LSTM GRU RNN",
-    OpKind.NORM: "BatchNormalization LayerNormalization InstanceNormalization GroupNormalization RMSNormalization "
-    "SkipLayerNormalization SimplifiedLayerNormalization LpNormalization LRN MeanVarianceNormalization",
-    OpKind.SOFTMAX: "Softmax LogSoftmax",
-    OpKind.POOL: "MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool Resize Upsample RoiAlign MaxRoiPool",
-    OpKind.REDUCTION: "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ArgMax "
-    "ArgMin TopK CumSum NonMaxSuppression",
-    OpKind.INDEX: "Gather GatherElements GatherND ScatterElements ScatterND Scatter NonZero OneHot Where Compress",
-    OpKind.COPY: "Cast Concat Split Slice Transpose Pad Tile Expand DepthToSpace SpaceToDepth CastLike",
-}
-"""Operators by the class of kernel they run as. All others are elementwise."""
-
-_KIND = {name: kind for kind, names in KINDS.items() for name in names.split()}
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-"""Operators that return their first input's memory."""
+KINDS = {name: OpKind(kind) for kind, names in OPERATORS["kinds"].items() for name in names}
 
 FLOPS_PER_ELEMENT = {OpKind.NORM: 8, OpKind.SOFTMAX: 5, OpKind.COPY: 0, OpKind.INDEX: 0}
 """Operations per element by kind, where it is not one."""
@@ -81,7 +63,7 @@ def read_onnx(workload: Workload, *, device_type: str = "cuda") -> TracedJob:
         notes.append("assumed: batch 1")
     graph = OpGraph(
         ops=tuple(reader.ops),
-        events=tuple(reader.events),
+        events=tuple(reader.tape.events),
         parameters=reader.parameters,
         parameter_bytes=reader.parameter_bytes,
         device_type=device_type,
@@ -139,26 +121,24 @@ def _symbolic_size(workload: Workload, name: str, symbol: str, axis: int) -> int
 
 @dataclass(slots=True)
 class _GraphReader:
-    """Turns nodes into ops, and tensors into memory that is freed after its last reader."""
+    """Turns nodes into ops, and tensors into memory on a tape, which is freed after its last reader."""
 
     sizes: dict[str, TensorSpec]
     dtype: str
     ops: list[Op] = field(default_factory=list)
-    events: list[StorageEvent] = field(default_factory=list)
+    tape: Tape = field(default_factory=Tape)
     parameters: int = 0
     parameter_bytes: int = 0
     _producers: dict[str, int] = field(default_factory=dict)
-    _memory: dict[str, int] = field(default_factory=dict)
-    _references: dict[int, int] = field(default_factory=dict)
-    _allocations: dict[int, StorageEvent] = field(default_factory=dict)
+    _memory: dict[str, Storage] = field(default_factory=dict)
 
     def read(self, graph: Message) -> None:
         """Read all nodes in the file's order, which is an execution order."""
         for value in graph.initializer:
             size = self._size(value.name)
             if size is not None and "float" in size.dtype:
-                self.parameters += math.prod(size.shape)
-                self.parameter_bytes += _bytes(size)
+                self.parameters += size.elements
+                self.parameter_bytes += size.size_bytes
             self._allocate(value.name, StorageCategory.PARAMETER)
         weights = set(self._memory)
         for value in graph.input:
@@ -170,13 +150,12 @@ class _GraphReader:
             self._node(node)
             for name in dict.fromkeys((*node.input, *node.output)):
                 if last.get(name, position) == position and name not in permanent:
-                    self._drop_reference(name)
+                    self._memory.pop(name, None)
 
     def _node(self, node: Message) -> None:
         outputs = [name for name in node.output if name]
-        if node.op_type in VIEWS and node.input[0] in self._memory:
+        if node.op_type in OPERATORS["views"] and node.input[0] in self._memory:
             self._memory[outputs[0]] = self._memory[node.input[0]]
-            self._references[self._memory[outputs[0]]] += 1
             if node.input[0] in self._producers:
                 self._producers[outputs[0]] = self._producers[node.input[0]]
             return
@@ -186,6 +165,7 @@ class _GraphReader:
             self._allocate(name, StorageCategory.ACTIVATION)
             self._producers[name] = len(self.ops)
         self.ops.append(self._op(node, outputs))
+        self.tape.position = len(self.ops)
 
     def _op(self, node: Message, names: list[str]) -> Op:
         inputs = [size for size in map(self._size, node.input) if size is not None]
@@ -194,11 +174,11 @@ class _GraphReader:
             raise InvalidInput(
                 f"the size of {names[0]!r} ({node.op_type}) cannot be inferred: simplify the ONNX file, or give --input"
             )
-        kind = _KIND.get(node.op_type, OpKind.ELEMENTWISE)
+        kind = KINDS.get(node.op_type, OpKind.ELEMENTWISE)
         if node.op_type == "Gather" and len(inputs[0].shape) == 2 and node.input[0] not in self._producers:
             kind = OpKind.EMBEDDING
         dims = _dims(kind, node, inputs, outputs)
-        written = float(sum(_bytes(size) for size in outputs))
+        written = float(sum(size.size_bytes for size in outputs))
         gathers = kind in (OpKind.EMBEDDING, OpKind.INDEX)
         return Op(
             name=f"onnx.{node.op_type}",
@@ -206,7 +186,7 @@ class _GraphReader:
             stage=Stage.FORWARD,
             dtype=next((size.dtype for size in (*inputs, *outputs) if "float" in size.dtype), outputs[0].dtype),
             flops=_flops(kind, dims, inputs, outputs),
-            bytes_read=written if gathers else float(sum(_bytes(size) for size in inputs)),
+            bytes_read=written if gathers else float(sum(size.size_bytes for size in inputs)),
             bytes_written=written,
             inputs=tuple(inputs[:8]),
             outputs=tuple(outputs[:8]),
@@ -222,30 +202,12 @@ class _GraphReader:
 
     def _is_bookkeeping(self, name: str) -> bool:
         size = self.sizes.get(name)
-        return size is not None and "int" in size.dtype and math.prod(size.shape) <= BOOKKEEPING_ELEMENTS
+        return size is not None and "int" in size.dtype and size.elements <= BOOKKEEPING_ELEMENTS
 
     def _allocate(self, name: str, category: StorageCategory) -> None:
         size = self._size(name)
-        if size is None or name in self._memory:
-            return
-        storage = len(self._references) + 1
-        self._memory[name], self._references[storage] = storage, 1
-        self._allocations[storage] = StorageEvent(len(self.ops), storage, max(1, _bytes(size)), category)
-        self.events.append(self._allocations[storage])
-
-    def _drop_reference(self, name: str) -> None:
-        """Drop one name of a piece of memory, which is freed with its last name."""
-        storage = self._memory.get(name)
-        if storage is None or self._references[storage] == 0:
-            return
-        self._references[storage] -= 1
-        if self._references[storage] == 0:
-            allocation = self._allocations[storage]
-            self.events.append(StorageEvent(len(self.ops), storage, -allocation.size_bytes, allocation.category))
-
-
-def _bytes(size: TensorSpec) -> int:
-    return math.prod(size.shape) * BYTES_PER_ELEMENT.get(size.dtype, 4)
+        if size is not None and name not in self._memory:
+            self._memory[name] = Storage(self.tape, max(1, size.size_bytes), category)
 
 
 def _dims(kind: OpKind, node: Message, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> dict[str, int]:
@@ -268,14 +230,13 @@ def _conv_dims(node: Message, inputs: list[TensorSpec], outputs: list[TensorSpec
     """Return the sizes of a convolution. A transposed one is the backward of one on its own output."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     groups = attributes["group"].i if "group" in attributes else 1
+    stride, dilation = (attributes[name].ints[0] if name in attributes else 1 for name in ("strides", "dilations"))
     source, weight, result = inputs[0].shape, inputs[1].shape, outputs[0].shape
     spatial = source[2:] if node.op_type == "ConvTranspose" else result[2:]
     taps = weight[2:]
-    strides = attributes["strides"].ints if "strides" in attributes else [1]
-    dilations = attributes["dilations"].ints if "dilations" in attributes else [1]
     return {
         "n": source[0], "c": source[1], "k": result[1], "h": math.prod(spatial[:-1]), "w": spatial[-1],
-        "r": math.prod(taps[:-1]), "s": taps[-1], "groups": groups, "stride": strides[0], "dilation": dilations[0],
+        "r": math.prod(taps[:-1]), "s": taps[-1], "groups": groups, "stride": stride, "dilation": dilation,
     }  # fmt: skip
 
 
@@ -289,6 +250,6 @@ def _flops(kind: OpKind, dims: dict[str, int], inputs: list[TensorSpec], outputs
         return 4.0 * dims["b"] * dims["h"] * dims["q"] * dims["kv"] * dims["d"]
     if kind is OpKind.RNN and len(inputs) >= 3:
         steps, batch = inputs[0].shape[:2]
-        return 2.0 * steps * batch * (math.prod(inputs[1].shape) + math.prod(inputs[2].shape))
+        return 2.0 * steps * batch * (inputs[1].elements + inputs[2].elements)
     per_element = FLOPS_PER_ELEMENT.get(kind, 1)
-    return float(per_element * max(math.prod(size.shape) for size in (*inputs, *outputs)))
+    return float(per_element * max(size.elements for size in (*inputs, *outputs)))

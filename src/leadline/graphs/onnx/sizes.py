@@ -15,20 +15,13 @@ from onnx.reference import ReferenceEvaluator
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import BYTES_PER_ELEMENT, TensorSpec
+from leadline.graphs.onnx import OPERATORS
 
 Message = Any
 """A protobuf message of the onnx package (model, graph, node or type), which brings no types of its own."""
 
 Values = Any
 """A small numpy array whose elements are known."""
-
-NAMES = (
-    "Abs Add And Cast CastLike Ceil Clip Concat ConstantOfShape CumSum Div Equal Expand Flatten Floor Gather GatherND "
-    "Greater GreaterOrEqual Identity Less LessOrEqual Max Min Mod Mul Neg Not Or Pad Pow Range ReduceMax ReduceMin "
-    "ReduceProd ReduceSum Reshape ScatterND Slice Split Sqrt Squeeze Sub Sum Tile Transpose Unsqueeze Where"
-)
-TRACKED_OPERATORS = frozenset(NAMES.split())
-"""Operators that are evaluated if all their inputs are known."""
 
 _UNKNOWN = (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, onnx.checker.ValidationError, TypeError)
 """Errors of onnx about an operator, an attribute or a version that it does not know."""
@@ -97,7 +90,7 @@ class _ValueTracker:
             yield from ((name, np.asarray(value)) for name, value in zip(node.output, results, strict=False) if name)
 
     def _can_evaluate(self, node: Message) -> bool:
-        inputs_known = node.op_type in TRACKED_OPERATORS and all(name in self.values for name in node.input if name)
+        inputs_known = node.op_type in OPERATORS["tracked"] and all(name in self.values for name in node.input if name)
         return inputs_known and math.prod(self._shape(node)) <= MOST_ELEMENTS
 
     def _evaluate(self, node: Message) -> list[Values]:

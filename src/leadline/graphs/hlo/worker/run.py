@@ -13,6 +13,9 @@ import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+Step = Tuple[Callable[..., Any], Tuple[Any, ...], List[str]]
+"""The function to lower, its arguments, and notes."""
+
 
 class UnusableFunction(Exception):
     """The result of the named function cannot be lowered. The message says why and what to return."""
@@ -51,11 +54,9 @@ def _lower(request: Dict[str, Any]) -> Dict[str, Any]:
         return {"failure": {"reason": f"{sys.executable} has no jax: install it there, as in pip install jax"}}
     shapes = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in request["inputs"]]
     step, arguments, notes = _step(request, shapes)
-    arguments = _as_shapes(arguments)
     target = request.get("target")
-    if target:
-        arguments = _place_on_target(arguments, target)
-    lowered = _jitted(step).lower(*arguments)
+    arguments = _as_shapes(arguments, _sharding(target) if target else None)
+    lowered = (step if hasattr(step, "lower") else jax.jit(step)).lower(*arguments)
     answer: Dict[str, Any] = {"notes": notes, "jax": jax.__version__}
     if not target:
         return {**answer, "text": _text(lowered)}
@@ -71,8 +72,8 @@ def _text(lowered: Any) -> str:
         return str(lowered.as_text())
 
 
-def _step(request: Dict[str, Any], shapes: List[Any]) -> Tuple[Callable[..., Any], Tuple[Any, ...], List[str]]:
-    """Return the function to lower, its arguments and notes, from the result of the user's function."""
+def _step(request: Dict[str, Any], shapes: List[Any]) -> Step:
+    """Return the step from the result of the user's function."""
     names = runpy.run_path(request["path"], run_name="leadline_model")
     build = names.get(request["function"])
     if not callable(build):
@@ -132,17 +133,15 @@ def _nnx() -> Optional[Any]:
         return None
 
 
-def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Tuple[Any, Tuple[Any, ...], List[str]]:
+def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Step:
     """Return the step of a flax linen module: ``apply``, or a training step around it."""
     import jax
 
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
     variables = jax.eval_shape(lambda *xs: model.init(keys, *xs, **_mode(model, training=False)), *shapes)
     training = request["phase"] == "training"
-    weights, other_variables = (
-        variables.get("params", {}),
-        {name: values for name, values in variables.items() if name != "params"},
-    )
+    weights = variables.get("params", {})
+    other_variables = {name: values for name, values in variables.items() if name != "params"}
 
     def forward(params: Any, state: Any, *xs: Any) -> Any:
         every, mode = {"params": params, **state}, _mode(model, training=training)
@@ -150,27 +149,20 @@ def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Tuple
             return model.apply(every, *xs, **mode), state
         return model.apply(every, *xs, rngs={"dropout": jax.random.key(0)}, mutable=list(other_variables), **mode)
 
-    if not training:
-        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, other_variables, *shapes), []
-    return _training_step(forward, weights, other_variables, shapes, request)
+    return _flax_step(forward, weights, other_variables, shapes, request)
 
 
 def _mode(model: Any, training: bool) -> Dict[str, bool]:
     """Return the keyword by which a module's call learns whether it trains, if it has one."""
     parameters = inspect.signature(type(model).__call__).parameters
-    if "train" in parameters:
-        return {"train": training}
-    if "training" in parameters:
-        return {"training": training}
-    return {"deterministic": not training} if "deterministic" in parameters else {}
+    modes = {"train": training, "training": training, "deterministic": not training}
+    name = next((name for name in modes if name in parameters), None)
+    return {name: modes[name]} if name else {}
 
 
-def _nnx_step(
-    nnx: Any, model: Any, shapes: List[Any], request: Dict[str, Any]
-) -> Tuple[Any, Tuple[Any, ...], List[str]]:
+def _nnx_step(nnx: Any, model: Any, shapes: List[Any], request: Dict[str, Any]) -> Step:
     """Return the step of a flax nnx module."""
-    training = request["phase"] == "training"
-    (model.train if training else model.eval)()
+    (model.train if request["phase"] == "training" else model.eval)()
     definition, weights, other_variables = nnx.split(model, nnx.Param, ...)
 
     def forward(params: Any, state: Any, *xs: Any) -> Any:
@@ -178,15 +170,13 @@ def _nnx_step(
         output = whole(*xs)
         return output, nnx.split(whole, nnx.Param, ...)[2]
 
-    if not training:
-        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, other_variables, *shapes), []
-    return _training_step(forward, weights, other_variables, shapes, request)
+    return _flax_step(forward, weights, other_variables, shapes, request)
 
 
-def _training_step(
-    forward: Any, weights: Any, state: Any, shapes: List[Any], request: Dict[str, Any]
-) -> Tuple[Any, Tuple[Any, ...], List[str]]:
-    """Return a training step: the mean of the outputs as the loss, its gradient, and the update of optax."""
+def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], request: Dict[str, Any]) -> Step:
+    """Return the forward pass, or a training step: the outputs' mean as loss, its gradient, and optax's update."""
+    if request["phase"] != "training":
+        return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, state, *shapes), []
     import jax
     import jax.numpy as jnp
 
@@ -219,27 +209,20 @@ def _training_step(
     return jax.jit(step, donate_argnums=(0, 1, 2)), (weights, memory, state, *shapes), [note]
 
 
-def _jitted(step: Any) -> Any:
-    import jax
-
-    return step if hasattr(step, "lower") else jax.jit(step)
-
-
-def _as_shapes(arguments: Tuple[Any, ...]) -> Tuple[Any, ...]:
+def _as_shapes(arguments: Tuple[Any, ...], sharding: Any) -> Tuple[Any, ...]:
     """Return the arguments as shapes, so that nothing is computed or copied. Other leaves stay."""
     import jax
 
     def shape(leaf: Any) -> Any:
         if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
         return leaf
 
     return tuple(jax.tree.map(shape, argument) for argument in arguments)
 
 
-def _place_on_target(arguments: Tuple[Any, ...], target: Dict[str, str]) -> Tuple[Any, ...]:
-    """Return the arguments on the first device of a described topology."""
-    import jax
+def _sharding(target: Dict[str, str]) -> Any:
+    """Return the place on the first device of a described topology."""
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
@@ -250,14 +233,7 @@ def _place_on_target(arguments: Tuple[Any, ...], target: Dict[str, str]) -> Tupl
             f"XLA cannot compile for {target['platform']} here: {' '.join(str(error).split())[:200]}; "
             f"install its compiler beside jax, as in pip install 'leadline[xla-{target['platform']}]'"
         ) from error
-    sharding = SingleDeviceSharding(topology.devices[0])
-
-    def place(leaf: Any) -> Any:
-        if isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-        return leaf
-
-    return tuple(jax.tree.map(place, argument) for argument in arguments)
+    return SingleDeviceSharding(topology.devices[0])
 
 
 def _memory(compiled: Any) -> Dict[str, int]:
