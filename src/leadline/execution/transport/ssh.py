@@ -18,7 +18,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachab
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.processes import run_pipe, run_process
 from leadline.execution.transport.environment import UNSET
-from leadline.execution.transport.port import ConnectionLost, CopyReport, shell_line
+from leadline.execution.transport.port import FILE_S, ConnectionLost, CopyReport, shell_line
 
 FAILED = 255
 """Exit code of ssh itself. A command's own 255 differs in that the connection stays open."""
@@ -107,25 +107,22 @@ class SshTransport:
                 break
         raise self._unreachable("the connection closes as soon as it is open")
 
-    def write(self, path: PurePosixPath, text: str, *, timeout_s: float = 60.0) -> None:
+    def write(self, path: PurePosixPath, text: str) -> None:
         """Write a file atomically."""
         size = str(len(text.encode()))
-        answer = self.run(["sh", "-c", WRITE, "sh", str(path), size], stdin=text, timeout_s=timeout_s)
+        answer = self.run(["sh", "-c", WRITE, "sh", str(path), size], stdin=text, timeout_s=FILE_S)
         if answer.returncode or answer.timed_out:
             raise LeadlineError(
                 f"{path} cannot be written at {self.host} ({_why(answer)}): check its permissions and the free space"
             )
 
-    def read_changed(
-        self, folder: PurePosixPath, names: Collection[str], *, since_s: float, timeout_s: float = 60.0
-    ) -> dict[str, str]:
+    def read_changed(self, folder: PurePosixPath, names: Collection[str], *, since_s: float) -> dict[str, str]:
         """Return name -> text of the files changed after ``since_s``, with one command."""
         if not names:
             return {}
         listing = "".join(f"./{name}\0" for name in names)
-        answer = self.run(
-            ["sh", "-c", CHANGED, "sh", str(folder), f"{max(since_s, 0.0):.6f}"], stdin=listing, timeout_s=timeout_s
-        )
+        command = ["sh", "-c", CHANGED, "sh", str(folder), f"{max(since_s, 0.0):.6f}"]
+        answer = self.run(command, stdin=listing, timeout_s=FILE_S)
         if answer.stdout.strip() == "none":
             return {}
         try:

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,7 +76,7 @@ class LocalJobQueue:
                 "resume there, or stop the campaign here first if that machine is gone"
             )
         if not elsewhere and wrapper_is_alive(self.folder, entry) and self._watch(entry, None):
-            self.slots.hold(entry.key, _assignment(entry.place))
+            self.slots.assignments[entry.key] = _assignment(entry.place)
         else:
             self._settle(entry)
 
@@ -94,7 +95,7 @@ class LocalJobQueue:
         try:
             self._start(entry, assignment)
         except BaseException:
-            self.slots.release(entry.key)
+            del self.slots.assignments[entry.key]
             raise
 
     def settle_ended(self) -> None:
@@ -170,7 +171,7 @@ class LocalJobQueue:
         os.close(alive.pidfd)
         if alive.child is not None:
             alive.child.wait()
-        self.slots.release(key)
+        self.slots.assignments.pop(key, None)
 
     def _has_ended(self, entry: QueueEntry) -> bool:
         outcome = _outcome(result_path(self.folder, entry))
@@ -198,24 +199,23 @@ def wrapper_is_alive(folder: Path, entry: QueueEntry) -> bool:
     """
     if entry.pid is None:
         return False
-    process = _process(entry.pid)
-    try:
+    with suppress(psutil.NoSuchProcess):
         # Process ids are reused, so the id alone proves nothing.
-        return process is not None and process.environ().get(MARK_VARIABLE) == str(result_path(folder, entry))
-    except (psutil.Error, OSError):
-        return False
+        return _is_marked(psutil.Process(entry.pid), str(result_path(folder, entry)))
+    return False
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
     """Return the living processes of an attempt."""
-    processes = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK_VARIABLE) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                processes.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return processes
+    return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    """True if a process is alive and belongs to an attempt."""
+    try:
+        return bool(process.environ().get(MARK_VARIABLE) == mark and process.status() != psutil.STATUS_ZOMBIE)
+    except (psutil.Error, OSError):
+        return False
 
 
 def kill_leftovers(mark: str) -> None:
@@ -225,22 +225,20 @@ def kill_leftovers(mark: str) -> None:
         if not processes:
             return
         for process in processes:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         # New children may appear between listing and killing, so the loop looks again.
         psutil.wait_procs(processes, timeout=0.1)
 
 
-def machine_slots(*, gpus: int | None = None) -> Slots:
-    """Return all cores, GPUs and memory that this process may use; ``gpus`` replaces the GPU count."""
+def machine_slots() -> Slots:
+    """Return all cores, GPUs and memory that this process may use."""
     # A site or user may have given this process only some of the GPUs.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         gpu_names = tuple(name.strip() for name in visible.split(",") if name.strip())
     else:
-        gpu_names = tuple(str(number) for number in range(gpus if gpus is not None else _gpu_count()))
+        gpu_names = tuple(str(number) for number in range(_gpu_count()))
     return Slots(tuple(sorted(os.sched_getaffinity(0))), gpu_names, psutil.virtual_memory().total)
 
 
@@ -254,14 +252,6 @@ def _gpu_count() -> int:
 
 def _is_same_attempt(entry: QueueEntry, journal_entry: QueueEntry | None) -> bool:
     return journal_entry is not None and (entry.attempt, entry.pid) == (journal_entry.attempt, journal_entry.pid)
-
-
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process
-    except psutil.NoSuchProcess:
-        return None
 
 
 def _outcome(result: Path) -> JobOutcome | None:

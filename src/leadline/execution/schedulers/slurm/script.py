@@ -118,11 +118,6 @@ def batch_script(
     return "\n".join([*lines, *run_once_script(f"{launcher}{command}", folder, in_place=in_place), ""])
 
 
-def result_names(key: str) -> tuple[str, str]:
-    """Return the outcome files of an attempt: its own, and that of the first launched task."""
-    return f"{key}.json", f"{key}.0.json"
-
-
 def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = "") -> dict[str, str]:
     """Return the options of ``spec`` by their long names; unknown rules (None) demand nothing.
 
