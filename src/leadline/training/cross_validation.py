@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import compress
 
 import numpy as np
 
@@ -234,10 +235,11 @@ class OutOfFoldPredictions:
 
     def at(self, rows: Array) -> "OutOfFoldPredictions":
         """Return the predictions where the mask ``rows`` is true."""
-        samples = tuple(sample for sample, keep in zip(self.samples, rows, strict=True) if keep)
-        return OutOfFoldPredictions(
-            samples, self.point[rows], self.spread[rows], self.beyond[rows], self.fold[rows], self.blocked
-        )
+        arrays = {name: getattr(self, name)[rows] for name in _ARRAYS}
+        return replace(self, samples=tuple(compress(self.samples, rows)), **arrays)
+
+
+_ARRAYS = ("point", "spread", "beyond", "fold")
 
 
 def predict_out_of_fold(
@@ -259,14 +261,8 @@ def predict_out_of_fold(
 
 def join_predictions(parts: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredictions:
     """Concatenate the predictions of several folds."""
-    return OutOfFoldPredictions(
-        tuple(sample for part in parts for sample in part.samples),
-        np.concatenate([part.point for part in parts]),
-        np.concatenate([part.spread for part in parts]),
-        np.concatenate([part.beyond for part in parts]),
-        np.concatenate([part.fold for part in parts]),
-        parts[0].blocked,
-    )
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    return replace(parts[0], samples=tuple(sample for part in parts for sample in part.samples), **arrays)
 
 
 def fit_candidate(

@@ -87,11 +87,9 @@ def _keras(fit: dict[str, Any] | None) -> tuple[str, list[LoopProgress], float |
     epochs, batches = fit["epochs"], fit["batches"]
     length = round(fit["in_passes"] / fit["passes"]) if fit["passes"] else fit["asked_steps"]
     levels = [
-        LoopProgress("epoch of fit", epochs["count"], epochs["total_s"], fit["asked_epochs"], 0, fit["in_epochs_s"],
-              tuple(epochs["first_s"]), tuple(epochs["sampled_s"])),
-        LoopProgress("batch of fit", batches["count"], batches["total_s"], length, fit["passes"], 0.0,
-              tuple(batches["first_s"]), tuple(batches["sampled_s"])),
-    ]  # fmt: skip
+        _level("epoch of fit", epochs, fit["asked_epochs"], inside_s=fit["in_epochs_s"]),
+        _level("batch of fit", batches, length, passes=fit["passes"]),
+    ]
     return "keras", levels, epochs["began_s"], None
 
 
@@ -107,10 +105,7 @@ def _steps(
     began_s = chain[0]["times"]["began_s"] if chain else None
     total = None
     if steps and steps["count"] > AHEAD * (levels[-1].count + 1 if levels else 0):
-        first_s, sampled_s = tuple(steps["first_s"]), tuple(steps["sampled_s"])
-        levels.append(
-            LoopProgress("optimizer step", steps["count"], steps["total_s"], None, 0, 0.0, first_s, sampled_s)
-        )
+        levels.append(_level("optimizer step", steps, None))
         began_s = steps["began_s"] if began_s is None else began_s
         total = torch.get("total_steps") if len(levels) == 1 else None
     return "steps", levels, began_s, total
@@ -133,22 +128,20 @@ def _levels(chain: list[dict[str, Any]]) -> list[LoopProgress]:
     levels = []
     for depth, loop in enumerate(chain):
         inner = chain[depth + 1] if depth + 1 < len(chain) else None
-        times = loop["times"]
-        observed = round(loop["in_passes"] / loop["passes"]) if depth and loop["passes"] else None
+        length = round(loop["in_passes"] / loop["passes"]) if depth and loop["passes"] else loop["length"]
+        inside_s = loop["inside_s"].get(str(inner["number"]), 0.0) if inner else 0.0
+        where = f"{Path(loop['file']).name}:{loop['line']}"
         levels.append(
-            LoopProgress(
-                loop["text"],
-                times["count"],
-                times["total_s"],
-                length=loop["length"] if observed is None else observed,
-                passes=loop["passes"],
-                inside_s=loop["inside_s"].get(str(inner["number"]), 0.0) if inner else 0.0,
-                first_s=tuple(times["first_s"]),
-                sampled_s=tuple(times["sampled_s"]),
-                where=f"{Path(loop['file']).name}:{loop['line']}",
-            )
+            _level(loop["text"], loop["times"], length, passes=loop["passes"], inside_s=inside_s, where=where)
         )
     return levels
+
+
+def _level(
+    name: str, times: dict[str, Any], length: int | None, *, passes: int = 0, inside_s: float = 0.0, where: str = ""
+) -> LoopProgress:
+    first_s, sampled_s = tuple(times["first_s"]), tuple(times["sampled_s"])
+    return LoopProgress(name, times["count"], times["total_s"], length, passes, inside_s, first_s, sampled_s, where)
 
 
 def _not_reached(report: dict[str, Any], chain: list[dict[str, Any]]) -> list[str]:

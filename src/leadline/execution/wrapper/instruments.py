@@ -1,7 +1,6 @@
 """Progress file and hook that the wrapper adds to a command, and the measurements from them."""
 
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -95,13 +94,11 @@ class Instruments:
 def with_instruments(use: Callable[[Instruments | None], int], *, probe_limit: ProbeLimit, hook: bool = False) -> int:
     """Call ``use`` with instruments in a temporary folder, or with None if it cannot be made."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix="leadline-job-"))
+        folder = tempfile.TemporaryDirectory(prefix="leadline-job-", ignore_cleanup_errors=True)
     except OSError:
         return use(None)
-    try:
-        return use(Instruments(folder, probe_limit, hook))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with folder as name:
+        return use(Instruments(Path(name), probe_limit, hook))
 
 
 def progress_measurements(progress: Progress | None) -> dict[str, Measurement]:
