@@ -11,7 +11,7 @@ from leadline.core.hardware import Device
 from leadline.estimators.ports import State, nest, unnest
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import StepGroup
-from leadline.training.array_files import read_with_card, write_with_card
+from leadline.training.array_files import Card, read_with_card, write_with_card
 
 ADAPTED_SCHEMA = "leadline.adapted/1"
 
@@ -45,10 +45,9 @@ class AdaptedRecord(msgspec.Struct, frozen=True, kw_only=True):
         return math.expm1(NORMAL_90 * self.spread)
 
 
-class AdaptedCard(msgspec.Struct, frozen=True, kw_only=True):
+class AdaptedCard(Card, frozen=True, kw_only=True):
     """Everything adapted for one device, except the fitted models."""
 
-    schema: str
     device: str
     records: tuple[AdaptedRecord, ...]
 

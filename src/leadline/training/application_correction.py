@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.estimators.ports import State, nest, unnest
-from leadline.training.array_files import read_with_card, write_with_card
+from leadline.training.array_files import Card, read_with_card, write_with_card
 from leadline.training.refit import (
     LEAST_JUDGED,
     LEAST_NEW,
@@ -33,7 +31,7 @@ from leadline.uncertainty.metrics import compare_errors
 CORRECTION_SCHEMA = "leadline.correction/1"
 
 
-class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
+class CorrectionCard(Card, frozen=True, kw_only=True):
     """Origin and accuracy of a correction of one quantity; ``factor`` multiplies the estimator's predictions.
 
     Attributes:
@@ -42,7 +40,6 @@ class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
         before: mean absolute log error with ``factor_before``, which is 1 at first; ``after``: with ``factor``.
     """
 
-    schema: str
     application: str
     quantity: str
     estimator: str

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import compress
+from typing import Any
 
 import numpy as np
 
@@ -242,40 +243,35 @@ class OutOfFoldPredictions:
 _ARRAYS = ("point", "spread", "beyond", "fold")
 
 
-def predict_out_of_fold(
-    candidate: ModelCandidate,
-    recipe: TabularEstimator,
-    splits: Sequence[SampleSplit],
-    *,
-    scale_features: Sequence[str] = (),
-    seed: int = 0,
-) -> OutOfFoldPredictions:
-    """Fit on each split and predict its held-out samples."""
-    parts = []
-    for number, split in enumerate(splits):
-        if split.held_out:
-            fitted = fit_candidate(candidate, recipe, split.fitted, scale_features=scale_features, seed=seed)
-            parts.append(predict_held_out(fitted, split.held_out, fold=number, blocked=split.blocked))
-    return join_predictions(parts)
+@dataclass(frozen=True, slots=True)
+class CandidateRecipe:
+    """A candidate with the estimator to fit for it, and how to fit that."""
+
+    candidate: ModelCandidate
+    estimator: TabularEstimator
+    scale_features: Sequence[str]
+    seed: int
+
+    def fit(self, samples: Sequence[Sample]) -> FittedEstimator:
+        """Fit on the candidate's training set, taken from ``samples``."""
+        training = fitting_samples(samples, self.candidate.training_set, self.seed)
+        return self.estimator.fit(training, scale_features=self.scale_features, seed=self.seed)
+
+    def predict_split(self, split: SampleSplit, number: int) -> OutOfFoldPredictions:
+        """Fit on a split and predict its held-out samples; they get its number."""
+        return predict_held_out(self.fit(split.fitted), split.held_out, fold=number, blocked=split.blocked)
+
+    def predict_out_of_fold(self, splits: Sequence[SampleSplit]) -> OutOfFoldPredictions:
+        """Fit on each split and predict its held-out samples."""
+        return join_predictions(
+            [self.predict_split(split, number) for number, split in enumerate(splits) if split.held_out]
+        )
 
 
 def join_predictions(parts: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredictions:
     """Concatenate the predictions of several folds."""
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
     return replace(parts[0], samples=tuple(sample for part in parts for sample in part.samples), **arrays)
-
-
-def fit_candidate(
-    candidate: ModelCandidate,
-    recipe: TabularEstimator,
-    samples: Sequence[Sample],
-    *,
-    scale_features: Sequence[str] = (),
-    seed: int = 0,
-) -> FittedEstimator:
-    """Fit a candidate's estimator on its training set, taken from ``samples``."""
-    training = fitting_samples(samples, candidate.training_set, seed)
-    return recipe.fit(training, scale_features=scale_features, seed=seed)
 
 
 def predict_held_out(

@@ -12,7 +12,7 @@ import numpy as np
 
 from leadline import __version__
 from leadline.core.documents import parse_json, refuse_damaged, to_json
-from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
+from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.runs import Scale, Value
 from leadline.core.trained_model import Feature, ModelPredictions
 from leadline.estimators.ports import Array, FittedEstimator, State, nest, unnest
@@ -87,8 +87,6 @@ class ApplicationModel:
     ) -> tuple[Array, tuple[Array, Array, list[str]]]:
         """Return the points of n rows, and the spread, extrapolation and scale of each."""
         card = self.card.of(target)
-        if card is None:
-            raise UnknownName("target", target, self.targets, fix=f"this model predicts {', '.join(self.targets)}")
         completed = complete_rows(rows, self.features)
         predicted = self.fitted[target].predict(completed)
         scales = [_scale(row, card) for row in completed]

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from leadline.core.errors import UnknownName
 from leadline.core.trained_model import Feature
 from leadline.core.units import format_bytes, format_duration
 
@@ -138,9 +139,16 @@ class ModelCard:
         """Return the start of the last run that a target was fitted on; empty where it is unknown."""
         return max((self.last_run, *(refit.until for refit in self.refits if refit.target == target)))
 
-    def of(self, target: str) -> TargetCard | None:
-        """Return the card of a target, or ``None`` where the model does not predict it."""
-        return next((card for card in self.targets if card.target == target), None)
+    def of(self, target: str) -> TargetCard:
+        """Return the card of a target.
+
+        Raises:
+            UnknownName: the model was not trained for that target.
+        """
+        cards = {card.target: card for card in self.targets}
+        if target not in cards:
+            raise UnknownName("target", target, [*cards], fix=f"this model predicts {', '.join(cards)}")
+        return cards[target]
 
 
 SCALES = {"SD": "scaled-down", "FS": "full-scale"}

@@ -42,7 +42,7 @@ def draw_all(
         stem = f"{card.application}-{name}"
         files += _save(predicted_against_measured(target, card.application), folder / f"{stem}-predicted")
         files += _save(error_by_size(target, card.application), folder / f"{stem}-error")
-        curve = learning_curve(target, card.seed)
+        curve = learning_curve(target)
         if len(curve) > 1:
             files += _save(draw_learning_curve(target, curve, card.application), folder / f"{stem}-learning")
     return tuple(files)

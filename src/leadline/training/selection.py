@@ -19,6 +19,7 @@ from leadline.training.candidate_race import (
     run_serially,
 )
 from leadline.training.cross_validation import (
+    CandidateRecipe,
     ModelCandidate,
     OutOfFoldPredictions,
     SampleSplit,
@@ -47,7 +48,7 @@ class Selection:
 
     Attributes:
         scores: best first.
-        recipe: the winner's estimator; an ensemble has its remaining members only.
+        recipe: how to fit the winner; an ensemble has its remaining members only.
         factor: HARP's adjustment, 1 without one.
         predicted: for each run, by the candidate chosen without that run's fold. So the choice itself cannot make the
             errors look smaller.
@@ -57,7 +58,7 @@ class Selection:
     policy: str
     scores: tuple[CandidateErrors, ...]
     winner: ModelCandidate
-    recipe: TabularEstimator
+    recipe: CandidateRecipe
     factor: float
     predicted: OutOfFoldPredictions
     judged_on: str
@@ -200,7 +201,7 @@ def _choose(
     ballot: _Ballot,
     competitors: Mapping[ModelCandidate, CandidatePredictions],
     dropped: Sequence[CandidateErrors],
-    recipe_of: Callable[[ModelCandidate], TabularEstimator],
+    recipe_of: Callable[[ModelCandidate], CandidateRecipe],
     policy: str,
 ) -> Selection:
     best = ballot.best(policy)

@@ -70,20 +70,9 @@ class TreeSampler:
         target_s = min(max(elapsed_s / 20, FIRST_INTERVAL_S), LAST_INTERVAL_S)
         return max(target_s, min(self._cost_s / OVERHEAD, 10 * LAST_INTERVAL_S))
 
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds of all processes, including running ones."""
-        return sum(self._cpu_s.values())
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read from storage."""
-        return sum(self._read.values())
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes written to storage."""
-        return sum(self._written.values())
+    def totals(self) -> tuple[float, int, int]:
+        """Return the CPU seconds of all processes, including running ones, and the bytes they read and wrote."""
+        return sum(self._cpu_s.values()), sum(self._read.values()), sum(self._written.values())
 
     def _sample_process(self, process: psutil.Process) -> int:
         try:

@@ -345,15 +345,16 @@ class _Watch:
 
     def _measurements(self, cpu_s: float | None) -> dict[str, Measurement]:
         sampler, interval = self.sampler, self.sampler.longest_interval_s
+        sampled_cpu_s, read_bytes, written_bytes = sampler.totals()
         measurements = {
             "elapsed_s": Measurement(self._elapsed_s(), "s", "monotonic clock around the command"),
             "host_memory_bytes": Measurement(sampler.peak_memory_bytes, "bytes", sampler.memory_method, interval),
             "processes": Measurement(sampler.processes, "", "most processes in the tree", interval),
-            "read_bytes": Measurement(sampler.read_bytes, "bytes", "/proc/PID/io over the tree", interval),
-            "written_bytes": Measurement(sampler.written_bytes, "bytes", "/proc/PID/io over the tree", interval),
+            "read_bytes": Measurement(read_bytes, "bytes", "/proc/PID/io over the tree", interval),
+            "written_bytes": Measurement(written_bytes, "bytes", "/proc/PID/io over the tree", interval),
         }
-        if cpu_s is None or sampler.cpu_s > cpu_s:
-            measurements["cpu_s"] = Measurement(sampler.cpu_s, "s", "CPU times over the process tree", interval)
+        if cpu_s is None or sampled_cpu_s > cpu_s:
+            measurements["cpu_s"] = Measurement(sampled_cpu_s, "s", "CPU times over the process tree", interval)
         else:
             measurements["cpu_s"] = Measurement(cpu_s, "s", "rusage of the command and the children it waited for")
         if (peak := self.cgroup.peak_bytes()) is not None:
