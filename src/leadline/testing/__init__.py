@@ -1,1 +1,0 @@
-"""Test tools for plug-in authors: contract suites."""
