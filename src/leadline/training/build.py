@@ -10,7 +10,7 @@ from leadline import __version__
 from leadline.core.runs import Run, Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
-from leadline.training.dataset import make_dataset
+from leadline.training.dataset import make_dataset, numbers_of
 from leadline.training.fitting import LEVEL, TrainedTarget, train_target
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import CandidateErrors, ModelCard, ScaleCard, TargetCard
@@ -132,13 +132,8 @@ def _scale_card(samples: Sequence[Sample]) -> ScaleCard:
 
 def _scaled_down_ranges(dataset: TrainingSet) -> dict[str, tuple[float, float]]:
     """Return the range of each scale feature over the scaled-down runs."""
-    ranges = {}
-    for name in dataset.scale_features:
-        values = [sample.features.get(name) for sample in dataset.at(Scale.SCALED_DOWN)]
-        numbers = [float(value) for value in values if isinstance(value, int | float)]
-        if numbers:
-            ranges[name] = (min(numbers), max(numbers))
-    return ranges
+    numbers = {name: numbers_of(dataset.at(Scale.SCALED_DOWN), name) for name in dataset.scale_features}
+    return {name: (min(values), max(values)) for name, values in numbers.items() if values}
 
 
 def _candidate(errors: CandidateErrors) -> CandidateErrors:

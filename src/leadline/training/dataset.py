@@ -346,10 +346,14 @@ def _scale_features(samples: Sequence[Sample], features: Sequence[Feature], name
 
 def _differs_by_scale(samples: Sequence[Sample], name: str) -> bool:
     """Return whether the median of a feature's full-scale values is outside the scaled-down ones."""
-    values: dict[Scale, list[float]] = {Scale.SCALED_DOWN: [], Scale.FULL_SCALE: []}
-    for sample in samples:
-        value = sample.features.get(name)
-        if isinstance(value, int | float):
-            values[sample.scale].append(value)
-    small, full = values[Scale.SCALED_DOWN], values[Scale.FULL_SCALE]
+    small, full = (
+        numbers_of([sample for sample in samples if sample.scale is scale], name)
+        for scale in (Scale.SCALED_DOWN, Scale.FULL_SCALE)
+    )
     return bool(small and full) and not min(small) <= statistics.median(full) <= max(small)
+
+
+def numbers_of(samples: Sequence[Sample], name: str) -> list[float]:
+    """Return the values of a feature that are numbers."""
+    values = (sample.features.get(name) for sample in samples)
+    return [float(value) for value in values if isinstance(value, int | float)]

@@ -6,16 +6,13 @@ observed transforms is the nominal level to use for level p (Kuleshov, Fenner an
 Chernozhukov, Wüthrich and Zhu 2021).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from leadline.estimators.ports import Array, State, floats
+from leadline.estimators.ports import Array, Stored
 
 
-@dataclass(frozen=True, slots=True)
-class Recalibration:
+class Recalibration(Stored):
     """Transforms (m,), ascending, and their weights (m,), which sum to m."""
 
     transforms: Array
@@ -49,12 +46,3 @@ class Recalibration:
         rank = level * (len(self.transforms) + 1)
         place = int(np.searchsorted(np.cumsum(self.weights), rank + 1e-9)) - 1
         return float(self.transforms[place]) if place >= 0 else 0.0
-
-    def dump(self) -> State:
-        """Return the state as arrays by name."""
-        return {"transforms": self.transforms, "weights": self.weights}
-
-    @classmethod
-    def load(cls, state: State) -> "Recalibration":
-        """Restore the recalibration from its state."""
-        return cls(floats(state["transforms"]), floats(state["weights"]))

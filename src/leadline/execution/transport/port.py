@@ -107,11 +107,7 @@ class LocalTransport:
     """This machine (implements ``Transport``)."""
 
     processes: ProcessRunner = run_without_settings
-
-    @property
-    def where(self) -> str:
-        """Name of the place, for messages."""
-        return "this machine"
+    where = "this machine"
 
     def run(
         self,

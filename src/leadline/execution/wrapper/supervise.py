@@ -24,7 +24,7 @@ from leadline.execution.clock import now_utc
 from leadline.execution.processes import run_process, start_process
 from leadline.execution.wrapper.cgroup import Cgroup, memory_cgroup
 from leadline.execution.wrapper.instruments import Instruments, progress_measurements
-from leadline.execution.wrapper.node import describe_node
+from leadline.execution.wrapper.node import describe_node, read_fields
 from leadline.execution.wrapper.outcome import MARKER_VARIABLE, JobOutcome, read_marker, read_walltime_s
 from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
@@ -385,9 +385,5 @@ def _pinned(cpus: Sequence[int]) -> Iterator[None]:
 
 def _catches(pid: int, number: int) -> bool:
     """True if a process has a handler for a signal, by the kernel's mask."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
-    return bool(int(masks["SigCgt"], 16) >> (number - 1) & 1)
+    mask = read_fields(Path(f"/proc/{pid}/status")).get("SigCgt", "0")
+    return bool(int(mask, 16) >> (number - 1) & 1)
