@@ -1,12 +1,12 @@
 """The shipped step estimators as adapted to a user's measured steps, one file for each device."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from leadline.core.estimate import NORMAL_90
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.estimators.ports import State, nest, unnest
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
@@ -57,8 +57,7 @@ class AdaptedCard(Card, frozen=True, kw_only=True):
         return next(exact, next((record for record in self.records if record.group is None), None))
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptedSteps:
+class AdaptedSteps(Frozen):
     """The card of one device, and the operator models of the groups that have one."""
 
     card: AdaptedCard

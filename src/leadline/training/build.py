@@ -3,10 +3,11 @@
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from leadline import __version__
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Run, Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
@@ -19,8 +20,7 @@ from leadline.training.records import Progress, RunRecord, TrainingOptions
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingOrigin:
+class TrainingOrigin(Frozen):
     """Source of the records, time of training, and the commands to repeat it and to run the application."""
 
     source: str

@@ -3,13 +3,14 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Scale
 from leadline.estimators.ports import Array, TabularEstimator
 from leadline.estimators.tabular.registry import LEAST_MEMBERS, Ensemble
@@ -36,8 +37,7 @@ TINY = 0.03
 """Mean log errors below this count as equal when candidates are dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class CandidatePredictions:
+class CandidatePredictions(Frozen):
     """A candidate's out-of-fold predictions, and its extrapolations to the largest runs where these were made."""
 
     folds: OutOfFoldPredictions

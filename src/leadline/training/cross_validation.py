@@ -8,13 +8,14 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import compress
 from typing import Any
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Scale
 from leadline.estimators.ports import Array, FittedEstimator, Predictions, TabularEstimator
 from leadline.estimators.tabular.registry import median_prediction
@@ -27,8 +28,7 @@ LEAST_TO_EXTRAPOLATE = 8
 """Configurations that must remain for fitting when the largest ones are held out."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleSplit:
+class SampleSplit(Frozen):
     """Samples to fit on and samples to predict; ``blocked`` marks a split by size, which imitates extrapolation."""
 
     fitted: tuple[Sample, ...]
@@ -142,8 +142,7 @@ class TrainingRuns(StrEnum):
     UP_SAMPLED = "SD + FS up-sampled"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCandidate:
+class ModelCandidate(Frozen):
     """An estimator fitted on one training set; ``adjusted`` multiplies its predictions by HARP's factor."""
 
     estimator: str
@@ -193,8 +192,7 @@ def harp_adjustment(measured: Array, predicted: Array) -> float:
     return 1 + round(up_mape(measured.tolist(), predicted.tolist()) / 100, 2) if len(measured) else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfFoldPredictions:
+class OutOfFoldPredictions(Frozen):
     """A candidate's predictions for samples that its fits did not see; arrays of shape (n,) in their order.
 
     ``spread`` and ``beyond`` are as in ``Predictions``. ``fold`` is the number of the split in which a sample was held
@@ -243,8 +241,7 @@ class OutOfFoldPredictions:
 _ARRAYS = ("point", "spread", "beyond", "fold")
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateRecipe:
+class CandidateRecipe(Frozen):
     """A candidate with the estimator to fit for it, and how to fit that."""
 
     candidate: ModelCandidate

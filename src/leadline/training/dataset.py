@@ -4,9 +4,9 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature, FeatureRole
@@ -131,8 +131,7 @@ def _excess(name: str, value: float, low: float, high: float) -> tuple[float, st
     return excess, f"{name} = {value:g} is {excess:.2g} ranges {side} the runs ({runs})"
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingData:
+class TrainingData(Frozen):
     """The samples of one target, and the runs that were left out.
 
     Attributes:

@@ -1,12 +1,12 @@
 """Fit one target: split the samples, select a candidate, calibrate its interval, test it, and fit it on all runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Scale, TrainingSet
 from leadline.estimators.ports import Array, FittedEstimator, TabularEstimator
 from leadline.training.candidate_race import task_runner
@@ -50,8 +50,7 @@ LEARNING_CURVE_SHARES = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
 LEARNING_CURVE_FOLDS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalPredictions:
+class IntervalPredictions(Frozen):
     """Predictions of held-out runs with their interval; ``low`` and ``high`` have shape (n,)."""
 
     predicted: OutOfFoldPredictions
@@ -59,8 +58,7 @@ class IntervalPredictions:
     high: Array
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedTarget:
+class TrainedTarget(Frozen):
     """A fitted target, and everything its card says about it; the plots show ``validation`` and ``test``.
 
     ``factor`` is HARP's adjustment, 1 where the chosen candidate has none. ``tested`` and ``validated`` map a scale to
@@ -138,8 +136,7 @@ def _without_slow(
     return {name: recipe for name, recipe in estimators.items() if name not in left_out} or estimators
 
 
-@dataclass(frozen=True, slots=True)
-class _Splits:
+class _Splits(Frozen):
     """All splits of a data set; ``folds`` and ``by_size`` are of the ``compared`` samples.
 
     Attributes:
@@ -258,8 +255,7 @@ def _configurations(samples: Sequence[Sample]) -> int:
     return len({sample.configuration for sample in samples})
 
 
-@dataclass(frozen=True, slots=True)
-class LearningCurvePoint:
+class LearningCurvePoint(Frozen):
     """The error on held-out runs, in percent, after training on ``runs`` runs that took ``cost_s`` seconds."""
 
     cost_s: float

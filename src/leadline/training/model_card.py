@@ -2,17 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import field
 
 from leadline.core.errors import UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.trained_model import Feature
 from leadline.core.units import format_bytes, format_duration
 
 MODEL_SCHEMA = "leadline.model/1"
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorMetrics:
+class ErrorMetrics(Frozen):
     """Errors of the predictions of ``runs`` runs, in percent except ``mae`` (in the target's unit).
 
     ``upp`` is the share of under-predicted runs, and ``ov_mape`` the mean error of the over-predicted ones, as in HARP.
@@ -29,8 +30,7 @@ class ErrorMetrics:
     over_request: float
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateErrors:
+class CandidateErrors(Frozen):
     """A candidate's errors on the validation runs, as in ``ErrorMetrics``; or the reason why it was dropped."""
 
     name: str
@@ -42,8 +42,7 @@ class CandidateErrors:
     why_not: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleCard:
+class ScaleCard(Frozen):
     """Number of configurations and runs of one scale, and the seconds that the runs took."""
 
     configurations: int
@@ -51,8 +50,7 @@ class ScaleCard:
     cost_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class TargetCard:
+class TargetCard(Frozen):
     """Training data, chosen estimator and errors of one target; ``tested`` and ``validated`` are by scale.
 
     Attributes:
@@ -89,8 +87,7 @@ class TargetCard:
         return {**self.validated, **self.tested}
 
 
-@dataclass(frozen=True, slots=True)
-class Refit:
+class Refit(Frozen):
     """The replacement of a target's estimator; ``before`` and ``after`` are mean absolute log errors.
 
     Attributes:
@@ -114,8 +111,7 @@ class Refit:
     older: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCard:
+class ModelCard(Frozen):
     """The description of a model, kept in the model's file and as a Markdown file."""
 
     application: str

@@ -1,7 +1,7 @@
 """Learn from a site's job accounting how long jobs wait, and predict the wait of a job before it is submitted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.queues import IMMEDIATE_START_S, AccountedJob, QueueWait
 from leadline.core.units import HOUR_S
 from leadline.estimators.ports import Array, State, Stored, nest, strings, text_array, unnest
@@ -72,8 +73,7 @@ class RecalibratedForest(Stored):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueWaitModel:
+class QueueWaitModel(Frozen):
     """Waits of a site as learned up to a moment, in seconds since the epoch; predicting needs numpy alone.
 
     ``with_forecast`` predicts jobs for which the scheduler forecasts a start, where enough such jobs started.
@@ -125,8 +125,7 @@ def load_queue_wait_model(state: State) -> QueueWaitModel:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitTable:
+class _WaitTable(Frozen):
     """Jobs in the order of their eligibility: features (n, p), eligible time, wait or NaN, and batch (n,)."""
 
     x: Array

@@ -6,7 +6,7 @@ replaces the model where it is better by more than chance. It is then fitted aga
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.estimators.ports import TabularEstimator
 from leadline.training.build import TrainingOrigin, build_model
@@ -38,8 +39,7 @@ MORE = 0.25
 """Without drift, a model is refitted after so many new runs, as a share of those it was trained on."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefitDecision:
+class RefitDecision(Frozen):
     """Whether a challenger replaced the estimator of one target, and why.
 
     ``new_runs`` have come since the model was trained, and ``drift`` is that of its errors on them. ``comparison`` is
@@ -54,8 +54,7 @@ class RefitDecision:
     comparison: PairedComparison | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RefitSettings:
+class RefitSettings(Frozen):
     """Estimators to compare, and the origin for the new card."""
 
     estimators: Mapping[str, TabularEstimator]
@@ -66,8 +65,7 @@ _Make = Callable[[Sequence[RunRecord]], ApplicationModel]
 """Fits a challenger on runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(Frozen):
     """One target of a model, the new runs that can judge it, and the drift of its errors on them."""
 
     model: ApplicationModel

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Scale
 from leadline.estimators.ports import Array, TabularEstimator
 from leadline.estimators.tabular.registry import Ensemble
@@ -42,8 +43,7 @@ EXTRAPOLATIONS_COUNT_AS = 5
 """Full-scale runs that all extrapolations together weigh as much as, where few full-scale runs exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Frozen):
     """The chosen candidate and the scores of all.
 
     Attributes:
@@ -135,8 +135,7 @@ def select_candidate(
     return _choose(_Ballot.of(competitors, policy, ensembles), competitors, dropped, race.recipe, policy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ballot:
+class _Ballot(Frozen):
     """Each candidate's predictions of the judged runs, and how often each run counts; arrays of shape (m,)."""
 
     measured: Array

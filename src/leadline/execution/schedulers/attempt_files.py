@@ -4,11 +4,11 @@ import shlex
 from base64 import b64decode
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput, SchedulerUnreachable, excerpt
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.units import parse_epoch_s, parse_whole
 from leadline.execution.clock import iso_utc
@@ -155,8 +155,7 @@ def read_end(text: str) -> JobOutcome:
     return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPart:
+class OutputPart(Frozen):
     """A part of an output file, and the offset of the next one in bytes; None while there is no file."""
 
     data: bytes

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.transport.environment import run_without_settings
 from leadline.execution.wrapper.outcome import RELEASE_TEXT, release_file_name
@@ -25,8 +26,7 @@ class ConnectionLost(SchedulerUnreachable):
     """The connection broke while a command ran, which may have been executed."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopyReport:
+class CopyReport(Frozen):
     """Bytes that a copy moved (existing files are not moved again), and its seconds."""
 
     moved_bytes: int

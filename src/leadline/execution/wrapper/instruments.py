@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from leadline.core.frozen import Frozen
 from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
 from leadline.execution.wrapper.hook_report import hook_stopped, read_hook_progress
@@ -18,8 +19,7 @@ STOP_WAIT_S = 5.0
 """Seconds that a script may take to end after the hook raised ``SystemExit`` in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeLimit:
+class ProbeLimit(Frozen):
     """End of a probe: after so many units of work or so many seconds of them; without both, never."""
 
     units: int | None = None

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 from leadline.core.units import format_bytes, format_duration
@@ -42,8 +43,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
 
 
-@dataclass(frozen=True, slots=True)
-class WrapperLimits:
+class WrapperLimits(Frozen):
     """Limits that the wrapper enforces.
 
     Attributes:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from operator import ge
 from typing import NamedTuple
 
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SlotAssignment:
+class SlotAssignment(Frozen):
     """Core numbers, GPU names and memory of one job."""
 
     cores: tuple[int, ...] = ()
@@ -97,8 +97,7 @@ class Capacity(NamedTuple):
         return Capacity(*(here + sign * there for here, there in zip(self, amount, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityUse:
+class CapacityUse(Frozen):
     """Capacity that a job takes, for at most ``limit_s`` seconds (infinite without a limit)."""
 
     capacity: Capacity

@@ -3,13 +3,13 @@
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.execution.clock import now_utc
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
@@ -61,8 +61,7 @@ class JobWithdrawn(LeadlineError):
     """A job that was about to start has been cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueEntry(Frozen):
     """One job of this machine's queue.
 
     Attributes:
@@ -118,8 +117,7 @@ def unmeasured_outcome(entry: QueueEntry, state: JobState, reason: str) -> JobOu
     return JobOutcome(state, entry.started_at or now, entry.host or "", entry.spec.command, ended_at=now, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSubmission:
+class StoredSubmission(Frozen):
     """A submission in the journal.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
@@ -230,8 +231,7 @@ class SlurmScheduler(SiteScheduler):
         return _LoginNode(user, user_id, ClusterPython(others[1], others[0]) if len(others) > 2 else None, wishes)
 
 
-@dataclass(frozen=True, slots=True)
-class _LoginNode:
+class _LoginNode(Frozen):
     """The user's name at the place, Leadline's interpreter if it is there, and the options that the user wishes."""
 
     user: str
