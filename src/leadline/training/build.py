@@ -107,7 +107,7 @@ def _target_card(trained: TrainedTarget) -> TargetCard:
     return TargetCard(
         target=dataset.target,
         estimator=selection.winner.name,
-        factor=trained.factor,
+        factor=selection.factor,
         policy=selection.policy,
         reason=selection.reason,
         judged_on=selection.judged_on,

@@ -61,14 +61,12 @@ class IntervalPredictions(Frozen):
 class TrainedTarget(Frozen):
     """A fitted target, and everything its card says about it; the plots show ``validation`` and ``test``.
 
-    ``factor`` is HARP's adjustment, 1 where the chosen candidate has none. ``tested`` and ``validated`` map a scale to
-    the errors on the test runs and out of fold.
+    ``tested`` and ``validated`` map a scale to the errors on the test runs and out of fold.
     """
 
     data: TrainingData
     selection: Selection
     fitted: FittedEstimator
-    factor: float
     calibration: IntervalCalibration
     tested: dict[str, ErrorMetrics]
     validated: dict[str, ErrorMetrics]
@@ -121,7 +119,7 @@ def train_target(
         test = _with_interval(tested, calibrate(Residuals.joined(*errors)))
         errors.append(tested.residuals())
     return TrainedTarget(
-        data, selection, final, factor, calibrate(Residuals.joined(*errors)), errors_by_scale(test) if test else {},
+        data, selection, final, calibrate(Residuals.joined(*errors)), errors_by_scale(test) if test else {},
         errors_by_scale(validation), validation, test, _notes(data, splits),
     )  # fmt: skip
 
@@ -282,7 +280,7 @@ def learning_curve(trained: TrainedTarget) -> tuple[LearningCurvePoint, ...]:
             except InvalidInput:  # too few runs for this estimator: the curve begins later
                 continue
             predicted = predict_held_out(fitted, scored)
-            errors.append(mape(predicted.measured.tolist(), (predicted.point * trained.factor).tolist()))
+            errors.append(mape(predicted.measured.tolist(), (predicted.point * trained.selection.factor).tolist()))
             costs.append(sum(sample.cost_s for sample in part))
             runs.append(len(part))
         count = len(splits)

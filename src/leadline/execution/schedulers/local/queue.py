@@ -5,9 +5,8 @@ import select
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -16,14 +15,23 @@ from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.execution.launch import LaunchOptions, job_environment, wrapper_command
 from leadline.execution.processes import run_process, start_process
+from leadline.execution.schedulers.attempt_files import last_log_line
 from leadline.execution.schedulers.local.capacity import SlotAssignment, Slots
-from leadline.execution.schedulers.local.submissions import LocalSubmissions, QueueEntry, log_path, result_path
+from leadline.execution.schedulers.local.submissions import (
+    LocalSubmissions,
+    QueueEntry,
+    log_path,
+    result_path,
+    unmeasured_outcome,
+)
 from leadline.execution.wrapper.command import GATE_OPEN
-from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
+from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name
 from leadline.files.private import make_private_folder, open_private
 
 MARK_VARIABLE = "LEADLINE_RUN"
 """Environment variable of the wrapper and all its descendants. Its value, the outcome file, names the attempt."""
+ARRAY_INDEX = ("LEADLINE_INDEX", "SLURM_ARRAY_TASK_ID")
+"""Variables with the index of an array element. Scripts written for Slurm read the second one."""
 KILL_DELAY_S = 30.0
 """Time that a job has between SIGTERM and SIGKILL; Slurm's KillWait."""
 
@@ -41,15 +49,12 @@ class _Alive:
 class LocalJobQueue:
     """Runs jobs in parallel as ``slots`` allow. Files go to ``folder``/runs.
 
-    A job whose command never began is requeued; another one whose wrapper vanished gets the outcome that ``vanished``
-    makes of its last interim outcome.
+    A job whose command never began is requeued; another one whose wrapper vanished ends with its last interim outcome.
     """
 
     journal: LocalSubmissions
     folder: Path
     slots: Slots
-    launch_options: Callable[[QueueEntry], LaunchOptions]
-    vanished: Callable[[QueueEntry, JobOutcome | None], JobOutcome]
     forget_other_hosts: bool = False
     _alive: dict[str, _Alive] = field(default_factory=dict)
 
@@ -129,7 +134,7 @@ class LocalJobQueue:
     def _start(self, entry: QueueEntry, assignment: SlotAssignment) -> None:
         """Start a wrapper that begins its command only after its process is in the journal."""
         entry_started = self.journal.begin(entry.key, host=socket.gethostname(), place=_place(assignment))
-        result, terms = result_path(self.folder, entry_started), self.launch_options(entry_started)
+        result, terms = result_path(self.folder, entry_started), self._launch_options(entry_started)
         env = {
             **terms.environment,
             **job_environment(entry_started.spec),
@@ -155,6 +160,20 @@ class LocalJobQueue:
             # Only now may the command begin: whoever restarts can find its process.
             opener.write(GATE_OPEN)
         self._watch(started, child)
+
+    def _launch_options(self, entry: QueueEntry) -> LaunchOptions:
+        """Return the launch options of a job, as it was submitted."""
+        stored = self.journal.taken(entry.submission_id)
+        submission = stored.submission
+        index_variables = {} if entry.index is None else dict.fromkeys(ARRAY_INDEX, entry.index)
+        return LaunchOptions(
+            environment={**stored.environment, **index_variables, **submission.restart_variables},
+            warning=submission.checkpoint_signal,
+            warning_s=submission.checkpoint_s,
+            adjustable=True,
+            kill_after_s=KILL_DELAY_S,
+            release_file=str(self.folder / "runs" / release_file_name(entry.key)) if submission.held else None,
+        )
 
     def _watch(self, entry: QueueEntry, child: "subprocess.Popen[bytes] | None") -> bool:
         """Watch a wrapper; False if it has just ended."""
@@ -186,9 +205,21 @@ class LocalJobQueue:
         if outcome is not None and outcome.state.final:
             self.journal.settle(entry.key, outcome)
         elif was_started:
-            self.journal.settle(entry.key, self.vanished(entry, outcome))
+            self.journal.settle(entry.key, self._vanished_outcome(entry, outcome))
         else:
             self.journal.requeue(entry.key)
+
+    def _vanished_outcome(self, entry: QueueEntry, interim: JobOutcome | None) -> JobOutcome:
+        """Return the outcome of a job whose wrapper wrote none; measured amounts are lower bounds.
+
+        The job is not started again.
+        """
+        cancelled = self.journal.is_cancelled(entry.key)
+        state = JobState.CANCELLED if cancelled else JobState.NODE_FAIL
+        last_words = last_log_line(log_path(self.folder, entry))
+        reason = "cancelled" if cancelled else f"its wrapper was killed{f': {last_words}' if last_words else ''}"
+        ended = unmeasured_outcome(entry, state, reason)
+        return ended if interim is None else replace(interim, state=state, ended_at=ended.ended_at, reason=reason)
 
 
 def wrapper_is_alive(folder: Path, entry: QueueEntry) -> bool:

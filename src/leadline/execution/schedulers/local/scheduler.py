@@ -16,11 +16,10 @@ from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
 from leadline.execution.clock import epoch_s, now_utc
-from leadline.execution.launch import LaunchOptions, check_command, check_walltime
-from leadline.execution.schedulers.attempt_files import read_tail, replace_link
+from leadline.execution.launch import check_command, check_walltime
+from leadline.execution.schedulers.attempt_files import last_log_line, read_tail, replace_link
 from leadline.execution.schedulers.local.capacity import Capacity, CapacityUse, Slots, backfill_starts_s, or_infinite
-from leadline.execution.schedulers.local.queue import KILL_DELAY_S, LocalJobQueue, wrapper_is_alive
-from leadline.execution.schedulers.local.statuses import job_status, vanished_outcome
+from leadline.execution.schedulers.local.queue import LocalJobQueue, wrapper_is_alive
 from leadline.execution.schedulers.local.submissions import (
     JobWithdrawn,
     LocalSubmissions,
@@ -40,14 +39,12 @@ from leadline.execution.schedulers.port import (
     SubmissionUncertain,
 )
 from leadline.execution.transport.port import LocalTransport, Transport, write_release_file
-from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name, set_walltime
+from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, set_walltime
 from leadline.files.lock import file_lock
 from leadline.files.private import make_private_folder
 
 DEPTH = 100
 """Waiting jobs that are considered for a start at once."""
-ARRAY_INDEX = ("LEADLINE_INDEX", "SLURM_ARRAY_TASK_ID")
-"""Variables with the index of an array element. Scripts written for Slurm read the second one."""
 
 
 class LocalScheduler:
@@ -67,10 +64,7 @@ class LocalScheduler:
         self.folder = folder.absolute()
         with _reachable():
             self._journal = LocalSubmissions(self.folder / "jobs.sqlite")
-        self._queue = LocalJobQueue(
-            self._journal, self.folder, slots, launch_options=self._launch_options, vanished=self._vanished,
-            forget_other_hosts=forget_other_hosts,
-        )  # fmt: skip
+        self._queue = LocalJobQueue(self._journal, self.folder, slots, forget_other_hosts)
         self._version: tuple[int, int] | None = None
         self._expected_s: dict[str, float] = {}
 
@@ -167,7 +161,7 @@ class LocalScheduler:
                 cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "cancelled before it was started")
                 if entry.state.final or self._journal.settle_waiting(entry.key, cancelled):
                     continue
-                self._journal.set_flag(_cancelled(entry.key))
+                self._journal.mark_cancelled(entry.key)
                 self._end(self._journal.get(entry.key))
 
     def let_begin(self, keys: Collection[str]) -> None:
@@ -250,7 +244,7 @@ class LocalScheduler:
         if (link := output_link(entry, submission)) is not None:
             replace_link(link, log_path(self.folder, entry))
         # The cancellation may have come between the listing and the start.
-        if self._journal.has_flag(_cancelled(entry.key)):
+        if self._journal.is_cancelled(entry.key):
             self._end(self._journal.get(entry.key))
 
     def _release(self, stored: StoredSubmission) -> None:
@@ -298,24 +292,6 @@ class LocalScheduler:
             running.append(CapacityUse(use.capacity, max(remaining_s, 1.0)))
         return backfill_starts_s(free, running, waiting)
 
-    def _launch_options(self, entry: QueueEntry) -> LaunchOptions:
-        """Return the launch options of a job, as it was submitted."""
-        stored = self._journal.taken(entry.submission_id)
-        submission = stored.submission
-        index_variables = {} if entry.index is None else dict.fromkeys(ARRAY_INDEX, entry.index)
-        return LaunchOptions(
-            environment={**stored.environment, **index_variables, **submission.restart_variables},
-            warning=submission.checkpoint_signal,
-            warning_s=submission.checkpoint_s,
-            adjustable=True,
-            kill_after_s=KILL_DELAY_S,
-            release_file=str(self.folder / "runs" / release_file_name(entry.key)) if submission.held else None,
-        )
-
-    def _vanished(self, entry: QueueEntry, interim: JobOutcome | None) -> JobOutcome:
-        """Return the outcome of a job whose wrapper wrote none; the job is not started again."""
-        return vanished_outcome(self.folder, entry, interim, cancelled=self._journal.has_flag(_cancelled(entry.key)))
-
     def _end(self, entry: QueueEntry) -> None:
         """Terminate a running job. If it is being started, the starter terminates it."""
         if entry.state is JobState.RUNNING and entry.pid is not None and wrapper_is_alive(self.folder, entry):
@@ -330,7 +306,42 @@ class LocalScheduler:
         return self._journal.respecify(entry, replace(entry.spec, resources=resources))
 
     def _status(self, entry: QueueEntry) -> SchedulerStatus:
-        return job_status(self.folder, entry, self._journal.taken(entry.submission_id), self._expected_s)
+        stored = self._journal.taken(entry.submission_id)
+        common = SchedulerStatus(
+            entry.state, submitted_s=stored.made_s, walltime_s=entry.spec.resources.walltime_s, nodes=1
+        )
+        if entry.state is JobState.PENDING:
+            start_s = self._expected_s.get(entry.key, math.inf)
+            reason = _why_waiting(entry, stored, self._expected_s)
+            return replace(common, reason=reason, expected_start_s=start_s if start_s < math.inf else None)
+        was_started = entry.pid is not None
+        started_s = epoch_s(entry.started_at) if was_started and entry.started_at else None
+        common = replace(common, started_s=started_s, node=entry.host)
+        return common if entry.outcome is None else _final_status(self.folder, entry, entry.outcome, common)
+
+
+def _final_status(folder: Path, entry: QueueEntry, outcome: JobOutcome, common: SchedulerStatus) -> SchedulerStatus:
+    elapsed, memory = (outcome.measured.get(name) for name in ("elapsed_s", "host_memory_bytes"))
+    last_words = "" if entry.state is JobState.COMPLETED else last_log_line(log_path(folder, entry))
+    return replace(
+        common,
+        reason=outcome.reason,
+        ended_s=epoch_s(outcome.ended_at) if outcome.ended_at else None,
+        elapsed_s=elapsed.value if elapsed else None,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        memory_bytes=round(memory.value) if memory else None,
+        evidence=(last_words,) if last_words else (),
+    )
+
+
+def _why_waiting(entry: QueueEntry, stored: StoredSubmission, expected: Mapping[str, float]) -> str:
+    """Return why a job waits, as Slurm's reason code."""
+    if entry.key in expected:
+        return "Resources" if entry.key == next(iter(expected)) else "Priority"
+    if stored.submission.after:
+        return "Dependency"
+    return "JobArrayTaskLimit" if stored.submission.most is not None else "Priority"
 
 
 def _living(entry: QueueEntry, stored: StoredSubmission) -> LivingJob:
@@ -358,11 +369,6 @@ def _one_core_a_task(resources: ResourceSpec) -> ResourceSpec:
 
 def _workdir(spec: JobSpec) -> str:
     return str(Path(spec.workdir or ".").absolute())
-
-
-def _cancelled(key: str) -> str:
-    """Return the journal's flag for a cancelled job."""
-    return f"cancel {key}"
 
 
 @contextmanager

@@ -210,14 +210,14 @@ class LocalSubmissions(SqliteFile):
         reset = "state = 'PENDING', outcome = NULL, pid = NULL, pid_started = NULL, place = NULL WHERE key = ?"
         self._change(reset, key)
 
-    def set_flag(self, name: str) -> None:
-        """Set a flag for the process that runs the queue."""
+    def mark_cancelled(self, key: str) -> None:
+        """Store for the process that runs the queue that a job is cancelled."""
         with self.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (name, now_utc()))
+            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (f"cancel {key}", now_utc()))
 
-    def has_flag(self, name: str) -> bool:
-        """True if the flag is set."""
-        return bool(self.read("SELECT 1 FROM wish WHERE name = ?", name))
+    def is_cancelled(self, key: str) -> bool:
+        """True if the job was marked as cancelled."""
+        return bool(self.read("SELECT 1 FROM wish WHERE name = ?", f"cancel {key}"))
 
     def get(self, key: str) -> QueueEntry:
         """Return one job, which must exist."""
