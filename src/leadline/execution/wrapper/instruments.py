@@ -3,7 +3,8 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -91,14 +92,16 @@ class Instruments:
         return watched if reported is None else replace(watched, remarks=(*watched.remarks, *reported.remarks))
 
 
-def with_instruments(use: Callable[[Instruments | None], int], *, probe_limit: ProbeLimit, hook: bool = False) -> int:
-    """Call ``use`` with instruments in a temporary folder, or with None if it cannot be made."""
+@contextmanager
+def temporary_instruments(probe_limit: ProbeLimit, *, hook: bool) -> Iterator[Instruments | None]:
+    """Yield instruments in a temporary folder, or None if it cannot be made."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="leadline-job-", ignore_cleanup_errors=True)
     except OSError:
-        return use(None)
+        yield None
+        return
     with folder as name:
-        return use(Instruments(Path(name), probe_limit, hook))
+        yield Instruments(Path(name), probe_limit, hook)
 
 
 def progress_measurements(progress: Progress | None) -> dict[str, Measurement]:

@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -159,21 +160,17 @@ class LocalSubmissions(SqliteFile):
             ).lastrowid  # fmt: skip
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
-            jobs = list(zip(submission.keys, ids, strict=True))
             # Encoded once for all elements, which usually have one spec.
-            specs = [to_json(spec, indent=0) for spec in submission.specs or (submission.spec,)]
-            if not submission.specs:
-                specs *= len(jobs)
+            specs = [to_json(spec, indent=0) for spec in submission.specs] or [
+                to_json(submission.spec, indent=0)
+            ] * len(ids)
+            positions = range(last + 1, last + 1 + len(ids))
             connection.executemany(
                 "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING')",
-                [
-                    (key, last + offset, spec, job_id)
-                    for offset, ((key, job_id), spec) in enumerate(zip(jobs, specs, strict=True), 1)
-                ],
+                zip(submission.keys, positions, specs, ids, strict=True),
             )
-            connection.executemany(
-                "INSERT INTO element VALUES (?, ?, ?)", [(job_id, key, number) for key, job_id in jobs]
-            )
+            elements = zip(ids, submission.keys, repeat(number), strict=False)
+            connection.executemany("INSERT INTO element VALUES (?, ?, ?)", elements)
         return str(number)
 
     def begin(self, key: str, *, host: str, place: str) -> QueueEntry:
