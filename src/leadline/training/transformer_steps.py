@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import msgspec
@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from leadline.core.estimate import Interval
-from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import Workload
@@ -43,7 +42,8 @@ STEP_MODEL_FILE, STEP_MODEL_CARD_FILE = "llm_training.npz", "llm_training.json"
 LEVEL = 0.9
 
 
-class StepModel(Frozen):
+@dataclass(frozen=True, slots=True)
+class StepModel:
     """The fitted model, and the scores of its errors on held-out steps.
 
     ``scores`` are by generation of GPUs (``gpu_generation``), and those of all under ``ALL``. Steps outside the range
@@ -105,7 +105,8 @@ class StepModelErrors(msgspec.Struct, frozen=True):
     errors: dict[str, dict[str, float]]
 
 
-class DecoderStepPrediction(Frozen):
+@dataclass(frozen=True, slots=True)
+class DecoderStepPrediction:
     """The time of one optimizer step with its interval, parts and reasons.
 
     Attributes:
