@@ -22,7 +22,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.processes import CompletedProcess
 from leadline.core.runs import Scale
 from leadline.execution.schedulers.attempt_files import read_log_tails
-from leadline.execution.schedulers.local.submissions import LocalSubmissions, queue_document
+from leadline.execution.schedulers.local.submissions import LocalSubmissions
 from leadline.execution.schedulers.port import Submission
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.transport.ssh import SshTransport
@@ -68,7 +68,7 @@ def _read_archive(path: Path) -> object:
 
 def _read_tails(path: Path) -> object:
     transport = LocalTransport(processes=_answering(path.read_bytes().decode("utf-8", "replace")))
-    return read_log_tails(transport, PurePosixPath("/"), ["k1", "k2"], 1000, timeout_s=1.0)
+    return read_log_tails(transport, PurePosixPath("/"), ["k1", "k2"], 1000)
 
 
 def _read_campaign_journal(path: Path, table: str, column: str) -> object:
@@ -108,7 +108,12 @@ READERS = (
     _document("job of the local queue", "execution", to_json(SPEC), _read_queue, "job", "spec"),
     _document("outcome in the local queue", "execution", outcomes()[0].decode(), _read_queue, "job", "outcome"),
     _document(
-        "submission to the local queue", "execution", queue_document(SUBMISSION), _read_queue, "submission", "document"
+        "submission to the local queue",
+        "execution",
+        to_json(SUBMISSION, indent=0),
+        _read_queue,
+        "submission",
+        "document",
     ),
     _document("environment in the local queue", "execution", '{"A": "1"}', _read_queue, "submission", "environment"),
     Reader("files of another host", "execution", "answer.txt", Form.BINARY, archive, _read_archive, 2, opens=False),

@@ -1,17 +1,17 @@
 """The shipped step estimators as adapted to a user's measured steps, one file for each device."""
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from leadline.core.estimate import NORMAL_90
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.estimators.ports import State, nest, unnest
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationModels
 from leadline.estimators.step_time.selection import StepGroup
-from leadline.training.array_files import read_with_card, write_with_card
+from leadline.training.array_files import Card, read_with_card, write_with_card
 
 ADAPTED_SCHEMA = "leadline.adapted/1"
 
@@ -45,10 +45,9 @@ class AdaptedRecord(msgspec.Struct, frozen=True, kw_only=True):
         return math.expm1(NORMAL_90 * self.spread)
 
 
-class AdaptedCard(msgspec.Struct, frozen=True, kw_only=True):
+class AdaptedCard(Card, frozen=True, kw_only=True):
     """Everything adapted for one device, except the fitted models."""
 
-    schema: str
     device: str
     records: tuple[AdaptedRecord, ...]
 
@@ -58,8 +57,7 @@ class AdaptedCard(msgspec.Struct, frozen=True, kw_only=True):
         return next(exact, next((record for record in self.records if record.group is None), None))
 
 
-@dataclass(frozen=True, slots=True)
-class AdaptedSteps:
+class AdaptedSteps(Frozen):
     """The card of one device, and the operator models of the groups that have one."""
 
     card: AdaptedCard

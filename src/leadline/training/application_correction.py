@@ -6,15 +6,13 @@ So one factor removes most of the error where no model of the application exists
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.estimators.ports import State, nest, unnest
-from leadline.training.array_files import read_with_card, write_with_card
+from leadline.training.array_files import Card, read_with_card, write_with_card
 from leadline.training.refit import (
     LEAST_JUDGED,
     LEAST_NEW,
@@ -33,7 +31,7 @@ from leadline.uncertainty.metrics import compare_errors
 CORRECTION_SCHEMA = "leadline.correction/1"
 
 
-class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
+class CorrectionCard(Card, frozen=True, kw_only=True):
     """Origin and accuracy of a correction of one quantity; ``factor`` multiplies the estimator's predictions.
 
     Attributes:
@@ -42,7 +40,6 @@ class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
         before: mean absolute log error with ``factor_before``, which is 1 at first; ``after``: with ``factor``.
     """
 
-    schema: str
     application: str
     quantity: str
     estimator: str
@@ -58,8 +55,7 @@ class CorrectionCard(msgspec.Struct, frozen=True, kw_only=True):
     p_value: float
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationCorrection:
+class ApplicationCorrection(Frozen):
     """A factor on an estimator's predictions of an application, and the calibration of its errors."""
 
     card: CorrectionCard
@@ -72,8 +68,7 @@ class ApplicationCorrection:
         return Interval(point, min(float(low[0]), point), max(float(high[0]), point), predicted.level)
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRun:
+class FinishedRun(Frozen):
     """A run's uncorrected prediction with its measurement, and its start."""
 
     outcome: PredictionOutcome

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -18,12 +18,13 @@ from leadline.files.read import read_input
 CARD = "card"
 
 
-class _Card(Protocol):
-    @property
-    def schema(self) -> str: ...
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """The description in a file of arrays."""
+
+    schema: str
 
 
-CardT = TypeVar("CardT", bound=_Card)
+CardT = TypeVar("CardT", bound=Card)
 Restored = TypeVar("Restored")
 
 
@@ -34,7 +35,7 @@ def write_arrays(path: Path, state: State) -> None:
     write_atomically(path, content.getvalue())
 
 
-def write_with_card(path: Path, card: object, state: State) -> None:
+def write_with_card(path: Path, card: Card, state: State) -> None:
     """Write arrays and a card whole or not at all; ``OSError`` if the file cannot be written."""
     write_arrays(path, {CARD: np.frombuffer(msgspec.json.encode(card), np.uint8), **state})
 

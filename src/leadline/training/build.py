@@ -3,14 +3,15 @@
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
 from leadline import __version__
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Run, Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature
 from leadline.estimators.ports import TabularEstimator
-from leadline.training.dataset import make_dataset
+from leadline.training.dataset import make_dataset, numbers_of
 from leadline.training.fitting import LEVEL, TrainedTarget, train_target
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import CandidateErrors, ModelCard, ScaleCard, TargetCard
@@ -19,8 +20,7 @@ from leadline.training.records import Progress, RunRecord, TrainingOptions
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingOrigin:
+class TrainingOrigin(Frozen):
     """Source of the records, time of training, and the commands to repeat it and to run the application."""
 
     source: str
@@ -107,7 +107,7 @@ def _target_card(trained: TrainedTarget) -> TargetCard:
     return TargetCard(
         target=dataset.target,
         estimator=selection.winner.name,
-        factor=trained.factor,
+        factor=selection.factor,
         policy=selection.policy,
         reason=selection.reason,
         judged_on=selection.judged_on,
@@ -132,13 +132,8 @@ def _scale_card(samples: Sequence[Sample]) -> ScaleCard:
 
 def _scaled_down_ranges(dataset: TrainingSet) -> dict[str, tuple[float, float]]:
     """Return the range of each scale feature over the scaled-down runs."""
-    ranges = {}
-    for name in dataset.scale_features:
-        values = [sample.features.get(name) for sample in dataset.at(Scale.SCALED_DOWN)]
-        numbers = [float(value) for value in values if isinstance(value, int | float)]
-        if numbers:
-            ranges[name] = (min(numbers), max(numbers))
-    return ranges
+    numbers = {name: numbers_of(dataset.at(Scale.SCALED_DOWN), name) for name in dataset.scale_features}
+    return {name: (min(values), max(values)) for name, values in numbers.items() if values}
 
 
 def _candidate(errors: CandidateErrors) -> CandidateErrors:

@@ -3,21 +3,22 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Scale
 from leadline.estimators.ports import Array, TabularEstimator
 from leadline.estimators.tabular.registry import LEAST_MEMBERS, Ensemble
 from leadline.training.cross_validation import (
+    CandidateRecipe,
     ModelCandidate,
     OutOfFoldPredictions,
     SampleSplit,
-    fit_candidate,
     join_predictions,
     median_out_of_fold,
     predict_held_out,
@@ -36,8 +37,7 @@ TINY = 0.03
 """Mean log errors below this count as equal when candidates are dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class CandidatePredictions:
+class CandidatePredictions(Frozen):
     """A candidate's out-of-fold predictions, and its extrapolations to the largest runs where these were made."""
 
     folds: OutOfFoldPredictions
@@ -89,14 +89,15 @@ class CandidateRace:
             if candidate not in self.why_not and parts
         }
 
-    def recipe(self, candidate: ModelCandidate) -> TabularEstimator:
-        """Return the estimator to fit for a candidate; an ensemble keeps the members that were not dropped."""
+    def recipe(self, candidate: ModelCandidate) -> CandidateRecipe:
+        """Return how to fit a candidate; an ensemble keeps the members that were not dropped."""
         members = self._members(replace(candidate, adjusted=False))
         remaining = {member.estimator for member in members if member not in self.why_not}
-        recipe = self.estimators[candidate.estimator]
-        if not remaining or not isinstance(recipe, Ensemble):
-            return recipe
-        return Ensemble(recipe.name, tuple(member for member in recipe.members if member.name in remaining))
+        estimator = self.estimators[candidate.estimator]
+        if remaining and isinstance(estimator, Ensemble):
+            kept = tuple(member for member in estimator.members if member.name in remaining)
+            estimator = Ensemble(estimator.name, kept)
+        return CandidateRecipe(candidate, estimator, self.scale_features, self.seed)
 
     def error_of(self, candidate: ModelCandidate) -> float | None:
         """Return a dropped candidate's mean error (percent) on the runs judged so far; ``None`` without any."""
@@ -130,8 +131,7 @@ class CandidateRace:
         """Predict the held-out samples by every remaining candidate; return False if none could be fitted."""
         running = [candidate for candidate in parts if candidate not in self.why_not] if split.held_out else []
         fitted = [candidate for candidate in running if not self._members(candidate)]
-        about = (split, number, self.scale_features, self.seed)
-        tasks = [partial(_fit, candidate, self.estimators[candidate.estimator], *about) for candidate in fitted]
+        tasks = [partial(_predict, self.recipe(candidate), split, number) for candidate in fitted]
         successes = 0
         for candidate, outcome in zip(fitted, self.run(tasks), strict=True):
             self.done += 1
@@ -161,17 +161,10 @@ class CandidateRace:
         return compared if len(compared) >= LEAST_MEMBERS else []
 
 
-def _fit(
-    candidate: ModelCandidate,
-    recipe: TabularEstimator,
-    split: SampleSplit,
-    number: int,
-    scale_features: Sequence[str],
-    seed: int,
-) -> OutOfFoldPredictions | str:
+def _predict(recipe: CandidateRecipe, split: SampleSplit, number: int) -> OutOfFoldPredictions | str:
     """Return the predictions of the held-out samples, or the reason why the candidate cannot be fitted."""
     try:
-        fitted = fit_candidate(candidate, recipe, split.fitted, scale_features=scale_features, seed=seed)
+        fitted = recipe.fit(split.fitted)
     except (InvalidInput, np.linalg.LinAlgError) as error:
         return str(error)
     return predict_held_out(fitted, split.held_out, fold=number, blocked=split.blocked)

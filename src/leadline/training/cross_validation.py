@@ -8,11 +8,14 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
+from itertools import compress
+from typing import Any
 
 import numpy as np
 
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Scale
 from leadline.estimators.ports import Array, FittedEstimator, Predictions, TabularEstimator
 from leadline.estimators.tabular.registry import median_prediction
@@ -25,8 +28,7 @@ LEAST_TO_EXTRAPOLATE = 8
 """Configurations that must remain for fitting when the largest ones are held out."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleSplit:
+class SampleSplit(Frozen):
     """Samples to fit on and samples to predict; ``blocked`` marks a split by size, which imitates extrapolation."""
 
     fitted: tuple[Sample, ...]
@@ -140,8 +142,7 @@ class TrainingRuns(StrEnum):
     UP_SAMPLED = "SD + FS up-sampled"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCandidate:
+class ModelCandidate(Frozen):
     """An estimator fitted on one training set; ``adjusted`` multiplies its predictions by HARP's factor."""
 
     estimator: str
@@ -191,8 +192,7 @@ def harp_adjustment(measured: Array, predicted: Array) -> float:
     return 1 + round(up_mape(measured.tolist(), predicted.tolist()) / 100, 2) if len(measured) else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfFoldPredictions:
+class OutOfFoldPredictions(Frozen):
     """A candidate's predictions for samples that its fits did not see; arrays of shape (n,) in their order.
 
     ``spread`` and ``beyond`` are as in ``Predictions``. ``fold`` is the number of the split in which a sample was held
@@ -234,52 +234,41 @@ class OutOfFoldPredictions:
 
     def at(self, rows: Array) -> "OutOfFoldPredictions":
         """Return the predictions where the mask ``rows`` is true."""
-        samples = tuple(sample for sample, keep in zip(self.samples, rows, strict=True) if keep)
-        return OutOfFoldPredictions(
-            samples, self.point[rows], self.spread[rows], self.beyond[rows], self.fold[rows], self.blocked
+        arrays = {name: getattr(self, name)[rows] for name in _ARRAYS}
+        return replace(self, samples=tuple(compress(self.samples, rows)), **arrays)
+
+
+_ARRAYS = ("point", "spread", "beyond", "fold")
+
+
+class CandidateRecipe(Frozen):
+    """A candidate with the estimator to fit for it, and how to fit that."""
+
+    candidate: ModelCandidate
+    estimator: TabularEstimator
+    scale_features: Sequence[str]
+    seed: int
+
+    def fit(self, samples: Sequence[Sample]) -> FittedEstimator:
+        """Fit on the candidate's training set, taken from ``samples``."""
+        training = fitting_samples(samples, self.candidate.training_set, self.seed)
+        return self.estimator.fit(training, scale_features=self.scale_features, seed=self.seed)
+
+    def predict_split(self, split: SampleSplit, number: int) -> OutOfFoldPredictions:
+        """Fit on a split and predict its held-out samples; they get its number."""
+        return predict_held_out(self.fit(split.fitted), split.held_out, fold=number, blocked=split.blocked)
+
+    def predict_out_of_fold(self, splits: Sequence[SampleSplit]) -> OutOfFoldPredictions:
+        """Fit on each split and predict its held-out samples."""
+        return join_predictions(
+            [self.predict_split(split, number) for number, split in enumerate(splits) if split.held_out]
         )
-
-
-def predict_out_of_fold(
-    candidate: ModelCandidate,
-    recipe: TabularEstimator,
-    splits: Sequence[SampleSplit],
-    *,
-    scale_features: Sequence[str] = (),
-    seed: int = 0,
-) -> OutOfFoldPredictions:
-    """Fit on each split and predict its held-out samples."""
-    parts = []
-    for number, split in enumerate(splits):
-        if split.held_out:
-            fitted = fit_candidate(candidate, recipe, split.fitted, scale_features=scale_features, seed=seed)
-            parts.append(predict_held_out(fitted, split.held_out, fold=number, blocked=split.blocked))
-    return join_predictions(parts)
 
 
 def join_predictions(parts: Sequence[OutOfFoldPredictions]) -> OutOfFoldPredictions:
     """Concatenate the predictions of several folds."""
-    return OutOfFoldPredictions(
-        tuple(sample for part in parts for sample in part.samples),
-        np.concatenate([part.point for part in parts]),
-        np.concatenate([part.spread for part in parts]),
-        np.concatenate([part.beyond for part in parts]),
-        np.concatenate([part.fold for part in parts]),
-        parts[0].blocked,
-    )
-
-
-def fit_candidate(
-    candidate: ModelCandidate,
-    recipe: TabularEstimator,
-    samples: Sequence[Sample],
-    *,
-    scale_features: Sequence[str] = (),
-    seed: int = 0,
-) -> FittedEstimator:
-    """Fit a candidate's estimator on its training set, taken from ``samples``."""
-    training = fitting_samples(samples, candidate.training_set, seed)
-    return recipe.fit(training, scale_features=scale_features, seed=seed)
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    return replace(parts[0], samples=tuple(sample for part in parts for sample in part.samples), **arrays)
 
 
 def predict_held_out(

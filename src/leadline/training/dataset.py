@@ -4,9 +4,9 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from leadline.core.errors import InvalidInput, UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Sample, Scale, TrainingSet, Value
 from leadline.core.trained_model import Feature, FeatureRole
@@ -131,8 +131,7 @@ def _excess(name: str, value: float, low: float, high: float) -> tuple[float, st
     return excess, f"{name} = {value:g} is {excess:.2g} ranges {side} the runs ({runs})"
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingData:
+class TrainingData(Frozen):
     """The samples of one target, and the runs that were left out.
 
     Attributes:
@@ -346,10 +345,14 @@ def _scale_features(samples: Sequence[Sample], features: Sequence[Feature], name
 
 def _differs_by_scale(samples: Sequence[Sample], name: str) -> bool:
     """Return whether the median of a feature's full-scale values is outside the scaled-down ones."""
-    values: dict[Scale, list[float]] = {Scale.SCALED_DOWN: [], Scale.FULL_SCALE: []}
-    for sample in samples:
-        value = sample.features.get(name)
-        if isinstance(value, int | float):
-            values[sample.scale].append(value)
-    small, full = values[Scale.SCALED_DOWN], values[Scale.FULL_SCALE]
+    small, full = (
+        numbers_of([sample for sample in samples if sample.scale is scale], name)
+        for scale in (Scale.SCALED_DOWN, Scale.FULL_SCALE)
+    )
     return bool(small and full) and not min(small) <= statistics.median(full) <= max(small)
+
+
+def numbers_of(samples: Sequence[Sample], name: str) -> list[float]:
+    """Return the values of a feature that are numbers."""
+    values = (sample.features.get(name) for sample in samples)
+    return [float(value) for value in values if isinstance(value, int | float)]

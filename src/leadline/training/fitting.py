@@ -1,24 +1,23 @@
 """Fit one target: split the samples, select a candidate, calibrate its interval, test it, and fit it on all runs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Scale, TrainingSet
 from leadline.estimators.ports import Array, FittedEstimator, TabularEstimator
 from leadline.training.candidate_race import task_runner
 from leadline.training.cross_validation import (
+    CandidateRecipe,
     OutOfFoldPredictions,
     SampleSplit,
     cross_validation_folds,
     extrapolation_splits,
-    fit_candidate,
     hold_out_test_set,
     predict_held_out,
-    predict_out_of_fold,
     thin_samples,
     training_share,
 )
@@ -51,8 +50,7 @@ LEARNING_CURVE_SHARES = (0.05, 0.1, 0.2, 0.35, 0.6, 1.0)
 LEARNING_CURVE_FOLDS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalPredictions:
+class IntervalPredictions(Frozen):
     """Predictions of held-out runs with their interval; ``low`` and ``high`` have shape (n,)."""
 
     predicted: OutOfFoldPredictions
@@ -60,18 +58,15 @@ class IntervalPredictions:
     high: Array
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedTarget:
+class TrainedTarget(Frozen):
     """A fitted target, and everything its card says about it; the plots show ``validation`` and ``test``.
 
-    ``factor`` is HARP's adjustment, 1 where the chosen candidate has none. ``tested`` and ``validated`` map a scale to
-    the errors on the test runs and out of fold.
+    ``tested`` and ``validated`` map a scale to the errors on the test runs and out of fold.
     """
 
     data: TrainingData
     selection: Selection
     fitted: FittedEstimator
-    factor: float
     calibration: IntervalCalibration
     tested: dict[str, ErrorMetrics]
     validated: dict[str, ErrorMetrics]
@@ -96,7 +91,7 @@ def train_target(
         UnknownName: no such policy.
     """
     dataset, seed, run = data.dataset, options.seed, task_runner(options.jobs)
-    splits, scale_features = _split_all(dataset, seed), dataset.scale_features
+    splits = _split_all(dataset, seed)
     selection = select_candidate(
         splits.by_size if splits.extrapolates else splits.folds,
         _without_slow(estimators, dataset, many=splits.many),
@@ -104,29 +99,27 @@ def train_target(
         few=splits.few,
         many=splits.many,
         extrapolations=splits.extrapolations,
-        scale_features=scale_features,
+        scale_features=dataset.scale_features,
         seed=seed,
         run=run,
         progress=progress,
     )
-    winner, recipe, factor = selection.winner, selection.recipe, selection.factor
-    progress(f"calibrating {winner.name}", 1, 1)
-    predict = partial(predict_out_of_fold, winner, recipe, scale_features=scale_features, seed=seed)
-    folds = predict(splits.folds) if splits.extrapolates else selection.predicted
+    recipe, factor = selection.recipe, selection.factor
+    progress(f"calibrating {selection.winner.name}", 1, 1)
+    folds = recipe.predict_out_of_fold(splits.folds) if splits.extrapolates else selection.predicted
     errors = [folds.residuals()]
-    if largest := _predict_largest(predict, splits.by_size):
+    if largest := _predict_largest(recipe, splits.by_size):
         errors.append(largest.times(factor).residuals())
     validation, test = _cross_intervals(folds, errors[1:]), None
     parts = [splits.test.fitted, dataset.samples] if splits.test.held_out else [dataset.samples]
-    fit = partial(fit_candidate, winner, recipe, scale_features=scale_features, seed=seed)
-    *fitted, final = run([partial(fit, samples) for samples in parts])
+    *fitted, final = run([partial(recipe.fit, samples) for samples in parts])
     if fitted:
         tested = predict_held_out(fitted[0], splits.test.held_out).times(factor)
         # The test's own errors join only after its interval is made.
         test = _with_interval(tested, calibrate(Residuals.joined(*errors)))
         errors.append(tested.residuals())
     return TrainedTarget(
-        data, selection, final, factor, calibrate(Residuals.joined(*errors)), errors_by_scale(test) if test else {},
+        data, selection, final, calibrate(Residuals.joined(*errors)), errors_by_scale(test) if test else {},
         errors_by_scale(validation), validation, test, _notes(data, splits),
     )  # fmt: skip
 
@@ -141,8 +134,7 @@ def _without_slow(
     return {name: recipe for name, recipe in estimators.items() if name not in left_out} or estimators
 
 
-@dataclass(frozen=True, slots=True)
-class _Splits:
+class _Splits(Frozen):
     """All splits of a data set; ``folds`` and ``by_size`` are of the ``compared`` samples.
 
     Attributes:
@@ -200,13 +192,11 @@ def errors_by_scale(predictions: IntervalPredictions) -> dict[str, ErrorMetrics]
     return errors
 
 
-def _predict_largest(
-    predict: Callable[[Sequence[SampleSplit]], OutOfFoldPredictions], splits: Sequence[SampleSplit]
-) -> OutOfFoldPredictions | None:
+def _predict_largest(recipe: CandidateRecipe, splits: Sequence[SampleSplit]) -> OutOfFoldPredictions | None:
     """Predict the largest runs, from as few smaller ones as the estimator can be fitted on."""
     for start in range(len(splits)):
         try:
-            return predict(splits[start:])
+            return recipe.predict_out_of_fold(splits[start:])
         except InvalidInput:  # too few runs below this cut
             continue
     return None
@@ -263,8 +253,7 @@ def _configurations(samples: Sequence[Sample]) -> int:
     return len({sample.configuration for sample in samples})
 
 
-@dataclass(frozen=True, slots=True)
-class LearningCurvePoint:
+class LearningCurvePoint(Frozen):
     """The error on held-out runs, in percent, after training on ``runs`` runs that took ``cost_s`` seconds."""
 
     cost_s: float
@@ -272,27 +261,26 @@ class LearningCurvePoint:
     mape: float
 
 
-def learning_curve(trained: TrainedTarget, seed: int = 0) -> tuple[LearningCurvePoint, ...]:
+def learning_curve(trained: TrainedTarget) -> tuple[LearningCurvePoint, ...]:
     """Return the error of the chosen estimator after training on growing shares of the runs.
 
     Each point is scored on the held-out full-scale runs, or on all held-out runs where none is full-scale. The curve
     begins at the smallest share on which the estimator can be fitted.
     """
-    data, selection = trained.data.dataset, trained.selection
-    splits = cross_validation_folds(data.samples, LEARNING_CURVE_FOLDS, seed)
-    fit = partial(fit_candidate, selection.winner, selection.recipe, scale_features=data.scale_features, seed=seed)
+    recipe = trained.selection.recipe
+    splits = cross_validation_folds(trained.data.dataset.samples, LEARNING_CURVE_FOLDS, recipe.seed)
     curve: list[LearningCurvePoint] = []
     for share in LEARNING_CURVE_SHARES:
         costs, runs, errors = [], [], []
         for split in splits:
-            part = training_share(split.fitted, share, seed)
+            part = training_share(split.fitted, share, recipe.seed)
             scored = [sample for sample in split.held_out if sample.scale is Scale.FULL_SCALE] or list(split.held_out)
             try:
-                fitted = fit(part)
+                fitted = recipe.fit(part)
             except InvalidInput:  # too few runs for this estimator: the curve begins later
                 continue
             predicted = predict_held_out(fitted, scored)
-            errors.append(mape(predicted.measured.tolist(), (predicted.point * trained.factor).tolist()))
+            errors.append(mape(predicted.measured.tolist(), (predicted.point * trained.selection.factor).tolist()))
             costs.append(sum(sample.cost_s for sample in part))
             runs.append(len(part))
         count = len(splits)

@@ -1,6 +1,6 @@
 """Read the files of ``leadline measure``: measured steps of models on one device, to adapt an estimator."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import msgspec
 
 from leadline.core.documents import from_json, refuse_large
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Scale, Value
 from leadline.files.read import read_input_text
@@ -37,31 +38,27 @@ STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredDevice:
+class MeasuredDevice(Frozen):
     """The device as torch reports it."""
 
     name: str
     memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class PointMemory:
+class PointMemory(Frozen):
     """Peak memory of one point, or lower bounds if it ran out of memory; ``None`` on a CPU."""
 
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PointEnergy:
+class PointEnergy(Frozen):
     """Energy of one step."""
 
     step_j: float
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPoint:
+class MeasuredPoint(Frozen):
     """One line of the file; unmeasured values are ``None``, and ``step_s`` is the median of the samples."""
 
     # The lines have more fields, such as the times of ops. Only those that a verb reads are here.
@@ -74,8 +71,7 @@ class MeasuredPoint:
     energy: PointEnergy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Measurements:
+class Measurements(Frozen):
     """A whole file."""
 
     path: str

@@ -4,7 +4,6 @@ import hashlib
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,8 @@ import numpy as np
 
 from leadline import __version__
 from leadline.core.documents import parse_json, refuse_damaged, to_json
-from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
+from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Scale, Value
 from leadline.core.trained_model import Feature, ModelPredictions
 from leadline.estimators.ports import Array, FittedEstimator, State, nest, unnest
@@ -28,8 +28,7 @@ CARD, DIGEST = "card.json", "sha256"
 _SEAL, _SEAL_BYTES = b"leadline sha256 ", 100
 
 
-@dataclass(frozen=True, slots=True)
-class ApplicationModel:
+class ApplicationModel(Frozen):
     """A fitted estimator with its calibration for each target (implements ``TrainedModel``)."""
 
     card: ModelCard
@@ -87,8 +86,6 @@ class ApplicationModel:
     ) -> tuple[Array, tuple[Array, Array, list[str]]]:
         """Return the points of n rows, and the spread, extrapolation and scale of each."""
         card = self.card.of(target)
-        if card is None:
-            raise UnknownName("target", target, self.targets, fix=f"this model predicts {', '.join(self.targets)}")
         completed = complete_rows(rows, self.features)
         predicted = self.fitted[target].predict(completed)
         scales = [_scale(row, card) for row in completed]

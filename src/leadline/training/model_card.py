@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import field
+
+from leadline.core.errors import UnknownName
+from leadline.core.frozen import Frozen
 from leadline.core.trained_model import Feature
 from leadline.core.units import format_bytes, format_duration
 
 MODEL_SCHEMA = "leadline.model/1"
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorMetrics:
+class ErrorMetrics(Frozen):
     """Errors of the predictions of ``runs`` runs, in percent except ``mae`` (in the target's unit).
 
     ``upp`` is the share of under-predicted runs, and ``ov_mape`` the mean error of the over-predicted ones, as in HARP.
@@ -28,8 +30,7 @@ class ErrorMetrics:
     over_request: float
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateErrors:
+class CandidateErrors(Frozen):
     """A candidate's errors on the validation runs, as in ``ErrorMetrics``; or the reason why it was dropped."""
 
     name: str
@@ -41,8 +42,7 @@ class CandidateErrors:
     why_not: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleCard:
+class ScaleCard(Frozen):
     """Number of configurations and runs of one scale, and the seconds that the runs took."""
 
     configurations: int
@@ -50,8 +50,7 @@ class ScaleCard:
     cost_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class TargetCard:
+class TargetCard(Frozen):
     """Training data, chosen estimator and errors of one target; ``tested`` and ``validated`` are by scale.
 
     Attributes:
@@ -88,8 +87,7 @@ class TargetCard:
         return {**self.validated, **self.tested}
 
 
-@dataclass(frozen=True, slots=True)
-class Refit:
+class Refit(Frozen):
     """The replacement of a target's estimator; ``before`` and ``after`` are mean absolute log errors.
 
     Attributes:
@@ -113,8 +111,7 @@ class Refit:
     older: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCard:
+class ModelCard(Frozen):
     """The description of a model, kept in the model's file and as a Markdown file."""
 
     application: str
@@ -138,9 +135,16 @@ class ModelCard:
         """Return the start of the last run that a target was fitted on; empty where it is unknown."""
         return max((self.last_run, *(refit.until for refit in self.refits if refit.target == target)))
 
-    def of(self, target: str) -> TargetCard | None:
-        """Return the card of a target, or ``None`` where the model does not predict it."""
-        return next((card for card in self.targets if card.target == target), None)
+    def of(self, target: str) -> TargetCard:
+        """Return the card of a target.
+
+        Raises:
+            UnknownName: the model was not trained for that target.
+        """
+        cards = {card.target: card for card in self.targets}
+        if target not in cards:
+            raise UnknownName("target", target, [*cards], fix=f"this model predicts {', '.join(cards)}")
+        return cards[target]
 
 
 SCALES = {"SD": "scaled-down", "FS": "full-scale"}

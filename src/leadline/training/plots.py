@@ -17,12 +17,11 @@ from leadline.estimators.ports import Array
 from leadline.training.cross_validation import log_size
 from leadline.training.dataset import TARGETS
 from leadline.training.fitting import IntervalPredictions, LearningCurvePoint, TrainedTarget, learning_curve
-from leadline.training.model_card import ModelCard
+from leadline.training.model_card import SCALES, ModelCard
 from leadline.training.records import Progress
 
 COLOURS = {Scale.SCALED_DOWN: "#0072B2", Scale.FULL_SCALE: "#D55E00"}
 """From the palette of Okabe and Ito, which colour-blind readers can distinguish."""
-NAMES = {Scale.SCALED_DOWN: "scaled-down", Scale.FULL_SCALE: "full-scale"}
 INK, FAINT = "#333333", "#BBBBBB"
 FORMATS = ("png", "svg")
 
@@ -42,7 +41,7 @@ def draw_all(
         stem = f"{card.application}-{name}"
         files += _save(predicted_against_measured(target, card.application), folder / f"{stem}-predicted")
         files += _save(error_by_size(target, card.application), folder / f"{stem}-error")
-        curve = learning_curve(target, card.seed)
+        curve = learning_curve(target)
         if len(curve) > 1:
             files += _save(draw_learning_curve(target, curve, card.application), folder / f"{stem}-learning")
     return tuple(files)
@@ -66,7 +65,7 @@ def predicted_against_measured(trained: TrainedTarget, application: str) -> Figu
     _set_unit_ticks(axes.xaxis, target, low, high)
     _set_unit_ticks(axes.yaxis, target, low, high)
     errors = {**trained.validated, **trained.tested}
-    summary = ", ".join(f"{NAMES[Scale(scale)]} {metrics.mape:.1f} %" for scale, metrics in errors.items())
+    summary = ", ".join(f"{SCALES[scale]} {metrics.mape:.1f} %" for scale, metrics in errors.items())
     _set_title(axes, f"{application}: {label}", f"{trained.selection.winner.name}; mean error {summary}")
     axes.legend(loc="upper left", frameon=False, fontsize=9)
     return figure
@@ -142,7 +141,7 @@ def _rows_by_scale(predictions: IntervalPredictions) -> Iterator[tuple[Scale, Ar
 
 
 def _label(scale: Scale, rows: Array, tested: bool) -> str:
-    return f"{NAMES[scale]}, {'test' if tested else 'out of fold'} ({int(rows.sum())})"
+    return f"{SCALES[scale]}, {'test' if tested else 'out of fold'} ({int(rows.sum())})"
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:

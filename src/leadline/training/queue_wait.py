@@ -1,7 +1,7 @@
 """Learn from a site's job accounting how long jobs wait, and predict the wait of a job before it is submitted."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.queues import IMMEDIATE_START_S, AccountedJob, QueueWait
 from leadline.core.units import HOUR_S
-from leadline.estimators.ports import Array, State, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, State, Stored, nest, strings, text_array, unnest
 from leadline.estimators.queue_state import (
     FORECAST_COLUMN,
     QUEUE_FEATURES,
@@ -40,8 +41,7 @@ LEAST_SEEN = 0.02
 """Least probability of having been observed by which a wait is weighted."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecalibratedForest:
+class RecalibratedForest(Stored):
     """A forest of waits, the recalibration of its quantile levels, and the number of started jobs behind both."""
 
     forest: WaitForest
@@ -72,23 +72,8 @@ class RecalibratedForest:
             for interval, probability, waits_s in zip(intervals, at_once.tolist(), quantiles.tolist(), strict=True)
         ]
 
-    def dump(self) -> State:
-        """Return the state as arrays."""
-        return {
-            "jobs": np.array([self.jobs]),
-            **nest("forest", self.forest.dump()),
-            **nest("recalibration", self.recalibration.dump()),
-        }
 
-    @classmethod
-    def load(cls, state: State) -> "RecalibratedForest":
-        """Restore a forest from its state."""
-        recalibration = Recalibration.load(unnest("recalibration", state))
-        return cls(WaitForest.load(unnest("forest", state)), recalibration, int(state["jobs"].astype(int)[0]))
-
-
-@dataclass(frozen=True, slots=True)
-class QueueWaitModel:
+class QueueWaitModel(Frozen):
     """Waits of a site as learned up to a moment, in seconds since the epoch; predicting needs numpy alone.
 
     ``with_forecast`` predicts jobs for which the scheduler forecasts a start, where enough such jobs started.
@@ -99,17 +84,12 @@ class QueueWaitModel:
     learned_until_s: float
 
     def predict(
-        self, accounting: Sequence[AccountedJob], jobs: Sequence[AccountedJob], now_s: float, *,
-        forecasts: Mapping[str, float] | None = None, level: float = 0.9,
-    ) -> list[QueueWait]:  # fmt: skip
-        """Predict the wait of each job as if it alone were submitted now, in seconds since the epoch.
-
-        ``forecasts`` maps the id of a job to the wait that the scheduler forecasts. Its forecast assumes that every job
-        uses all of its walltime.
-        """
+        self, accounting: Sequence[AccountedJob], jobs: Sequence[AccountedJob], now_s: float
+    ) -> list[QueueWait]:
+        """Predict the wait of each job as if it alone were submitted now, in seconds since the epoch."""
         past = sorted(accounting_at(accounting, now_s), key=lambda job: job.submitted_s)
         submitted = [replace(job, submitted_s=now_s, eligible_s=None) for job in jobs]
-        return self.predict_rows(current_queue_rows(past, submitted, forecasts), now_s, level)
+        return self.predict_rows(current_queue_rows(past, submitted), now_s)
 
     def predict_rows(self, x: Array, as_of_s: float, level: float = 0.9) -> list[QueueWait]:
         """Predict the waits of jobs from their rows of shape (n, len(QUEUE_FEATURES))."""
@@ -145,8 +125,7 @@ def load_queue_wait_model(state: State) -> QueueWaitModel:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitTable:
+class _WaitTable(Frozen):
     """Jobs in the order of their eligibility: features (n, p), eligible time, wait or NaN, and batch (n,)."""
 
     x: Array

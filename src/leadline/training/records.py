@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale, Value
@@ -23,8 +26,7 @@ _WITH_UNIT = re.compile(rf"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>{_UNITS})", re.I
 _SPELLINGS = {"sec": "s", "secs": "s", "min": "m", "mins": "m", "hr": "h", "hrs": "h", "day": "d", "days": "d"}
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Frozen):
     """One run.
 
     Attributes:

@@ -6,7 +6,7 @@ replaces the model where it is better by more than chance. It is then fitted aga
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from leadline.core.errors import InvalidInput
 from leadline.core.estimate import NORMAL_90, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.estimators.ports import TabularEstimator
 from leadline.training.build import TrainingOrigin, build_model
@@ -38,8 +39,7 @@ MORE = 0.25
 """Without drift, a model is refitted after so many new runs, as a share of those it was trained on."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefitDecision:
+class RefitDecision(Frozen):
     """Whether a challenger replaced the estimator of one target, and why.
 
     ``new_runs`` have come since the model was trained, and ``drift`` is that of its errors on them. ``comparison`` is
@@ -54,8 +54,7 @@ class RefitDecision:
     comparison: PairedComparison | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RefitSettings:
+class RefitSettings(Frozen):
     """Estimators to compare, and the origin for the new card."""
 
     estimators: Mapping[str, TabularEstimator]
@@ -66,8 +65,7 @@ _Make = Callable[[Sequence[RunRecord]], ApplicationModel]
 """Fits a challenger on runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(Frozen):
     """One target of a model, the new runs that can judge it, and the drift of its errors on them."""
 
     model: ApplicationModel
@@ -136,8 +134,8 @@ def _refit_target(
     # Runs before the drift do not tell how the application behaves now.
     recent = new[drift.since or 0 :]
     question = _Question(model, target, settings, usable, recent, len(new), drift)
-    card = model.card.of(target)
-    reason = too_early(drift, len(recent), len(new), previous_runs, (card.samples if card else 0, "trained on"))
+    base = (model.card.of(target).samples, "trained on")
+    reason = too_early(drift, len(recent), len(new), previous_runs, base)
     return (model, question.keep(reason)) if reason else _judge(question)
 
 
@@ -228,8 +226,6 @@ def no_improvement(how: str, comparison: PairedComparison) -> str:
 
 def _name(model: ApplicationModel, target: str) -> str:
     card = model.card.of(target)
-    if card is None:
-        raise ValueError(f"the model has no {target}")
     return card.estimator + (f" times {card.factor:.3g}" if card.factor != 1 else "")
 
 
@@ -240,9 +236,8 @@ def _options(model: ApplicationModel, target: str, records: Sequence[RunRecord])
     numbers = {name for record in records for name, value in record.features.items() if not isinstance(value, str)}
     categories = sorted(name for name in numbers & features.keys() if features[name].categorical)
     card, unknown = model.card.of(target), sorted(names - features.keys())
-    policy, scale_features = (card.policy, card.scale_features) if card else ("mape", ())
-    scale = tuple(name for name in scale_features if name in names)
-    return TrainingOptions((target,), policy, scale, tuple(unknown), tuple(categories), model.card.seed)
+    scale = tuple(name for name in card.scale_features if name in names)
+    return TrainingOptions((target,), card.policy, scale, tuple(unknown), tuple(categories), model.card.seed)
 
 
 def widening_factor(outcomes: Sequence[PredictionOutcome], ratio: float) -> float:
@@ -268,7 +263,7 @@ def _with_target(model: ApplicationModel, refitted: ApplicationModel, refit: Ref
     ranges = {feature.name: feature for feature in refitted.features}
     card = replace(
         model.card,
-        targets=tuple(new if new and card.target == target else card for card in model.card.targets),
+        targets=tuple(new if card.target == target else card for card in model.card.targets),
         # A feature that the refitted model left out keeps its range.
         features=tuple(ranges.get(feature.name, feature) for feature in model.features),
         runs=max(model.card.runs, refitted.card.runs),

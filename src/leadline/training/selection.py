@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.runs import Scale
 from leadline.estimators.ports import Array, TabularEstimator
 from leadline.estimators.tabular.registry import Ensemble
@@ -19,6 +20,7 @@ from leadline.training.candidate_race import (
     run_serially,
 )
 from leadline.training.cross_validation import (
+    CandidateRecipe,
     ModelCandidate,
     OutOfFoldPredictions,
     SampleSplit,
@@ -41,13 +43,12 @@ EXTRAPOLATIONS_COUNT_AS = 5
 """Full-scale runs that all extrapolations together weigh as much as, where few full-scale runs exist."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Frozen):
     """The chosen candidate and the scores of all.
 
     Attributes:
         scores: best first.
-        recipe: the winner's estimator; an ensemble has its remaining members only.
+        recipe: how to fit the winner; an ensemble has its remaining members only.
         factor: HARP's adjustment, 1 without one.
         predicted: for each run, by the candidate chosen without that run's fold. So the choice itself cannot make the
             errors look smaller.
@@ -57,7 +58,7 @@ class Selection:
     policy: str
     scores: tuple[CandidateErrors, ...]
     winner: ModelCandidate
-    recipe: TabularEstimator
+    recipe: CandidateRecipe
     factor: float
     predicted: OutOfFoldPredictions
     judged_on: str
@@ -134,8 +135,7 @@ def select_candidate(
     return _choose(_Ballot.of(competitors, policy, ensembles), competitors, dropped, race.recipe, policy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ballot:
+class _Ballot(Frozen):
     """Each candidate's predictions of the judged runs, and how often each run counts; arrays of shape (m,)."""
 
     measured: Array
@@ -200,7 +200,7 @@ def _choose(
     ballot: _Ballot,
     competitors: Mapping[ModelCandidate, CandidatePredictions],
     dropped: Sequence[CandidateErrors],
-    recipe_of: Callable[[ModelCandidate], TabularEstimator],
+    recipe_of: Callable[[ModelCandidate], CandidateRecipe],
     policy: str,
 ) -> Selection:
     best = ballot.best(policy)

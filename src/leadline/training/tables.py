@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from types import MappingProxyType
 
 from leadline.core.documents import explain_read_error
 from leadline.core.errors import InvalidInput
@@ -36,7 +35,8 @@ METRIC_COLUMNS = frozenset(
      "cgroup_memory_bytes", "processes", "read_bytes", "written_bytes")
 )  # fmt: skip
 """Columns that are measured, and so are never features."""
-EMPTY: Mapping[str, Value] = MappingProxyType({})
+AMOUNTS = ("nodes", "tasks_per_node", "cores_per_task", "gpus_per_node", "memory_bytes_per_node")
+REQUESTED = {name: f"asked_{name}" for name in AMOUNTS}
 MOST_BYTES = 2**28
 """Size of the largest table, unpacked: its rows take several times as much memory."""
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
@@ -139,6 +139,8 @@ class _RunTable:
     targets: tuple[str, ...]
     without: frozenset[str]
     units: dict[str, str] = field(default_factory=dict)
+    values: dict[str, dict[int, Value]] = field(default_factory=dict)
+    """Column to the values of its rows, without empty cells."""
 
     def exported(self, device_of: DeviceOf) -> tuple[RunRecord, ...]:
         """Read the columns of ``leadline history export``."""
@@ -146,17 +148,15 @@ class _RunTable:
         measured = [name for name in self.columns if name.startswith("measured_")]
         requested = [name for name in self.columns if name.startswith("asked_")]
         nodes = [name for name in self.columns if name.startswith("node_") and self._is_kept(name)]
-        values = {name: self._column(name) for name in (*parameters, *measured, *requested)}
+        self.values = {name: self._column(name) for name in (*parameters, *measured, *requested)}
+        limits = {"elapsed_s": "asked_walltime_s", "host_memory_bytes": "asked_memory_bytes_per_node"}
         return tuple(
             self._record(
                 at,
-                {name.removeprefix("parameter_"): values[name].get(at) for name in parameters},
-                {name.removeprefix("measured_"): values[name].get(at) for name in measured},
-                features=self._resources(at, values) | self._node(at, nodes, device_of),
-                limits={
-                    "elapsed_s": values.get("asked_walltime_s", {}).get(at),
-                    "host_memory_bytes": values.get("asked_memory_bytes_per_node", {}).get(at),
-                },
+                self._cells(at, {name.removeprefix("parameter_"): name for name in parameters}),
+                self._cells(at, {name.removeprefix("measured_"): name for name in measured}),
+                features=self._resources(at) | self._node(at, nodes, device_of),
+                limits=self._cells(at, limits),
             )
             for at in range(len(self.rows))
         )
@@ -166,34 +166,29 @@ class _RunTable:
         metrics = [name for name in self.columns if name in self.targets or name in METRIC_COLUMNS]
         named = [name for name in self.columns if not name.startswith(("predicted_", "asked_"))]
         parameters = [name for name in named if name not in BOOKKEEPING | {*metrics} and self._is_kept(name)]
-        values = {name: self._column(name) for name in (*parameters, *metrics)}
+        self.values = {name: self._column(name) for name in (*parameters, *metrics)}
         for at, target in product(range(len(self.rows)), self.targets):
-            if at not in values[target] and self._state(at) is JobState.COMPLETED:
+            if at not in self.values[target] and self._state(at) is JobState.COMPLETED:
                 raise InvalidInput(
                     f"{self._at(at)}: {target} is empty: fill it in, or give the run the state that says why, as FAILED"
                 )
-        return tuple(
-            self._record(
-                at,
-                {name: values[name].get(at) for name in parameters},
-                {name: values[name].get(at) for name in metrics},
-            )
-            for at in range(len(self.rows))
-        )
+        kept, measured = {name: name for name in parameters}, {name: name for name in metrics}
+        rows = range(len(self.rows))
+        return tuple(self._record(at, self._cells(at, kept), self._cells(at, measured), {}, {}) for at in rows)
+
+    def _cells(self, at: int, columns: Mapping[str, str]) -> dict[str, Value]:
+        """Return name -> value of a row, from name -> column; without empty cells and missing columns."""
+        values = {name: self.values.get(column, {}).get(at) for name, column in columns.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
     def _is_kept(self, name: str) -> bool:
         return not self.without & {name, name.removeprefix("parameter_")}
 
     def _record(
-        self,
-        at: int,
-        parameters: dict[str, Value | None],
-        metrics: dict[str, Value | None],
-        features: Mapping[str, Value] = EMPTY,
-        limits: Mapping[str, Value | None] = EMPTY,
-    ) -> RunRecord:
+        self, at: int, parameters: dict[str, Value], metrics: dict[str, Value], features: dict[str, Value],
+        limits: dict[str, Value],
+    ) -> RunRecord:  # fmt: skip
         line, row = self.rows[at]
-        filled = {name: value for name, value in parameters.items() if value is not None}
         name = next((row[key] for key in ("campaign", "application", "name") if row.get(key)), "")
         return RunRecord(
             id=row.get("id", ""),
@@ -201,23 +196,21 @@ class _RunTable:
             application=name or self.path.name.partition(".")[0],
             state=self._state(at),
             scale=self._scale(at),
-            features={**features, **filled},
+            features={**features, **parameters},
             metrics=self._numbers(at, metrics),
-            parameters=frozenset(filled),
+            parameters=frozenset(parameters),
             started_at=row.get("started_at", ""),
             limits=self._numbers(at, limits),
             units=self.units,
         )
 
-    def _resources(self, at: int, values: dict[str, dict[int, Value]]) -> dict[str, Value]:
-        def requested(name: str) -> Value | None:
-            return values.get(f"asked_{name}", {}).get(at)
-
-        nodes = requested("nodes") or 1
+    def _resources(self, at: int) -> dict[str, Value]:
+        requested = self._cells(at, REQUESTED)
+        nodes = requested.get("nodes") or 1
         factors = {
-            "cores": (requested("cores_per_task"), nodes, requested("tasks_per_node") or 1),
-            "gpus": (requested("gpus_per_node"), nodes),
-            "memory_bytes": (requested("memory_bytes_per_node"), nodes),
+            "cores": (requested.get("cores_per_task"), nodes, requested.get("tasks_per_node") or 1),
+            "gpus": (requested.get("gpus_per_node"), nodes),
+            "memory_bytes": (requested.get("memory_bytes_per_node"), nodes),
         }
         resources: dict[str, Value] = {"nodes": nodes}
         for name, parts in factors.items():
@@ -259,14 +252,11 @@ class _RunTable:
             fix = "write SD (scaled down) or FS (full scale)"
             raise InvalidInput(f"{self._at(at)}: scale is {scale!r}; {fix}") from error
 
-    def _numbers(self, at: int, cells: Mapping[str, Value | None]) -> dict[str, float]:
-        numbers = {}
+    def _numbers(self, at: int, cells: Mapping[str, Value]) -> dict[str, float]:
         for name, value in cells.items():
             if isinstance(value, str):
                 raise InvalidInput(f"{self._at(at)}: {name} is {value!r}, which is not a number")
-            if value is not None:
-                numbers[name] = float(value)
-        return numbers
+        return {name: float(value) for name, value in cells.items()}
 
     def _column(self, name: str) -> dict[int, Value]:
         """Return the values of a column by row, without empty cells."""

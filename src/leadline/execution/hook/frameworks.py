@@ -164,8 +164,6 @@ def _batch_ends() -> None:
         return
     FIT.in_batches_s += now_s - batches.mark_s
     FIT.current += 1
-    if STATE.working_s is None:
-        STATE.working_s = now_s
     batches.add(now_s - batches.mark_s)
     batches.mark_s = now_s
     STATE.consider(batches.count, now_s)

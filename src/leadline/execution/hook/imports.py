@@ -143,9 +143,8 @@ class WatchedSourceLoader(importlib.machinery.SourceFileLoader):
                 pass
             except Exception as error:  # noqa: BLE001 - errors of the hook must not reach the job
                 STATE.remark(error, f"{os.path.basename(self.path)} is not watched")
-        namespace = self._finder.main if fullname == "__main__" else None
-        if namespace is not None:
-            _be_script(namespace, self.path)
+        if fullname == "__main__":
+            _be_script(self._finder.main, self.path)
         return compile(data, self.path, "exec", dont_inherit=True)
 
     def _namespace(self, fullname: str) -> Optional[Dict[str, Any]]:

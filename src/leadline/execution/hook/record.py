@@ -112,25 +112,22 @@ class HookState:
     def step_done(self, times: DurationSample, now_s: float) -> None:
         """Record a step of a framework, which counts more than any plain loop."""
         times.tick(now_s)
-        if self.working_s is None:
-            self.working_s = now_s
         self.consider(times.count, now_s)
 
     def loop_done(self, count: int, now_s: float) -> None:
         """Record an iteration of a plain loop. It counts as work unless a framework's steps are expected."""
         expects_framework = self.framework_s is not None and now_s - self.framework_s < FRAMEWORK_WAIT_S
         if self.probes and not (self.steps or "keras" in self.frameworks or expects_framework):
-            if self.working_s is None:
-                self.working_s = now_s
             self.consider(count, now_s)
         elif now_s - self.wrote_s > self.wait_s:
             self.write_soon(now_s)
 
     def consider(self, count: int, now_s: float) -> None:
         """Stop the job by ``SystemExit`` if the probe is done; otherwise write from time to time."""
-        working_s = now_s - (self.working_s if self.working_s is not None else now_s)
-        is_done = (self.units and count >= self.units) or (self.time_s and count > 1 and working_s >= self.time_s)
-        if is_done:
+        if self.working_s is None:
+            self.working_s = now_s
+        worked_s = now_s - self.working_s
+        if (self.units and count >= self.units) or (self.time_s and count > 1 and worked_s >= self.time_s):
             self.stopped = True
             self.write()
             # The loop boundary is a clean point: no iteration is half done.

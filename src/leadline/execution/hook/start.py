@@ -9,7 +9,7 @@ from . import imports, record
 
 TYPE_CHECKING = False  # typing itself takes a tenth of a short script's start
 if TYPE_CHECKING:
-    from typing import Any, Dict, List
+    from typing import Any, List
 
 VARIABLES = ("LEADLINE_HOOK", "LEADLINE_HOOK_UNITS", "LEADLINE_HOOK_TIME_S")
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -34,7 +34,7 @@ def start(folder: str) -> None:
         time_s=float(settings["LEADLINE_HOOK_TIME_S"] or 0.0),
     )
     imports.install_import_hook(_script())
-    sys.excepthook = _Excepthook()
+    sys.excepthook = _show_error
 
 
 def _launches() -> bool:
@@ -70,17 +70,12 @@ def _restore(folder: str) -> None:
         os.environ.pop(name, None)
 
 
-class _Excepthook:
-    """Shows an uncaught error as Python does, without the hook's own frames."""
-
-    def __call__(self, kind: Any, error: Any, trace: Any) -> None:
-        while trace is not None and _is_hook_code(trace.tb_frame.f_code):
-            trace = trace.tb_next
-        sys.__excepthook__(kind, error.with_traceback(trace), trace)
-
-
-def _is_hook_code(code: Any) -> bool:
-    runpy_files: Dict[str, Any] = {"<frozen runpy>": True, os.path.join(os.path.dirname(os.__file__), "runpy.py"): True}
-    return code.co_filename in runpy_files or os.path.dirname(code.co_filename) == os.path.dirname(
-        os.path.abspath(__file__)
-    )
+def _show_error(kind: Any, error: Any, trace: Any) -> None:
+    """Show an uncaught error as Python does, without the hook's own frames."""
+    runpy_files = ("<frozen runpy>", os.path.join(os.path.dirname(os.__file__), "runpy.py"))
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file not in runpy_files and os.path.dirname(file) != os.path.dirname(os.path.abspath(__file__)):
+            break
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)

@@ -3,17 +3,17 @@
 import shlex
 import signal
 from base64 import b64decode
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from leadline.core.documents import from_json
 from leadline.core.errors import InvalidInput, SchedulerUnreachable, excerpt
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.units import parse_epoch_s, parse_whole
 from leadline.execution.clock import iso_utc
-from leadline.execution.transport.port import Transport
+from leadline.execution.transport.port import FILE_S, Transport, write_release_file
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, STARTED_BEFORE, JobOutcome
 
 RUNS_FOLDER = "runs"
@@ -61,6 +61,11 @@ def replace_link(link: Path, target: Path) -> None:
     with suppress(OSError):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+
+
+def result_names(key: str) -> tuple[str, str]:
+    """Return the outcome files of an attempt: its own, and that of the first launched task."""
+    return f"{key}.json", f"{key}.0.json"
 
 
 def end_name(key: str) -> str:
@@ -119,7 +124,7 @@ def read_outcomes(
 
 
 def read_log_tails(
-    transport: Transport, folder: PurePosixPath, keys: Collection[str], most_bytes: int, *, timeout_s: float
+    transport: Transport, folder: PurePosixPath, keys: Collection[str], most_bytes: int
 ) -> dict[str, str]:
     """Return the ends of the output of these attempts; silent ones are absent.
 
@@ -129,12 +134,10 @@ def read_log_tails(
     if not keys:
         return {}
     names = {log_name(key): key for key in keys}
-    command = ["sh", "-c", TAILS, "sh", str(folder / RUNS_FOLDER), str(most_bytes)]
-    answer = transport.run(command, stdin="".join(f"{name}\n" for name in names), timeout_s=timeout_s)
-    if answer.returncode or answer.timed_out:
-        why = "no answer in time" if answer.timed_out else " ".join(answer.stderr.split()) or "no reason given"
-        raise SchedulerUnreachable(f"logs cannot be read at {transport.where} ({why})")
-    rows = (line.partition(" ") for line in answer.stdout.splitlines())
+    words = [TAILS, "sh", str(folder / RUNS_FOLDER), str(most_bytes)]
+    listing = "".join(f"{name}\n" for name in names)
+    output = _run_script(transport, words, noun="logs", stdin=listing)
+    rows = (line.partition(" ") for line in output.splitlines())
     try:
         return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
     except ValueError as error:
@@ -158,33 +161,66 @@ def read_end(text: str) -> JobOutcome:
     return JobOutcome(state, iso_utc(began_s), "", (), ended_at=iso_utc(ended_s), exit_code=code, signal=number)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPart:
+class OutputPart(Frozen):
     """A part of an output file, and the offset of the next one in bytes; None while there is no file."""
 
     data: bytes
     next_offset: int | None
 
 
-def read_output(
-    transport: Transport, path: PurePosixPath, offset: int, *, lines: int | None = None, timeout_s: float = 60.0
-) -> OutputPart:
+def read_output(transport: Transport, path: PurePosixPath, offset: int, *, lines: int | None = None) -> OutputPart:
     """Return the output from ``offset`` on, at most ``OUTPUT_BYTES``, or its last ``lines``.
 
     Raises:
         SchedulerUnreachable: the file was not reached.
     """
     last = "" if lines is None else str(lines)
-    command = ["sh", "-c", OUTPUT, "sh", str(path), str(offset + 1), str(OUTPUT_BYTES), last]
-    answer = transport.run(command, timeout_s=timeout_s)
-    if answer.returncode or answer.timed_out:
-        why = "no answer in time" if answer.timed_out else " ".join(answer.stderr.split()) or "no reason given"
-        raise SchedulerUnreachable(f"{path} cannot be read at {transport.where} ({why})")
-    size, _, text = answer.stdout.partition("\n")
+    words = [OUTPUT, "sh", str(path), str(offset + 1), str(OUTPUT_BYTES), last]
+    size, _, text = _run_script(transport, words, noun=str(path)).partition("\n")
     if not size.strip():
         return OutputPart(b"", None)
     data = b64decode(text)
     return OutputPart(data, offset + len(data) if lines is None else int(size))
+
+
+def _run_script(transport: Transport, words: Sequence[str], *, noun: str, stdin: str | None = None) -> str:
+    """Return the output of a shell script, which reads ``noun``, with its arguments."""
+    answer = transport.run(["sh", "-c", *words], stdin=stdin, timeout_s=FILE_S)
+    if answer.returncode or answer.timed_out:
+        why = "no answer in time" if answer.timed_out else " ".join(answer.stderr.split()) or "no reason given"
+        raise SchedulerUnreachable(f"{noun} cannot be read at {transport.where} ({why})")
+    return answer.stdout
+
+
+class SiteScheduler:
+    """The part of a scheduler of a site that its attempts' files answer.
+
+    Scripts, outcomes and output are in ``folder``, which the nodes see. ``python`` is an interpreter
+    of the nodes with Leadline.
+    """
+
+    abreast = 4
+    submits_once = False
+
+    def __init__(self, name: str, folder: PurePosixPath, transport: Transport, *, python: str) -> None:
+        self.name = name
+        self.folder = folder
+        self.transport = transport
+        self.python = python
+
+    def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
+        """Return the outcomes, interim or final, and ends written since; damaged files are skipped."""
+        names = {name: key for key in keys for name in (*result_names(key), end_name(key))}
+        return read_outcomes(self.transport, self.folder, names, since_s=since_s)
+
+    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
+        """Return the ends of the output of these attempts, and of the scheduler about them."""
+        return read_log_tails(self.transport, self.folder, keys, most_bytes)
+
+    def let_begin(self, keys: Collection[str]) -> None:
+        """Write the release files of held attempts."""
+        for key in keys:
+            write_release_file(self.transport, self.folder / RUNS_FOLDER, key)
 
 
 def last_log_line(path: Path, *, max_characters: int = 300) -> str:

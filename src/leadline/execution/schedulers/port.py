@@ -5,11 +5,11 @@ the work of another process. A missing answer proves nothing: a job that a sched
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol, runtime_checkable
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import DependencyKind
 from leadline.execution.transport.port import Transport
@@ -30,8 +30,7 @@ class SubmissionUncertain(SchedulerUnreachable):
     """The scheduler did not confirm a request that it may have executed; look up the key before a retry."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Frozen):
     """A job for a scheduler, or an array with one element for each of ``indices``.
 
     Attributes:
@@ -91,8 +90,7 @@ class Submission:
         return dict.fromkeys(RESTART_COUNT, str(self.restarts)) if self.restarts else {}
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionText:
+class SubmissionText(Frozen):
     """The exact text that a scheduler gets.
 
     Attributes:
@@ -111,8 +109,7 @@ def element_key(key: str, index: int | str) -> str:
     return f"{key}-{index}"
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerStatus:
+class SchedulerStatus(Frozen):
     """A scheduler's report on one job; None is unknown. Times are seconds since the epoch.
 
     Attributes:
@@ -241,8 +238,7 @@ class ForgetfulScheduler(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class LivingJob:
+class LivingJob(Frozen):
     """A waiting or running job that bears a key of Leadline.
 
     Attributes:

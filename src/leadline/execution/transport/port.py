@@ -10,11 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.transport.environment import run_without_settings
 from leadline.execution.wrapper.outcome import RELEASE_TEXT, release_file_name
 from leadline.files.atomic import write_atomically
 
+FILE_S = 60.0
+"""Time limit of writing or reading small files."""
 NO_PROGRAM = 127
 """Exit code of a missing command, as in shells."""
 
@@ -23,8 +26,7 @@ class ConnectionLost(SchedulerUnreachable):
     """The connection broke while a command ran, which may have been executed."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopyReport:
+class CopyReport(Frozen):
     """Bytes that a copy moved (existing files are not moved again), and its seconds."""
 
     moved_bytes: int
@@ -56,16 +58,14 @@ class Transport(Protocol):
             ConnectionLost: the connection broke meanwhile.
         """
 
-    def write(self, path: PurePosixPath, text: str, *, timeout_s: float = 60.0) -> None:
+    def write(self, path: PurePosixPath, text: str) -> None:
         """Write a file atomically; its folder is created.
 
         Raises:
             LeadlineError: the file cannot be written.
         """
 
-    def read_changed(
-        self, folder: PurePosixPath, names: Collection[str], *, since_s: float, timeout_s: float = 60.0
-    ) -> dict[str, str]:
+    def read_changed(self, folder: PurePosixPath, names: Collection[str], *, since_s: float) -> dict[str, str]:
         """Return name -> text of the files in a folder changed after ``since_s`` (epoch of its clock)."""
 
     def send(self, source: Path, target: PurePosixPath, *, timeout_s: float) -> CopyReport:
@@ -107,11 +107,7 @@ class LocalTransport:
     """This machine (implements ``Transport``)."""
 
     processes: ProcessRunner = run_without_settings
-
-    @property
-    def where(self) -> str:
-        """Name of the place, for messages."""
-        return "this machine"
+    where = "this machine"
 
     def run(
         self,
@@ -128,7 +124,7 @@ class LocalTransport:
         except InvalidInput as error:
             return CompletedProcess(NO_PROGRAM, "", str(error))
 
-    def write(self, path: PurePosixPath, text: str, *, timeout_s: float = 60.0) -> None:  # noqa: ARG002 - the protocol's
+    def write(self, path: PurePosixPath, text: str) -> None:
         """Write a file atomically."""
         try:
             write_atomically(Path(path), text, private=True)
@@ -137,14 +133,7 @@ class LocalTransport:
                 f"{path} cannot be written ({error.strerror}): check its permissions and the free space"
             ) from error
 
-    def read_changed(
-        self,
-        folder: PurePosixPath,
-        names: Collection[str],
-        *,
-        since_s: float,
-        timeout_s: float = 60.0,  # noqa: ARG002
-    ) -> dict[str, str]:
+    def read_changed(self, folder: PurePosixPath, names: Collection[str], *, since_s: float) -> dict[str, str]:
         """Return name -> text of the files changed after ``since_s``."""
         texts = {}
         for name in names:

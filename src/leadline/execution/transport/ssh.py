@@ -18,7 +18,7 @@ from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachab
 from leadline.core.processes import CompletedProcess, ProcessRunner
 from leadline.execution.processes import run_pipe, run_process
 from leadline.execution.transport.environment import UNSET
-from leadline.execution.transport.port import ConnectionLost, CopyReport, shell_line
+from leadline.execution.transport.port import FILE_S, ConnectionLost, CopyReport, shell_line
 
 FAILED = 255
 """Exit code of ssh itself. A command's own 255 differs in that the connection stays open."""
@@ -107,25 +107,22 @@ class SshTransport:
                 break
         raise self._unreachable("the connection closes as soon as it is open")
 
-    def write(self, path: PurePosixPath, text: str, *, timeout_s: float = 60.0) -> None:
+    def write(self, path: PurePosixPath, text: str) -> None:
         """Write a file atomically."""
         size = str(len(text.encode()))
-        answer = self.run(["sh", "-c", WRITE, "sh", str(path), size], stdin=text, timeout_s=timeout_s)
+        answer = self.run(["sh", "-c", WRITE, "sh", str(path), size], stdin=text, timeout_s=FILE_S)
         if answer.returncode or answer.timed_out:
             raise LeadlineError(
                 f"{path} cannot be written at {self.host} ({_why(answer)}): check its permissions and the free space"
             )
 
-    def read_changed(
-        self, folder: PurePosixPath, names: Collection[str], *, since_s: float, timeout_s: float = 60.0
-    ) -> dict[str, str]:
+    def read_changed(self, folder: PurePosixPath, names: Collection[str], *, since_s: float) -> dict[str, str]:
         """Return name -> text of the files changed after ``since_s``, with one command."""
         if not names:
             return {}
         listing = "".join(f"./{name}\0" for name in names)
-        answer = self.run(
-            ["sh", "-c", CHANGED, "sh", str(folder), f"{max(since_s, 0.0):.6f}"], stdin=listing, timeout_s=timeout_s
-        )
+        command = ["sh", "-c", CHANGED, "sh", str(folder), f"{max(since_s, 0.0):.6f}"]
+        answer = self.run(command, stdin=listing, timeout_s=FILE_S)
         if answer.stdout.strip() == "none":
             return {}
         try:
@@ -147,18 +144,14 @@ class SshTransport:
             raise LeadlineError(f"{target} cannot be created at {self.host} ({_why(answer)}): check its permissions")
         if self._has_rsync():
             return self._by_rsync(f"{source}/", f"{self.host}:{target}/", timeout_s)
-        began_s = time.monotonic()
-        piped = run_pipe(_pack(source), self._command(_unpack(target)), timeout_s=timeout_s)
-        return self._report_tar(piped, f"{source}", source, began_s)
+        return _by_tar(_pack(source), self._command(_unpack(target)), f"{source}", source, timeout_s)
 
     def fetch(self, source: PurePosixPath, target: Path, *, timeout_s: float) -> CopyReport:
         """Copy a folder from there, as ``send`` does."""
         target.mkdir(parents=True, exist_ok=True)
         if self._has_rsync():
             return self._by_rsync(f"{self.host}:{source}/", f"{target}/", timeout_s)
-        began_s = time.monotonic()
-        piped = run_pipe(self._command(_pack(source)), _unpack(target), timeout_s=timeout_s)
-        return self._report_tar(piped, f"{self.host}:{source}", target, began_s)
+        return _by_tar(self._command(_pack(source)), _unpack(target), f"{self.host}:{source}", target, timeout_s)
 
     def close(self) -> None:
         """Close the connection if it is Leadline's own."""
@@ -248,12 +241,6 @@ class SshTransport:
             raise LeadlineError(f"{source} was not completely copied to {target} ({_why(answer)}): copy it again")
         return CopyReport(int(re.sub(r"\D", "", moved[1])), time.monotonic() - began_s)
 
-    def _report_tar(self, piped: CompletedProcess, source: str, local: Path, began_s: float) -> CopyReport:
-        if piped.returncode or piped.timed_out:
-            raise LeadlineError(f"{source} was not completely copied ({_why(piped)}): copy it again")
-        moved_bytes = sum(path.lstat().st_size for path in local.rglob("*") if path.is_file() and not path.is_symlink())
-        return CopyReport(moved_bytes, time.monotonic() - began_s)
-
 
 def _pack(folder: Path | PurePosixPath) -> list[str]:
     return ["tar", "-C", str(folder), "-cf", "-", "."]
@@ -261,6 +248,16 @@ def _pack(folder: Path | PurePosixPath) -> list[str]:
 
 def _unpack(folder: Path | PurePosixPath) -> list[str]:
     return ["tar", "-C", str(folder), "-xpf", "-"]
+
+
+def _by_tar(pack: list[str], unpack: list[str], source: str, local: Path, timeout_s: float) -> CopyReport:
+    """Pipe one tar into the other; ``local`` is the folder on this machine, whose size is known."""
+    began_s = time.monotonic()
+    piped = run_pipe(pack, unpack, timeout_s=timeout_s)
+    if piped.returncode or piped.timed_out:
+        raise LeadlineError(f"{source} was not completely copied ({_why(piped)}): copy it again")
+    moved_bytes = sum(path.lstat().st_size for path in local.rglob("*") if path.is_file() and not path.is_symlink())
+    return CopyReport(moved_bytes, time.monotonic() - began_s)
 
 
 def _why(answer: CompletedProcess) -> str:

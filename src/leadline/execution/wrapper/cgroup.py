@@ -3,16 +3,17 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from leadline.core.frozen import Frozen
 
 VERSION_1 = Path("/sys/fs/cgroup/memory")
 VERSION_2 = Path("/sys/fs/cgroup")
 _PROCESSES = "cgroup.procs"
 
 
-@dataclass(frozen=True, slots=True)
-class Cgroup:
+class Cgroup(Frozen):
     """The readable memory files of a control group.
 
     Attributes:

@@ -19,7 +19,7 @@ from leadline.execution.wrapper.gate import (
     record_never_released,
     wait_for_release,
 )
-from leadline.execution.wrapper.instruments import Instruments, ProbeLimit, with_instruments
+from leadline.execution.wrapper.instruments import ProbeLimit, temporary_instruments
 from leadline.execution.wrapper.outcome import (
     EXIT_NEVER_BEGAN,
     STARTED_BEFORE,
@@ -68,19 +68,16 @@ def main(arguments: list[str]) -> int:
         options.since_s + waited_s, marker_path(path),
     )  # fmt: skip
 
-    def run(instruments: Instruments | None) -> int:
+    probe_limit = ProbeLimit(options.stop_units, options.stop_time_s)
+    with temporary_instruments(probe_limit, hook=options.probe_hook) as instruments:
         try:
             ended = supervise(options.command, limits, write=write, workdir=options.workdir, instruments=instruments)
         except LeadlineError as error:
             sys.stderr.write(f"leadline: {error}\n")
             return 127
-        if ended.state.censored and ended.reason not in ("", PROBE_DONE):
-            sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
-        return _exit_code(ended)
-
-    return with_instruments(
-        run, probe_limit=ProbeLimit(options.stop_units, options.stop_time_s), hook=options.probe_hook
-    )
+    if ended.state.censored and ended.reason not in ("", PROBE_DONE):
+        sys.stderr.write(f"leadline: {ended.state.value}: {ended.reason}\n")
+    return _exit_code(ended)
 
 
 def _parser() -> argparse.ArgumentParser:

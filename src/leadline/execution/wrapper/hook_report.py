@@ -1,8 +1,9 @@
 """Convert the reports of the hook in a Python job to the job's progress."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
@@ -13,8 +14,18 @@ COVERS = 0.5
 """Share of a loop's time that an inner loop must take to become the next level."""
 AHEAD = 1.5
 """A framework runs its own loop if it makes this many times more steps than the user's innermost loop."""
-PLAIN = "loops"
-NAMES = {"steps": "PyTorch's optimizer steps", "keras": "Keras", PLAIN: "the script's loops"}
+
+
+class _Work(NamedTuple):
+    """The work that a report shows: its nested loops, their begin and, where known, the completed and total steps."""
+
+    source: str
+    levels: list[LoopProgress]
+    began_s: float | None
+    steps: int | None = None
+    total: int | None = None
+    chain: Sequence[dict[str, Any]] = ()
+    """The script's loops, if nothing else shows the work."""
 
 
 def read_hook_progress(folder: Path, start_s: float) -> Progress | None:
@@ -52,68 +63,55 @@ def _read(path: Path) -> dict[str, Any] | None:
 def progress_of(report: dict[str, Any], start_s: float) -> Progress:
     """Return the progress in one report, of a job that began at ``start_s`` of the monotonic clock."""
     loops = {loop["number"]: loop for loop in report["loops"]}
-    source, levels, began_s, total = _keras(report.get("keras"))
-    if not levels:
-        source, levels, began_s, total = _steps(report, loops)
-    chain: list[dict[str, Any]] = []
-    if not levels:
-        source, chain = PLAIN, _main_chain(loops)
-        levels, began_s, total = _levels(chain), chain[0]["times"]["began_s"] if chain else None, None
+    work = _keras(report.get("keras")) or _steps(report, loops) or _plain(loops)
+    levels = work.levels
     return Progress(
-        NAMES[source],
+        work.source,
         tuple(levels),
-        startup_s=began_s - start_s if began_s is not None else None,
+        startup_s=work.began_s - start_s if work.began_s is not None else None,
         last_s=report["now_s"] - start_s,
-        steps=_count(report, source, levels),
+        steps=work.steps,
         epochs=levels[0].count if len(levels) > 1 and "epoch" in levels[0].name.casefold() else None,
-        total=total,
+        total=work.total,
         stopped=report["stopped"],
         method="a hook in the unmodified script",
-        remarks=(*report["remarks"], *_not_reached(report, chain)),
+        remarks=(*report["remarks"], *_not_reached(report, work.chain)),
     )
 
 
-def _count(report: dict[str, Any], source: str, levels: list[LoopProgress]) -> int | None:
-    """Return the completed steps: those of the optimizer if there is one."""
-    if source == "steps" and report["steps"]:
-        # The count is of intervals between steps, one less than the steps.
-        return int(report["steps"]["count"]) + 1
-    return levels[-1].count if levels and source == "keras" else None
-
-
-def _keras(fit: dict[str, Any] | None) -> tuple[str, list[LoopProgress], float | None, int | None]:
+def _keras(fit: dict[str, Any] | None) -> _Work | None:
     if not fit or not fit["batches"]["count"]:
-        return "keras", [], None, None
+        return None
     epochs, batches = fit["epochs"], fit["batches"]
     length = round(fit["in_passes"] / fit["passes"]) if fit["passes"] else fit["asked_steps"]
     levels = [
-        LoopProgress("epoch of fit", epochs["count"], epochs["total_s"], fit["asked_epochs"], 0, fit["in_epochs_s"],
-              tuple(epochs["first_s"]), tuple(epochs["sampled_s"])),
-        LoopProgress("batch of fit", batches["count"], batches["total_s"], length, fit["passes"], 0.0,
-              tuple(batches["first_s"]), tuple(batches["sampled_s"])),
-    ]  # fmt: skip
-    return "keras", levels, epochs["began_s"], None
+        _level("epoch of fit", epochs, fit["asked_epochs"], inside_s=fit["in_epochs_s"]),
+        _level("batch of fit", batches, length, passes=fit["passes"]),
+    ]
+    return _Work("Keras", levels, epochs["began_s"], levels[-1].count)
 
 
-def _steps(
-    report: dict[str, Any], loops: dict[int, dict[str, Any]]
-) -> tuple[str, list[LoopProgress], float | None, int | None]:
+def _steps(report: dict[str, Any], loops: dict[int, dict[str, Any]]) -> _Work | None:
     """Return the loops around a training step, and the steps themselves if a framework loops over them."""
     steps, torch = report["steps"], report["frameworks"].get("torch", {})
     if not steps and not torch.get("backward"):
-        return "steps", [], None, None
+        return None
     chain = [loops[number] for number in report["chain"] if number in loops and not loops[number]["hot"]]
     levels = _levels(chain)
     began_s = chain[0]["times"]["began_s"] if chain else None
     total = None
     if steps and steps["count"] > AHEAD * (levels[-1].count + 1 if levels else 0):
-        first_s, sampled_s = tuple(steps["first_s"]), tuple(steps["sampled_s"])
-        levels.append(
-            LoopProgress("optimizer step", steps["count"], steps["total_s"], None, 0, 0.0, first_s, sampled_s)
-        )
+        levels.append(_level("optimizer step", steps, None))
         began_s = steps["began_s"] if began_s is None else began_s
         total = torch.get("total_steps") if len(levels) == 1 else None
-    return "steps", levels, began_s, total
+    # The count is of intervals between steps, one less than the steps.
+    count = int(steps["count"]) + 1 if steps else None
+    return _Work("PyTorch's optimizer steps", levels, began_s, count, total) if levels else None
+
+
+def _plain(loops: dict[int, dict[str, Any]]) -> _Work:
+    chain = _main_chain(loops)
+    return _Work("the script's loops", _levels(chain), chain[0]["times"]["began_s"] if chain else None, chain=chain)
 
 
 def _main_chain(loops: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -133,25 +131,23 @@ def _levels(chain: list[dict[str, Any]]) -> list[LoopProgress]:
     levels = []
     for depth, loop in enumerate(chain):
         inner = chain[depth + 1] if depth + 1 < len(chain) else None
-        times = loop["times"]
-        observed = round(loop["in_passes"] / loop["passes"]) if depth and loop["passes"] else None
+        length = round(loop["in_passes"] / loop["passes"]) if depth and loop["passes"] else loop["length"]
+        inside_s = loop["inside_s"].get(str(inner["number"]), 0.0) if inner else 0.0
+        where = f"{Path(loop['file']).name}:{loop['line']}"
         levels.append(
-            LoopProgress(
-                loop["text"],
-                times["count"],
-                times["total_s"],
-                length=loop["length"] if observed is None else observed,
-                passes=loop["passes"],
-                inside_s=loop["inside_s"].get(str(inner["number"]), 0.0) if inner else 0.0,
-                first_s=tuple(times["first_s"]),
-                sampled_s=tuple(times["sampled_s"]),
-                where=f"{Path(loop['file']).name}:{loop['line']}",
-            )
+            _level(loop["text"], loop["times"], length, passes=loop["passes"], inside_s=inside_s, where=where)
         )
     return levels
 
 
-def _not_reached(report: dict[str, Any], chain: list[dict[str, Any]]) -> list[str]:
+def _level(
+    name: str, times: dict[str, Any], length: int | None, *, passes: int = 0, inside_s: float = 0.0, where: str = ""
+) -> LoopProgress:
+    first_s, sampled_s = tuple(times["first_s"]), tuple(times["sampled_s"])
+    return LoopProgress(name, times["count"], times["total_s"], length, passes, inside_s, first_s, sampled_s, where)
+
+
+def _not_reached(report: dict[str, Any], chain: Sequence[dict[str, Any]]) -> list[str]:
     """Return a remark about later loops of the same function that had not begun."""
     if not chain or not report["stopped"]:
         return []

@@ -1,13 +1,14 @@
 """Progress file and hook that the wrapper adds to a command, and the measurements from them."""
 
 import os
-import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from leadline.core.frozen import Frozen
 from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
 from leadline.execution.wrapper.hook_report import hook_stopped, read_hook_progress
@@ -19,8 +20,7 @@ STOP_WAIT_S = 5.0
 """Seconds that a script may take to end after the hook raised ``SystemExit`` in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeLimit:
+class ProbeLimit(Frozen):
     """End of a probe: after so many units of work or so many seconds of them; without both, never."""
 
     units: int | None = None
@@ -92,16 +92,16 @@ class Instruments:
         return watched if reported is None else replace(watched, remarks=(*watched.remarks, *reported.remarks))
 
 
-def with_instruments(use: Callable[[Instruments | None], int], *, probe_limit: ProbeLimit, hook: bool = False) -> int:
-    """Call ``use`` with instruments in a temporary folder, or with None if it cannot be made."""
+@contextmanager
+def temporary_instruments(probe_limit: ProbeLimit, *, hook: bool) -> Iterator[Instruments | None]:
+    """Yield instruments in a temporary folder, or None if it cannot be made."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix="leadline-job-"))
+        folder = tempfile.TemporaryDirectory(prefix="leadline-job-", ignore_cleanup_errors=True)
     except OSError:
-        return use(None)
-    try:
-        return use(Instruments(folder, probe_limit, hook))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield None
+        return
+    with folder as name:
+        yield Instruments(Path(name), probe_limit, hook)
 
 
 def progress_measurements(progress: Progress | None) -> dict[str, Measurement]:

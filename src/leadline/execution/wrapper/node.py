@@ -16,7 +16,7 @@ def describe_node(root: Path = Path("/")) -> dict[str, str]:
     first NVIDIA GPU) and ``node_gpus`` (their number). No process is started and nothing is measured. ``root`` contains
     ``proc`` and ``sys``.
     """
-    cpuinfo = _fields(root / "proc/cpuinfo")
+    cpuinfo = read_fields(root / "proc/cpuinfo")
     cpus = root / "sys/devices/system/cpu"
     cores = len(list(cpus.glob("cpu[0-9]*"))) or os.cpu_count()
     tags = {
@@ -24,13 +24,13 @@ def describe_node(root: Path = Path("/")) -> dict[str, str]:
         "node_cores": cores,
         "node_hz": _hz(cpus / "cpu0/cpufreq/cpuinfo_max_freq", cpuinfo),
         "node_cache_bytes": _largest_cache(cpus / "cpu0/cache"),
-        "node_memory_bytes": _bytes(_fields(root / "proc/meminfo").get("MemTotal", "").removesuffix(" kB") + "K"),
+        "node_memory_bytes": _bytes(read_fields(root / "proc/meminfo").get("MemTotal", "").removesuffix(" kB") + "K"),
         **_gpus(root / "proc/driver/nvidia/gpus"),
     }
     return {name: str(value) for name, value in tags.items() if value}
 
 
-def _fields(path: Path) -> dict[str, str]:
+def read_fields(path: Path) -> dict[str, str]:
     """Return the first value of every ``name : value`` line; empty for a missing file."""
     fields: dict[str, str] = {}
     for line in _read(path).splitlines():
@@ -70,7 +70,7 @@ def _bytes(text: str) -> int | None:
 def _gpus(folder: Path) -> dict[str, str | int | None]:
     """Return the GPUs in the NVIDIA driver's own files."""
     cards = sorted(folder.glob("*/information"))
-    return {"node_gpu": _fields(cards[0]).get("Model"), "node_gpus": len(cards)} if cards else {}
+    return {"node_gpu": read_fields(cards[0]).get("Model"), "node_gpus": len(cards)} if cards else {}
 
 
 def _read(path: Path) -> str:

@@ -1,10 +1,12 @@
 """The outcome that the wrapper writes: the end state and all measurements, with the control file next to it."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import field
 
 from leadline.core.documents import from_json, to_document, to_json
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.progress import Progress
 from leadline.core.runs import Measurement
@@ -29,8 +31,7 @@ RELEASE_TEXT = "begin\n"
 """Content of the file that releases a copy of a job."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
+class JobOutcome(Frozen):
     """One command under the wrapper.
 
     Attributes:

@@ -17,6 +17,7 @@ import psutil
 from leadline.core.errors import LeadlineError
 from leadline.core.processes import ProcessRunner
 from leadline.core.units import MIB
+from leadline.execution.wrapper.node import read_fields
 
 FIRST_INTERVAL_S = 0.1
 LAST_INTERVAL_S = 1.0
@@ -70,20 +71,9 @@ class TreeSampler:
         target_s = min(max(elapsed_s / 20, FIRST_INTERVAL_S), LAST_INTERVAL_S)
         return max(target_s, min(self._cost_s / OVERHEAD, 10 * LAST_INTERVAL_S))
 
-    @property
-    def cpu_s(self) -> float:
-        """CPU seconds of all processes, including running ones."""
-        return sum(self._cpu_s.values())
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read from storage."""
-        return sum(self._read.values())
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes written to storage."""
-        return sum(self._written.values())
+    def totals(self) -> tuple[float, int, int]:
+        """Return the CPU seconds of all processes, including running ones, and the bytes they read and wrote."""
+        return sum(self._cpu_s.values()), sum(self._read.values()), sum(self._written.values())
 
     def _sample_process(self, process: psutil.Process) -> int:
         try:
@@ -136,12 +126,8 @@ def gpu_memory_bytes(listing: str, pids: set[int]) -> int:
 
 def _resident_bytes(pid: int) -> tuple[int, int]:
     """Return the resident set of a process and its peak; zeros for an ended process."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0, 0
-    lines = dict(line.split(":", 1) for line in status.splitlines() if line.startswith(("VmRSS", "VmHWM")))
-    now, peak = (int(lines.get(name, "0").split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    fields = read_fields(Path(f"/proc/{pid}/status"))
+    now, peak = (int(fields.get(name, "0").split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
     return now, max(now, peak)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Measurement
 from leadline.core.units import format_bytes, format_duration
@@ -24,7 +25,7 @@ from leadline.execution.clock import now_utc
 from leadline.execution.processes import run_process, start_process
 from leadline.execution.wrapper.cgroup import Cgroup, memory_cgroup
 from leadline.execution.wrapper.instruments import Instruments, progress_measurements
-from leadline.execution.wrapper.node import describe_node
+from leadline.execution.wrapper.node import describe_node, read_fields
 from leadline.execution.wrapper.outcome import MARKER_VARIABLE, JobOutcome, read_marker, read_walltime_s
 from leadline.execution.wrapper.sampling import TreeSampler, adopt_orphans
 
@@ -42,8 +43,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)
 
 
-@dataclass(frozen=True, slots=True)
-class WrapperLimits:
+class WrapperLimits(Frozen):
     """Limits that the wrapper enforces.
 
     Attributes:
@@ -345,15 +345,16 @@ class _Watch:
 
     def _measurements(self, cpu_s: float | None) -> dict[str, Measurement]:
         sampler, interval = self.sampler, self.sampler.longest_interval_s
+        sampled_cpu_s, read_bytes, written_bytes = sampler.totals()
         measurements = {
             "elapsed_s": Measurement(self._elapsed_s(), "s", "monotonic clock around the command"),
             "host_memory_bytes": Measurement(sampler.peak_memory_bytes, "bytes", sampler.memory_method, interval),
             "processes": Measurement(sampler.processes, "", "most processes in the tree", interval),
-            "read_bytes": Measurement(sampler.read_bytes, "bytes", "/proc/PID/io over the tree", interval),
-            "written_bytes": Measurement(sampler.written_bytes, "bytes", "/proc/PID/io over the tree", interval),
+            "read_bytes": Measurement(read_bytes, "bytes", "/proc/PID/io over the tree", interval),
+            "written_bytes": Measurement(written_bytes, "bytes", "/proc/PID/io over the tree", interval),
         }
-        if cpu_s is None or sampler.cpu_s > cpu_s:
-            measurements["cpu_s"] = Measurement(sampler.cpu_s, "s", "CPU times over the process tree", interval)
+        if cpu_s is None or sampled_cpu_s > cpu_s:
+            measurements["cpu_s"] = Measurement(sampled_cpu_s, "s", "CPU times over the process tree", interval)
         else:
             measurements["cpu_s"] = Measurement(cpu_s, "s", "rusage of the command and the children it waited for")
         if (peak := self.cgroup.peak_bytes()) is not None:
@@ -384,9 +385,5 @@ def _pinned(cpus: Sequence[int]) -> Iterator[None]:
 
 def _catches(pid: int, number: int) -> bool:
     """True if a process has a handler for a signal, by the kernel's mask."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
-    return bool(int(masks["SigCgt"], 16) >> (number - 1) & 1)
+    mask = read_fields(Path(f"/proc/{pid}/status")).get("SigCgt", "0")
+    return bool(int(mask, 16) >> (number - 1) & 1)

@@ -9,13 +9,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import ge
+from typing import NamedTuple
 
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SlotAssignment:
+class SlotAssignment(Frozen):
     """Core numbers, GPU names and memory of one job."""
 
     cores: tuple[int, ...] = ()
@@ -54,9 +56,13 @@ class Slots:
         """Assign the requested slots to a job; None if too few are free."""
         if self.max_jobs is not None and len(self.assignments) >= self.max_jobs:
             return None
-        cores, gpus = self._free_cores(), self._free_gpus()
+        taken = self.assignments.values()
+        used_cores = {core for assignment in taken for core in assignment.cores}
+        used_gpus = {gpu for assignment in taken for gpu in assignment.gpus}
+        cores = [core for core in self.cores if core not in used_cores]
+        gpus = [gpu for gpu in self.gpus if gpu not in used_gpus]
         memory = resources.memory_bytes_per_node or 0
-        used_bytes = sum(assignment.memory_bytes for assignment in self.assignments.values())
+        used_bytes = sum(assignment.memory_bytes for assignment in taken)
         if _cores(resources) > len(cores) or resources.gpus_per_node > len(gpus):
             return None
         if self.memory_bytes is not None and used_bytes + memory > self.memory_bytes:
@@ -64,22 +70,6 @@ class Slots:
         new = SlotAssignment(tuple(cores[: _cores(resources)]), tuple(gpus[: resources.gpus_per_node]), memory)
         self.assignments[key] = new
         return new
-
-    def hold(self, key: str, assignment: SlotAssignment) -> None:
-        """Register the slots of a job that was started earlier."""
-        self.assignments[key] = assignment
-
-    def release(self, key: str) -> None:
-        """Free the slots of a job."""
-        self.assignments.pop(key, None)
-
-    def _free_cores(self) -> list[int]:
-        used = {core for assignment in self.assignments.values() for core in assignment.cores}
-        return [core for core in self.cores if core not in used]
-
-    def _free_gpus(self) -> list[str]:
-        used = {gpu for assignment in self.assignments.values() for gpu in assignment.gpus}
-        return [gpu for gpu in self.gpus if gpu not in used]
 
 
 def _cores(resources: ResourceSpec) -> int:
@@ -90,8 +80,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(NamedTuple):
     """An amount of cores, GPUs, memory and parallel jobs."""
 
     cores: float = 0
@@ -101,29 +90,29 @@ class Capacity:
 
     def holds(self, request: "Capacity") -> bool:
         """True if ``request`` fits."""
-        return (
-            self.cores >= request.cores
-            and self.gpus >= request.gpus
-            and self.memory_bytes >= request.memory_bytes
-            and self.jobs >= request.jobs
-        )
+        return all(map(ge, self, request))
 
     def plus(self, amount: "Capacity", sign: int = 1) -> "Capacity":
         """Return the sum; with ``sign`` -1, the remainder."""
-        return Capacity(
-            self.cores + sign * amount.cores,
-            self.gpus + sign * amount.gpus,
-            self.memory_bytes + sign * amount.memory_bytes,
-            self.jobs + sign * amount.jobs,
-        )
+        return Capacity(*(here + sign * there for here, there in zip(self, amount, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityUse:
+class CapacityUse(Frozen):
     """Capacity that a job takes, for at most ``limit_s`` seconds (infinite without a limit)."""
 
     capacity: Capacity
     limit_s: float = math.inf
+
+    @classmethod
+    def of(cls, resources: ResourceSpec) -> "CapacityUse":
+        """Return what a job with this request takes."""
+        capacity = Capacity(_cores(resources), resources.gpus_per_node, resources.memory_bytes_per_node or 0)
+        return cls(capacity, or_infinite(resources.walltime_s))
+
+
+def or_infinite(limit: float | None) -> float:
+    """Return a limit; infinity for None."""
+    return math.inf if limit is None else limit
 
 
 def backfill_starts_s(free: Capacity, running: Iterable[CapacityUse], waiting: Sequence[CapacityUse]) -> list[float]:
@@ -166,10 +155,8 @@ class _Profile:
         begin = 0
         while begin < len(self.at_s):
             until_s = self.at_s[begin] + use.limit_s
-            blocked = next(
-                (index for index in range(begin, self._index(until_s)) if not self.free[index].holds(use.capacity)),
-                None,
-            )
+            intervals = range(begin, bisect_left(self.at_s, until_s))
+            blocked = next((index for index in intervals if not self.free[index].holds(use.capacity)), None)
             if blocked is None:
                 return self.at_s[begin]
             begin = blocked + 1
@@ -181,13 +168,9 @@ class _Profile:
         last = len(self.at_s) if use.limit_s == math.inf else self._split(start_s + use.limit_s)
         self._change(first, last, use.capacity, -1)
 
-    def _index(self, at_s: float) -> int:
-        """Return the first interval that begins at ``at_s`` or later."""
-        return bisect_left(self.at_s, at_s)
-
     def _split(self, at_s: float) -> int:
         """Start an interval at ``at_s`` and return its index."""
-        index = self._index(at_s)
+        index = bisect_left(self.at_s, at_s)
         if index == len(self.at_s) or self.at_s[index] != at_s:
             self.at_s.insert(index, at_s)
             self.free.insert(index, self.free[index - 1])

@@ -5,8 +5,8 @@ import select
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -15,14 +15,23 @@ from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.execution.launch import LaunchOptions, job_environment, wrapper_command
 from leadline.execution.processes import run_process, start_process
+from leadline.execution.schedulers.attempt_files import last_log_line
 from leadline.execution.schedulers.local.capacity import SlotAssignment, Slots
-from leadline.execution.schedulers.local.submissions import LocalSubmissions, QueueEntry, log_path, result_path
+from leadline.execution.schedulers.local.submissions import (
+    LocalSubmissions,
+    QueueEntry,
+    log_path,
+    result_path,
+    unmeasured_outcome,
+)
 from leadline.execution.wrapper.command import GATE_OPEN
-from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
+from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name
 from leadline.files.private import make_private_folder, open_private
 
 MARK_VARIABLE = "LEADLINE_RUN"
 """Environment variable of the wrapper and all its descendants. Its value, the outcome file, names the attempt."""
+ARRAY_INDEX = ("LEADLINE_INDEX", "SLURM_ARRAY_TASK_ID")
+"""Variables with the index of an array element. Scripts written for Slurm read the second one."""
 KILL_DELAY_S = 30.0
 """Time that a job has between SIGTERM and SIGKILL; Slurm's KillWait."""
 
@@ -40,15 +49,12 @@ class _Alive:
 class LocalJobQueue:
     """Runs jobs in parallel as ``slots`` allow. Files go to ``folder``/runs.
 
-    A job whose command never began is requeued; another one whose wrapper vanished gets the outcome that ``vanished``
-    makes of its last interim outcome.
+    A job whose command never began is requeued; another one whose wrapper vanished ends with its last interim outcome.
     """
 
     journal: LocalSubmissions
     folder: Path
     slots: Slots
-    launch_options: Callable[[QueueEntry], LaunchOptions]
-    vanished: Callable[[QueueEntry, JobOutcome | None], JobOutcome]
     forget_other_hosts: bool = False
     _alive: dict[str, _Alive] = field(default_factory=dict)
 
@@ -75,7 +81,7 @@ class LocalJobQueue:
                 "resume there, or stop the campaign here first if that machine is gone"
             )
         if not elsewhere and wrapper_is_alive(self.folder, entry) and self._watch(entry, None):
-            self.slots.hold(entry.key, _assignment(entry.place))
+            self.slots.assignments[entry.key] = _assignment(entry.place)
         else:
             self._settle(entry)
 
@@ -94,7 +100,7 @@ class LocalJobQueue:
         try:
             self._start(entry, assignment)
         except BaseException:
-            self.slots.release(entry.key)
+            del self.slots.assignments[entry.key]
             raise
 
     def settle_ended(self) -> None:
@@ -128,7 +134,7 @@ class LocalJobQueue:
     def _start(self, entry: QueueEntry, assignment: SlotAssignment) -> None:
         """Start a wrapper that begins its command only after its process is in the journal."""
         entry_started = self.journal.begin(entry.key, host=socket.gethostname(), place=_place(assignment))
-        result, terms = result_path(self.folder, entry_started), self.launch_options(entry_started)
+        result, terms = result_path(self.folder, entry_started), self._launch_options(entry_started)
         env = {
             **terms.environment,
             **job_environment(entry_started.spec),
@@ -155,6 +161,20 @@ class LocalJobQueue:
             opener.write(GATE_OPEN)
         self._watch(started, child)
 
+    def _launch_options(self, entry: QueueEntry) -> LaunchOptions:
+        """Return the launch options of a job, as it was submitted."""
+        stored = self.journal.taken(entry.submission_id)
+        submission = stored.submission
+        index_variables = {} if entry.index is None else dict.fromkeys(ARRAY_INDEX, entry.index)
+        return LaunchOptions(
+            environment={**stored.environment, **index_variables, **submission.restart_variables},
+            warning=submission.checkpoint_signal,
+            warning_s=submission.checkpoint_s,
+            adjustable=True,
+            kill_after_s=KILL_DELAY_S,
+            release_file=str(self.folder / "runs" / release_file_name(entry.key)) if submission.held else None,
+        )
+
     def _watch(self, entry: QueueEntry, child: "subprocess.Popen[bytes] | None") -> bool:
         """Watch a wrapper; False if it has just ended."""
         try:
@@ -170,7 +190,7 @@ class LocalJobQueue:
         os.close(alive.pidfd)
         if alive.child is not None:
             alive.child.wait()
-        self.slots.release(key)
+        self.slots.assignments.pop(key, None)
 
     def _has_ended(self, entry: QueueEntry) -> bool:
         outcome = _outcome(result_path(self.folder, entry))
@@ -185,9 +205,21 @@ class LocalJobQueue:
         if outcome is not None and outcome.state.final:
             self.journal.settle(entry.key, outcome)
         elif was_started:
-            self.journal.settle(entry.key, self.vanished(entry, outcome))
+            self.journal.settle(entry.key, self._vanished_outcome(entry, outcome))
         else:
             self.journal.requeue(entry.key)
+
+    def _vanished_outcome(self, entry: QueueEntry, interim: JobOutcome | None) -> JobOutcome:
+        """Return the outcome of a job whose wrapper wrote none; measured amounts are lower bounds.
+
+        The job is not started again.
+        """
+        cancelled = self.journal.is_cancelled(entry.key)
+        state = JobState.CANCELLED if cancelled else JobState.NODE_FAIL
+        last_words = last_log_line(log_path(self.folder, entry))
+        reason = "cancelled" if cancelled else f"its wrapper was killed{f': {last_words}' if last_words else ''}"
+        ended = unmeasured_outcome(entry, state, reason)
+        return ended if interim is None else replace(interim, state=state, ended_at=ended.ended_at, reason=reason)
 
 
 def wrapper_is_alive(folder: Path, entry: QueueEntry) -> bool:
@@ -198,24 +230,23 @@ def wrapper_is_alive(folder: Path, entry: QueueEntry) -> bool:
     """
     if entry.pid is None:
         return False
-    process = _process(entry.pid)
-    try:
+    with suppress(psutil.NoSuchProcess):
         # Process ids are reused, so the id alone proves nothing.
-        return process is not None and process.environ().get(MARK_VARIABLE) == str(result_path(folder, entry))
-    except (psutil.Error, OSError):
-        return False
+        return _is_marked(psutil.Process(entry.pid), str(result_path(folder, entry)))
+    return False
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
     """Return the living processes of an attempt."""
-    processes = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK_VARIABLE) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                processes.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return processes
+    return [process for process in psutil.process_iter() if _is_marked(process, mark)]
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    """True if a process is alive and belongs to an attempt."""
+    try:
+        return bool(process.environ().get(MARK_VARIABLE) == mark and process.status() != psutil.STATUS_ZOMBIE)
+    except (psutil.Error, OSError):
+        return False
 
 
 def kill_leftovers(mark: str) -> None:
@@ -225,22 +256,20 @@ def kill_leftovers(mark: str) -> None:
         if not processes:
             return
         for process in processes:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.kill()
-            except psutil.NoSuchProcess:
-                continue
         # New children may appear between listing and killing, so the loop looks again.
         psutil.wait_procs(processes, timeout=0.1)
 
 
-def machine_slots(*, gpus: int | None = None) -> Slots:
-    """Return all cores, GPUs and memory that this process may use; ``gpus`` replaces the GPU count."""
+def machine_slots() -> Slots:
+    """Return all cores, GPUs and memory that this process may use."""
     # A site or user may have given this process only some of the GPUs.
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         gpu_names = tuple(name.strip() for name in visible.split(",") if name.strip())
     else:
-        gpu_names = tuple(str(number) for number in range(gpus if gpus is not None else _gpu_count()))
+        gpu_names = tuple(str(number) for number in range(_gpu_count()))
     return Slots(tuple(sorted(os.sched_getaffinity(0))), gpu_names, psutil.virtual_memory().total)
 
 
@@ -254,14 +283,6 @@ def _gpu_count() -> int:
 
 def _is_same_attempt(entry: QueueEntry, journal_entry: QueueEntry | None) -> bool:
     return journal_entry is not None and (entry.attempt, entry.pid) == (journal_entry.attempt, journal_entry.pid)
-
-
-def _process(pid: int) -> psutil.Process | None:
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process
-    except psutil.NoSuchProcess:
-        return None
 
 
 def _outcome(result: Path) -> JobOutcome | None:

@@ -5,32 +5,29 @@ import os
 import signal
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import psutil
 
+from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import DependencyKind
 from leadline.execution.clock import epoch_s, now_utc
-from leadline.execution.launch import LaunchOptions, check_command, check_walltime
-from leadline.execution.schedulers.attempt_files import read_tail, replace_link
-from leadline.execution.schedulers.local.capacity import Capacity, CapacityUse, Slots, backfill_starts_s
-from leadline.execution.schedulers.local.queue import KILL_DELAY_S, LocalJobQueue, wrapper_is_alive
-from leadline.execution.schedulers.local.statuses import job_status, vanished_outcome
+from leadline.execution.launch import check_command, check_walltime
+from leadline.execution.schedulers.attempt_files import last_log_line, read_tail, replace_link
+from leadline.execution.schedulers.local.capacity import Capacity, CapacityUse, Slots, backfill_starts_s, or_infinite
+from leadline.execution.schedulers.local.queue import LocalJobQueue, wrapper_is_alive
 from leadline.execution.schedulers.local.submissions import (
     JobWithdrawn,
     LocalSubmissions,
     QueueEntry,
     StoredSubmission,
-    element_index,
     log_path,
     output_link,
-    queue_document,
     result_path,
-    submission_number,
     unmeasured_outcome,
 )
 from leadline.execution.schedulers.port import (
@@ -42,14 +39,12 @@ from leadline.execution.schedulers.port import (
     SubmissionUncertain,
 )
 from leadline.execution.transport.port import LocalTransport, Transport, write_release_file
-from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, release_file_name, set_walltime
+from leadline.execution.wrapper.outcome import JobOutcome, read_outcome, set_walltime
 from leadline.files.lock import file_lock
 from leadline.files.private import make_private_folder
 
 DEPTH = 100
 """Waiting jobs that are considered for a start at once."""
-ARRAY_INDEX = ("LEADLINE_INDEX", "SLURM_ARRAY_TASK_ID")
-"""Variables with the index of an array element. Scripts written for Slurm read the second one."""
 
 
 class LocalScheduler:
@@ -69,10 +64,7 @@ class LocalScheduler:
         self.folder = folder.absolute()
         with _reachable():
             self._journal = LocalSubmissions(self.folder / "jobs.sqlite")
-        self._queue = LocalJobQueue(
-            self._journal, self.folder, slots, launch_options=self._launch_options, vanished=self._vanished,
-            forget_other_hosts=forget_other_hosts,
-        )  # fmt: skip
+        self._queue = LocalJobQueue(self._journal, self.folder, slots, forget_other_hosts)
         self._version: tuple[int, int] | None = None
         self._expected_s: dict[str, float] = {}
 
@@ -92,7 +84,9 @@ class LocalScheduler:
     def has_room(self, resources: ResourceSpec) -> bool:
         """True if such a job would start at once: no other waits, and its slots are free."""
         with _reachable():
-            return not self._journal.waiting() and self._starts_s([_stay(_one_core_a_task(resources))]) == [0.0]
+            return not self._journal.waiting() and self._starts_s([CapacityUse.of(_one_core_a_task(resources))]) == [
+                0.0
+            ]
 
     def submit(self, submission: Submission) -> str:
         """Store the jobs, which the next query starts; a known key is not stored twice.
@@ -139,7 +133,7 @@ class LocalScheduler:
             entries = [
                 entry for state in (JobState.PENDING, JobState.RUNNING) for entry in self._journal.in_state(state)
             ]
-            return [_living(entry, self._journal.taken(submission_number(entry.note))) for entry in entries]
+            return [_living(entry, self._journal.taken(entry.submission_id)) for entry in entries]
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
         """Return the outcomes, interim or final, that these attempts' wrappers wrote after ``since_s``."""
@@ -147,12 +141,9 @@ class LocalScheduler:
         with _reachable():
             for entry in self._journal.keyed(keys):
                 path = result_path(self.folder, entry)
-                try:
-                    is_new = path.stat().st_mtime > since_s
-                except FileNotFoundError:
-                    continue
-                if is_new:
-                    outcomes[entry.key] = read_outcome(path)
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime > since_s:
+                        outcomes[entry.key] = read_outcome(path)
         return {key: outcome for key, outcome in outcomes.items() if outcome.state is not JobState.PENDING}
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
@@ -170,7 +161,7 @@ class LocalScheduler:
                 cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "cancelled before it was started")
                 if entry.state.final or self._journal.settle_waiting(entry.key, cancelled):
                     continue
-                self._journal.set_flag(_cancelled(entry.key))
+                self._journal.mark_cancelled(entry.key)
                 self._end(self._journal.get(entry.key))
 
     def let_begin(self, keys: Collection[str]) -> None:
@@ -215,7 +206,8 @@ class LocalScheduler:
                 not state.final for dependency in submission.after for state in self._journal.states(dependency)
             ):
                 return None
-            start_s = self._starts_s([*(_stay(entry.spec.resources) for entry in waiting), _stay(spec.resources)])[-1]
+            requests = [*(entry.spec.resources for entry in waiting), spec.resources]
+            start_s = self._starts_s([CapacityUse.of(request) for request in requests])[-1]
         return None if start_s == math.inf else time.time() + start_s
 
     def _advance(self) -> None:
@@ -232,7 +224,7 @@ class LocalScheduler:
             for number in self._journal.held_submissions():
                 self._release(self._journal.taken(number))
             waiting = self._waiting()
-            starts = self._starts_s([_stay(entry.spec.resources) for entry in waiting])
+            starts = self._starts_s([CapacityUse.of(entry.spec.resources) for entry in waiting])
             now_s = time.time()
             self._expected_s = {}
             for entry, start_s in zip(waiting, starts, strict=True):
@@ -248,11 +240,11 @@ class LocalScheduler:
             self._queue.start(entry)
         except JobWithdrawn:
             return
-        submission = self._journal.taken(submission_number(entry.note)).submission
+        submission = self._journal.taken(entry.submission_id).submission
         if (link := output_link(entry, submission)) is not None:
             replace_link(link, log_path(self.folder, entry))
         # The cancellation may have come between the listing and the start.
-        if self._journal.has_flag(_cancelled(entry.key)):
+        if self._journal.is_cancelled(entry.key):
             self._end(self._journal.get(entry.key))
 
     def _release(self, stored: StoredSubmission) -> None:
@@ -290,33 +282,15 @@ class LocalScheduler:
     def _starts_s(self, waiting: list[CapacityUse]) -> list[float]:
         """Return in how many seconds the waiting jobs start, given the running ones."""
         slots, now_s = self._queue.slots, time.time()
-        free = Capacity(len(slots.cores), len(slots.gpus), _or_inf(slots.memory_bytes), _or_inf(slots.max_jobs))
+        free = Capacity(len(slots.cores), len(slots.gpus), or_infinite(slots.memory_bytes), or_infinite(slots.max_jobs))
         running = []
         for entry in self._journal.in_state(JobState.RUNNING):
-            stay = _stay(entry.spec.resources)
-            free = free.plus(stay.capacity, -1)
-            remaining_s = epoch_s(entry.started_at or now_utc()) + stay.limit_s - now_s
+            use = CapacityUse.of(entry.spec.resources)
+            free = free.plus(use.capacity, -1)
+            remaining_s = epoch_s(entry.started_at or now_utc()) + use.limit_s - now_s
             # A job past its limit is already being ended.
-            running.append(CapacityUse(stay.capacity, max(remaining_s, 1.0)))
+            running.append(CapacityUse(use.capacity, max(remaining_s, 1.0)))
         return backfill_starts_s(free, running, waiting)
-
-    def _launch_options(self, entry: QueueEntry) -> LaunchOptions:
-        """Return the launch options of a job, as it was submitted."""
-        stored = self._journal.taken(submission_number(entry.note))
-        index, submission = element_index(entry.note), stored.submission
-        index_variables = {} if index is None else dict.fromkeys(ARRAY_INDEX, index)
-        return LaunchOptions(
-            environment={**stored.environment, **index_variables, **submission.restart_variables},
-            warning=submission.checkpoint_signal,
-            warning_s=submission.checkpoint_s,
-            adjustable=True,
-            kill_after_s=KILL_DELAY_S,
-            release_file=str(self.folder / "runs" / release_file_name(entry.key)) if submission.held else None,
-        )
-
-    def _vanished(self, entry: QueueEntry, interim: JobOutcome | None) -> JobOutcome:
-        """Return the outcome of a job whose wrapper wrote none; the job is not started again."""
-        return vanished_outcome(self.folder, entry, interim, cancelled=self._journal.has_flag(_cancelled(entry.key)))
 
     def _end(self, entry: QueueEntry) -> None:
         """Terminate a running job. If it is being started, the starter terminates it."""
@@ -332,19 +306,52 @@ class LocalScheduler:
         return self._journal.respecify(entry, replace(entry.spec, resources=resources))
 
     def _status(self, entry: QueueEntry) -> SchedulerStatus:
-        return job_status(self.folder, entry, self._journal.taken(submission_number(entry.note)), self._expected_s)
+        stored = self._journal.taken(entry.submission_id)
+        common = SchedulerStatus(
+            entry.state, submitted_s=stored.made_s, walltime_s=entry.spec.resources.walltime_s, nodes=1
+        )
+        if entry.state is JobState.PENDING:
+            start_s = self._expected_s.get(entry.key, math.inf)
+            reason = _why_waiting(entry, stored, self._expected_s)
+            return replace(common, reason=reason, expected_start_s=start_s if start_s < math.inf else None)
+        was_started = entry.pid is not None
+        started_s = epoch_s(entry.started_at) if was_started and entry.started_at else None
+        common = replace(common, started_s=started_s, node=entry.host)
+        return common if entry.outcome is None else _final_status(self.folder, entry, entry.outcome, common)
+
+
+def _final_status(folder: Path, entry: QueueEntry, outcome: JobOutcome, common: SchedulerStatus) -> SchedulerStatus:
+    elapsed, memory = (outcome.measured.get(name) for name in ("elapsed_s", "host_memory_bytes"))
+    last_words = "" if entry.state is JobState.COMPLETED else last_log_line(log_path(folder, entry))
+    return replace(
+        common,
+        reason=outcome.reason,
+        ended_s=epoch_s(outcome.ended_at) if outcome.ended_at else None,
+        elapsed_s=elapsed.value if elapsed else None,
+        exit_code=outcome.exit_code,
+        signal=outcome.signal,
+        memory_bytes=round(memory.value) if memory else None,
+        evidence=(last_words,) if last_words else (),
+    )
+
+
+def _why_waiting(entry: QueueEntry, stored: StoredSubmission, expected: Mapping[str, float]) -> str:
+    """Return why a job waits, as Slurm's reason code."""
+    if entry.key in expected:
+        return "Resources" if entry.key == next(iter(expected)) else "Priority"
+    if stored.submission.after:
+        return "Dependency"
+    return "JobArrayTaskLimit" if stored.submission.most is not None else "Priority"
 
 
 def _living(entry: QueueEntry, stored: StoredSubmission) -> LivingJob:
-    index = element_index(entry.note)
-    return LivingJob(
-        entry.key, stored.submission.key, entry.note, entry.state, entry.spec, None if index is None else int(index)
-    )
+    index = None if entry.index is None else int(entry.index)
+    return LivingJob(entry.key, stored.submission.key, entry.note, entry.state, entry.spec, index)
 
 
 def queue_text(submission: Submission) -> SubmissionText:
     """Return the entry of a submission in this machine's queue."""
-    return SubmissionText((), queue_document(_with_defaults(submission)))
+    return SubmissionText((), to_json(_with_defaults(submission), indent=0))
 
 
 def _with_defaults(submission: Submission) -> Submission:
@@ -362,21 +369,6 @@ def _one_core_a_task(resources: ResourceSpec) -> ResourceSpec:
 
 def _workdir(spec: JobSpec) -> str:
     return str(Path(spec.workdir or ".").absolute())
-
-
-def _stay(resources: ResourceSpec) -> CapacityUse:
-    cores = (resources.cores_per_task or 0) * resources.tasks_per_node
-    room = Capacity(cores, resources.gpus_per_node, resources.memory_bytes_per_node or 0)
-    return CapacityUse(room, _or_inf(resources.walltime_s))
-
-
-def _or_inf(value: float | None) -> float:
-    return math.inf if value is None else value
-
-
-def _cancelled(key: str) -> str:
-    """Return the journal's flag for a cancelled job."""
-    return f"cancel {key}"
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.execution.clock import now_utc
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
@@ -61,8 +62,7 @@ class JobWithdrawn(LeadlineError):
     """A job that was about to start has been cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
+class QueueEntry(Frozen):
     """One job of this machine's queue.
 
     Attributes:
@@ -85,6 +85,16 @@ class QueueEntry:
     started_at: str | None = None
     outcome: JobOutcome | None = None
 
+    @property
+    def submission_id(self) -> int:
+        """The scheduler id of its submission."""
+        return int(self.note.partition("_")[0])
+
+    @property
+    def index(self) -> str | None:
+        """The index of an array element; None for other jobs."""
+        return self.note.partition("_")[2] or None
+
 
 def result_path(folder: Path, entry: QueueEntry) -> Path:
     """Return the outcome file of an attempt; every attempt has its own."""
@@ -98,8 +108,7 @@ def log_path(folder: Path, entry: QueueEntry) -> Path:
 
 def output_link(entry: QueueEntry, submission: Submission) -> Path | None:
     """Return the link to a job's output in its own folder; None if it has none."""
-    index = element_index(entry.note)
-    name = f"leadline-{submission.link}{f'_{index}' if index else ''}.out"
+    name = f"leadline-{submission.link}{f'_{entry.index}' if entry.index else ''}.out"
     return Path(entry.spec.workdir, name) if submission.link and entry.spec.workdir else None
 
 
@@ -109,8 +118,7 @@ def unmeasured_outcome(entry: QueueEntry, state: JobState, reason: str) -> JobOu
     return JobOutcome(state, entry.started_at or now, entry.host or "", entry.spec.command, ended_at=now, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSubmission:
+class StoredSubmission(Frozen):
     """A submission in the journal.
 
     Attributes:
@@ -147,26 +155,22 @@ class LocalSubmissions(SqliteFile):
             self._refuse_known(connection, submission.keys)
             number = connection.execute(
                 "INSERT INTO submission (key, document, environment, made_at, held) VALUES (?, ?, ?, ?, ?)",
-                (submission.key, queue_document(submission), json.dumps(dict(environment)), now_s,
+                (submission.key, to_json(submission, indent=0), json.dumps(dict(environment)), now_s,
                  int(bool(submission.after))),
             ).lastrowid  # fmt: skip
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
-            jobs = list(zip(submission.keys, ids, strict=True))
             # Encoded once for all elements, which usually have one spec.
-            specs = [to_json(spec, indent=0) for spec in submission.specs or (submission.spec,)]
-            if not submission.specs:
-                specs *= len(jobs)
+            specs = [to_json(spec, indent=0) for spec in submission.specs] or [
+                to_json(submission.spec, indent=0)
+            ] * len(ids)
+            positions = range(last + 1, last + 1 + len(ids))
             connection.executemany(
                 "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING')",
-                [
-                    (key, last + offset, spec, job_id)
-                    for offset, ((key, job_id), spec) in enumerate(zip(jobs, specs, strict=True), 1)
-                ],
+                zip(submission.keys, positions, specs, ids, strict=True),
             )
-            connection.executemany(
-                "INSERT INTO element VALUES (?, ?, ?)", [(job_id, key, number) for key, job_id in jobs]
-            )
+            elements = zip(ids, submission.keys, repeat(number), strict=False)
+            connection.executemany("INSERT INTO element VALUES (?, ?, ?)", elements)
         return str(number)
 
     def begin(self, key: str, *, host: str, place: str) -> QueueEntry:
@@ -175,37 +179,42 @@ class LocalSubmissions(SqliteFile):
         Raises:
             JobWithdrawn: it no longer waits.
         """
-        with self.transaction() as connection:
-            # The condition in the statement makes cancel and start exclude each other.
-            cursor = connection.execute(
-                "UPDATE job SET state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, "
-                "place = ?, started_at = ?, outcome = NULL WHERE key = ? AND state = 'PENDING'",
-                (host, place, now_utc(), key),
-            )
-            if not cursor.rowcount:
-                raise JobWithdrawn(f"job {key} no longer waits")
+        # The condition in the statement makes cancel and start exclude each other.
+        if not self._change(
+            "state = 'RUNNING', attempt = attempt + 1, host = ?, pid = NULL, pid_started = NULL, place = ?, "
+            "started_at = ?, outcome = NULL WHERE key = ? AND state = 'PENDING'",
+            host, place, now_utc(), key,
+        ):  # fmt: skip
+            raise JobWithdrawn(f"job {key} no longer waits")
         return self.get(key)
 
     def attach(self, key: str, pid: int, pid_started: float) -> QueueEntry:
         """Store the process of a job's wrapper."""
-        return self._change(key, "pid = ?, pid_started = ?", pid, pid_started)
+        self._change("pid = ?, pid_started = ? WHERE key = ?", pid, pid_started, key)
+        return self.get(key)
 
-    def settle(self, key: str, outcome: JobOutcome) -> QueueEntry:
+    def settle(self, key: str, outcome: JobOutcome) -> None:
         """Store the outcome of a job."""
-        return self._change(key, "state = ?, outcome = ?", outcome.state.value, to_json(outcome, indent=0))
+        self._change("state = ?, outcome = ? WHERE key = ?", outcome.state.value, to_json(outcome, indent=0), key)
 
-    def requeue(self, key: str) -> QueueEntry:
+    def settle_waiting(self, key: str, outcome: JobOutcome) -> bool:
+        """Store the end of a job that was not started; False if it was."""
+        change = "state = ?, outcome = ? WHERE key = ? AND state = 'PENDING'"
+        return self._change(change, outcome.state.value, to_json(outcome, indent=0), key)
+
+    def requeue(self, key: str) -> None:
         """Let a job whose command never began wait again."""
-        return self._change(key, "state = 'PENDING', outcome = NULL, pid = NULL, pid_started = NULL, place = NULL")
+        reset = "state = 'PENDING', outcome = NULL, pid = NULL, pid_started = NULL, place = NULL WHERE key = ?"
+        self._change(reset, key)
 
-    def set_flag(self, name: str) -> None:
-        """Set a flag for the process that runs the queue."""
+    def mark_cancelled(self, key: str) -> None:
+        """Store for the process that runs the queue that a job is cancelled."""
         with self.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (name, now_utc()))
+            connection.execute("INSERT OR REPLACE INTO wish VALUES (?, ?)", (f"cancel {key}", now_utc()))
 
-    def has_flag(self, name: str) -> bool:
-        """True if the flag is set."""
-        return bool(self.read("SELECT 1 FROM wish WHERE name = ?", name))
+    def is_cancelled(self, key: str) -> bool:
+        """True if the job was marked as cancelled."""
+        return bool(self.read("SELECT 1 FROM wish WHERE name = ?", f"cancel {key}"))
 
     def get(self, key: str) -> QueueEntry:
         """Return one job, which must exist."""
@@ -270,23 +279,10 @@ class LocalSubmissions(SqliteFile):
         where = "state = 'PENDING' AND key IN (SELECT key FROM element WHERE submission = ?) ORDER BY position LIMIT ?"
         return self._where(where, number, limit)
 
-    def settle_waiting(self, key: str, outcome: JobOutcome) -> bool:
-        """Store the end of a job that was not started; False if it was."""
-        with self.transaction() as connection:
-            cursor = connection.execute(
-                "UPDATE job SET state = ?, outcome = ? WHERE key = ? AND state = 'PENDING'",
-                (outcome.state.value, to_json(outcome, indent=0), key),
-            )
-            return cursor.rowcount > 0
-
     def respecify(self, entry: QueueEntry, spec: JobSpec) -> bool:
         """Store a changed request of a job; False if its state has changed."""
-        with self.transaction() as connection:
-            cursor = connection.execute(
-                "UPDATE job SET spec = ? WHERE key = ? AND state = ? AND attempt = ?",
-                (to_json(spec, indent=0), entry.key, entry.state.value, entry.attempt),
-            )
-            return cursor.rowcount > 0
+        change = "spec = ? WHERE key = ? AND state = ? AND attempt = ?"
+        return self._change(change, to_json(spec, indent=0), entry.key, entry.state.value, entry.attempt)
 
     def version(self) -> tuple[int, int]:
         """Return a value that changes whenever this or another connection writes."""
@@ -302,10 +298,10 @@ class LocalSubmissions(SqliteFile):
         variables = from_json(environment, dict[str, str], label=f"the environment of {label}")
         return StoredSubmission(number, submission, variables, made_at)
 
-    def _change(self, key: str, assignments: str, *values: object) -> QueueEntry:
+    def _change(self, change: str, *values: object) -> bool:
+        """Change jobs, as SQL says after ``SET``; False if no job satisfies its condition."""
         with self.transaction() as connection:
-            connection.execute(f"UPDATE job SET {assignments} WHERE key = ?", (*values, key))  # noqa: S608 - constants
-        return self.get(key)
+            return connection.execute(f"UPDATE job SET {change}", values).rowcount > 0  # noqa: S608 - constants
 
     def _where(self, where: str, *values: object) -> tuple[QueueEntry, ...]:
         rows = self.read(f"SELECT {_COLUMNS} FROM job WHERE {where}", *values)  # noqa: S608 - constants and question marks
@@ -326,18 +322,3 @@ class LocalSubmissions(SqliteFile):
                 raise RequestRefused(
                     f"job {row[0]} was already submitted under another key: use a new key for every attempt"
                 )
-
-
-def queue_document(submission: Submission) -> str:
-    """Return the entry of a submission."""
-    return to_json(submission, indent=0)
-
-
-def submission_number(scheduler_id: str) -> int:
-    """Return the submission of an id."""
-    return int(scheduler_id.partition("_")[0])
-
-
-def element_index(scheduler_id: str) -> str | None:
-    """Return the index of an array element; None for other jobs."""
-    return scheduler_id.partition("_")[2] or None

@@ -49,8 +49,8 @@ def read_job_id(output: str) -> str | None:
 
 def pbs_id(scheduler_id: str) -> str:
     """Return PBS's own id. Leadline writes array elements as ``12[].server_3``, PBS as ``12[3].server``."""
-    array, _, index = scheduler_id.rpartition("_")
-    return array.replace("[]", f"[{index}]", 1) if "[]" in array and index.isdigit() else scheduler_id
+    array = array_id(scheduler_id)
+    return scheduler_id if array == scheduler_id else array.replace("[]", f"[{scheduler_id[len(array) + 1 :]}]", 1)
 
 
 def array_id(scheduler_id: str) -> str:
@@ -144,7 +144,8 @@ def job_status(job: Mapping[str, str]) -> SchedulerStatus:
         return replace(common, state=JobState.RUNNING)
     if letter not in _ENDED:
         return replace(common, reason=f"PBS calls it {letter!r}: {comment}".removesuffix(": "))
-    return _ended(job, replace(common, ended_s=_epoch_s(_first(job, ("comp_time", "obittime", "mtime")))))
+    ended = next((job[name] for name in ("comp_time", "obittime", "mtime") if name in job), None)
+    return _ended(job, replace(common, ended_s=_epoch_s(ended)))
 
 
 def status_from_wrapper(status: SchedulerStatus, outcome: JobOutcome) -> SchedulerStatus:
@@ -181,16 +182,16 @@ def _ended(job: Mapping[str, str], status: SchedulerStatus) -> SchedulerStatus:
 def _why_killed(job: Mapping[str, str], status: SchedulerStatus) -> JobState:
     """Tell a limit from a cancellation; PBS sends the same signals for both."""
     # The comment is missing on some versions, so the used time counts as well.
-    if _TIME.search(status.reason) or _reached(status.elapsed_s, status.walltime_s, 1.0):
+    if _TIME.search(status.reason) or _reached(status.elapsed_s, status.walltime_s):
         return JobState.TIMEOUT
     limit = size_bytes(job.get("resource_list.mem"))
-    if _MEMORY.search(status.reason) or _reached(status.memory_bytes, limit, 1.0):
+    if _MEMORY.search(status.reason) or _reached(status.memory_bytes, limit):
         return JobState.OUT_OF_MEMORY
     return JobState.CANCELLED
 
 
-def _reached(used: float | None, limit: float | None, share: float) -> bool:
-    return used is not None and limit is not None and used >= share * limit
+def _reached(used: float | None, limit: float | None) -> bool:
+    return used is not None and limit is not None and used >= limit
 
 
 def parse_duration_s(text: str | None) -> float | None:
@@ -218,10 +219,6 @@ def _flat(prefix: str, job: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield from _flat(f"{prefix}{name}.", value)
         elif value is not None:
             yield f"{prefix}{name}".lower(), str(value)
-
-
-def _first(job: Mapping[str, str], names: Iterable[str]) -> str | None:
-    return next((job[name] for name in names if name in job), None)
 
 
 def _whole(text: str | None) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
 from leadline.core.jobs import JobSpec
 from leadline.core.processes import CompletedProcess
-from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, end_name, read_log_tails, read_outcomes
+from leadline.execution.schedulers.attempt_files import SiteScheduler
 from leadline.execution.schedulers.pbs.parsing import (
     JobAttributes,
     array_id,
@@ -30,8 +30,7 @@ from leadline.execution.schedulers.port import (
     SubmissionText,
     SubmissionUncertain,
 )
-from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport, write_release_file
-from leadline.execution.wrapper.outcome import JobOutcome
+from leadline.execution.transport.port import NO_PROGRAM, ConnectionLost, Transport
 from leadline.files.sqlite import chunks
 
 COMMAND_S = 60.0
@@ -53,16 +52,12 @@ _FULL = re.compile(
 )
 
 
-class PbsScheduler:
-    """A PBS (implements ``Scheduler``). Scripts, outcomes and output are in ``folder``, which the nodes see.
+class PbsScheduler(SiteScheduler):
+    """A PBS (implements ``Scheduler``).
 
-    ``flavour`` selects the dialect, and ``python`` is an interpreter of the nodes with Leadline. Times are read in this
-    machine's time zone. PBS has no start prediction without submission and no signal before the limit, so the wrapper
-    sends it. Torque forgets a job minutes after its end.
+    ``flavour`` selects the dialect. Times are read in this machine's time zone. PBS has no start prediction without
+    submission and no signal before the limit, so the wrapper sends it. Torque forgets a job minutes after its end.
     """
-
-    abreast = 4
-    submits_once = False
 
     def __init__(
         self,
@@ -73,11 +68,8 @@ class PbsScheduler:
         flavour: PbsFlavour = PbsFlavour.PRO,
         python: str = "python3",
     ) -> None:
-        self.name = name
-        self.folder = folder
-        self.transport = transport
+        super().__init__(name, folder, transport, python=python)
         self.flavour = flavour
-        self.python = python
 
     def render(self, submission: Submission) -> SubmissionText:
         """Return the qsub command and the file that it reads."""
@@ -146,15 +138,6 @@ class PbsScheduler:
                     jobs[ids_by_short.get(short_id(number), number)] = job
         return jobs
 
-    def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
-        """Return the outcomes, interim or final, and ends that these attempts wrote after ``since_s``."""
-        names = {name: key for key in keys for name in (f"{key}.json", end_name(key))}
-        return read_outcomes(self.transport, self.folder, names, since_s=since_s)
-
-    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the ends of the output of these attempts."""
-        return read_log_tails(self.transport, self.folder, keys, most_bytes, timeout_s=COMMAND_S)
-
     def cancel(self, ids: Collection[str]) -> None:
         """Delete jobs; ended jobs are skipped."""
         for chunk in chunks(sorted(ids), AT_ONCE):
@@ -163,11 +146,6 @@ class PbsScheduler:
             errors = [line for line in lines if not _GONE.search(line)]
             if answer.timed_out or (answer.returncode != 0 and errors):
                 raise self._unreachable(answer)
-
-    def let_begin(self, keys: Collection[str]) -> None:
-        """Write the release files of held attempts."""
-        for key in keys:
-            write_release_file(self.transport, self.folder / RUNS_FOLDER, key)
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
         """Return the transport and a job's folder.

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import ResourceSpec
-from leadline.core.units import HOUR_S, MIB, MINUTE_S
+from leadline.core.units import MIB, format_clock
 from leadline.execution.launch import (
     WRAPPER,
     LaunchOptions,
@@ -112,8 +112,7 @@ def format_walltime(walltime_s: float) -> str:
         InvalidInput: it is not a finite time above zero.
     """
     check_walltime(walltime_s)
-    seconds = math.ceil(walltime_s)
-    return f"{seconds // HOUR_S:02d}:{seconds % HOUR_S // MINUTE_S:02d}:{seconds % MINUTE_S:02d}"
+    return format_clock(walltime_s)
 
 
 def _resources(resources: ResourceSpec, flavour: PbsFlavour) -> list[str]:

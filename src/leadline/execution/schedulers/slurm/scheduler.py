@@ -2,36 +2,24 @@
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.systems import Partition
 from leadline.core.units import MINUTE_S
 from leadline.execution import wrapper
-from leadline.execution.schedulers.attempt_files import (
-    RUNS_FOLDER,
-    end_name,
-    log_name,
-    read_log_tails,
-    read_outcomes,
-)
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, SiteScheduler, log_name
 from leadline.execution.schedulers.port import LivingJob, RequestRefused, SchedulerStatus, Submission, SubmissionText
 from leadline.execution.schedulers.slurm.commands import COMMAND_S, GONE, SlurmCommands, error_text
 from leadline.execution.schedulers.slurm.living_jobs import living_jobs
 from leadline.execution.schedulers.slurm.parsing import by_cluster, read_forecast, with_cluster
 from leadline.execution.schedulers.slurm.queries import AT_ONCE, ClusterQueries
-from leadline.execution.schedulers.slurm.script import (
-    ClusterPython,
-    batch_script,
-    result_names,
-    sbatch_arguments,
-    whole_minutes_s,
-)
+from leadline.execution.schedulers.slurm.script import ClusterPython, batch_script, sbatch_arguments, whole_minutes_s
 from leadline.execution.transport.environment import WISHES
-from leadline.execution.transport.port import Transport, write_release_file
-from leadline.execution.wrapper.outcome import JobOutcome
+from leadline.execution.transport.port import Transport
 from leadline.files.sqlite import chunks
 
 WRAPPER_FILE = wrapper.__file__
@@ -55,7 +43,7 @@ done"""
 """Prints the names on its input that are no files. Listing the folder first refreshes a network file system."""
 
 
-class SlurmScheduler:
+class SlurmScheduler(SiteScheduler):
     """A Slurm at a place (implements ``Scheduler``).
 
     Args:
@@ -69,9 +57,6 @@ class SlurmScheduler:
     Raises:
         InvalidInput: the folder is not usable.
     """
-
-    abreast = 4
-    submits_once = False
 
     def __init__(
         self,
@@ -88,10 +73,7 @@ class SlurmScheduler:
             raise InvalidInput(
                 f"{str(folder)!r} cannot hold jobs: use an absolute path without control characters, \\ and $"
             )
-        self.name = name
-        self.transport = transport
-        self.folder = folder
-        self.python = python
+        super().__init__(name, folder, transport, python=python)
         self.partition_of = partition_of
         self._commands = SlurmCommands(transport, timeout_s)
         self._place: _LoginNode | None = None
@@ -163,15 +145,6 @@ class SlurmScheduler:
         vanished = SchedulerStatus(JobState.CANCELLED, "cancelled before it started")
         return statuses | {job_id: vanished for job_id in cancelled_ids if job_id not in listed}
 
-    def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
-        """Read the outcomes written since; damaged files are skipped."""
-        names = {name: key for key in keys for name in (*result_names(key), end_name(key))}
-        return read_outcomes(self.transport, self.folder, names, since_s=since_s)
-
-    def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the ends of the output of these attempts, and of Slurm about them."""
-        return read_log_tails(self.transport, self.folder, keys, most_bytes, timeout_s=self._commands.timeout_s)
-
     def cancel(self, ids: Collection[str]) -> None:
         """Cancel jobs with scancel.
 
@@ -187,11 +160,6 @@ class SlurmScheduler:
                 if answer.returncode and lines:
                     why = error_text(answer)
                     raise RequestRefused(f"Slurm at {self.transport.where} did not cancel all jobs ({why})")
-
-    def let_begin(self, keys: Collection[str]) -> None:
-        """Write the release files of held attempts."""
-        for key in keys:
-            write_release_file(self.transport, self.folder / RUNS_FOLDER, key)
 
     def home(self, spec: JobSpec) -> tuple[Transport, PurePosixPath]:
         """Return the transport and a job's folder, by default the scheduler's own."""
@@ -244,8 +212,7 @@ class SlurmScheduler:
 
     def _prepared(self) -> "_LoginNode":
         """Make the folder, and ask once for the user's name and wishes and for Leadline."""
-        if self._place is None:
-            self._place = self._ask_place(str(self.folder))
+        self._place = self._place or self._ask_place(str(self.folder))
         return self._place
 
     def _ask_place(self, folder: str) -> "_LoginNode":
@@ -264,8 +231,7 @@ class SlurmScheduler:
         return _LoginNode(user, user_id, ClusterPython(others[1], others[0]) if len(others) > 2 else None, wishes)
 
 
-@dataclass(frozen=True, slots=True)
-class _LoginNode:
+class _LoginNode(Frozen):
     """The user's name at the place, Leadline's interpreter if it is there, and the options that the user wishes."""
 
     user: str

@@ -4,10 +4,11 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.systems import Partition, SubmitRules
 from leadline.core.units import MIB, MINUTE_S, format_bytes, format_clock, format_duration
@@ -33,9 +34,7 @@ _FIX = {
     "--time": "set the time limit with --time, for example --time 2h",
     "--mem": "set the memory with --memory, for example --memory 16G",
     "--cpus-per-task": "set the number of cores with --cores",
-    "--gpus-per-node": "set the number of GPUs with --gpus",
-    "--gpus": "set the number of GPUs with --gpus",
-    "--gres": "set the number of GPUs with --gpus",
+    **dict.fromkeys(("--gpus-per-node", "--gpus", "--gres"), "set the number of GPUs with --gpus"),
 }
 _JOB_IDS = {False: "$SLURM_JOB_ID", True: "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"}
 _TOKEN = re.compile(r"[^\s'\"\\#`$;]+")
@@ -43,8 +42,7 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _SIGNAL = re.compile(r"(?:SIG)?([A-Z][A-Z0-9]{1,7})")
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPython:
+class ClusterPython(Frozen):
     """An interpreter of the cluster with Leadline, and a file that shows a job if its node has it too."""
 
     python: str
@@ -67,7 +65,7 @@ def sbatch_arguments(
     options["--output"] = f"{str(folder).replace('%', '%%')}/{RUNS_FOLDER}/{log}"
     # sbatch would otherwise use the folder from which the plane happens to run.
     options |= {"--chdir": str(folder), "--open-mode": "append"}
-    rejected = _long_names(partition.rules.rejects if partition else ())
+    rejected = _long_names(_rules(partition).rejects)
     arguments = [f"{name}={value}" for name, value in options.items() if name not in rejected]
     # A retry is a new attempt with its own key and outcome, so Slurm must not requeue.
     return ["sbatch", "--parsable", "--no-requeue", *arguments]
@@ -94,7 +92,7 @@ def batch_script(
     name = _job_name(spec.name, submission.key).removesuffix(f"-{submission.key}")
     options = {**_submission_options(submission, partition, wishes), "--job-name": name}
     options.pop("--comment", None)
-    rules = partition.rules if partition else SubmitRules()
+    rules = _rules(partition)
     launcher = f"{rules.launcher} " if _needs_launcher(spec.resources) else ""
     command = '"$@"' if elements else shlex.join(spec.command)
     prologue = _element_prologues(submission.indices, elements) if elements else _prologue(spec)
@@ -118,11 +116,6 @@ def batch_script(
     return "\n".join([*lines, *run_once_script(f"{launcher}{command}", folder, in_place=in_place), ""])
 
 
-def result_names(key: str) -> tuple[str, str]:
-    """Return the outcome files of an attempt: its own, and that of the first launched task."""
-    return f"{key}.json", f"{key}.0.json"
-
-
 def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = "") -> dict[str, str]:
     """Return the options of ``spec`` by their long names; unknown rules (None) demand nothing.
 
@@ -134,7 +127,7 @@ def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = 
     Raises:
         InvalidInput: a value cannot stand in a script, exceeds the partition's limits, or is required but missing.
     """
-    rules = partition.rules if partition else SubmitRules()
+    rules = _rules(partition)
     if partition:
         _check_limits(spec.resources, partition)
     options = _options(spec, partition, rules, key)
@@ -155,7 +148,7 @@ def _submission_options(
             f"{submission.key!r} cannot be a key: use up to 48 letters, digits, dots, dashes and underscores"
         )
     options = directives(submission.spec, partition, key=submission.key)
-    rejected = _long_names(partition.rules.rejects if partition else ())
+    rejected = _long_names(_rules(partition).rejects)
     options |= {name: _token(name, wishes[name]) for name in wishes.keys() - options.keys() - rejected}
     if submission.checkpoint_signal:
         options["--signal"] = _signal(submission)
@@ -207,15 +200,14 @@ def _check_limits(resources: ResourceSpec, partition: Partition) -> None:
 def _options(spec: JobSpec, partition: Partition | None, rules: SubmitRules, key: str) -> dict[str, str]:
     """Return the ``#SBATCH`` options in the usual order, without empty and rejected ones."""
     resources = spec.resources
+    queue = spec.partition
+    if partition is not None:
+        queue = partition.name if partition.queue is None else partition.queue
     candidates: dict[str, str | None] = {
         "--job-name": _job_name(spec.name, key),
         "--comment": f"leadline:{key}" if key else None,
         "--account": spec.account,
-        "--partition": spec.partition
-        if partition is None
-        else partition.name
-        if partition.queue is None
-        else partition.queue,
+        "--partition": queue,
         "--qos": rules.qos,
         "--constraint": rules.constraint,
         "--nodes": str(resources.nodes),
@@ -389,6 +381,10 @@ def _signal(submission: Submission) -> str:
         raise InvalidInput(f"{submission.checkpoint_signal!r} cannot be a signal: name one, for example USR1")
     before_s = min(max(round(submission.checkpoint_s), 1), LONGEST_WARNING_S)
     return f"{'' if _needs_launcher(submission.spec.resources) else 'B:'}{match[1]}@{before_s}"
+
+
+def _rules(partition: Partition | None) -> SubmitRules:
+    return partition.rules if partition else SubmitRules()
 
 
 def _needs_launcher(resources: ResourceSpec) -> bool:
