@@ -11,7 +11,7 @@ from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.execution.clock import ManualClock
 from leadline.execution.schedulers.port import RequestRefused, Submission, SubmissionUncertain
-from tests.support.scheduler_contract import SchedulerContract
+from leadline.testing.scheduler_contract import SchedulerContract
 
 GIB = 2**30
 

@@ -10,7 +10,7 @@ from leadline.core.units import MIB
 from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.queue import MARK_VARIABLE
 from leadline.execution.schedulers.local.scheduler import LocalScheduler
-from tests.support.scheduler_contract import SchedulerContract
+from leadline.testing.scheduler_contract import SchedulerContract
 
 
 class TestContract(SchedulerContract):

@@ -16,7 +16,7 @@ import pytest
 from leadline.execution.schedulers.pbs.scheduler import PbsScheduler
 from leadline.execution.schedulers.pbs.script import PbsFlavour
 from leadline.execution.transport.port import LocalTransport
-from tests.support.scheduler_contract import SchedulerContract
+from leadline.testing.scheduler_contract import SchedulerContract
 
 
 def made(folder):

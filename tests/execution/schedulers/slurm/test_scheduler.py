@@ -21,7 +21,7 @@ from leadline.execution.schedulers.port import RequestRefused, Submission, Submi
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.transport.ssh import SshTransport
-from tests.support.scheduler_contract import SchedulerContract
+from leadline.testing.scheduler_contract import SchedulerContract
 from tests.support.slurm_cluster import slurm_cluster, why_no_slurm
 from tests.support.slurm_plan import ClusterPlan
 from tests.support.ssh_server import HOST, ssh_server

@@ -9,7 +9,7 @@ import pytest
 from leadline.core.units import MIB
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
-from tests.support.scheduler_contract import SchedulerContract
+from leadline.testing.scheduler_contract import SchedulerContract
 
 
 def made(folder):

@@ -1,0 +1,1 @@
+"""Test tools for plug-in authors: contract suites."""
