@@ -1,1 +1,1 @@
-"""Test tools for plug-in authors: contract suites."""
+"""Test tools for plug-in authors: contract suites, fakes, and real services for the length of a test."""

@@ -15,7 +15,7 @@ from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import NewEvent, PlaneJournal
 from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy
 from leadline.execution.wrapper.outcome import EXIT_NEVER_BEGAN, JobOutcome
-from tests.support.fake_scheduler import (
+from leadline.testing.fake_scheduler import (
     FakeAdvisor,
     FakeScheduler,
     ManualClock,

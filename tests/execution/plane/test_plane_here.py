@@ -16,7 +16,7 @@ from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import PollIntervals
 from leadline.execution.schedulers.local.capacity import Slots
 from leadline.execution.schedulers.local.scheduler import LocalScheduler
-from tests.support.fake_scheduler import FakeAdvisor, diagnose_by_state, retry_node_failures
+from leadline.testing.fake_scheduler import FakeAdvisor, diagnose_by_state, retry_node_failures
 from tests.support.kills import kill_at_random
 
 COUNT = 12

@@ -233,12 +233,12 @@ class FakeAdvisor:
 
 
 def diagnose_by_state(
-    attempt: Attempt,
+    attempt: Attempt,  # noqa: ARG001 - the port's
     status: SchedulerStatus | None,
     outcome: JobOutcome | None,
     log: str,
     *,
-    cancelled: bool,
+    cancelled: bool,  # noqa: ARG001
 ) -> Diagnosis:
     """Diagnose by the reported state; the scheduler counts first."""
     for report in (status, outcome):
