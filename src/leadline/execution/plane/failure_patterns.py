@@ -70,7 +70,9 @@ def final_signs(signs: Iterable[FailureSign]) -> list[FailureSign]:
 @cache
 def _patterns() -> dict[FailureCause, re.Pattern[str]]:
     """Return the pattern of each cause, in the order of priority."""
-    table = tomllib.loads(files("leadline.execution.plane").joinpath("failure_patterns.toml").read_text(encoding="utf-8"))
+    table = tomllib.loads(
+        files("leadline.execution.plane").joinpath("failure_patterns.toml").read_text(encoding="utf-8")
+    )
     return {FailureCause(cause): re.compile("|".join(parts), re.IGNORECASE) for cause, parts in table.items()}
 
 
