@@ -11,7 +11,7 @@ import pytest
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, Decision, EventKind, Job, Place, Policy
 from leadline.core.units import MIB
-from leadline.execution.clock import SystemClock
+from leadline.execution.clock import Clock
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
@@ -45,7 +45,7 @@ class Systems:
         self.cluster = SlurmScheduler(
             "cluster", PurePosixPath(folder / "jobs"), LocalTransport(), python=sys.executable
         )
-        self.journal = PlaneJournal(folder / "plane.sqlite", SystemClock())
+        self.journal = PlaneJournal(folder / "plane.sqlite", Clock())
         self.again()
 
     def again(self):

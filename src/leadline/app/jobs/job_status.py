@@ -15,7 +15,7 @@ from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job, JournalEvent, Place
 from leadline.core.systems import Partition
 from leadline.core.units import HOUR_S, format_duration
-from leadline.execution.clock import SystemClock, epoch_s, iso_utc
+from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
 from leadline.execution.plane.recovery import FOUND_AGAIN
 
@@ -139,7 +139,7 @@ def job_statuses(
         UnknownName: there is no such job.
     """
     jobs = find_jobs(names, all_jobs=all_jobs, limit=limit)
-    return statuses_of(jobs, SystemClock().now_s() if now_s is None else now_s)
+    return statuses_of(jobs, Clock().now_s() if now_s is None else now_s)
 
 
 def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:

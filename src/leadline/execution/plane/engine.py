@@ -6,7 +6,7 @@ from functools import partial
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job
-from leadline.execution.clock import Clock, SystemClock, iso_utc
+from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
 from leadline.execution.plane.job_cache import JobCache
@@ -47,7 +47,7 @@ class Plane:
         news: Callable[[], Iterable[NewEvent]] = tuple,
         search: Iterable[str] = (),
     ) -> None:
-        self.clock = clock or SystemClock()
+        self.clock = clock or Clock()
         self.intervals = intervals
         self.book = JobCache(journal)
         self.schedulers: dict[str, Scheduler] = {}

@@ -18,7 +18,7 @@ from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, JournalEvent
-from leadline.execution.clock import Clock, SystemClock, epoch_s, iso_utc
+from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.journal_content import check_value
 from leadline.files.sqlite import SqliteFile, chunks, marks
 
@@ -99,7 +99,7 @@ class PlaneJournal(SqliteFile):
     application_id: ClassVar[int] = APPLICATION_ID
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         # Opening the file changes it and its folder.
         self._origin = journal_origin(path)
         super().__init__(path, tables=self.tables, application_id=self.application_id, version=VERSION)
