@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Attempt, Job, Policy, Situation
+from leadline.core.plane import Situation
 from leadline.core.units import MIB, MINUTE_S
 from leadline.uncertainty.distributions import Distribution, quantile, survival_distribution
 
@@ -70,66 +70,48 @@ class Need:
         return max(1, math.ceil(needed / self.unit)) * self.unit
 
 
-@dataclass(frozen=True, slots=True)
 class SituationView:
-    """A situation with the quantities that every decision needs."""
+    """A situation with the quantities that every decision needs.
 
-    situation: Situation
+    Attributes:
+        situation: the situation.
+        job: the job.
+        policy: the job's policy.
+        attempt: the attempt to decide about.
+        limit_s: the current time limit.
+        limit_bytes: the requested memory per node.
+        time: the need of run time, requested in whole minutes.
+        memory: the need of memory per node. Schedulers count it in MiB, so a fraction of one would be rounded down.
+    """
 
-    @property
-    def job(self) -> Job:
-        """The job."""
-        return self.situation.job
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+        self.job, self.policy, self.attempt = situation.job, situation.job.policy, situation.attempt
+        self.limit_s = self.attempt.walltime_s or self.attempt.resources.walltime_s
+        self.limit_bytes = self.attempt.resources.memory_bytes_per_node
+        self.time = Need(situation.total_s, self._outlived_s(), LONGER, MINUTE_S, self.policy.risk)
+        self.memory = Need(situation.memory_bytes, self._memory_floor_bytes(), MORE, MIB, self.policy.risk)
 
-    @property
-    def policy(self) -> Policy:
-        """The job's policy."""
-        return self.situation.job.policy
+    def _outlived_s(self) -> float:
+        """Return a lower bound of the run time: this attempt's, and limits that ended earlier attempts at this place.
 
-    @property
-    def attempt(self) -> Attempt:
-        """The attempt to decide about."""
-        return self.situation.attempt
-
-    @property
-    def limit_s(self) -> float | None:
-        """The current time limit."""
-        return self.attempt.walltime_s or self.attempt.resources.walltime_s
-
-    @property
-    def limit_bytes(self) -> int | None:
-        """The requested memory per node."""
-        return self.attempt.resources.memory_bytes_per_node
-
-    @property
-    def time(self) -> Need:
-        """The need of run time, in whole minutes.
-
-        Its lower bound is this attempt's time, and limits that ended earlier attempts at this place. The time of a
-        resumed attempt is only a part of the whole, and other places have other nodes.
+        The time of a resumed attempt is only a part of the whole, and other places have other nodes.
         """
-        attempts = (self.attempt, *(() if self.policy.resumes else self.job.attempts))
         timeouts = [
             attempt.walltime_s or attempt.resources.walltime_s or 0.0
-            for attempt in attempts
+            for attempt in (self.attempt, *(() if self.policy.resumes else self.job.attempts))
             if attempt.state is JobState.TIMEOUT and attempt.place == self.attempt.place
         ]
-        floor_s = max(self.situation.elapsed_s, *timeouts, 0.0)
-        return Need(self.situation.total_s, floor_s, LONGER, MINUTE_S, self.policy.risk)
+        return max(self.situation.elapsed_s, *timeouts, 0.0)
 
-    @property
-    def memory(self) -> Need:
-        """The need of memory per node. Schedulers count it in MiB, so a fraction of one would be rounded down.
-
-        Its lower bound is the measured peak, and requests that were too small.
-        """
+    def _memory_floor_bytes(self) -> float:
+        """Return a lower bound of the memory: the measured peak, and requests that were too small."""
         insufficient = [
             attempt.resources.memory_bytes_per_node or 0
             for attempt in (self.attempt, *self.job.attempts)
             if attempt.state is JobState.OUT_OF_MEMORY
         ]
-        floor_bytes = max(self.situation.memory_now_bytes or 0.0, *insufficient, 0.0)
-        return Need(self.situation.memory_bytes, floor_bytes, MORE, MIB, self.policy.risk)
+        return max(self.situation.memory_now_bytes or 0.0, *insufficient, 0.0)
 
     def request(self) -> ResourceSpec:
         """Return the attempt's request, raised to the predicted need as far as the place allows."""

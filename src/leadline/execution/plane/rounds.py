@@ -5,6 +5,7 @@ The threads only advance while the main loop waits in ``Rounds.wait``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -108,6 +109,20 @@ class Rounds:
         if self.errors:
             errors, self.errors = self.errors, []
             raise errors[0]
+
+
+def in_thread(function: Callable[[], R], *, name: str) -> Future[R]:
+    """Call ``function`` in a thread that ends with the process, unlike those of an executor, and return its result."""
+    future: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - the future raises it
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True, name=name).start()
+    return future
 
 
 def map_in_threads(function: Callable[[T], R], values: Sequence[T], limit: int) -> list[R]:

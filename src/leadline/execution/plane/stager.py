@@ -1,11 +1,12 @@
 """Copy the checkpoint of a job to the system where it continues, before the job is submitted there."""
 
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import InvalidInput, LeadlineError, NothingFits, SchedulerUnreachable
@@ -16,6 +17,7 @@ from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, NewEvent
+from leadline.execution.plane.rounds import in_thread
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.transport.port import CopyReport, LocalTransport, Transport
 
@@ -52,15 +54,13 @@ class CheckpointRoute:
         return self.source.where == self.target.where and self.folder == self.target_folder
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Copying:
-    """A copy made by a thread. It sets ``copied`` on success and ``failure`` otherwise."""
+    """A copy that a thread makes."""
 
     source: Attempt
     system: str
-    copied: CopyReport | None = None
-    failure: str = ""
-    done: threading.Event = field(default_factory=threading.Event)
+    report: Future[CopyReport]
 
 
 @dataclass(slots=True)
@@ -80,8 +80,8 @@ class Stager:
     copying: dict[str, _Copying] = field(default_factory=dict)
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Job -> time of the next try (monotonic), and the pause before it."""
-    sizes: dict[str, float | None] = field(default_factory=dict)
-    """Attempt -> size of its checkpoint in bytes; None while a thread asks for it."""
+    sizes: dict[str, Future[float | None]] = field(default_factory=dict)
+    """Attempt -> size of its checkpoint in bytes, which a thread asks for."""
 
     def size_bytes(self, job: Job, source: Attempt) -> float | None:
         """Return the size of the checkpoint of an ended attempt, or None if it is unknown or there is none.
@@ -91,24 +91,14 @@ class Stager:
         if source.live or source.place.system not in self.schedulers:
             return None
         if source.key not in self.sizes:
-            self.sizes[source.key] = None
-            arguments = (job, source, self.schedulers[source.place.system])
-            threading.Thread(target=self._ask_size, args=arguments, daemon=True, name=f"size {job.key}").start()
-        return self.sizes[source.key]
-
-    def _ask_size(self, job: Job, source: Attempt, scheduler: Scheduler) -> None:
-        try:
-            home = scheduler.home(_at(job, source.place.system))
-            if home is None:
-                return
-            folder = home[1] / (job.policy.checkpoint_folder or "")
-            answer = home[0].run(["du", "-sk", "--", str(folder)], timeout_s=ASK_S)
-        except LeadlineError:
-            self.sizes.pop(source.key, None)  # asked again the next time
-            return
-        size, _, _ = answer.stdout.partition("\t")
-        if answer.returncode == 0 and size.isdigit():
-            self.sizes[source.key] = float(KIB * int(size))
+            scheduler = self.schedulers[source.place.system]
+            self.sizes[source.key] = in_thread(partial(_ask_size, job, source, scheduler), name=f"size {job.key}")
+        size = self.sizes[source.key]
+        if not size.done():
+            return None
+        if isinstance(size.exception(), LeadlineError):
+            del self.sizes[source.key]  # asked again the next time
+        return None if size.exception() else size.result()
 
     def ready(self, job: Job) -> bool:
         """True if a job's checkpoint is at its next system; otherwise a copy is started or runs."""
@@ -117,7 +107,7 @@ class Stager:
         if source is None or system is None or self._is_there(job, source, system):
             return True
         copying = self.copying.get(job.key)
-        if copying is not None and copying.done.is_set():
+        if copying is not None and copying.report.done():
             del self.copying[job.key]
             return self._finish(job, copying)
         again_s, _ = self.waits.get(job.key, (0.0, 0.0))
@@ -141,9 +131,9 @@ class Stager:
         if route is None or route.is_same_folder:
             self._note(job, source, system, CopyReport(0, 0.0))
             return True
-        copying = self.copying[job.key] = _Copying(source, system)
-        arguments = (copying, route, self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}")
-        threading.Thread(target=_copy, args=arguments, daemon=True, name=f"staging {job.key}").start()
+        between = self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}"
+        copied = in_thread(partial(copy_checkpoint, route, source.key, between), name=f"staging {job.key}")
+        self.copying[job.key] = _Copying(source, system, copied)
         return False
 
     def _route(self, job: Job, source: Attempt, system: str) -> CheckpointRoute | None:
@@ -157,10 +147,10 @@ class Stager:
         return CheckpointRoute(source_transport, source_home / folder, target_transport, target_home / folder)
 
     def _finish(self, job: Job, copying: _Copying) -> bool:
-        if copying.copied is None:
-            self._failed(job, copying.source, copying.system, copying.failure)
+        if (error := copying.report.exception()) is not None:
+            self._failed(job, copying.source, copying.system, str(error) or "the copy broke off")
             return False
-        self._note(job, copying.source, copying.system, copying.copied)
+        self._note(job, copying.source, copying.system, copying.report.result())
         return True
 
     def _note(self, job: Job, source: Attempt, system: str, copied: CopyReport) -> None:
@@ -254,14 +244,15 @@ def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyRep
     return CopyReport(max(report.moved_bytes for report in reports), time.monotonic() - began_s)
 
 
-def _copy(copying: _Copying, route: CheckpointRoute, between: Path) -> None:
-    try:
-        copying.copied = copy_checkpoint(route, copying.source.key, between)
-    except (LeadlineError, OSError) as error:
-        copying.failure = str(error)
-    finally:
-        copying.failure = copying.failure or ("" if copying.copied else "the copy broke off")
-        copying.done.set()
+def _ask_size(job: Job, source: Attempt, scheduler: Scheduler) -> float | None:
+    """Return the size of a checkpoint in bytes; None if it is unknown or there is none."""
+    home = scheduler.home(_at(job, source.place.system))
+    if home is None:
+        return None
+    folder = home[1] / (job.policy.checkpoint_folder or "")
+    answer = home[0].run(["du", "-sk", "--", str(folder)], timeout_s=ASK_S)
+    size, _, _ = answer.stdout.partition("\t")
+    return float(KIB * int(size)) if answer.returncode == 0 and size.isdigit() else None
 
 
 def _exists(transport: Transport, folder: PurePosixPath) -> bool:
