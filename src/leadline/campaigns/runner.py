@@ -34,13 +34,12 @@ from leadline.core.plane import Job
 from leadline.core.runs import Run
 from leadline.execution.clock import now_utc
 from leadline.execution.plane.engine import Plane
+from leadline.execution.plane.submitter import MAX_ARRAY_SIZE
 from leadline.history.sqlite import SqliteHistory
 
 MIN_HOPELESS_RUNS = 3
 """Number of initial runs that must fail in the same way to end the call."""
 TICK_S = 0.5
-MAX_ARRAY_SIZE = 1000
-"""Elements of one array. Slurm's default limit (MaxArraySize) is 1001."""
 UNREACHABLE_S = 1800.0
 """Time without an answer of a scheduler after which the call ends."""
 
