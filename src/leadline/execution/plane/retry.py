@@ -183,7 +183,8 @@ def _followed(view: SituationView, cause: FailureCause) -> str:
 def _retry(view: SituationView, reason: str, *, back_off: bool = True) -> Decision:
     """Return the same attempt again, with its request raised to the predicted need and a growing delay."""
     # Node and network failures tend to repeat within minutes, so the delay grows.
-    delay_s = _delay_s(view) if back_off else 0.0
+    ended = sum(attempt.state.final and not attempt.withdrawn for attempt in view.job.attempts)
+    delay_s = min(BACK_OFF_S * 2.0 ** max(ended - 1, 0), LONGEST_DELAY_S) if back_off else 0.0
     if view.policy.resumes and view.situation.checkpointed and view.situation.elapsed_s > 0:
         return _resumed(view, reason, delay_s=delay_s)
     return within_bounds(view, propose_same_place(view, reason, view.request(), delay_s=delay_s))
@@ -195,11 +196,6 @@ def _overlaps(attempt: Attempt, withdrawn: Attempt) -> bool:
     return ended_s is None or submitted_s is None or ended_s >= submitted_s
 
 
-def _delay_s(view: SituationView) -> float:
-    ended = sum(attempt.state.final and not attempt.withdrawn for attempt in view.job.attempts)
-    return min(BACK_OFF_S * 2.0 ** max(ended - 1, 0), LONGEST_DELAY_S)
-
-
 def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decision:
     """Return the attempt that continues from the checkpoint, with a limit for the remaining work if known."""
     if standstill := _standstill(view):
@@ -208,7 +204,8 @@ def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decis
     needed_s, limit_s = view.time.needed(), view.limit_s
     if view.policy.resizes and needed_s is not None and view.situation.total_s is not None and limit_s is not None:
         remaining_s = MIN_RAISE * (needed_s - view.situation.elapsed_s) + 2 * view.policy.checkpoint_s
-        request = replace(request, walltime_s=min(_minutes(remaining_s), view.situation.allowed_s or math.inf))
+        whole_s = float(max(1, math.ceil(remaining_s / MINUTE_S)) * MINUTE_S)
+        request = replace(request, walltime_s=min(whole_s, view.situation.allowed_s or math.inf))
     elif limit_s is not None:
         request = replace(request, walltime_s=limit_s)
     proposal = propose_same_place(view, f"{reason}; it continues from its checkpoint", request, delay_s=delay_s)
@@ -249,7 +246,3 @@ def _nowhere_more(view: SituationView, reason: str, needed_bytes: float) -> Deci
 def _is_worth_trying(requested: float | None, available: float, failure_probability: float) -> bool:
     """True if the largest available amount is clearly above the request and likely enough to suffice."""
     return available >= MIN_RAISE * (requested or 0.0) and failure_probability <= 1 - MIN_SUCCESS_PROBABILITY
-
-
-def _minutes(time_s: float) -> float:
-    return float(max(1, math.ceil(time_s / MINUTE_S)) * MINUTE_S)

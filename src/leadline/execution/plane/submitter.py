@@ -6,6 +6,7 @@ The key of an attempt is on disk before anything is sent. If an answer is lost, 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
@@ -66,15 +67,12 @@ class Submitter:
         if not attempts:
             return 0
         batches = batches_of(attempts, self.book.jobs)
+        noted = list(chain.from_iterable(batches))
         self.book.write(
             # In order, because the elements of an array are sent in this order.
             jobs=[replace(self.book.jobs[key], plan=None) for key in dict.fromkeys(each.job for each in attempts)],
-            attempts=[attempt for batch in batches for attempt in batch],
-            events=[
-                attempt_event(EventKind.NOTED, attempt, _request_details(attempt))
-                for batch in batches
-                for attempt in batch
-            ],
+            attempts=noted,
+            events=[attempt_event(EventKind.NOTED, attempt, _request_details(attempt)) for attempt in noted],
         )
         self.unsent.update(batch[0].batch for batch in batches)
         return len(attempts)
@@ -121,11 +119,7 @@ class Submitter:
         ready: list[Job] = []
         # A copy, because closing a job changes the index.
         for job in [self.book.jobs[key] for key in self.book.idle]:
-            if job.cancelled:
-                continue
-            if job.plan and job.plan.not_before and not self._is_due(job.key, job.plan.not_before):
-                continue
-            if not self._may_follow(job) or not self.has_checkpoint(job):
+            if job.cancelled or not self._is_due(job) or not self._may_follow(job) or not self.has_checkpoint(job):
                 continue
             ready.append(job)
             # An array is never split between rounds, because its elements share one submission.
@@ -133,14 +127,17 @@ class Submitter:
                 break
         return ready
 
-    def _is_due(self, key: str, not_before: str) -> bool:
-        """True once the start time of a delayed job has come, on the monotonic clock."""
-        if (key, not_before) not in self.due:
+    def _is_due(self, job: Job) -> bool:
+        """True unless the job is delayed and its start time has not come, on the monotonic clock."""
+        not_before = job.plan.not_before if job.plan else None
+        if not not_before:
+            return True
+        if (job.key, not_before) not in self.due:
             wait_s = min(epoch_s(not_before) - self.clock.now_s(), self.intervals.delay)
-            self.due[key, not_before] = self.clock.monotonic_s() + wait_s
-        if self.clock.monotonic_s() < self.due[key, not_before]:
+            self.due[job.key, not_before] = self.clock.monotonic_s() + wait_s
+        if self.clock.monotonic_s() < self.due[job.key, not_before]:
             return False
-        del self.due[key, not_before]
+        del self.due[job.key, not_before]
         return True
 
     def _may_follow(self, job: Job) -> bool:
@@ -149,8 +146,8 @@ class Submitter:
             state = self.book.end_of(key)
             if state is None:
                 return False
-            well = state is JobState.COMPLETED
-            if (job.after_kind is DependencyKind.OK and not well) or (job.after_kind is DependencyKind.NOT_OK and well):
+            excluded = DependencyKind.NOT_OK if state is JobState.COMPLETED else DependencyKind.OK
+            if job.after_kind is excluded:
                 self.book.close(job, JobState.CANCELLED, f"job {key}, which it waits for, ended {state.value}")
                 return False
         return True
@@ -227,12 +224,11 @@ class Submitter:
                 job = self.book.jobs[attempt.job]
                 attempt_id = f"{scheduler_id}_{_index(job)}" if job.group else scheduler_id
                 attempts_with_id.append(replace(attempt, scheduler_id=attempt_id, submitted_at=now))
-        if attempts_with_id:
-            details = {"found_again": found_again}
-            events = [
-                attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, **details})
-                for attempt in attempts_with_id
-            ]
+        events = [
+            attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, "found_again": found_again})
+            for attempt in attempts_with_id
+        ]
+        if events:
             self.book.write(attempts=attempts_with_id, events=events)
 
     def _put_off(self, attempts: list[Attempt], why: str) -> None:
@@ -342,12 +338,6 @@ def _index(job: Job) -> int:
 
 
 def _request_details(attempt: Attempt) -> EventDetails:
-    resources = attempt.resources
-    return {
-        "place": str(attempt.place),
-        "nodes": resources.nodes,
-        "gpus_per_node": resources.gpus_per_node,
-        "walltime_s": resources.walltime_s,
-        "memory_bytes_per_node": resources.memory_bytes_per_node,
-        "why": attempt.reason,
-    }
+    requested = ("nodes", "gpus_per_node", "walltime_s", "memory_bytes_per_node")
+    amounts = {name: getattr(attempt.resources, name) for name in requested}
+    return {"place": str(attempt.place), **amounts, "why": attempt.reason}
