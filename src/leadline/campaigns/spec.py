@@ -136,21 +136,20 @@ def _parameter(name: str, table: _ParameterFile) -> Parameter:
     numbers = [number for key in numeric_keys for number in _list(key)]
     kind = table.kind or (ParameterKind.INTEGER if _all_whole(numbers) else ParameterKind.REAL)
     values = _values(name, kind, table.values)
-    bounds_of_values = [min(values), max(values)] if values else None
-    shared_range = table.range if table.range is not None else bounds_of_values
+    shared_range = [min(values), max(values)] if values and table.range is None else table.range
     if table.range is not None and (table.scaled_down is not None or table.full_scale is not None):
         raise InvalidInput(
             f"the parameter {name} has a range for both scales and one for a single scale: write either range, or "
             "scaled_down and full_scale"
         )
-    small = _range(name, "scaled_down", kind, table.scaled_down if table.scaled_down is not None else shared_range)
-    full = _range(name, "full_scale", kind, table.full_scale if table.full_scale is not None else shared_range)
-    for scale_name, span in (("scaled_down", small), ("full_scale", full)):
+    spans = {}
+    for scale_name, bounds in (("scaled_down", table.scaled_down), ("full_scale", table.full_scale)):
+        span = spans[scale_name] = _range(name, scale_name, kind, shared_range if bounds is None else bounds)
         if values and not any(span.low <= value <= span.high for value in values):
             raise InvalidInput(
                 f"none of the values of {name} lies in {scale_name} = [{span.low:g}, {span.high:g}]: add one that does"
             )
-    return Parameter(name, kind, small, full, values=values)
+    return Parameter(name, kind, **spans, values=values)
 
 
 def _categorical(name: str, table: _ParameterFile, choices: Sequence[Value]) -> Parameter:
