@@ -32,8 +32,6 @@ class CampaignPlan:
     allows."""
     left_out: int = 0
     """Runs that the budget excludes."""
-    kept: float | None = None
-    """Budget reserved for later choices; ``None`` while costs are unknown."""
     coverage: float | None = None
     """Forecast cost of as many runs at full scale; ``None`` while costs are unknown."""
 
@@ -90,8 +88,7 @@ def _start(campaign: Campaign, finished: Sequence[Run]) -> CampaignPlan:
     if campaign.budget is None or not forecaster.informed:
         return _plan(forecaster, runs, later)
     affordable = affordable_runs(campaign, runs, campaign.budget.amount * START_SHARE)
-    plan = _plan(forecaster, affordable or runs[: campaign.repeats], later)
-    return replace(plan, kept=max(campaign.budget.amount - total_forecast_cost(campaign, plan.runs), 0.0))
+    return _plan(forecaster, affordable or runs[: campaign.repeats], later)
 
 
 def _within(forecaster: RunTimeForecaster, runs: Sequence[PlannedRun], budget: float) -> CampaignPlan:
@@ -103,7 +100,7 @@ def _within(forecaster: RunTimeForecaster, runs: Sequence[PlannedRun], budget: f
     first = affordable_runs(campaign, small, budget - reserved)
     second = affordable_runs(campaign, full, budget - total_forecast_cost(campaign, first))
     plan = _plan(forecaster, [*first, *second])
-    return replace(plan, left_out=len(runs) - len(plan.runs), kept=budget - total_forecast_cost(campaign, plan.runs))
+    return replace(plan, left_out=len(runs) - len(plan.runs))
 
 
 def affordable_runs(campaign: Campaign, runs: Sequence[PlannedRun], budget: float) -> list[PlannedRun]:

@@ -6,7 +6,7 @@ All functions are pure, so that every decision can be explained, tested and repr
 import math
 from dataclasses import replace
 
-from leadline.core.jobs import JobState
+from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import Action, Attempt, Decision, Situation
 from leadline.core.units import MINUTE_S, format_bytes, format_duration
 from leadline.execution.plane.budget import (
@@ -94,9 +94,8 @@ def _late(view: SituationView) -> Decision:
     late, limit_s, elapsed_s = view.time.exceeds(view.limit_s), view.limit_s or math.inf, view.situation.elapsed_s
     if (extended := _extended(view)) is not None:
         return extended
-    details = _time_details(view)
     if view.policy.resumes:
-        return _checkpoint(view, limit_s - elapsed_s, details)
+        return _checkpoint(view, limit_s - elapsed_s)
     restart = late >= SURE and late * limit_s > elapsed_s + (1 - late) * _waited_s(view)
     larger = _larger_attempt(view) if restart and view.policy.resizes else None
     if larger is not None and view.policy.may_restart:
@@ -104,7 +103,7 @@ def _late(view: SituationView) -> Decision:
     why = "it may still end in time" if late < SURE else "starting again would cost more than it can save"
     if restart:
         why = "no larger attempt is possible" if larger is None else NO_CONSENT
-    return Decision(Action.KEEP, f"it will exceed its limit with {_percent(late)}, but {why}", evidence=details)
+    return _keep(view, f"it will exceed its limit with {_percent(late)}, but {why}")
 
 
 def _extended(view: SituationView) -> Decision | None:
@@ -122,19 +121,18 @@ def _extended(view: SituationView) -> Decision | None:
         return None
     late = _percent(view.time.exceeds(limit_s))
     reason = f"it will exceed its limit with {late}: requesting {format_duration(new_limit_s)}"
-    request = replace(view.attempt.resources, walltime_s=float(new_limit_s))
-    return Decision(Action.EXTEND, reason, request, view.attempt.place, evidence=_time_details(view))
+    return _changed(view, Action.EXTEND, reason, replace(view.attempt.resources, walltime_s=float(new_limit_s)))
 
 
-def _checkpoint(view: SituationView, remaining_s: float, details: Evidence) -> Decision:
+def _checkpoint(view: SituationView, remaining_s: float) -> Decision:
     late = _percent(view.time.exceeds(view.limit_s))
     if view.situation.checkpointed:
-        return Decision(Action.KEEP, f"it will exceed its limit with {late} and has its checkpoint", evidence=details)
+        return _keep(view, f"it will exceed its limit with {late} and has its checkpoint")
     if remaining_s > WINDOW * view.policy.checkpoint_s + MINUTE_S:
         reason = f"it will exceed its limit with {late}; it will be asked to write a checkpoint shortly before"
-        return Decision(Action.KEEP, reason, evidence=details)
+        return _keep(view, reason)
     reason = f"it will exceed its limit with {late}: it writes a checkpoint and continues in another attempt"
-    return Decision(Action.CHECKPOINT, reason, view.attempt.resources, view.attempt.place, evidence=details)
+    return _changed(view, Action.CHECKPOINT, reason, view.attempt.resources)
 
 
 def _larger_attempt(view: SituationView) -> Decision | None:
@@ -234,12 +232,15 @@ def _shorter(view: SituationView, risk: float) -> Decision | None:
         f"it needs more than {format_duration(new_limit_s)} with {_percent(risk)}: "
         f"its limit of {format_duration(limit_s)} is shortened"
     )
-    request = replace(view.attempt.resources, walltime_s=float(new_limit_s))
-    return Decision(Action.SHRINK, reason, request, view.attempt.place, evidence=_time_details(view))
+    return _changed(view, Action.SHRINK, reason, replace(view.attempt.resources, walltime_s=float(new_limit_s)))
 
 
 def _keep(view: SituationView, reason: str) -> Decision:
     return Decision(Action.KEEP, reason, evidence=_time_details(view))
+
+
+def _changed(view: SituationView, action: Action, reason: str, request: ResourceSpec) -> Decision:
+    return Decision(action, reason, request, view.attempt.place, evidence=_time_details(view))
 
 
 def _was_first(copy: Attempt, attempt: Attempt) -> bool:

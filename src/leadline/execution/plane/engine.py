@@ -10,7 +10,7 @@ from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import NewEvent, PlaneJournal, attempt_event
+from leadline.execution.plane.journal import NewEvent, PlaneJournal, attempt_event, failure_count
 from leadline.execution.plane.outages import note_failure
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals, PollSchedule
 from leadline.execution.plane.recovery import find_again
@@ -172,8 +172,7 @@ class Plane:
         if system not in self.rhythms:
             rhythm = self.rhythms[system] = PollSchedule(self.clock, self.intervals)
             if (outage := self.book.journal.open_outages().get(system)) is not None:
-                times = outage.details.get("times")
-                rhythm.outage, rhythm.failures = outage.number, times if isinstance(times, int) else 1
+                rhythm.outage, rhythm.failures = outage.number, failure_count(outage)
         return self.rhythms[system]
 
     def _admit_systems(self) -> None:

@@ -78,6 +78,12 @@ def attempt_event(kind: EventKind, attempt: Attempt, details: EventDetails) -> N
     return NewEvent(kind, attempt.job, attempt.key, details)
 
 
+def failure_count(event: JournalEvent) -> int:
+    """Return how often what an event reports has failed."""
+    times = event.details.get("times")
+    return times if isinstance(times, int) else 1
+
+
 def hash_key(*parts: str) -> str:
     """Return the key, 12 hexadecimal digits, that follows from these texts."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -16,7 +16,7 @@ from leadline.core.units import KIB
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import EventDetails, NewEvent
+from leadline.execution.plane.journal import EventDetails, NewEvent, failure_count
 from leadline.execution.plane.rounds import in_thread
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.transport.port import CopyReport, LocalTransport, Transport
@@ -166,14 +166,14 @@ class Stager:
         self.waits[job.key] = self.clock.monotonic_s() + pause_s, pause_s
         failures = self._failures(job, source)
         before = failures.get(system)
-        times = 1 + (_times(before) if before else 0)
+        times = 1 + (failure_count(before) if before else 0)
         why = f"its checkpoint could not be copied there: {why}"
         details: EventDetails = {"place": system, "why": why, "times": times, "last_at": iso_utc(self.clock.now_s())}
         event = NewEvent(EventKind.FAULT, job.key, source.key, details)
         number = self.book.journal.put_event(before.number if before else None, event)
         if times >= MAX_TRIES:
             failures[system] = JournalEvent(number, "", EventKind.FAULT, details=dict(details))
-            self._give_up(job, [name for name, failure in failures.items() if _times(failure) >= MAX_TRIES], why)
+            self._give_up(job, [name for name, failure in failures.items() if failure_count(failure) >= MAX_TRIES], why)
 
     def _failures(self, job: Job, source: Attempt) -> dict[str, JournalEvent]:
         """Return system -> the event about the failed copies of a checkpoint to it."""
@@ -199,11 +199,6 @@ class Stager:
         plan = replace(plan, resources=request, reason=f"at another place: {why}")
         decision = {"action": Action.MOVE.value, "place": str(plan.place), "why": why}
         self.book.write(jobs=[replace(job, plan=plan)], events=[NewEvent(EventKind.DECISION, job.key, "", decision)])
-
-
-def _times(event: JournalEvent) -> int:
-    times = event.details.get("times")
-    return times if isinstance(times, int) else 1
 
 
 def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyReport:
