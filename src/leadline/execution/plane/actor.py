@@ -64,11 +64,10 @@ class Actor:
             if attempt.scheduler_id is None:
                 continue
             self._choose(job, attempt)
-            state, since_s = self.kept.get(attempt.key, (None, 0.0))
-            if state is None:
-                self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
-            elif self.clock.monotonic_s() - since_s > self.intervals.decide:
-                self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
+            now_s = self.clock.monotonic_s()
+            _, since_s = self.kept.setdefault(attempt.key, (attempt.state, now_s))
+            if now_s - since_s > self.intervals.decide:
+                self.kept[attempt.key] = (attempt.state, now_s)
                 self.judge(attempt, None)
 
     def decide_end(self, job: Job, ended: Attempt, outcome: JobOutcome | None, diagnosis: Diagnosis) -> Decision:

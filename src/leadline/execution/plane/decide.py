@@ -48,7 +48,9 @@ def while_waiting(view: SituationView) -> Decision:
     deadline_s = seconds_to_deadline(view)
     if deadline_s is not None and deadline_s <= 0:
         return Decision(Action.WITHDRAW, f"its deadline {view.policy.deadline_at} has passed and it has not started")
-    larger = (_more_memory(view) or _longer_before_start(view)) if view.policy.resizes else None
+    larger, short = None, view.memory.exceeds(view.limit_bytes)
+    if view.policy.resizes:
+        larger = (_larger_memory(view, short) if short > 0.5 else None) or _longer_before_start(view)
     decision = larger or move_to_end_sooner(view) or _shorter(view, view.policy.risk)
     return decision or _keep(view, "it waits, and nothing is wrong with its request")
 
@@ -64,7 +66,8 @@ def while_running(view: SituationView) -> Decision:
     if view.time.exceeds(view.limit_s) > view.policy.risk:
         return _late(view)
     if larger is not None:
-        return _keep(view, _short_warning(view))
+        needs = f"it needs more memory than its {format_bytes(view.limit_bytes or 0)}"
+        return _keep(view, f"{needs} with {_percent(view.memory.exceeds(view.limit_bytes))}, but {NO_CONSENT}")
     decision = _shorter(view, CAREFUL * view.policy.risk)
     return decision or _keep(view, "it runs and is expected to end within its limits")
 
@@ -165,19 +168,6 @@ def _longer_before_start(view: SituationView) -> Decision | None:
         return None
     reason = f"it needs {format_duration(needed_s)}, but {format_duration(allowed_s)} are allowed"
     return move_to_fit(view, fits_time(view, needed_s), reason)
-
-
-def _more_memory(view: SituationView) -> Decision | None:
-    """Return a larger request if a waiting attempt will more likely than not run out of memory."""
-    probability = view.memory.exceeds(view.limit_bytes)
-    return _larger_memory(view, probability) if probability > 0.5 else None
-
-
-def _short_warning(view: SituationView) -> str:
-    """Return the sentence about a running attempt that will probably run out of memory."""
-    requested_bytes = view.limit_bytes
-    needs = f"it needs more memory than its {format_bytes(requested_bytes or 0)}"
-    return f"{needs} with {_percent(view.memory.exceeds(requested_bytes))}, but {NO_CONSENT}"
 
 
 def _short_of_memory(view: SituationView) -> Decision | None:

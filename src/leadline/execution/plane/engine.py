@@ -198,16 +198,12 @@ class Plane:
             self.settler.read_reports(watcher.system)
             self._watch(watcher)
             if watcher.system in self._unsearched:
-                self._find_again(watcher)
+                count = find_again(self.book, watcher.system, watcher.scheduler, iso_utc(self.clock.now_s()))
+                self._unsearched.discard(watcher.system)
+                if count:
+                    self._notices.append(f"{count} jobs of a lost journal were found again at {watcher.system}")
         except SchedulerUnreachable as error:
             note_failure(self.book, self.clock, watcher.system, watcher.rhythm, str(error))
-
-    def _find_again(self, watcher: Watcher) -> None:
-        """Look for the jobs of a lost journal."""
-        count = find_again(self.book, watcher.system, watcher.scheduler, iso_utc(self.clock.now_s()))
-        self._unsearched.discard(watcher.system)
-        if count:
-            self._notices.append(f"{count} jobs of a lost journal were found again at {watcher.system}")
 
     def _watch(self, watcher: Watcher) -> None:
         """Find lost submissions, poll, settle ended attempts, and decide about live ones.

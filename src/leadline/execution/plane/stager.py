@@ -48,11 +48,6 @@ class CheckpointRoute:
     target: Transport
     target_folder: PurePosixPath
 
-    @property
-    def is_same_folder(self) -> bool:
-        """True if source and target are the same folder."""
-        return self.source.where == self.target.where and self.folder == self.target_folder
-
 
 @dataclass(frozen=True, slots=True)
 class _Copying:
@@ -107,13 +102,17 @@ class Stager:
         if source is None or system is None or self._is_there(job, source, system):
             return True
         copying = self.copying.get(job.key)
-        if copying is not None and copying.report.done():
-            del self.copying[job.key]
-            return self._finish(job, copying)
-        again_s, _ = self.waits.get(job.key, (0.0, 0.0))
-        if copying is None and self.clock.monotonic_s() >= again_s:
-            return self._begin(job, source, system)
-        return False
+        if copying is None:
+            again_s, _ = self.waits.get(job.key, (0.0, 0.0))
+            return self.clock.monotonic_s() >= again_s and self._begin(job, source, system)
+        if not copying.report.done():
+            return False
+        del self.copying[job.key]
+        if (error := copying.report.exception()) is not None:
+            self._failed(job, copying.source, copying.system, str(error) or "the copy broke off")
+            return False
+        self._note(job, copying.source, copying.system, copying.report.result())
+        return True
 
     def _is_there(self, job: Job, source: Attempt, system: str) -> bool:
         events = self.book.journal.events(job=job.key, kinds=[EventKind.STAGED])
@@ -128,7 +127,7 @@ class Stager:
         except LeadlineError as error:
             self._failed(job, source, system, str(error))
             return False
-        if route is None or route.is_same_folder:
+        if route is None or (route.source.where, route.folder) == (route.target.where, route.target_folder):
             self._note(job, source, system, CopyReport(0, 0.0))
             return True
         between = self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}"
@@ -145,13 +144,6 @@ class Stager:
         (source_transport, source_home), (target_transport, target_home) = present
         folder = job.policy.checkpoint_folder or ""
         return CheckpointRoute(source_transport, source_home / folder, target_transport, target_home / folder)
-
-    def _finish(self, job: Job, copying: _Copying) -> bool:
-        if (error := copying.report.exception()) is not None:
-            self._failed(job, copying.source, copying.system, str(error) or "the copy broke off")
-            return False
-        self._note(job, copying.source, copying.system, copying.report.result())
-        return True
 
     def _note(self, job: Job, source: Attempt, system: str, copied: CopyReport) -> None:
         self.waits.pop(job.key, None)
