@@ -144,11 +144,8 @@ class Settler:
             place, resources = decision.place or ended.place, decision.resources or ended.resources
             plan = AttemptPlan(place, resources, not_before, decision.reason)
             return replace(job, plan=plan, reason=decision.reason), events
-        closed, settled = closed_job(job, _end_of(job, ended), decision.reason)
+        # A withdrawn attempt says nothing of its job if another one was not withdrawn.
+        kept = [attempt for attempt in job.attempts if not attempt.withdrawn]
+        state = kept[-1].state if kept and ended.withdrawn else ended.state
+        closed, settled = closed_job(job, state, decision.reason)
         return closed, [*events, *settled]
-
-
-def _end_of(job: Job, ended: Attempt) -> JobState:
-    """Return the final state of a job: that of its last attempt that was not withdrawn."""
-    kept = [attempt for attempt in job.attempts if not attempt.withdrawn]
-    return kept[-1].state if kept and ended.withdrawn else ended.state

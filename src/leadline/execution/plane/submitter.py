@@ -233,30 +233,25 @@ class Submitter:
 
     def _put_off(self, attempts: list[Attempt], why: str) -> None:
         """Delay jobs because the scheduler is full for now."""
-        later = iso_utc(self.clock.now_s() + BUSY_S)
-        self._withdraw(attempts, why, lambda attempt: AttemptPlan(attempt.place, attempt.resources, later, why))
+        self._withdraw(attempts, why, again_at=iso_utc(self.clock.now_s() + BUSY_S))
 
     def _refused(self, attempts: list[Attempt], why: str) -> None:
         """Close refused jobs that have no other live copy."""
-        self._withdraw(attempts, why, lambda _: None)
+        self._withdraw(attempts, why)
         for attempt in attempts:
             job = self.book.jobs[attempt.job]
             if not job.live_attempts and not job.closed:
                 self.book.close(job, JobState.FAILED, f"{attempt.place} refused it: {why}")
 
-    def _withdraw(self, attempts: list[Attempt], why: str, plan: Callable[[Attempt], AttemptPlan | None]) -> None:
-        now = iso_utc(self.clock.now_s())
-        self.book.write(
-            jobs=[replace(self.book.jobs[attempt.job], plan=plan(attempt)) for attempt in attempts],
-            attempts=[
-                replace(attempt, state=JobState.CANCELLED, withdrawn=True, ended_at=now, reason=why)
-                for attempt in attempts
-            ],
-            events=[
-                attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why})
-                for attempt in attempts
-            ],
-        )
+    def _withdraw(self, attempts: list[Attempt], why: str, *, again_at: str | None = None) -> None:
+        """End attempts that were not accepted; with ``again_at``, plan the same ones for that time."""
+        now, jobs, ended, events = iso_utc(self.clock.now_s()), [], [], []
+        for attempt in attempts:
+            plan = AttemptPlan(attempt.place, attempt.resources, again_at, why) if again_at else None
+            jobs.append(replace(self.book.jobs[attempt.job], plan=plan))
+            ended.append(replace(attempt, state=JobState.CANCELLED, withdrawn=True, ended_at=now, reason=why))
+            events.append(attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why}))
+        self.book.write(jobs=jobs, attempts=ended, events=events)
 
 
 def _try_submit(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
