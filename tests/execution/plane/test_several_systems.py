@@ -82,10 +82,11 @@ def folder(tmp_path, monkeypatch):
 def test_a_job_that_could_start_at_two_systems_begins_at_one(folder, dies):
     with closing(Systems(folder, copies=2)) as both:
         began = folder / "began"
-        for at in range(4):
-            spec = JobSpec(f"j{at}", ("sh", "-c", f"echo {at} >> {began}; sleep 1"), ASKED)
-            both.journal.add([Job(f"j{at}", spec, Policy((HERE, CLUSTER), copies=2))])
-        jobs = [f"j{at}" for at in range(4)]
+        # Keys follow from the jobs' keys, and the accounting of the cluster outlives a test.
+        jobs = [f"{'killed' if dies else 'whole'}-{at}" for at in range(4)]
+        for at, key in enumerate(jobs):
+            spec = JobSpec(key, ("sh", "-c", f"echo {at} >> {began}; sleep 1"), ASKED)
+            both.journal.add([Job(key, spec, Policy((HERE, CLUSTER), copies=2))])
         if dies:
             both.until(lambda: any(one.begins for key in jobs for one in both.journal.get(key).attempts))
             both.again()
