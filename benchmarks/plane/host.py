@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from leadline.core.errors import LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, Job, Situation
-from leadline.execution.clock import SystemClock
+from leadline.execution.clock import Clock
 from leadline.execution.plane.advisor import EndedAttempt
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import Diagnosis, diagnose
@@ -62,7 +62,7 @@ def prepare(folder: Path, settings: HostSettings) -> None:
 
 
 @dataclass(slots=True)
-class OffsetClock(SystemClock):
+class OffsetClock(Clock):
     """This machine's clock with the offset in a file; elapsed time is true."""
 
     file: Path

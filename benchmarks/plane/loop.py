@@ -21,7 +21,7 @@ from leadline.core.plane import EventKind, Job, Place, Policy
 from leadline.core.processes import CompletedProcess
 from leadline.core.systems import Limits, Partition, System
 from leadline.core.units import MIB
-from leadline.execution.clock import SystemClock, epoch_s
+from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
@@ -154,7 +154,7 @@ class _Submitter:
 
     journal: PlaneJournal
     waiting: list[Job]
-    clock: SystemClock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=Clock)
     began_s: float = field(init=False)
     submitted: int = 0
 

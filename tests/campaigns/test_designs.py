@@ -88,7 +88,6 @@ def test_a_plan_keeps_to_its_budget(classifier, kind, seconds):
     campaign = replace(classifier.campaign, design=kind, budget=Budget(seconds, BudgetUnit.SECONDS))
     found = plan_campaign(campaign)
     assert 0 < total_forecast_cost(campaign, found.runs) <= seconds
-    assert found.kept == pytest.approx(seconds - total_forecast_cost(campaign, found.runs))
     assert found.coverage > 0
 
 

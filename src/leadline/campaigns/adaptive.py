@@ -10,7 +10,14 @@ import numpy.typing as npt
 from leadline.campaigns.budgets import compute_cost
 from leadline.campaigns.configurations import configuration_key, run_configuration
 from leadline.campaigns.designs import sobol_pool, space_filling_design
-from leadline.campaigns.plan import FULL_SCALE_RUNS, SCALED_DOWN_RUNS, cheapest_configuration, plan_campaign
+from leadline.campaigns.plan import (
+    DEFAULT_RUNS,
+    affordable_runs,
+    cheapest_configuration,
+    plan_campaign,
+    plan_runs,
+    requested_runs,
+)
 from leadline.campaigns.run_time_model import Array, RunTimeForecaster, RunTimeModel, forecast_cost, run_observations
 from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
 from leadline.core.jobs import JobState
@@ -56,13 +63,8 @@ def propose_runs(campaign: Campaign, finished: Sequence[Run], spent: float) -> t
 def _remaining_runs(campaign: Campaign, finished: Sequence[Run], budget: float) -> tuple[PlannedRun, ...]:
     """Return the runs of a fixed design that remain and fit the budget."""
     done = {run.id for run in finished}
-    remaining = []
-    for planned in plan_campaign(campaign, finished).runs:
-        cost = forecast_cost(campaign, planned) or 0.0
-        if planned.id not in done and cost <= budget:
-            remaining.append(planned)
-            budget -= cost
-    return tuple(remaining)
+    remaining = [planned for planned in plan_campaign(campaign, finished).runs if planned.id not in done]
+    return tuple(affordable_runs(campaign, remaining, budget))
 
 
 def _another_start(campaign: Campaign, finished: Sequence[Run], budget: float) -> tuple[PlannedRun, ...]:
@@ -148,16 +150,13 @@ class _Chooser:
 
     def _open_runs(self) -> dict[Scale, float]:
         """Return the number of configurations of each scale still allowed."""
-        free = self.campaign.budget is not None
-        limits = {
-            Scale.SCALED_DOWN: _run_limit(self.campaign.scaled_down_runs, SCALED_DOWN_RUNS, free=free),
-            Scale.FULL_SCALE: _run_limit(self.campaign.full_scale_runs, FULL_SCALE_RUNS, free=free),
-        }
-        done = {
-            scale: {configuration_key(run_configuration(run)) for run in self.finished if run.scale is scale}
-            for scale in Scale
-        }
-        return {scale: limits[scale] - len(done[scale]) for scale in Scale}
+        open_runs = {}
+        for scale, requested in requested_runs(self.campaign).items():
+            # A budget is the limit of a scale without one.
+            default = math.inf if self.campaign.budget is not None else DEFAULT_RUNS[scale]
+            done = {configuration_key(run_configuration(run)) for run in self.finished if run.scale is scale}
+            open_runs[scale] = (default if requested is None else requested) - len(done)
+        return open_runs
 
     def _success_probability(self, queried: Sequence[Configuration]) -> Array:
         """Return the probability that each run ends well, apart from its limit; it is low near failures."""
@@ -183,12 +182,8 @@ class _Chooser:
 
     def _look_ahead(self, candidates: _Candidates, covariance: Array, first: int) -> tuple[float, list[int]]:
         """Simulate spending the budget, with ``first`` full-scale runs first; return the final error and the runs."""
-        target_count, covariance, budget, open_runs = (
-            len(self.targets),
-            covariance.copy(),
-            self.budget,
-            self._open_runs(),
-        )
+        target_count, budget, open_runs = len(self.targets), self.budget, self._open_runs()
+        covariance = covariance.copy()
         # Greedy choice: the covariance after a run does not depend on its outcome, so it can be computed beforehand.
         picks: list[int] = []
         for step in range(MAX_STEPS):
@@ -222,15 +217,8 @@ class _Chooser:
         """Return the first picks: few early in the campaign, more later."""
         run_limit = min(max(len(self.finished) // 6, 2), 8)
         chosen = list(dict.fromkeys(picks))[:run_limit]
-        scales = [Scale.FULL_SCALE if candidates.full[index] else Scale.SCALED_DOWN for index in chosen]
-        runs = [
-            PlannedRun(self.campaign.name, candidates.configurations[index], scale, repeat)
-            for index, scale in zip(chosen, scales, strict=True)
-            for repeat in range(self.campaign.repeats)
-        ]
+        runs: list[PlannedRun] = []
+        for index in chosen:
+            scale = Scale.FULL_SCALE if candidates.full[index] else Scale.SCALED_DOWN
+            runs += plan_runs(self.campaign, [candidates.configurations[index]], scale)
         return self.forecaster.forecast(runs)
-
-
-def _run_limit(requested: int | None, default: int, *, free: bool) -> float:
-    """Return the allowed configurations of a scale: the given number, unlimited under a budget, else a default."""
-    return float(requested) if requested is not None else math.inf if free else float(default)

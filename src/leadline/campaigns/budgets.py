@@ -59,16 +59,13 @@ def require_prices(campaign: Campaign, budget: Budget) -> None:
     """Refuse a budget in dollars if a resource has no price."""
     if budget.unit is not BudgetUnit.USD:
         return
-    missing = [name for name, price, needed in _priced(campaign) if needed and price is None]
+    prices = {"core_hour": campaign.core_hour, **({"gpu_hour": campaign.gpu_hour} if any(campaign.gpus) else {})}
+    missing = [name for name, price in prices.items() if price is None]
     if missing:
         raise InvalidInput(
             f"the budget is in US dollars, but [prices] has no {' and no '.join(missing)}: add what one costs, or give "
             "the budget in time or core-hours"
         )
-
-
-def _priced(campaign: Campaign) -> tuple[tuple[str, float | None, bool], ...]:
-    return (("core_hour", campaign.core_hour, True), ("gpu_hour", campaign.gpu_hour, any(campaign.gpus)))
 
 
 def compute_cost(campaign: Campaign, resources: ResourceSpec, elapsed_s: float) -> float:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from leadline.core.campaigns import Campaign, Configuration, Parameter, PlannedRun, Range
+from leadline.core.campaigns import Campaign, Configuration, Parameter, PlannedRun
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.runs import Run, Scale, Value
@@ -64,19 +64,14 @@ def axes(campaign: Campaign, scale: Scale) -> tuple[Axis, ...]:
 
 
 def _axis(parameter: Parameter, scale: Scale) -> Axis:
-    span = parameter.range_at(scale)
+    span, kind = parameter.range_at(scale), parameter.kind
     if span is None:
         return Axis(parameter.name, parameter.choices)
-    return Axis(
-        parameter.name, levels_within(parameter, span), span.low, span.high, parameter.kind.whole,
-        parameter.kind.logarithmic, parameter.carries_scale, numeric=True,
-    )  # fmt: skip
-
-
-def levels_within(parameter: Parameter, span: Range) -> tuple[Value, ...]:
-    """Return the explicit values of a numeric parameter within ``span``; empty if any value is allowed."""
     inside = [value for value in parameter.values if span.low <= value <= span.high]
-    return tuple(round(value) if parameter.kind.whole else value for value in inside)
+    return Axis(
+        parameter.name, tuple(round(value) if kind.whole else value for value in inside), span.low, span.high,
+        kind.whole, kind.logarithmic, parameter.carries_scale, numeric=True,
+    )  # fmt: skip
 
 
 def configurations(campaign: Campaign, scale: Scale, points: Iterable[Sequence[float]]) -> Iterator[Configuration]:
@@ -97,14 +92,7 @@ def configurations(campaign: Campaign, scale: Scale, points: Iterable[Sequence[f
 
 def run_configuration(run: Run) -> Configuration:
     """Return the configuration of a run."""
-    request = run.job.resources
-    resources = ResourceSpec(
-        request.nodes,
-        request.tasks_per_node,
-        request.cores_per_task,
-        request.gpus_per_node,
-        request.memory_bytes_per_node,
-    )
+    resources = replace(run.job.resources, walltime_s=None, least_walltime_s=None)
     return Configuration(run.parameters, resources, run.job.partition)
 
 
@@ -180,12 +168,9 @@ def fill_command(words: Sequence[str], configuration: Configuration) -> tuple[st
 
 
 def _values(configuration: Configuration) -> dict[str, str]:
-    return {**{name: str(value) for name, value in configuration.parameters.items()}, **_resources(configuration)}
-
-
-def _resources(configuration: Configuration) -> dict[str, str]:
     memory = configuration.resources.memory_bytes_per_node or 0
     return {
+        **{name: str(value) for name, value in configuration.parameters.items()},
         "cores": str(configuration.resources.cores_per_task or 1),
         "gpus": str(configuration.resources.gpus_per_node),
         "memory_mib": str(memory // 2**20),

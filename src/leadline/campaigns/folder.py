@@ -1,6 +1,5 @@
 """The folder of a campaign: its file, its journal, and the lock of its runner."""
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from leadline.execution.clock import now_utc
 from leadline.execution.schedulers.local.queue import wrapper_is_alive
 from leadline.execution.schedulers.local.submissions import QueueEntry, result_path
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
+from leadline.files.atomic import write_atomically
 from leadline.files.lock import file_lock, lock_holder
 from leadline.files.sqlite import SqliteFile
 
@@ -44,8 +44,8 @@ def store_campaign(folder: Path, campaign: Campaign, file: Path) -> None:
                     f"{folder} holds a campaign {stored.name!r} that runs another command: give this one another name, "
                     "or another folder with --folder"
                 )
-        _write(folder / COPY, file.read_text(encoding="utf-8"))
-        _write(folder / PARSED, to_json(campaign) + "\n")
+        write_atomically(folder / COPY, file.read_text(encoding="utf-8"))
+        write_atomically(folder / PARSED, to_json(campaign) + "\n")
     except OSError as error:
         raise LeadlineError(
             f"{folder} cannot be written to ({error.strerror}), and the campaign is kept there: make it writable, or "
@@ -169,10 +169,3 @@ def runner_lock(folder: Path, name: str) -> Iterator[None]:
 def find_runner(folder: Path) -> str | None:
     """Return the process that runs the campaign, as ``process 12 on node1 since 14:02``; ``None`` if none does."""
     return lock_holder(folder / LOCK)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)

@@ -300,17 +300,15 @@ class FailureSummary:
 
 def failure_summaries(runs: Sequence[CampaignRun], folder: Path) -> list[FailureSummary]:
     """Group failed runs by cause, most frequent first; last lines match if they differ only in numbers."""
-    counts: Counter[tuple[str, str]] = Counter()
-    examples: dict[tuple[str, str], tuple[str, str]] = {}
+    causes: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for run in runs:
         if run.outcome is None or not run.state.final or run.state is JobState.COMPLETED:
             continue
         log = _log_of(run, folder)
         line = last_log_line(log)
-        cause = (_describe_end(run.outcome), re.sub(r"\d+", "#", line))
-        counts[cause] += 1
-        examples.setdefault(cause, (line, str(log)))
-    return [FailureSummary(count, cause[0], *examples[cause]) for cause, count in counts.most_common()]
+        causes.setdefault((_describe_end(run.outcome), re.sub(r"\d+", "#", line)), []).append((line, str(log)))
+    summaries = [FailureSummary(len(ends), how, *ends[0]) for (how, _), ends in causes.items()]
+    return sorted(summaries, key=lambda summary: -summary.count)
 
 
 def _log_of(run: CampaignRun, folder: Path) -> Path:

@@ -9,7 +9,7 @@ from leadline.campaigns.run_time_model import RunTimeForecaster, forecast_cost
 from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
 from leadline.core.runs import Run, Scale
 
-SCALED_DOWN_RUNS, FULL_SCALE_RUNS = 60, 6
+DEFAULT_RUNS = {Scale.SCALED_DOWN: 60, Scale.FULL_SCALE: 6}
 """Default number of configurations at each scale in a design that is not adaptive."""
 PILOTS = 6
 """Cheap configurations to run first under a budget while costs are unknown."""
@@ -32,8 +32,6 @@ class CampaignPlan:
     allows."""
     left_out: int = 0
     """Runs that the budget excludes."""
-    kept: float | None = None
-    """Budget reserved for later choices; ``None`` while costs are unknown."""
     coverage: float | None = None
     """Forecast cost of as many runs at full scale; ``None`` while costs are unknown."""
 
@@ -46,19 +44,17 @@ def plan_campaign(campaign: Campaign, finished: Sequence[Run] = ()) -> CampaignP
     """
     if campaign.design is Design.ADAPTIVE:
         return _start(campaign, finished)
-    small = choose_configurations(
-        campaign, campaign.design, Scale.SCALED_DOWN, _value_or(campaign.scaled_down_runs, SCALED_DOWN_RUNS)
-    )
-    full = choose_configurations(
-        campaign, campaign.design, Scale.FULL_SCALE, _value_or(campaign.full_scale_runs, FULL_SCALE_RUNS)
+    small, full = (
+        choose_configurations(campaign, campaign.design, scale, DEFAULT_RUNS[scale] if count is None else count)
+        for scale, count in requested_runs(campaign).items()
     )
     forecaster = RunTimeForecaster(campaign, finished, cheapest_configuration(campaign))
-    everything = [*_runs(campaign, small, Scale.SCALED_DOWN), *_runs(campaign, full, Scale.FULL_SCALE)]
+    everything = [*plan_runs(campaign, small, Scale.SCALED_DOWN), *plan_runs(campaign, full, Scale.FULL_SCALE)]
     if campaign.budget is None:
         return _plan(forecaster, everything)
     if not forecaster.informed:
         pilots = _pilots(forecaster, small)
-        return _plan(forecaster, _runs(campaign, pilots, Scale.SCALED_DOWN), len(small) + len(full) - len(pilots))
+        return _plan(forecaster, plan_runs(campaign, pilots, Scale.SCALED_DOWN), len(small) + len(full) - len(pilots))
     return _within(forecaster, forecaster.forecast(everything), campaign.budget.amount)
 
 
@@ -67,33 +63,32 @@ def cheapest_configuration(campaign: Campaign) -> Configuration:
     return choose_configurations(campaign, Design.SPACE_FILLING, Scale.SCALED_DOWN, 1)[0]
 
 
+def requested_runs(campaign: Campaign) -> dict[Scale, int | None]:
+    """Return the requested number of configurations at each scale."""
+    return {Scale.SCALED_DOWN: campaign.scaled_down_runs, Scale.FULL_SCALE: campaign.full_scale_runs}
+
+
 def start_size(campaign: Campaign) -> int:
     """Return the initial number of configurations of an adaptive design: two more than twice the varying dimensions."""
-    return (
-        2
-        + 2
-        * sum(
-            len(parameter.choices) - 1 if parameter.choices else parameter.scaled_down is not None
-            for parameter in campaign.parameters
-        )
-        + sum(
-            len(choices) > 1 for choices in (campaign.cores, campaign.gpus, campaign.memory_bytes, campaign.partitions)
-        )
+    dimensions = sum(
+        len(parameter.choices) - 1 if parameter.choices else parameter.scaled_down is not None
+        for parameter in campaign.parameters
     )
+    resources = (campaign.cores, campaign.gpus, campaign.memory_bytes, campaign.partitions)
+    return 2 + 2 * dimensions + sum(len(choices) > 1 for choices in resources)
 
 
 def _start(campaign: Campaign, finished: Sequence[Run]) -> CampaignPlan:
-    count = min(start_size(campaign), _value_or(campaign.scaled_down_runs, start_size(campaign)))
+    requested = [count for count in requested_runs(campaign).values() if count is not None]
+    count = min(start_size(campaign), campaign.scaled_down_runs or start_size(campaign))
     forecaster = RunTimeForecaster(campaign, finished, cheapest_configuration(campaign))
     small = choose_configurations(campaign, campaign.design, Scale.SCALED_DOWN, count)
-    runs = list(forecaster.forecast(_runs(campaign, small, Scale.SCALED_DOWN)))
-    requested = [campaign.scaled_down_runs, campaign.full_scale_runs]
-    later = None if None in requested else sum(number or 0 for number in requested) - len(small)
+    runs = list(forecaster.forecast(plan_runs(campaign, small, Scale.SCALED_DOWN)))
+    later = sum(requested) - len(small) if len(requested) == len(Scale) else None
     if campaign.budget is None or not forecaster.informed:
         return _plan(forecaster, runs, later)
-    affordable = _prefix(campaign, runs, campaign.budget.amount * START_SHARE)
-    plan = _plan(forecaster, affordable or runs[: campaign.repeats], later)
-    return replace(plan, kept=max(campaign.budget.amount - total_forecast_cost(campaign, plan.runs), 0.0))
+    affordable = affordable_runs(campaign, runs, campaign.budget.amount * START_SHARE)
+    return _plan(forecaster, affordable or runs[: campaign.repeats], later)
 
 
 def _within(forecaster: RunTimeForecaster, runs: Sequence[PlannedRun], budget: float) -> CampaignPlan:
@@ -102,13 +97,13 @@ def _within(forecaster: RunTimeForecaster, runs: Sequence[PlannedRun], budget: f
     small = [run for run in runs if run.scale is Scale.SCALED_DOWN]
     full = [run for run in runs if run.scale is Scale.FULL_SCALE]
     reserved = min(total_forecast_cost(campaign, full), budget * FULL_SCALE_SHARE)
-    first = _prefix(campaign, small, budget - reserved)
-    second = _prefix(campaign, full, budget - total_forecast_cost(campaign, first))
+    first = affordable_runs(campaign, small, budget - reserved)
+    second = affordable_runs(campaign, full, budget - total_forecast_cost(campaign, first))
     plan = _plan(forecaster, [*first, *second])
-    return replace(plan, left_out=len(runs) - len(plan.runs), kept=budget - total_forecast_cost(campaign, plan.runs))
+    return replace(plan, left_out=len(runs) - len(plan.runs))
 
 
-def _prefix(campaign: Campaign, runs: Sequence[PlannedRun], budget: float) -> list[PlannedRun]:
+def affordable_runs(campaign: Campaign, runs: Sequence[PlannedRun], budget: float) -> list[PlannedRun]:
     """Return the runs that fit a budget together, in order; a run that does not fit is skipped."""
     affordable: list[PlannedRun] = []
     for run in runs:
@@ -143,7 +138,8 @@ def _coverage(forecaster: RunTimeForecaster, count: int) -> float:
     return count * sum(costs) / len(costs)
 
 
-def _runs(campaign: Campaign, configurations: Sequence[Configuration], scale: Scale) -> list[PlannedRun]:
+def plan_runs(campaign: Campaign, configurations: Sequence[Configuration], scale: Scale) -> list[PlannedRun]:
+    """Return the runs of configurations, each with its repeats."""
     return [
         PlannedRun(campaign.name, configuration, scale, repeat)
         for configuration in configurations
@@ -157,7 +153,3 @@ def _pilots(forecaster: RunTimeForecaster, configurations: Sequence[Configuratio
     order = sorted(range(len(configurations)), key=work.__getitem__)
     ranks = [round(index * 0.6 * (len(configurations) - 1) / (PILOTS - 1)) for index in range(PILOTS)]
     return [configurations[order[rank]] for rank in dict.fromkeys(ranks)]
-
-
-def _value_or(requested: int | None, default: int) -> int:
-    return default if requested is None else requested

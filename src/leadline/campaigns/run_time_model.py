@@ -49,8 +49,8 @@ class CampaignEncoding:
     """Numeric encoding of configurations: a basis with a prior, and coordinates of the residual."""
 
     def __init__(self, campaign: Campaign) -> None:
-        axis_columns = [_columns(small, full) for small, full in zip(*_axes_of_both_scales(campaign), strict=True)]
-        self._columns = [column for columns in axis_columns for column in columns]
+        scales = (axes(campaign, Scale.SCALED_DOWN), axes(campaign, Scale.FULL_SCALE))
+        self._columns = [column for small, full in zip(*scales, strict=True) for column in _columns(small, full)]
         self.mean = np.array([0.0, *(column.mean for column in self._columns)])
         self.sd = np.array([INTERCEPT_SD, *(column.sd for column in self._columns)])
 
@@ -62,15 +62,10 @@ class CampaignEncoding:
 
     def coordinates(self, basis: Array) -> tuple[Array, Array]:
         """Return the numeric columns in units of their range over both scales, and the categories as 0 and 1."""
-        numeric = [index for index, column in enumerate(self._columns, 1) if column.category is None]
-        categorical = [index for index, column in enumerate(self._columns, 1) if column.category is not None]
-        low = np.array([self._columns[index - 1].low for index in numeric])
-        span = np.array([self._columns[index - 1].span for index in numeric])
-        return (basis[:, numeric] - low) / span if numeric else basis[:, :0], basis[:, categorical]
-
-
-def _axes_of_both_scales(campaign: Campaign) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
-    return axes(campaign, Scale.SCALED_DOWN), axes(campaign, Scale.FULL_SCALE)
+        is_numeric = np.array([column.category is None for column in self._columns], dtype=bool)
+        low = np.array([column.low for column in self._columns if column.category is None])
+        span = np.array([column.span for column in self._columns if column.category is None])
+        return (basis[:, 1:][:, is_numeric] - low) / span, basis[:, 1:][:, ~is_numeric]
 
 
 def _columns(small: Axis, full: Axis) -> list[_Column]:

@@ -1,5 +1,6 @@
 """The campaign runner: starts affordable runs as jobs of a plane, records ended ones, and requests further runs."""
 
+import math
 import random
 import time
 import uuid
@@ -34,13 +35,12 @@ from leadline.core.plane import Job
 from leadline.core.runs import Run
 from leadline.execution.clock import now_utc
 from leadline.execution.plane.engine import Plane
+from leadline.execution.plane.submitter import MAX_ARRAY_SIZE
 from leadline.history.sqlite import SqliteHistory
 
 MIN_HOPELESS_RUNS = 3
 """Number of initial runs that must fail in the same way to end the call."""
 TICK_S = 0.5
-MAX_ARRAY_SIZE = 1000
-"""Elements of one array. Slurm's default limit (MaxArraySize) is 1001."""
 UNREACHABLE_S = 1800.0
 """Time without an answer of a scheduler after which the call ends."""
 
@@ -204,7 +204,11 @@ class Runner:
     def _start_runs(self) -> bool:
         """Add the runs that can start now to the journal, as jobs of the plane; False if there is none."""
         chosen: dict[str, CampaignRun] = {}
-        for run in self._startable(chosen) if self.ending is None else ():
+        for run in self._waiting_runs() if self.ending is None else ():
+            if self.max_runs is not None and len(self.ended) + len(self._open) + len(chosen) >= self.max_runs:
+                break
+            if not self._affordable(run, chosen):
+                continue
             self.place.check(run.spec)
             if self._open and not self.place.has_room(run.spec.resources):
                 break
@@ -300,18 +304,11 @@ class Runner:
             return False
         return failure_summaries(self.ended, self.folder)[0].count == len(self.ended)
 
-    def _startable(self, chosen: dict[str, CampaignRun]) -> Iterator[CampaignRun]:
-        """Yield waiting runs in order, within the budget and ``max_runs``; the caller adds to ``chosen``."""
-        for run in [run for run in self.runs.values() if run.state is JobState.PENDING]:
-            if self.max_runs is not None and len(self.ended) + len(self._open) + len(chosen) >= self.max_runs:
-                return
-            if self._affordable(run, chosen):
-                yield run
+    def _waiting_runs(self) -> list[CampaignRun]:
+        return [run for run in self.runs.values() if run.state is JobState.PENDING]
 
     def _affordable(self, run: CampaignRun, chosen: dict[str, CampaignRun]) -> bool:
         """Return True if the remaining budget covers the expected cost of the run."""
-        if self.campaign.budget is None:
-            return True
         expected, remaining = self._expected(run), self._remaining_budget(run, chosen)
         return remaining > 0 if expected is None else expected <= remaining
 
@@ -323,9 +320,9 @@ class Runner:
         return max(self._remaining_budget(run, chosen), 0.0) / cost_per_s
 
     def _remaining_budget(self, excluded: CampaignRun, chosen: dict[str, CampaignRun]) -> float:
-        """Return the budget that ended and started runs leave for this run."""
+        """Return the budget that ended and started runs leave for this run; infinity without a budget."""
         if self.campaign.budget is None:
-            raise ValueError("there is no budget")
+            return math.inf
         started = {key: self.runs[key] for key in self._open.values()} | chosen
         committed = sum(self._expected(run) or 0.0 for key, run in started.items() if key != excluded.key)
         return self.campaign.budget.amount - self._spent - committed
@@ -338,7 +335,7 @@ class Runner:
         """Return True if there are more runs to start; an adaptive design may propose some."""
         if self.ending is not None or self._reached_max_runs():
             return False
-        if any(run.state is JobState.PENDING and self._affordable(run, {}) for run in self.runs.values()):
+        if any(self._affordable(run, {}) for run in self._waiting_runs()):
             return True
         if self.propose is None or self._is_budget_spent():
             return False
@@ -352,7 +349,7 @@ class Runner:
         return self.campaign.budget is not None and self._spent >= self.campaign.budget.amount
 
     def _final_reason(self) -> StopReason:
-        waiting = any(run.state is JobState.PENDING for run in self.runs.values())
+        waiting = bool(self._waiting_runs())
         if waiting and self._reached_max_runs():
             return StopReason.MAX_RUNS
         return StopReason.BUDGET if waiting or self._is_budget_spent() else StopReason.DONE

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from leadline.core.units import parse_bytes, parse_duration_s
 from leadline.files.read import read_input_text
 
 T = TypeVar("T")
+A = TypeVar("A", int, float)
 
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -98,7 +99,7 @@ def _campaign(content: _CampaignFile, path: Path) -> Campaign:
         parameters=tuple(_parameter(name, table) for name, table in content.parameters.items()),
         cores=_whole("cores", resources.cores, minimum=1),
         gpus=_whole("gpus", resources.gpus, minimum=0),
-        memory_bytes=_distinct("memory", [_bytes(size) for size in _list(resources.memory)]),
+        memory_bytes=_distinct("memory", [_amount("memory", size, parse_bytes) for size in _list(resources.memory)]),
         partitions=_distinct("partition", _list(resources.partition)),
         budget=None if content.budget is None else parse_budget(str(content.budget)),
         scaled_down_runs=content.scaled_down_runs,
@@ -136,20 +137,21 @@ def _parameter(name: str, table: _ParameterFile) -> Parameter:
     numbers = [number for key in numeric_keys for number in _list(key)]
     kind = table.kind or (ParameterKind.INTEGER if _all_whole(numbers) else ParameterKind.REAL)
     values = _values(name, kind, table.values)
-    bounds_of_values = [min(values), max(values)] if values else None
-    shared_range = table.range if table.range is not None else bounds_of_values
+    shared_range = [min(values), max(values)] if values and table.range is None else table.range
     if table.range is not None and (table.scaled_down is not None or table.full_scale is not None):
         raise InvalidInput(
             f"the parameter {name} has a range for both scales and one for a single scale: write either range, or "
             "scaled_down and full_scale"
         )
-    small = _range(name, "scaled_down", kind, table.scaled_down if table.scaled_down is not None else shared_range)
-    full = _range(name, "full_scale", kind, table.full_scale if table.full_scale is not None else shared_range)
-    for scale_name, span in (("scaled_down", small), ("full_scale", full)):
+    spans = []
+    for scale_name, bounds in (("scaled_down", table.scaled_down), ("full_scale", table.full_scale)):
+        span = _range(name, scale_name, kind, shared_range if bounds is None else bounds)
+        spans.append(span)
         if values and not any(span.low <= value <= span.high for value in values):
             raise InvalidInput(
                 f"none of the values of {name} lies in {scale_name} = [{span.low:g}, {span.high:g}]: add one that does"
             )
+    small, full = spans
     return Parameter(name, kind, small, full, values=values)
 
 
@@ -285,26 +287,19 @@ def _distinct(label: str, values: Sequence[T]) -> tuple[T, ...]:
     return tuple(values)
 
 
-def _bytes(value: str | int) -> int:
+def _amount(name: str, value: str | float, parse: Callable[[str], A]) -> A:
+    """Return the positive amount that a text gives."""
     try:
-        size = parse_bytes(str(value))
+        amount = parse(str(value))
     except InvalidInput as error:
-        raise InvalidInput(f"memory: {error}") from error
-    if size <= 0:
-        raise InvalidInput(f"memory is {value}, but it must be more than 0")
-    return size
+        raise InvalidInput(f"{name}: {error}") from error
+    if not 0 < amount < math.inf:
+        raise InvalidInput(f"{name} is {value}, but it must be more than 0")
+    return amount
 
 
 def _duration(name: str, value: str | float | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        duration_s = parse_duration_s(str(value))
-    except InvalidInput as error:
-        raise InvalidInput(f"{name}: {error}") from error
-    if not 0 < duration_s < math.inf:
-        raise InvalidInput(f"{name} is {value}, but it must be more than 0")
-    return duration_s
+    return None if value is None else _amount(name, value, parse_duration_s)
 
 
 def _folder(workdir: str, path: Path) -> str:

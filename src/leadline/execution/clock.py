@@ -1,39 +1,22 @@
-"""Clocks: the port, this machine's clock, and one that tests and simulations advance by hand."""
+"""Clocks: this machine's, and one that tests and simulations advance by hand."""
 
 import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
 from leadline.core.errors import InvalidInput
 
 
-class Clock(Protocol):
-    """Wall clock, monotonic clock, CPU time and sleep."""
+class Clock:
+    """The clocks of this machine; those of tests and simulations override its methods."""
 
     def now_s(self) -> float:
         """Return seconds since the epoch; the clock may jump."""
-
-    def monotonic_s(self) -> float:
-        """Return seconds since some time; never goes back."""
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds of this process and its ended children."""
-
-    def sleep(self, duration_s: float) -> None:
-        """Let time pass."""
-
-
-class SystemClock:
-    """The clock of this machine (implements ``Clock``)."""
-
-    def now_s(self) -> float:
-        """Return seconds since the epoch."""
         return time.time()
 
     def monotonic_s(self) -> float:
-        """Return seconds since the machine started."""
+        """Return seconds since some time, here since the machine started; never goes back."""
         return time.monotonic()
 
     def cpu_s(self) -> float:
@@ -64,8 +47,8 @@ MANUAL_CLOCK_START_S = 1_700_000_000.0
 
 
 @dataclass
-class ManualClock:
-    """Advances only on command, or by sleeping on it (implements ``Clock``). It can jump, too."""
+class ManualClock(Clock):
+    """Advances only on command, or by sleeping on it. It can jump, too."""
 
     at_s: float = MANUAL_CLOCK_START_S
     jump_s: float = 0.0

@@ -5,11 +5,10 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,17 +114,17 @@ def wrapper_command(
     return [*arguments, *wrapper_arguments(spec, result)]
 
 
-def option_arguments(terms: LaunchOptions) -> list[str]:
+def option_arguments(options: LaunchOptions) -> list[str]:
     """Return the wrapper's arguments for warning, control, kill delay and release."""
     arguments = []
-    if terms.warning is not None:
-        arguments += ["--warning", terms.warning, "--warning-s", repr(terms.warning_s)]
-    if terms.adjustable:
+    if options.warning is not None:
+        arguments += ["--warning", options.warning, "--warning-s", repr(options.warning_s)]
+    if options.adjustable:
         arguments += ["--controlled"]
-    if terms.kill_after_s is not None:
-        arguments += ["--kill-after-s", repr(terms.kill_after_s)]
-    if terms.release_file is not None:
-        arguments += ["--word", terms.release_file]
+    if options.kill_after_s is not None:
+        arguments += ["--kill-after-s", repr(options.kill_after_s)]
+    if options.release_file is not None:
+        arguments += ["--word", options.release_file]
     return arguments
 
 
@@ -152,10 +151,11 @@ def limit_arguments(resources: ResourceSpec) -> list[str]:
     return arguments
 
 
-def job_environment(spec: JobSpec) -> dict[str, str]:
-    """Return the job's variables; ``OMP_NUM_THREADS`` follows the cores unless the job sets it."""
+def job_environment(spec: JobSpec, inherited: Collection[str] = ()) -> dict[str, str]:
+    """Return the job's variables; ``OMP_NUM_THREADS`` follows the cores unless the job sets or inherits it."""
     cores = spec.resources.cores_per_task
-    return {**({} if cores is None else {"OMP_NUM_THREADS": str(cores)}), **spec.environment}
+    follows = cores is not None and "OMP_NUM_THREADS" not in inherited
+    return {**({"OMP_NUM_THREADS": str(cores)} if follows else {}), **spec.environment}
 
 
 def command_with_setup(spec: JobSpec) -> list[str]:
@@ -218,38 +218,8 @@ def run_local(
     run_id = uuid.uuid4().hex[:12]
     result = folder.absolute() / f"{run_id}.json"
     on_progress(f"run {run_id}: {spec.name} on this machine")
-    wrapper = start_process(
-        wrapper_command(spec, result), env=_inherited_environment(spec), stdout=output, own_session=True
-    )
-    wait_for(wrapper)
-    return _read_run(spec, run_id, result)
-
-
-def _inherited_environment(spec: JobSpec) -> dict[str, str]:
-    """Return the job's variables; ``OMP_NUM_THREADS`` follows the cores unless it is set anywhere."""
-    cores = spec.resources.cores_per_task
-    if cores is None or "OMP_NUM_THREADS" in os.environ:
-        return dict(spec.environment)
-    return {"OMP_NUM_THREADS": str(cores), **spec.environment}
-
-
-def wait_for(wrapper: "subprocess.Popen[bytes]") -> None:
-    """Wait for the end; interrupts go to the job."""
-    while True:
-        try:
-            wrapper.wait()
-        # The job has its own session and would not get the terminal's interrupt.
-        except KeyboardInterrupt:
-            wrapper.send_signal(signal.SIGINT)
-            continue
-        return
-
-
-def _read_run(spec: JobSpec, run_id: str, result: Path) -> Run:
-    outcome = read_outcome(result)
-    if outcome.exit_code == 127 and outcome.pid is None:
-        raise InvalidInput(outcome.reason)
-    return measured_run(spec, run_id, outcome)
+    environment = job_environment(spec, inherited=os.environ)
+    return measured_run(spec, run_id, _run_wrapper(wrapper_command(spec, result), result, environment, output))
 
 
 def run_probe(
@@ -266,8 +236,23 @@ def run_probe(
     with tempfile.TemporaryDirectory(prefix="leadline-probe-") as folder:
         result = Path(folder, "outcome.json")
         arguments = wrapper_command(spec, result, probe_limit=probe_limit)
-        wait_for(start_process(arguments, stdout=output, own_session=True))
-        outcome = read_outcome(result)
+        return _run_wrapper(arguments, result, {}, output)
+
+
+def _run_wrapper(arguments: list[str], result: Path, environment: dict[str, str], output: int | None) -> JobOutcome:
+    """Run a wrapper to its end, pass interrupts on to its job, and return the outcome.
+
+    Raises:
+        InvalidInput: the command cannot be started.
+    """
+    wrapper = start_process(arguments, env=environment, stdout=output, own_session=True)
+    while wrapper.returncode is None:
+        try:
+            wrapper.wait()
+        # The job has its own session and would not get the terminal's interrupt.
+        except KeyboardInterrupt:
+            wrapper.send_signal(signal.SIGINT)
+    outcome = read_outcome(result)
     if outcome.exit_code == 127 and outcome.pid is None:
         raise InvalidInput(outcome.reason)
     return outcome

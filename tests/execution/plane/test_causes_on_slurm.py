@@ -12,7 +12,7 @@ import pytest
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import EventKind, FailureCause, Job, Place, Policy
 from leadline.core.units import MIB
-from leadline.execution.clock import SystemClock, iso_utc
+from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
@@ -51,7 +51,7 @@ class Causes:
             "cluster", PurePosixPath(folder / "jobs"), LocalTransport(), python=sys.executable
         )
         self.found = {}
-        self.journal = PlaneJournal(folder / "journal.sqlite", SystemClock())
+        self.journal = PlaneJournal(folder / "journal.sqlite", Clock())
         self.plane = Plane(
             self.journal, lambda _: self.scheduler, FakeAdvisor(), diagnose=self.diagnose, decide=decide,
             intervals=QUICK,

@@ -247,11 +247,6 @@ def test_of_two_better_places_the_sooner_one_is_taken():
     assert found.place == AWAY
 
 
-def test_the_sizing_that_is_handed_in_chooses_the_limit():
-    generous = decide(TABLE["its limit, with a forecast"][0], lambda known, risk: 2 * known.quantile(1 - risk))
-    assert generous.resources.walltime_s > 1.5 * asked("its limit, with a forecast").walltime_s
-
-
 def test_the_evidence_shows_how_it_ended_and_what_was_spent():
     found = decide(situation("TIMEOUT", elapsed_s=H, spent_node_s=3600.0, evidence=("DUE TO TIME LIMIT",)))
     assert (found.evidence["ended"], found.evidence["spent_node_s"]) == ("DUE TO TIME LIMIT", 3600.0)

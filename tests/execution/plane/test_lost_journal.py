@@ -11,7 +11,7 @@ from test_engine import World, job
 from leadline.app.jobs.journal import journal_path, plane_dir
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import EventKind, Job, Place, Policy
-from leadline.execution.clock import SystemClock
+from leadline.execution.clock import Clock
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
@@ -175,7 +175,7 @@ def test_a_listing_of_squeue_yields_the_jobs_with_keys():
 @pytest.mark.slow
 @pytest.mark.usefixtures("slurm")
 def test_jobs_in_a_real_slurm_are_found_again(tmp_path):
-    clock = SystemClock()
+    clock = Clock()
     cluster = SlurmScheduler("slurm", PurePosixPath(tmp_path / "jobs"), LocalTransport(), python=sys.executable)
 
     def plane_of(journal, search=()):

@@ -10,7 +10,7 @@ import pytest
 
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Job, Place, Policy
-from leadline.execution.clock import SystemClock
+from leadline.execution.clock import Clock
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.plane.poll_interval import PollIntervals
@@ -35,7 +35,7 @@ def jobs(folder):
 def drive(folder):
     """Run a plane until every job of the journal is settled."""
     with (
-        PlaneJournal(folder / "plane.sqlite", SystemClock()) as journal,
+        PlaneJournal(folder / "plane.sqlite", Clock()) as journal,
         closing(LocalScheduler(folder / "queue", Slots((0, 1)))) as local,
     ):
         plane = Plane(
@@ -51,14 +51,14 @@ def drive(folder):
 
 
 def settled(folder):
-    with PlaneJournal(folder / "plane.sqlite", SystemClock()) as journal:
+    with PlaneJournal(folder / "plane.sqlite", Clock()) as journal:
         return [journal.get(job.key) for job in jobs(folder)]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    with PlaneJournal(tmp_path / "plane.sqlite", SystemClock()) as journal:
+    with PlaneJournal(tmp_path / "plane.sqlite", Clock()) as journal:
         journal.add(jobs(tmp_path))
     return tmp_path
 

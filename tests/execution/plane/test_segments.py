@@ -14,7 +14,7 @@ from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, FailureCause, Job, Place, Policy
 from leadline.core.progress import REPORTED, Progress
 from leadline.core.units import MIB
-from leadline.execution.clock import SystemClock
+from leadline.execution.clock import Clock
 from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import Diagnosis, diagnose
 from leadline.execution.plane.engine import Plane
@@ -217,7 +217,7 @@ WAYS = ("exit 0", "exit 1", "exit 3", "requeue", "limit", "marker")
 
 def chains(folder, scheduler, jobs, most_s):
     """Run jobs to their ends under a plane, and return them."""
-    with closing(scheduler), PlaneJournal(folder / "plane.sqlite", SystemClock()) as journal:
+    with closing(scheduler), PlaneJournal(folder / "plane.sqlite", Clock()) as journal:
         journal.add(jobs)
         plane = Plane(
             journal, {scheduler.name: scheduler}.__getitem__, FakeAdvisor(), diagnose=diagnose, decide=decide,

@@ -11,7 +11,7 @@ import pytest
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import Action, Decision, EventKind, Job, Place, Policy
 from leadline.core.units import MIB
-from leadline.execution.clock import SystemClock
+from leadline.execution.clock import Clock
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
@@ -45,7 +45,7 @@ class Systems:
         self.cluster = SlurmScheduler(
             "cluster", PurePosixPath(folder / "jobs"), LocalTransport(), python=sys.executable
         )
-        self.journal = PlaneJournal(folder / "plane.sqlite", SystemClock())
+        self.journal = PlaneJournal(folder / "plane.sqlite", Clock())
         self.again()
 
     def again(self):
@@ -82,10 +82,11 @@ def folder(tmp_path, monkeypatch):
 def test_a_job_that_could_start_at_two_systems_begins_at_one(folder, dies):
     with closing(Systems(folder, copies=2)) as both:
         began = folder / "began"
-        for at in range(4):
-            spec = JobSpec(f"j{at}", ("sh", "-c", f"echo {at} >> {began}; sleep 1"), ASKED)
-            both.journal.add([Job(f"j{at}", spec, Policy((HERE, CLUSTER), copies=2))])
-        jobs = [f"j{at}" for at in range(4)]
+        # Keys follow from the jobs' keys, and the accounting of the cluster outlives a test.
+        jobs = [f"{'killed' if dies else 'whole'}-{at}" for at in range(4)]
+        for at, key in enumerate(jobs):
+            spec = JobSpec(key, ("sh", "-c", f"echo {at} >> {began}; sleep 1"), ASKED)
+            both.journal.add([Job(key, spec, Policy((HERE, CLUSTER), copies=2))])
         if dies:
             both.until(lambda: any(one.begins for key in jobs for one in both.journal.get(key).attempts))
             both.again()

@@ -11,7 +11,7 @@ import pytest
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.plane import EventKind, Job, Place, Policy
 from leadline.core.units import MIB
-from leadline.execution.clock import ManualClock, SystemClock
+from leadline.execution.clock import Clock, ManualClock
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
 from leadline.execution.schedulers.local.capacity import Slots
@@ -112,7 +112,7 @@ class Hanging(FakeScheduler):
 
 
 def test_a_hanging_system_delays_no_other_and_is_called_once_at_a_time(tmp_path):
-    clock = SystemClock()
+    clock = Clock()
     hanging, other = Hanging("hanging", ManualClock(), abreast=4), FakeScheduler("other", ManualClock(), abreast=4)
     hanging.event = Event()
     with PlaneJournal(tmp_path / "journal.sqlite") as journal:
@@ -131,7 +131,7 @@ def test_a_hanging_system_delays_no_other_and_is_called_once_at_a_time(tmp_path)
 
 
 def test_a_replica_withdrawn_during_its_submission_is_cancelled(tmp_path):
-    clock, slow, quick = SystemClock(), Hanging("slow", ManualClock(), abreast=4), FakeScheduler("quick", ManualClock())
+    clock, slow, quick = Clock(), Hanging("slow", ManualClock(), abreast=4), FakeScheduler("quick", ManualClock())
     slow.event = Event()
     with PlaneJournal(tmp_path / "journal.sqlite") as journal:
         plane = plane_of(journal, {"slow": slow, "quick": quick}, clock, copies=2)
@@ -178,7 +178,7 @@ def test_hosts_that_hang_or_refuse_do_not_delay_this_machine(tmp_path):
             )
             for name in ("silent", "closed")
         }
-        plane = plane_of(journal, {**schedulers, "local": local}, SystemClock())
+        plane = plane_of(journal, {**schedulers, "local": local}, Clock())
         journal.add([job("a", "silent"), job("b", "closed"), job("c", "local")])
         began_s, steps_s = time.monotonic(), []
         while time.monotonic() - began_s < 6.0:

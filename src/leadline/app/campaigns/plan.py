@@ -102,9 +102,8 @@ def plan_campaign(
         rows.append(PlannedRunRow(run.id, run.scale, configuration, run.repeat, work, forecast_s, cost, is_made))
     spent = sum(compute_cost(campaign, run.job.resources, run.measured["elapsed_s"].value) for run in finished)
     ahead = sum(row.cost or 0.0 for row in rows if not row.made)
-    kept = (
-        max(campaign.budget.amount - spent - ahead, 0.0) if campaign.budget and design_plan.kept is not None else None
-    )
+    costs_known = campaign.budget is not None and design_plan.coverage is not None
+    kept = max(campaign.budget.amount - spent - ahead, 0.0) if campaign.budget and costs_known else None
     return CampaignPlan(
         campaign.name, campaign.design, campaign.seed, budget_unit(campaign),
         campaign.budget.amount if campaign.budget else None, campaign.walltime_s, campaign.first_run_s, tuple(rows),

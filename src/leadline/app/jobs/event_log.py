@@ -15,7 +15,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, Policy
 from leadline.core.units import HOUR_S, format_bytes, format_duration
-from leadline.execution.clock import SystemClock, epoch_s
+from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.actor import attempt_elapsed_s
 from leadline.history.sqlite import SqliteHistory
 
@@ -275,7 +275,7 @@ def read_event_log(name: str, *, full: bool = False) -> EventLog:
         InvalidInput: the name is that of an array, which has one event log per element.
     """
     job = find_job(name)
-    now_s = SystemClock().now_s()
+    now_s = Clock().now_s()
     with open_journal() as journal:
         events = journal.events(job=job.key)
         outages = [event for event in journal.outage_events() if _affects(event, job, now_s)]

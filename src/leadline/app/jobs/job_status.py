@@ -17,7 +17,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job, JournalEvent
 from leadline.core.units import HOUR_S, format_duration
-from leadline.execution.clock import SystemClock, epoch_s, iso_utc
+from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
 from leadline.execution.plane.recovery import FOUND_AGAIN
 
@@ -138,7 +138,7 @@ def job_statuses(
     Raises:
         UnknownName: there is no such job.
     """
-    return statuses_of(find_jobs(names, all_jobs=all_jobs, limit=limit), SystemClock().now_s())
+    return statuses_of(find_jobs(names, all_jobs=all_jobs, limit=limit), Clock().now_s())
 
 
 def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:

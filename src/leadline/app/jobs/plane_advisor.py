@@ -57,21 +57,21 @@ def alternative_request(situation: Situation, allowed_s: float | None, memory_by
     view = SituationView(replace(situation, allowed_s=allowed_s, node_memory_bytes=memory_bytes))
     request, risk, may = view.request(), view.policy.risk, view.policy.resizes
     if may and view.attempt.state is JobState.TIMEOUT and request.walltime_s is not None:
-        needed_s = max(view.needed_s() or 0.0, MIN_RAISE * view.outlived_s, MIN_RAISE * request.walltime_s)
+        needed_s = max(view.time.needed() or 0.0, MIN_RAISE * view.time.floor, MIN_RAISE * request.walltime_s)
         request = replace(request, walltime_s=max(needed_s, request.walltime_s))
     if may and view.attempt.state is JobState.OUT_OF_MEMORY and request.memory_bytes_per_node is not None:
         needed = max(
-            view.needed_bytes() or 0.0, MIN_RAISE * view.memory_floor_bytes, MIN_RAISE * request.memory_bytes_per_node
+            view.memory.needed() or 0.0, MIN_RAISE * view.memory.floor, MIN_RAISE * request.memory_bytes_per_node
         )
         request = replace(request, memory_bytes_per_node=math.ceil(max(needed, request.memory_bytes_per_node)))
     if allowed_s is not None and request.walltime_s is not None and request.walltime_s > allowed_s:
-        enough = view.policy.resumes or (situation.total_s is not None and view.time_beyond(allowed_s) <= risk)
+        enough = view.policy.resumes or (situation.total_s is not None and view.time.beyond(allowed_s) <= risk)
         if not (may and enough):
             return None
         request = replace(request, walltime_s=allowed_s)
     if memory_bytes is not None and request.memory_bytes_per_node is not None:
         if request.memory_bytes_per_node > memory_bytes and not (
-            may and situation.memory_bytes is not None and view.memory_beyond(memory_bytes) <= risk
+            may and situation.memory_bytes is not None and view.memory.beyond(memory_bytes) <= risk
         ):
             return None
         request = replace(request, memory_bytes_per_node=min(request.memory_bytes_per_node, memory_bytes))

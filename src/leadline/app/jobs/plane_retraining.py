@@ -11,7 +11,7 @@ from leadline.core.jobs import JobState
 from leadline.core.plane import EventKind
 from leadline.core.runs import Run
 from leadline.core.units import HOUR_S, MINUTE_S
-from leadline.execution.clock import Clock, SystemClock
+from leadline.execution.clock import Clock
 from leadline.execution.plane.journal import EventDetails, NewEvent
 from leadline.training.records import application_name
 
@@ -36,7 +36,7 @@ class BackgroundRetraining:
 
     retrain: Callable[[tuple[str, ...]], RetrainingReport] = retrain_in_process
     report: Callable[[str], None] = lambda _: None
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=Clock)
     _new_runs: Counter[str] = field(default_factory=Counter)
     _due_s: float = 0.0
     _reported_failures: set[str] = field(default_factory=set)

@@ -13,7 +13,7 @@ from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.plane import Attempt, Place
 from leadline.core.queues import QueueWait, wait_from_plan
 from leadline.core.units import MINUTE_S
-from leadline.execution.clock import Clock, SystemClock, epoch_s
+from leadline.execution.clock import Clock, epoch_s
 
 REPEAT_S = 30 * MINUTE_S
 """Minimum time between two questions to one system."""
@@ -44,7 +44,7 @@ class BackgroundWaits:
     """Predicts waits in the background, one system at a time; every method returns at once."""
 
     predict: Callable[[WaitQuestion], WaitForecast] = predict_waits_in_process
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=Clock)
     report: Callable[[str], None] = lambda _: None
     """Called once with the reason why waits at a system cannot be predicted."""
     reasons: dict[str, str] = field(default_factory=dict)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, EventKind, Job, Situation
 from leadline.core.queues import wait_from_plan
@@ -45,12 +44,13 @@ class Actor:
         """
         job = self.book.jobs.get(attempt.job)
         # Withdrawn attempts end soon; a decision about them would never take effect.
-        if job is None or job.cancelled or _current(self.book, job, attempt)[1].withdrawn:
+        if job is None or job.cancelled or self.book.current(attempt).withdrawn:
             return
         attempt = self._choose(job, attempt)
         situation = self._situation(job, attempt, outcome)
         decision = self.decide(situation)
-        is_repetitive = decision.action in (Action.KEEP, Action.CHECKPOINT) or self._is_fixed(attempt, decision)
+        is_refused = decision.action is Action.SHRINK and attempt.key in self.fixed
+        is_repetitive = is_refused or decision.action in (Action.KEEP, Action.CHECKPOINT)
         if is_repetitive and not self._should_store(attempt):
             return
         if self._has_begun_meanwhile(job, attempt, decision):
@@ -64,11 +64,10 @@ class Actor:
             if attempt.scheduler_id is None:
                 continue
             self._choose(job, attempt)
-            state, since_s = self.kept.get(attempt.key, (None, 0.0))
-            if state is None:
-                self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
-            elif self.clock.monotonic_s() - since_s > self.intervals.decide:
-                self.kept[attempt.key] = (attempt.state, self.clock.monotonic_s())
+            now_s = self.clock.monotonic_s()
+            _, since_s = self.kept.setdefault(attempt.key, (attempt.state, now_s))
+            if now_s - since_s > self.intervals.decide:
+                self.kept[attempt.key] = (attempt.state, now_s)
                 self.judge(attempt, None)
 
     def decide_end(self, job: Job, ended: Attempt, outcome: JobOutcome | None, diagnosis: Diagnosis) -> Decision:
@@ -78,10 +77,6 @@ class Actor:
         self.released.discard(ended.key)
         situation = self._situation(job, ended, outcome)
         return self.decide(replace(situation, evidence=diagnosis.evidence, cause=diagnosis.cause))
-
-    def _is_fixed(self, attempt: Attempt, decision: Decision) -> bool:
-        """True if shortening this limit was refused before."""
-        return decision.action is Action.SHRINK and attempt.key in self.fixed
 
     def _has_begun_meanwhile(self, job: Job, attempt: Attempt, decision: Decision) -> bool:
         """True if a waiting attempt that is to be withdrawn has left the queue since the last poll.
@@ -111,47 +106,46 @@ class Actor:
         situation = self.advisor.expect(job, attempt, outcome, now_s=now_s)
         memory = outcome.measured.get("host_memory_bytes") if outcome else None
         rate = situation.cost_per_s
+        start_s = self.starts.get(attempt.key) if attempt.state is JobState.PENDING else None
+        planned = None if start_s is None else wait_from_plan(max(0.0, start_s - now_s))
         return replace(
             situation,
             elapsed_s=attempt_elapsed_s(attempt, now_s),
             memory_now_bytes=memory.value if memory else None,
-            remaining_wait_s=situation.remaining_wait_s or self._scheduled_wait_s(attempt, now_s),
+            remaining_wait_s=situation.remaining_wait_s or planned,
             spent_node_s=sum(attempt_node_s(past, now_s) for past in job.attempts),
             spent_cost=rate and rate * sum(attempt_elapsed_s(past, now_s) for past in job.attempts),
             asked_to_extend=attempt.refused_extensions,
             checkpointed=has_checkpoint(job, outcome),
         )
 
-    def _scheduled_wait_s(self, attempt: Attempt, now_s: float) -> Interval | None:
-        """Return the remaining wait that the scheduler plans; None if it gives no start time."""
-        start_s = self.starts.get(attempt.key) if attempt.state is JobState.PENDING else None
-        return None if start_s is None else wait_from_plan(max(0.0, start_s - now_s))
-
     def _act(self, job: Job, attempt: Attempt, decision: Decision) -> None:
-        scheduler = self.schedulers[attempt.place.system]
         request = decision.resources
-        if (
-            decision.action in (Action.SHRINK, Action.EXTEND)
-            and request
-            and request.walltime_s
-            and attempt.scheduler_id
-        ):
-            try:
-                scheduler.change_walltime(attempt.scheduler_id, request.walltime_s)
-            except RequestRefused as error:
-                is_extension = decision.action is Action.EXTEND
-                if not is_extension:
-                    self.fixed.add(attempt.key)
-                refused = replace(attempt, refused_extensions=attempt.refused_extensions + is_extension)
-                self._store(EventKind.FAULT, refused, {"why": str(error), "asked": decision.action.value})
-                return
-            changed = replace(attempt, walltime_s=request.walltime_s)
-            self._store(EventKind.STATE, changed, {"state": attempt.state.value, "walltime_s": request.walltime_s})
-        elif decision.action in (Action.MOVE, Action.RESUBMIT):
-            plan = AttemptPlan(decision.place or attempt.place, request or attempt.resources, reason=decision.reason)
-            self._withdraw(attempt, replace(job, plan=plan, reason=decision.reason))
-        elif decision.action is Action.WITHDRAW or decision.action is Action.GIVE_UP:
-            self._withdraw(attempt, replace(job, reason=decision.reason))
+        if decision.action in (Action.SHRINK, Action.EXTEND):
+            if request and request.walltime_s and attempt.scheduler_id:
+                self._change_walltime(attempt, attempt.scheduler_id, request.walltime_s, decision.action)
+        elif decision.action in (Action.MOVE, Action.RESUBMIT, Action.WITHDRAW, Action.GIVE_UP):
+            job = replace(job, reason=decision.reason)
+            if decision.action in (Action.MOVE, Action.RESUBMIT):
+                plan = AttemptPlan(
+                    decision.place or attempt.place, request or attempt.resources, reason=decision.reason
+                )
+                job = replace(job, plan=plan)
+            # The mark explains the attempt's end; the engine cancels it.
+            self.book.write(jobs=[job], attempts=[replace(attempt, withdrawn=True)])
+
+    def _change_walltime(self, attempt: Attempt, scheduler_id: str, walltime_s: float, action: Action) -> None:
+        details: EventDetails = {"state": attempt.state.value, "walltime_s": walltime_s}
+        kind, changed = EventKind.STATE, replace(attempt, walltime_s=walltime_s)
+        try:
+            self.schedulers[attempt.place.system].change_walltime(scheduler_id, walltime_s)
+        except RequestRefused as error:
+            kind, changed, details = EventKind.FAULT, attempt, {"why": str(error), "asked": action.value}
+            if action is Action.EXTEND:
+                changed = replace(attempt, refused_extensions=attempt.refused_extensions + 1)
+            else:
+                self.fixed.add(attempt.key)
+        self.book.write(attempts=[changed], events=[attempt_event(kind, changed, details)])
 
     def release_chosen(self, system: str) -> None:
         """Release the chosen copies of jobs at a system.
@@ -173,7 +167,7 @@ class Actor:
 
         One write stores all of this before any scheduler is called. After a kill, no other copy can be chosen.
         """
-        job, attempt = _current(self.book, job, attempt)
+        job, attempt = self.book.jobs.get(job.key, job), self.book.current(attempt)
         if attempt.state is not JobState.RUNNING or attempt.withdrawn or job.cancelled:
             return attempt
         copies = [copy for copy in job.live_attempts if copy.key != attempt.key and not copy.withdrawn]
@@ -191,19 +185,6 @@ class Actor:
             events.insert(0, NewEvent(EventKind.DECISION, job.key, attempt.key, details))
         self.book.write(attempts=[chosen, *(replace(copy, withdrawn=True) for copy in copies)], events=events)
         return chosen
-
-    def _withdraw(self, attempt: Attempt, job: Job) -> None:
-        """Mark an attempt as withdrawn, so that its end is understood; the engine cancels it."""
-        self.book.write(jobs=[job], attempts=[replace(attempt, withdrawn=True)])
-
-    def _store(self, kind: EventKind, attempt: Attempt, details: EventDetails) -> None:
-        self.book.write(attempts=[attempt], events=[attempt_event(kind, attempt, details)])
-
-
-def _current(book: JobCache, job: Job, attempt: Attempt) -> tuple[Job, Attempt]:
-    """Return a job and its attempt as they are in the cache."""
-    job = book.jobs.get(job.key, job)
-    return job, next((current for current in job.attempts if current.key == attempt.key), attempt)
 
 
 def decision_details(decision: Decision) -> EventDetails:

@@ -31,7 +31,7 @@ def propose_same_place(
     view: SituationView, reason: str, resources: ResourceSpec, evidence: Evidence | None = None, *, delay_s: float = 0.0
 ) -> Proposal:
     """Propose another attempt at the same place."""
-    run_time, price = view.time(), view.situation.cost_per_s
+    run_time, price = view.time.distribution, view.situation.cost_per_s
     return Proposal(Action.RESUBMIT, reason, resources, view.attempt.place, run_time, price, delay_s, evidence or {})
 
 
@@ -39,7 +39,7 @@ def propose_other_place(
     view: SituationView, place: Alternative, reason: str, evidence: Evidence | None = None
 ) -> Proposal:
     """Propose an attempt at another place."""
-    run_time = HalfLogNormals.of(place.elapsed_s) if place.elapsed_s is not None else view.time()
+    run_time = HalfLogNormals.of(place.elapsed_s) if place.elapsed_s is not None else view.time.distribution
     run_s = place.elapsed_s.point if place.elapsed_s is not None else place.resources.walltime_s
     price = place.cost / run_s if place.cost is not None and run_s else None
     return Proposal(Action.MOVE, reason, place.resources, place.place, run_time, price, 0.0, evidence or {})
@@ -48,19 +48,14 @@ def propose_other_place(
 def within_bounds(view: SituationView, proposal: Proposal) -> Decision:
     """Return the proposal with its time limit cut to the budget, or GIVE_UP with the exceeded bound."""
     if broken := broken_bound(view, proposal):
-        return give_up(view, f"{_end_phrase(view)}, and {broken}", proposal.evidence)
+        end = f"it ended as {view.attempt.state.value}" if view.attempt.state.final else "it cannot go on as it is"
+        return give_up(view, f"{end}, and {broken}", proposal.evidence)
     left_s = affordable_s(view, proposal.resources.nodes, proposal.cost_per_s)
-    limit_s, resources, reason, evidence = (
-        proposal.resources.walltime_s,
-        proposal.resources,
-        proposal.reason,
-        proposal.evidence,
-    )
-    if left_s < math.inf and (limit_s is None or limit_s > left_s):
-        resources = replace(resources, walltime_s=_whole_minutes(left_s))
+    resources, reason, details = proposal.resources, proposal.reason, {**_spent_details(view), **proposal.evidence}
+    if left_s < math.inf and (resources.walltime_s is None or resources.walltime_s > left_s):
+        resources = replace(resources, walltime_s=float(math.floor(left_s / MINUTE_S) * MINUTE_S))
         reason = f"{reason}; its limit is all that is left to spend, {format_duration(left_s)}"
-        evidence = {**evidence, "affordable_s": left_s}
-    details = {**_spent_details(view), **evidence}
+        details["affordable_s"] = left_s
     if resources.walltime_s is not None:
         details["next_limit_s"] = resources.walltime_s
     if resources.memory_bytes_per_node is not None:
@@ -68,11 +63,18 @@ def within_bounds(view: SituationView, proposal: Proposal) -> Decision:
     return Decision(proposal.action, reason, resources, proposal.place, proposal.delay_s, details)
 
 
+def accepted(view: SituationView, proposal: Proposal) -> Decision | None:
+    """Return the proposal within the bounds; None if it would exceed one."""
+    return None if broken_bound(view, proposal) else within_bounds(view, proposal)
+
+
 def broken_bound(view: SituationView, proposal: Proposal) -> str:
     """Return the bound that the proposal would exceed, as the end of a sentence; empty if none."""
     policy = view.policy
     if attempts_left(view) < 1:
-        return f"it was submitted {_times(len(view.job.attempts))}, which is all that its policy allows"
+        times = len(view.job.attempts)
+        submitted = "once" if times == 1 else f"{times} times"
+        return f"it was submitted {submitted}, which is all that its policy allows"
     left_s = affordable_s(view, proposal.resources.nodes, proposal.cost_per_s)
     if left_s < MINUTE_S or not _is_worthwhile(proposal, left_s):
         budget = f"{policy.node_s:g} node-seconds" if policy.node_s is not None else "money"
@@ -80,7 +82,7 @@ def broken_bound(view: SituationView, proposal: Proposal) -> str:
             budget += " and money"
         return f"what is left of its {budget} would last {format_duration(max(left_s, 0.0))}, which is too little"
     deadline_s = seconds_to_deadline(view)
-    if deadline_s is not None and (deadline_s <= 0 or _misses(proposal, deadline_s - proposal.delay_s, policy.risk)):
+    if deadline_s is not None and _misses(proposal, deadline_s - proposal.delay_s, policy.risk):
         return f"it could not end before its deadline {policy.deadline_at}"
     return ""
 
@@ -140,10 +142,6 @@ def _misses(proposal: Proposal, deadline_s: float, risk: float) -> bool:
     return deadline_s <= 0 or (proposal.run_time is not None and proposal.run_time.above(deadline_s) > 1 - risk)
 
 
-def _whole_minutes(left_s: float) -> float:
-    return float(math.floor(left_s / MINUTE_S) * MINUTE_S)
-
-
 def _spent_details(view: SituationView) -> Evidence:
     details: Evidence = {"attempt": float(len(view.job.attempts)), "spent_node_s": view.situation.spent_node_s}
     if view.situation.spent_cost is not None:
@@ -151,11 +149,3 @@ def _spent_details(view: SituationView) -> Evidence:
     if view.situation.evidence:
         details["ended"] = "; ".join(view.situation.evidence)
     return details
-
-
-def _end_phrase(view: SituationView) -> str:
-    return f"it ended as {view.attempt.state.value}" if view.attempt.state.final else "it cannot go on as it is"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"

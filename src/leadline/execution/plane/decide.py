@@ -6,22 +6,20 @@ All functions are pure, so that every decision can be explained, tested and repr
 import math
 from dataclasses import replace
 
-from leadline.core.jobs import JobState
-from leadline.core.plane import Action, Alternative, Attempt, Decision, Situation
+from leadline.core.jobs import JobState, ResourceSpec
+from leadline.core.plane import Action, Attempt, Decision, Situation
 from leadline.core.units import MINUTE_S, format_bytes, format_duration
 from leadline.execution.plane.budget import (
     Evidence,
-    Proposal,
+    accepted,
     affordable_s,
     attempts_left,
-    broken_bound,
     moment_s,
     propose_same_place,
     seconds_to_deadline,
-    within_bounds,
 )
-from leadline.execution.plane.moves import fits_time, move_to_end_sooner, move_to_fit
-from leadline.execution.plane.needs import MIN_RAISE, MIN_SUCCESS_PROBABILITY, SituationView, Sizing, limit_by_risk
+from leadline.execution.plane.moves import fits_memory, fits_time, move_to_end_sooner, move_to_fit
+from leadline.execution.plane.needs import MIN_RAISE, MIN_SUCCESS_PROBABILITY, SituationView
 from leadline.execution.plane.retry import after_end
 from leadline.uncertainty.distributions import quantile
 
@@ -50,23 +48,26 @@ def while_waiting(view: SituationView) -> Decision:
     deadline_s = seconds_to_deadline(view)
     if deadline_s is not None and deadline_s <= 0:
         return Decision(Action.WITHDRAW, f"its deadline {view.policy.deadline_at} has passed and it has not started")
-    decision = _more_memory(view) if view.policy.resizes else None
-    decision = decision or (_longer_before_start(view) if view.policy.resizes else None)
-    decision = decision or move_to_end_sooner(view) or _shorter(view, view.policy.risk)
+    larger, short = None, view.memory.exceeds(view.limit_bytes)
+    if view.policy.resizes:
+        larger = (_larger_memory(view, short) if short > 0.5 else None) or _longer_before_start(view)
+    decision = larger or move_to_end_sooner(view) or _shorter(view, view.policy.risk)
     return decision or _keep(view, "it waits, and nothing is wrong with its request")
 
 
 def while_running(view: SituationView) -> Decision:
     """Return what to do with a running attempt. Only ``may_restart`` lets a prediction end it."""
-    if overspending := _overspent(view):
-        return Decision(Action.WITHDRAW, overspending, evidence=_time_details(view))
+    if affordable_s(view, view.attempt.resources.nodes, view.situation.cost_per_s) <= 0:
+        reason = "the job has spent the budget of its policy"
+        return Decision(Action.WITHDRAW, reason, evidence=_time_details(view))
     larger = _short_of_memory(view) if view.policy.resizes else None
     if larger is not None and view.policy.may_restart:
         return larger
-    if view.late(view.limit_s) > view.policy.risk:
+    if view.time.exceeds(view.limit_s) > view.policy.risk:
         return _late(view)
     if larger is not None:
-        return _keep(view, _short_warning(view))
+        needs = f"it needs more memory than its {format_bytes(view.limit_bytes or 0)}"
+        return _keep(view, f"{needs} with {_percent(view.memory.exceeds(view.limit_bytes))}, but {NO_CONSENT}")
     decision = _shorter(view, CAREFUL * view.policy.risk)
     return decision or _keep(view, "it runs and is expected to end within its limits")
 
@@ -93,95 +94,80 @@ def _late(view: SituationView) -> Decision:
     whole. The difference is p l - e, so the attempt is replaced if p l > e + (1 - p) w and p is nearly 1. Here w is the
     wait of a new attempt, taken to be as long as this one waited.
     """
-    late, limit_s, elapsed_s = view.late(view.limit_s), view.limit_s or math.inf, view.situation.elapsed_s
+    late, limit_s, elapsed_s = view.time.exceeds(view.limit_s), view.limit_s or math.inf, view.situation.elapsed_s
     if (extended := _extended(view)) is not None:
         return extended
-    details = _time_details(view)
     if view.policy.resumes:
-        return _checkpoint(view, limit_s - elapsed_s, details)
+        return _checkpoint(view, limit_s - elapsed_s)
     restart = late >= SURE and late * limit_s > elapsed_s + (1 - late) * _waited_s(view)
-    proposal = _larger_attempt(view) if restart and view.policy.resizes else None
-    if proposal is not None and view.policy.may_restart:
-        return within_bounds(view, proposal)
+    larger = _larger_attempt(view) if restart and view.policy.resizes else None
+    if larger is not None and view.policy.may_restart:
+        return larger
     why = "it may still end in time" if late < SURE else "starting again would cost more than it can save"
     if restart:
-        why = "no larger attempt is possible" if proposal is None else NO_CONSENT
-    return Decision(Action.KEEP, f"it will exceed its limit with {_percent(late)}, but {why}", evidence=details)
+        why = "no larger attempt is possible" if larger is None else NO_CONSENT
+    return _keep(view, f"it will exceed its limit with {_percent(late)}, but {why}")
 
 
 def _extended(view: SituationView) -> Decision | None:
     """Return EXTEND; None after too many refusals or if no longer limit is possible."""
-    needed_s, limit_s = view.needed_s(), view.limit_s
+    needed_s, limit_s = view.time.needed(), view.limit_s
     if not view.policy.resizes or needed_s is None or limit_s is None or view.situation.asked_to_extend >= ASKS:
         return None
     affordable = affordable_s(view, view.attempt.resources.nodes, view.situation.cost_per_s)
     longest_s = min(view.situation.allowed_s or math.inf, view.situation.elapsed_s + affordable)
     # A limit that almost surely fails again is not worth a request.
-    if longest_s < needed_s and view.late(longest_s) > 1 - MIN_SUCCESS_PROBABILITY:
+    if longest_s < needed_s and view.time.exceeds(longest_s) > 1 - MIN_SUCCESS_PROBABILITY:
         return None
     new_limit_s = math.floor(min(needed_s, longest_s) / MINUTE_S) * MINUTE_S
     if new_limit_s <= limit_s:
         return None
-    reason = f"it will exceed its limit with {_percent(view.late(limit_s))}: requesting {format_duration(new_limit_s)}"
-    request = replace(view.attempt.resources, walltime_s=float(new_limit_s))
-    return Decision(Action.EXTEND, reason, request, view.attempt.place, evidence=_time_details(view))
+    late = _percent(view.time.exceeds(limit_s))
+    reason = f"it will exceed its limit with {late}: requesting {format_duration(new_limit_s)}"
+    return _changed(view, Action.EXTEND, reason, replace(view.attempt.resources, walltime_s=float(new_limit_s)))
 
 
-def _checkpoint(view: SituationView, remaining_s: float, details: Evidence) -> Decision:
-    late = _percent(view.late(view.limit_s))
+def _checkpoint(view: SituationView, remaining_s: float) -> Decision:
+    late = _percent(view.time.exceeds(view.limit_s))
     if view.situation.checkpointed:
-        return Decision(Action.KEEP, f"it will exceed its limit with {late} and has its checkpoint", evidence=details)
+        return _keep(view, f"it will exceed its limit with {late} and has its checkpoint")
     if remaining_s > WINDOW * view.policy.checkpoint_s + MINUTE_S:
         reason = f"it will exceed its limit with {late}; it will be asked to write a checkpoint shortly before"
-        return Decision(Action.KEEP, reason, evidence=details)
+        return _keep(view, reason)
     reason = f"it will exceed its limit with {late}: it writes a checkpoint and continues in another attempt"
-    return Decision(Action.CHECKPOINT, reason, view.attempt.resources, view.attempt.place, evidence=details)
+    return _changed(view, Action.CHECKPOINT, reason, view.attempt.resources)
 
 
-def _larger_attempt(view: SituationView) -> Proposal | None:
-    """Propose a larger attempt in place of one that will fail; None if there is none."""
-    needed_s, allowed_s = view.needed_s(), view.situation.allowed_s
+def _larger_attempt(view: SituationView) -> Decision | None:
+    """Return a larger attempt in place of one that will fail; None if there is none."""
+    needed_s, allowed_s = view.time.needed(), view.situation.allowed_s
     if needed_s is None:
         return None
     if allowed_s is not None and needed_s > allowed_s:
-        if view.late(allowed_s) > 1 - MIN_SUCCESS_PROBABILITY:
+        if view.time.exceeds(allowed_s) > 1 - MIN_SUCCESS_PROBABILITY:
             return None
         needed_s = allowed_s
     if view.limit_s is not None and needed_s < MIN_RAISE * view.limit_s:
         return None
-    late = _percent(view.late(view.limit_s))
+    late = _percent(view.time.exceeds(view.limit_s))
     reason = f"it will exceed its limit with {late}: resubmitting with {format_duration(needed_s)}"
     request = replace(view.request(), walltime_s=needed_s)
-    proposal = propose_same_place(view, reason, request, _time_details(view))
-    return None if broken_bound(view, proposal) else proposal
+    return accepted(view, propose_same_place(view, reason, request, _time_details(view)))
 
 
 def _longer_before_start(view: SituationView) -> Decision | None:
     """Return a longer limit for a waiting attempt. Most sites let users change it until the start."""
-    late, allowed_s, needed_s = view.late(view.limit_s), view.situation.allowed_s, view.needed_s()
+    late, allowed_s, needed_s = view.time.exceeds(view.limit_s), view.situation.allowed_s, view.time.needed()
     if late <= view.policy.risk or needed_s is None:
         return None
     if (extended := _extended(view)) is not None:
         return extended
-    if late > 0.5 and (proposal := _larger_attempt(view)) is not None:
-        return within_bounds(view, proposal)
-    if allowed_s is None or view.late(allowed_s) <= 1 - MIN_SUCCESS_PROBABILITY or view.policy.resumes:
+    if late > 0.5 and (larger := _larger_attempt(view)) is not None:
+        return larger
+    if allowed_s is None or view.time.exceeds(allowed_s) <= 1 - MIN_SUCCESS_PROBABILITY or view.policy.resumes:
         return None
     reason = f"it needs {format_duration(needed_s)}, but {format_duration(allowed_s)} are allowed"
-    return move_to_fit(view, lambda place: fits_time(view, needed_s, place), reason)
-
-
-def _more_memory(view: SituationView) -> Decision | None:
-    """Return a larger request if a waiting attempt will more likely than not run out of memory."""
-    probability = view.short_of_memory(view.attempt.resources.memory_bytes_per_node)
-    return _larger_memory(view, probability) if probability > 0.5 else None
-
-
-def _short_warning(view: SituationView) -> str:
-    """Return the sentence about a running attempt that will probably run out of memory."""
-    requested_bytes = view.attempt.resources.memory_bytes_per_node
-    needs = f"it needs more memory than its {format_bytes(requested_bytes or 0)}"
-    return f"{needs} with {_percent(view.short_of_memory(requested_bytes))}, but {NO_CONSENT}"
+    return move_to_fit(view, fits_time(view, needed_s), reason)
 
 
 def _short_of_memory(view: SituationView) -> Decision | None:
@@ -189,11 +175,8 @@ def _short_of_memory(view: SituationView) -> Decision | None:
 
     It may fail at any time before its end. This is weighed against the work done as in ``_late``.
     """
-    probability, elapsed_s = (
-        view.short_of_memory(view.attempt.resources.memory_bytes_per_node),
-        view.situation.elapsed_s,
-    )
-    run_time, limit_s = view.time(), view.limit_s or math.inf
+    probability, elapsed_s = view.memory.exceeds(view.limit_bytes), view.situation.elapsed_s
+    run_time, limit_s = view.time.distribution, view.limit_s or math.inf
     # The memory peak may come at any time, so the expected end replaces the limit in the comparison.
     end_s = min(run_time.median, limit_s) if run_time is not None else limit_s
     if probability < SURE or probability * end_s <= elapsed_s + (1 - probability) * _waited_s(view):
@@ -202,29 +185,21 @@ def _short_of_memory(view: SituationView) -> Decision | None:
 
 
 def _larger_memory(view: SituationView, probability: float) -> Decision | None:
-    requested_bytes, node_bytes = view.attempt.resources.memory_bytes_per_node or 0, view.situation.node_memory_bytes
-    needed_bytes = view.needed_bytes()
+    requested_bytes, node_bytes = view.limit_bytes or 0, view.situation.node_memory_bytes
+    needed_bytes = view.memory.needed()
     if needed_bytes is None:
         return None
     reason = f"it needs more memory than its {format_bytes(requested_bytes)} with {_percent(probability)}"
     details: Evidence = {"memory_bytes": float(requested_bytes), "needed_bytes": needed_bytes, "short": probability}
     if node_bytes is not None and needed_bytes > node_bytes:
-        if view.short_of_memory(node_bytes) > 1 - MIN_SUCCESS_PROBABILITY:
-            return _to_more_memory(view, needed_bytes, reason)
+        if view.memory.exceeds(node_bytes) > 1 - MIN_SUCCESS_PROBABILITY:
+            return move_to_fit(view, fits_memory(needed_bytes), f"{reason}, which is more than a node here has")
         needed_bytes = node_bytes
     if needed_bytes < MIN_RAISE * requested_bytes:
         return None
     request = replace(view.request(), memory_bytes_per_node=round(needed_bytes))
     resubmit_reason = f"{reason}: resubmitting with {format_bytes(needed_bytes)} per node"
-    proposal = propose_same_place(view, resubmit_reason, request, details)
-    return None if broken_bound(view, proposal) else within_bounds(view, proposal)
-
-
-def _to_more_memory(view: SituationView, needed_bytes: float, reason: str) -> Decision | None:
-    def fits(place: Alternative) -> bool:
-        return (place.resources.memory_bytes_per_node or 0) >= needed_bytes
-
-    return move_to_fit(view, fits, f"{reason}, which is more than a node here has")
+    return accepted(view, propose_same_place(view, resubmit_reason, request, details))
 
 
 def _shorter(view: SituationView, risk: float) -> Decision | None:
@@ -235,7 +210,7 @@ def _shorter(view: SituationView, risk: float) -> Decision | None:
     """
     if not (view.policy.may_restart and view.policy.resizes):
         return None
-    limit_s, needed_s, total_s = view.limit_s, view.needed_s(), view.situation.total_s
+    limit_s, needed_s, total_s = view.limit_s, view.time.needed(), view.situation.total_s
     if limit_s is None or needed_s is None or total_s is None or attempts_left(view) < 1:
         return None
     # Half of FREED_S is the margin for a job that is about to end.
@@ -247,20 +222,15 @@ def _shorter(view: SituationView, risk: float) -> Decision | None:
         f"it needs more than {format_duration(new_limit_s)} with {_percent(risk)}: "
         f"its limit of {format_duration(limit_s)} is shortened"
     )
-    request = replace(view.attempt.resources, walltime_s=float(new_limit_s))
-    return Decision(Action.SHRINK, reason, request, view.attempt.place, evidence=_time_details(view))
+    return _changed(view, Action.SHRINK, reason, replace(view.attempt.resources, walltime_s=float(new_limit_s)))
 
 
 def _keep(view: SituationView, reason: str) -> Decision:
     return Decision(Action.KEEP, reason, evidence=_time_details(view))
 
 
-def _overspent(view: SituationView) -> str:
-    """Return why a running attempt has used up its budget; empty if it has not."""
-    affordable = affordable_s(view, view.attempt.resources.nodes, view.situation.cost_per_s)
-    if affordable > 0:
-        return ""
-    return "the job has spent the budget of its policy"
+def _changed(view: SituationView, action: Action, reason: str, request: ResourceSpec) -> Decision:
+    return Decision(action, reason, request, view.attempt.place, evidence=_time_details(view))
 
 
 def _was_first(copy: Attempt, attempt: Attempt) -> bool:
@@ -288,7 +258,7 @@ def _time_details(view: SituationView) -> Evidence:
     if view.situation.total_s is not None:
         total_s = view.situation.total_s
         details |= {"total_s": total_s.point, "total_low_s": total_s.low, "total_high_s": total_s.high}
-        details["late"] = view.late(view.limit_s)
+        details["late"] = view.time.exceeds(view.limit_s)
     if view.situation.remaining_wait_s is not None:
         details["remaining_wait_s"] = view.situation.remaining_wait_s.point
     return details
@@ -300,24 +270,19 @@ def _percent(share: float) -> str:
     return f"a probability of {percentage} %"
 
 
-def decide(situation: Situation, sizing: Sizing = limit_by_risk) -> Decision:
-    """Return the decision on ``situation.attempt``, with limits chosen by ``sizing``.
+def decide(situation: Situation) -> Decision:
+    """Return the decision on ``situation.attempt``.
 
     RESUBMIT and MOVE of a live attempt mean to withdraw it first. GIVE_UP applies to an ended attempt; its remaining
     copies are then withdrawn.
     """
-    view, state = SituationView(situation, sizing), situation.attempt.state
+    view, state = SituationView(situation), situation.attempt.state
     if situation.job.closed:
         return Decision(Action.KEEP, f"the job is already settled as {situation.job.state.value}")
     if state is JobState.COMPLETED:
         return Decision(Action.FINISH, "it completed", evidence={"spent_node_s": situation.spent_node_s})
     if not situation.attempt.live:
         return Decision(Action.GIVE_UP, "its user cancelled it") if situation.job.cancelled else after_end(view)
-    return withdraw_if_useless(view) or _LIVE[state](view)
-
-
-def _while_unknown(_: SituationView) -> Decision:
-    return Decision(Action.KEEP, "its scheduler does not report its state")
-
-
-_LIVE = {JobState.PENDING: while_waiting, JobState.RUNNING: while_running, JobState.UNKNOWN: _while_unknown}
+    if (useless := withdraw_if_useless(view)) or state is JobState.UNKNOWN:
+        return useless or Decision(Action.KEEP, "its scheduler does not report its state")
+    return while_running(view) if state is JobState.RUNNING else while_waiting(view)

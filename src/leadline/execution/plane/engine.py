@@ -5,12 +5,12 @@ from functools import partial
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.core.plane import Attempt, EventKind, Job
-from leadline.execution.clock import Clock, SystemClock, iso_utc
+from leadline.core.plane import EventKind
+from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import NewEvent, PlaneJournal, attempt_event
+from leadline.execution.plane.journal import NewEvent, PlaneJournal, attempt_event, failure_count
 from leadline.execution.plane.outages import note_failure
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals, PollSchedule
 from leadline.execution.plane.recovery import find_again
@@ -47,7 +47,7 @@ class Plane:
         news: Callable[[], Iterable[NewEvent]] = tuple,
         search: Iterable[str] = (),
     ) -> None:
-        self.clock = clock or SystemClock()
+        self.clock = clock or Clock()
         self.intervals = intervals
         self.book = JobCache(journal)
         self.schedulers: dict[str, Scheduler] = {}
@@ -85,9 +85,12 @@ class Plane:
                 self._loaded = True
                 self._notices.append(f"the journal was removed or replaced: {count} open jobs were written again")
             if not self._loaded:
-                self._load()
+                self.book.load()
+                self._loaded = True
             for job in self.book.take_in():
-                self._retry_now(job)
+                # Its user has just submitted or cancelled it, so its systems are tried at once.
+                for system in {place.system for place in job.policy.places} & self.rhythms.keys():
+                    self.rhythms[system].retry_now()
             self._admit_systems()
             self._close_cancelled()
             started = self.submitter.start()
@@ -105,7 +108,9 @@ class Plane:
             self._loaded = False
             raise
         # While a round runs, the next step does the waiting.
-        return 0.0 if started or self.rounds.running else self._wait_s()
+        if started or self.rounds.running:
+            return 0.0
+        return min([IDLE_S, *(watcher.rhythm.wait_s for watcher in self.watchers.values())])
 
     def run(self, until: Callable[[], bool], *, report: Callable[[str], None] = lambda _: None) -> None:
         """Step until ``until()``; report an unwritable journal once and keep trying."""
@@ -162,25 +167,13 @@ class Plane:
             self.book.write(events=self._unwritten_events)
             self._unwritten_events = []
 
-    def _load(self) -> None:
-        """Read the journal."""
-        self.book.load()
-        self._loaded = True
-
     def _rhythm(self, system: str) -> PollSchedule:
         """Return the schedule of a system; an outage that an earlier process stored goes on."""
         if system not in self.rhythms:
             rhythm = self.rhythms[system] = PollSchedule(self.clock, self.intervals)
             if (outage := self.book.journal.open_outages().get(system)) is not None:
-                times = outage.details.get("times")
-                rhythm.outage, rhythm.failures = outage.number, times if isinstance(times, int) else 1
+                rhythm.outage, rhythm.failures = outage.number, failure_count(outage)
         return self.rhythms[system]
-
-    def _retry_now(self, job: Job) -> None:
-        """Try the systems of a job at once, because its user has just submitted or cancelled it."""
-        for system in {place.system for place in job.policy.places}:
-            if system in self.rhythms:
-                self.rhythms[system].retry_now()
 
     def _admit_systems(self) -> None:
         """Admit the systems of live attempts. Jobs at a system that cannot be admitted are kept and left alone."""
@@ -199,20 +192,18 @@ class Plane:
             return
         try:
             self._cancel_withdrawn(watcher)
-            self._settle_dropped(self.submitter.send(watcher.system))
+            if dropped := self.submitter.send(watcher.system):
+                status = SchedulerStatus(JobState.CANCELLED, "withdrawn before it was sent")
+                self.settler.settle([ObservedEnd(attempt, status, None) for attempt in dropped])
             self.settler.read_reports(watcher.system)
             self._watch(watcher)
             if watcher.system in self._unsearched:
-                self._find_again(watcher)
+                count = find_again(self.book, watcher.system, watcher.scheduler, iso_utc(self.clock.now_s()))
+                self._unsearched.discard(watcher.system)
+                if count:
+                    self._notices.append(f"{count} jobs of a lost journal were found again at {watcher.system}")
         except SchedulerUnreachable as error:
-            self._unreachable(watcher, error)
-
-    def _find_again(self, watcher: Watcher) -> None:
-        """Look for the jobs of a lost journal."""
-        count = find_again(self.book, watcher.system, watcher.scheduler, iso_utc(self.clock.now_s()))
-        self._unsearched.discard(watcher.system)
-        if count:
-            self._notices.append(f"{count} jobs of a lost journal were found again at {watcher.system}")
+            note_failure(self.book, self.clock, watcher.system, watcher.rhythm, str(error))
 
     def _watch(self, watcher: Watcher) -> None:
         """Find lost submissions, poll, settle ended attempts, and decide about live ones.
@@ -236,15 +227,6 @@ class Plane:
             self.actor.judge_waiting(watcher.system)
             self.actor.release_chosen(watcher.system)
 
-    def _settle_dropped(self, dropped: list[Attempt]) -> None:
-        """Settle attempts that were withdrawn before they were sent."""
-        status = SchedulerStatus(JobState.CANCELLED, "withdrawn before it was sent")
-        if dropped:
-            self.settler.settle([ObservedEnd(attempt, status, None) for attempt in dropped])
-
-    def _unreachable(self, watcher: Watcher, error: SchedulerUnreachable) -> None:
-        note_failure(self.book, self.clock, watcher.system, watcher.rhythm, str(error))
-
     def _close_cancelled(self) -> None:
         """Close the cancelled jobs that are at no scheduler."""
         for job in [self.book.jobs[key] for key in self.book.unwanted]:
@@ -259,8 +241,7 @@ class Plane:
         """
         unwanted = [
             attempt
-            for key in self.book.unwanted
-            for job in [self.book.jobs[key]]
+            for job in map(self.book.jobs.__getitem__, self.book.unwanted)
             for attempt in job.live_attempts
             if attempt.place.system == watcher.system and (job.cancelled or attempt.withdrawn)
         ]
@@ -275,7 +256,3 @@ class Plane:
                 self.book.write(events=[attempt_event(EventKind.FAULT, attempt, {"why": str(error)})])
             watcher.rhythm.hurry()
             cancelled.add(attempt.key)
-
-    def _wait_s(self) -> float:
-        waits = [watcher.rhythm.wait_s for watcher in self.watchers.values()]
-        return min([IDLE_S, *waits])

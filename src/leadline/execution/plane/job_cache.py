@@ -83,7 +83,7 @@ class JobCache:
         for attempt in attempts:
             # The same write may have changed the job itself.
             job = changed.get(attempt.job) or self.jobs[attempt.job]
-            changed[job.key] = replace(job, attempts=_put(job.attempts, attempt))
+            changed[job.key] = with_attempt(job, attempt)
         for job in changed.values():
             self._hold(job)
 
@@ -100,8 +100,8 @@ class JobCache:
 
     def close(self, job: Job, state: JobState, why: str) -> None:
         """Close a job that has no live attempt."""
-        closed, note = closed_job(job, state, why)
-        self.write(jobs=[closed], events=[note])
+        closed, events = closed_job(job, state, why)
+        self.write(jobs=[closed], events=events)
 
     def live(self, system: str) -> Iterator[tuple[Job, Attempt]]:
         """Yield the live attempts at a system, with their jobs."""
@@ -142,31 +142,26 @@ class JobCache:
                 self.at_system[attempt.place.system].pop(attempt.key, None)
         live = job.live_attempts
         unrecorded = job.closed or any(not attempt.live and not attempt.recorded for attempt in job.attempts)
-        _mark(self.idle, job.key, present=not is_finished and not live and not job.closed)
-        _mark(self.leaving, job.key, present=not is_finished and unrecorded)
-        _mark(
-            self.unwanted,
-            job.key,
-            present=not is_finished and (job.cancelled or any(attempt.withdrawn for attempt in live)),
-        )
+        unwanted = job.cancelled or any(attempt.withdrawn for attempt in live)
+        for index, applies in (
+            (self.idle, not live and not job.closed),
+            (self.leaving, unrecorded),
+            (self.unwanted, unwanted),
+        ):
+            # A key keeps its position.
+            if applies and not is_finished:
+                index.setdefault(job.key)
+            else:
+                index.pop(job.key, None)
 
 
-def closed_job(job: Job, state: JobState, why: str) -> tuple[Job, NewEvent]:
-    """Return a closed job and its event; neither is written yet."""
-    closed = replace(job, state=state, reason=why, plan=None)
-    return closed, NewEvent(EventKind.SETTLED, job.key, "", {"state": state.value, "why": why})
+def closed_job(job: Job, state: JobState, why: str) -> tuple[Job, list[NewEvent]]:
+    """Return a closed job and the events about it; nothing is written yet."""
+    event = NewEvent(EventKind.SETTLED, job.key, "", {"state": state.value, "why": why})
+    return replace(job, state=state, reason=why, plan=None), [event]
 
 
-def _mark(index: dict[str, None], key: str, *, present: bool) -> None:
-    """Add a key to an index, keeping its position, or remove it."""
-    if present:
-        index.setdefault(key)
-    else:
-        index.pop(key, None)
-
-
-def _put(attempts: tuple[Attempt, ...], attempt: Attempt) -> tuple[Attempt, ...]:
-    """Replace the attempt with that key, or append it."""
-    if any(existing.key == attempt.key for existing in attempts):
-        return tuple(attempt if existing.key == attempt.key else existing for existing in attempts)
-    return (*attempts, attempt)
+def with_attempt(job: Job, attempt: Attempt) -> Job:
+    """Return a job with an attempt, in place of the one with that key or as its last one."""
+    attempts = {past.key: past for past in job.attempts} | {attempt.key: attempt}
+    return replace(job, attempts=tuple(attempts.values()))

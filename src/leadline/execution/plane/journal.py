@@ -18,7 +18,7 @@ from leadline.core.documents import to_json
 from leadline.core.errors import LeadlineError, UnknownName
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, AttemptPlan, EventKind, Job, JournalEvent
-from leadline.execution.clock import Clock, SystemClock, epoch_s, iso_utc
+from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.journal_content import check_value
 from leadline.files.sqlite import SqliteFile, chunks, marks
 
@@ -57,6 +57,7 @@ CREATE TABLE event (
 CREATE INDEX event_job ON event (job);
 """
 _COLUMNS = "key, state, cancelled, recorded, reason, plan, document"
+_EVENT_COLUMNS = "at, kind, job, attempt, said"
 
 EventDetails = Mapping[str, float | int | str | bool | None]
 _DETAILS = dict[str, float | int | str | bool | None]
@@ -75,6 +76,12 @@ class NewEvent:
 def attempt_event(kind: EventKind, attempt: Attempt, details: EventDetails) -> NewEvent:
     """Return an event about an attempt."""
     return NewEvent(kind, attempt.job, attempt.key, details)
+
+
+def failure_count(event: JournalEvent) -> int:
+    """Return how often what an event reports has failed."""
+    times = event.details.get("times")
+    return times if isinstance(times, int) else 1
 
 
 def hash_key(*parts: str) -> str:
@@ -99,7 +106,7 @@ class PlaneJournal(SqliteFile):
     application_id: ClassVar[int] = APPLICATION_ID
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         # Opening the file changes it and its folder.
         self._origin = journal_origin(path)
         super().__init__(path, tables=self.tables, application_id=self.application_id, version=VERSION)
@@ -198,7 +205,7 @@ class PlaneJournal(SqliteFile):
 
     def newest_jobs(self, limit: int | None = None) -> tuple[Job, ...]:
         """Return the last submitted jobs, newest first."""
-        return self._jobs("", (), order="DESC", most=limit)
+        return self._jobs("", (), order="DESC", most=-1 if limit is None else limit)
 
     def jobs_by_key(self, keys: Iterable[str]) -> tuple[Job, ...]:
         """Return the existing jobs of these keys."""
@@ -249,20 +256,15 @@ class PlaneJournal(SqliteFile):
         """Return the newest event of one kind for each of these jobs that has one."""
         newest = {}
         for chunk in chunks(jobs):
-            query = (
-                "SELECT max(number), at, kind, job, attempt, said FROM event "  # noqa: S608 - marks
-                f"WHERE job IN ({marks(chunk)}) AND kind = ? GROUP BY job"
-            )
-            newest.update({event.job: event for event in self._events(self.read(query, *chunk, kind))})
+            condition = f"job IN ({marks(chunk)}) AND kind = ? GROUP BY job"
+            newest.update({event.job: event for event in self._events(condition, *chunk, kind, column="max(number)")})
         return newest
 
     def outage_events(self) -> tuple[JournalEvent, ...]:
         """Return the events about systems that stopped or resumed answering, in their order."""
-        query = (
-            "SELECT number, at, kind, job, attempt, said FROM event WHERE job = '' AND (kind = ? OR "
-            "(kind = ? AND json_extract(said, '$.answers') IS NOT NULL)) ORDER BY number"
-        )
-        return self._events(self.read(query, EventKind.FAULT, EventKind.POLL))
+        is_answer = "kind = ? AND json_extract(said, '$.answers') IS NOT NULL"
+        condition = f"job = '' AND (kind = ? OR ({is_answer})) ORDER BY number"
+        return self._events(condition, EventKind.FAULT, EventKind.POLL)
 
     def open_outages(self) -> dict[str, JournalEvent]:
         """Return system -> the event about its outage, for the systems that have not answered since."""
@@ -298,12 +300,7 @@ class PlaneJournal(SqliteFile):
             conditions.append("job = ?")
         if kinds:
             conditions.append(f"kind IN ({marks([*kinds])})")
-        query = (
-            "SELECT number, at, kind, job, attempt, said FROM event WHERE "  # noqa: S608 - constants of this file
-            + " AND ".join(conditions)
-            + " ORDER BY number DESC LIMIT ?"
-        )
-        return self._events(reversed(self.read(query, *values, limit)))
+        return self._events(f"{' AND '.join(conditions)} ORDER BY number DESC LIMIT ?", *values, limit)[::-1]
 
     def _insert_jobs(self, connection: Connection, jobs: Iterable[Job]) -> None:
         (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
@@ -317,20 +314,14 @@ class PlaneJournal(SqliteFile):
 
     def _insert_events(self, connection: Connection, events: Iterable[NewEvent]) -> None:
         at = iso_utc(self._clock.now_s())
-        connection.executemany(
-            "INSERT INTO event (at, kind, job, attempt, said) VALUES (?, ?, ?, ?, ?)",
-            [
-                (at, event.kind.value, event.job, event.attempt, to_json(dict(event.details), indent=0))
-                for event in events
-            ],
-        )
+        rows = [
+            (at, event.kind.value, event.job, event.attempt, to_json(dict(event.details), indent=0)) for event in events
+        ]
+        connection.executemany(f"INSERT INTO event ({_EVENT_COLUMNS}) VALUES (?, ?, ?, ?, ?)", rows)  # noqa: S608 - constants
 
-    def _jobs(
-        self, where: str, values: Collection[str], *, order: str = "ASC", most: int | None = None
-    ) -> tuple[Job, ...]:
-        limit = -1 if most is None else most
+    def _jobs(self, where: str, values: Collection[str], *, order: str = "ASC", most: int = -1) -> tuple[Job, ...]:
         query = f"SELECT {_COLUMNS} FROM job {where} ORDER BY position {order} LIMIT ?"  # noqa: S608 - constants
-        rows = self.read(query, *values, limit)
+        rows = self.read(query, *values, most)
         attempts = self._attempts([row[0] for row in rows])
         return tuple(self._job(row, attempts.get(row[0], ())) for row in rows)
 
@@ -348,9 +339,8 @@ class PlaneJournal(SqliteFile):
     def _job(self, row: tuple[object, ...], attempts: tuple[Attempt, ...]) -> Job:
         key, state, cancelled, recorded, reason, plan, document = row
         with self._content(f"job {key}"):
-            job = msgspec.json.decode(str(document), type=Job)
             job = replace(
-                job,
+                msgspec.json.decode(str(document), type=Job),
                 state=JobState(str(state)),
                 attempts=attempts,
                 reason=str(reason),
@@ -361,9 +351,10 @@ class PlaneJournal(SqliteFile):
             check_value("job", job)
             return job
 
-    def _events(self, rows: Iterable[tuple[object, ...]]) -> tuple[JournalEvent, ...]:
+    def _events(self, condition: str, *values: object, column: str = "number") -> tuple[JournalEvent, ...]:
         events = []
-        for number, at, kind, job, attempt, details in rows:
+        query = f"SELECT {column}, {_EVENT_COLUMNS} FROM event WHERE {condition}"  # noqa: S608 - constants and marks
+        for number, at, kind, job, attempt, details in self.read(query, *values):
             with self._content(f"event {number}"):
                 epoch_s(str(at))
                 decoded = msgspec.json.decode(str(details), type=_DETAILS)

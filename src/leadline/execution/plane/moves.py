@@ -9,11 +9,10 @@ from leadline.core.plane import Alternative, Decision
 from leadline.core.units import format_duration
 from leadline.execution.plane.budget import (
     Evidence,
+    accepted,
     attempts_left,
-    broken_bound,
     propose_other_place,
     seconds_to_deadline,
-    within_bounds,
 )
 from leadline.execution.plane.needs import SituationView
 
@@ -40,26 +39,23 @@ def move_to_end_sooner(view: SituationView) -> Decision | None:
         time_there = _time_at(view, place)
         if time_there is None:
             continue
-        proposal = propose_other_place(
-            view, place, _saves(place, time_here, time_there), _time_details(time_here, time_there)
-        )
-        if not (
-            _is_sooner(view, place, time_here, time_there) or _meets_deadline(view, time_here, time_there)
-        ) or broken_bound(view, proposal):
+        if not (_is_sooner(view, place, time_here, time_there) or _meets_deadline(view, time_here, time_there)):
             continue
-        if best is None or time_there.point < best[0]:
-            best = time_there.point, within_bounds(view, proposal)
+        there, here = format_duration(time_there.point), format_duration(time_here.point)
+        reason = f"at {place.place} it is expected to end in {there}, here in {here}"
+        move = accepted(view, propose_other_place(view, place, reason, _time_details(time_here, time_there)))
+        if move is not None and (best is None or time_there.point < best[0]):
+            best = time_there.point, move
     return best[1] if best is not None else None
 
 
 def move_to_fit(view: SituationView, fits: Callable[[Alternative], bool], reason: str) -> Decision | None:
     """Return the move to the place that ``fits`` and where the job ends soonest; None if there is none."""
-    # The index keeps the order of the situation among equal times.
-    places = [(_soonest(view, place), index, place) for index, place in enumerate(reachable(view)) if fits(place)]
-    for _, _, place in sorted(places, key=lambda ranked: ranked[:2]):
-        proposal = propose_other_place(view, place, f"{reason}; moving to {place.place}")
-        if not broken_bound(view, proposal):
-            return within_bounds(view, proposal)
+    # Among equal times, the order of the situation stays.
+    for place in sorted(filter(fits, reachable(view)), key=lambda place: _soonest(view, place)):
+        move = accepted(view, propose_other_place(view, place, f"{reason}; moving to {place.place}"))
+        if move is not None:
+            return move
     return None
 
 
@@ -88,14 +84,22 @@ def total(parts: Iterable[Interval | None], extra: Interval | None = None) -> In
     return Interval(point, max(point - below, 0.0), point + above, min(interval.level for interval in terms))
 
 
-def fits_time(view: SituationView, needed_s: float, place: Alternative) -> bool:
-    """True if another place allows the needed run time, scaled to the speed there."""
-    limit_s = place.resources.walltime_s
-    if limit_s is None:
-        return False
-    if place.elapsed_s is None or view.situation.total_s is None:
-        return limit_s >= needed_s
-    return limit_s >= needed_s * place.elapsed_s.point / view.situation.total_s.point
+def fits_time(view: SituationView, needed_s: float) -> Callable[[Alternative], bool]:
+    """Return whether another place allows the needed run time, scaled to the speed there."""
+    total_s = view.situation.total_s
+
+    def fits(place: Alternative) -> bool:
+        limit_s = place.resources.walltime_s
+        if limit_s is None or place.elapsed_s is None or total_s is None:
+            return limit_s is not None and limit_s >= needed_s
+        return limit_s >= needed_s * place.elapsed_s.point / total_s.point
+
+    return fits
+
+
+def fits_memory(needed_bytes: float) -> Callable[[Alternative], bool]:
+    """Return whether another place has the needed memory per node."""
+    return lambda place: (place.resources.memory_bytes_per_node or 0) >= needed_bytes
 
 
 def chance_by(interval: Interval, time_s: float) -> float:
@@ -130,13 +134,6 @@ def _is_worth_its_price(view: SituationView, place: Alternative, time_here: Inte
 def _meets_deadline(view: SituationView, time_here: Interval, time_there: Interval) -> bool:
     deadline_s = seconds_to_deadline(view)
     return deadline_s is not None and chance_by(time_there, deadline_s) >= chance_by(time_here, deadline_s) + CHANCE
-
-
-def _saves(place: Alternative, time_here: Interval, time_there: Interval) -> str:
-    return (
-        f"at {place.place} it is expected to end in {format_duration(time_there.point)}, "
-        f"here in {format_duration(time_here.point)}"
-    )
 
 
 def _time_details(time_here: Interval, time_there: Interval) -> Evidence:

@@ -2,11 +2,10 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.plane import Attempt, Job, Policy, Situation
+from leadline.core.plane import Situation
 from leadline.core.units import MIB, MINUTE_S
 from leadline.uncertainty.distributions import Distribution, quantile, survival_distribution
 
@@ -22,153 +21,111 @@ MIN_SUCCESS_PROBABILITY = 0.25
 """Success probability from which the largest available limit is tried although it is too small."""
 
 
-class Sizing(Protocol):
-    """Chooses a limit for a quantity with a known distribution."""
-
-    def __call__(self, distribution: Distribution, risk: float) -> float:
-        """Return a limit that is exceeded with a probability of at most ``risk``."""
-
-
-def limit_by_risk(distribution: Distribution, risk: float) -> float:
-    """Return the smallest limit that the risk allows."""
-    return distribution.quantile(1 - risk)
-
-
 @dataclass(frozen=True, slots=True)
+class Need:
+    """What a job needs of a limited quantity, its run time or the memory of a node.
+
+    Attributes:
+        forecast: the prediction, if there is one.
+        floor: lower bound of the need.
+        growth: largest growth at once without a prediction.
+        unit: the request is a multiple of it.
+        risk: accepted probability that the request is too small.
+    """
+
+    forecast: Interval | None
+    floor: float
+    growth: float
+    unit: int
+    risk: float
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """The distribution of the need; None if nothing is known about it."""
+        return survival_distribution(self.forecast, self.floor)
+
+    def exceeds(self, limit: float | None) -> float:
+        """Return the probability that the job needs more than a limit; 0 without a prediction or a limit."""
+        return self.beyond(limit) if self.forecast is not None and limit is not None else 0.0
+
+    def beyond(self, limit: float) -> float:
+        """Return the same probability, also without a prediction."""
+        distribution = self.distribution
+        return distribution.above(limit) if distribution is not None else 0.0
+
+    def needed(self) -> float | None:
+        """Return the limit to request; None if unknown.
+
+        It is at most ``growth`` times the floor or what the prediction supports. The prediction itself counts up to
+        ``growth`` times its point: a vaguer one is no better than none.
+        """
+        distribution = self.distribution
+        if distribution is None:
+            return None
+        predicted = 0.0
+        if self.forecast is not None:
+            predicted = min(quantile(self.forecast, 1 - self.risk), self.growth * max(self.forecast.point, self.floor))
+        chosen = distribution.quantile(1 - self.risk)
+        needed = max(predicted, min(chosen, self.growth * self.floor) if self.floor else chosen)
+        return max(1, math.ceil(needed / self.unit)) * self.unit
+
+
 class SituationView:
-    """A situation with the quantities that every decision needs."""
+    """A situation with the quantities that every decision needs.
 
-    situation: Situation
-    sizing: Sizing = limit_by_risk
+    Attributes:
+        situation: the situation.
+        job: the job.
+        policy: the job's policy.
+        attempt: the attempt to decide about.
+        limit_s: the current time limit.
+        limit_bytes: the requested memory per node.
+        time: the need of run time, requested in whole minutes.
+        memory: the need of memory per node. Schedulers count it in MiB, so a fraction of one would be rounded down.
+    """
 
-    @property
-    def job(self) -> Job:
-        """The job."""
-        return self.situation.job
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+        self.job, self.policy, self.attempt = situation.job, situation.job.policy, situation.attempt
+        self.limit_s = self.attempt.walltime_s or self.attempt.resources.walltime_s
+        self.limit_bytes = self.attempt.resources.memory_bytes_per_node
+        self.time = Need(situation.total_s, self._outlived_s(), LONGER, MINUTE_S, self.policy.risk)
+        self.memory = Need(situation.memory_bytes, self._memory_floor_bytes(), MORE, MIB, self.policy.risk)
 
-    @property
-    def policy(self) -> Policy:
-        """The job's policy."""
-        return self.situation.job.policy
-
-    @property
-    def attempt(self) -> Attempt:
-        """The attempt to decide about."""
-        return self.situation.attempt
-
-    @property
-    def limit_s(self) -> float | None:
-        """The current time limit."""
-        return self.attempt.walltime_s or self.attempt.resources.walltime_s
-
-    @property
-    def outlived_s(self) -> float:
-        """Lower bound of the run time: this attempt's time, and limits that ended earlier attempts at this place.
+    def _outlived_s(self) -> float:
+        """Return a lower bound of the run time: this attempt's, and limits that ended earlier attempts at this place.
 
         The time of a resumed attempt is only a part of the whole, and other places have other nodes.
         """
-        attempts = (self.attempt, *(() if self.policy.resumes else self.job.attempts))
         timeouts = [
-            attempt for attempt in attempts if attempt.state is JobState.TIMEOUT and attempt.place == self.attempt.place
+            attempt.walltime_s or attempt.resources.walltime_s or 0.0
+            for attempt in (self.attempt, *(() if self.policy.resumes else self.job.attempts))
+            if attempt.state is JobState.TIMEOUT and attempt.place == self.attempt.place
         ]
-        return max(
-            self.situation.elapsed_s,
-            *(attempt.walltime_s or attempt.resources.walltime_s or 0.0 for attempt in timeouts),
-            0.0,
-        )
+        return max(self.situation.elapsed_s, *timeouts, 0.0)
 
-    @property
-    def memory_floor_bytes(self) -> float:
-        """Lower bound of the memory need: the measured peak, and requests that were too small."""
+    def _memory_floor_bytes(self) -> float:
+        """Return a lower bound of the memory: the measured peak, and requests that were too small."""
         insufficient = [
-            attempt.resources
+            attempt.resources.memory_bytes_per_node or 0
             for attempt in (self.attempt, *self.job.attempts)
             if attempt.state is JobState.OUT_OF_MEMORY
         ]
-        return max(
-            self.situation.memory_now_bytes or 0.0,
-            *(request.memory_bytes_per_node or 0 for request in insufficient),
-            0.0,
-        )
-
-    def time(self) -> Distribution | None:
-        """Return the distribution of the whole run time."""
-        return survival_distribution(self.situation.total_s, self.outlived_s)
-
-    def memory(self) -> Distribution | None:
-        """Return the distribution of the memory peak."""
-        return survival_distribution(self.situation.memory_bytes, self.memory_floor_bytes)
-
-    def late(self, limit_s: float | None) -> float:
-        """Return the probability that the job outlasts a limit; 0 without a prediction or a limit."""
-        return _exceeds(self.situation.total_s, self.outlived_s, limit_s)
-
-    def short_of_memory(self, memory_bytes: float | None) -> float:
-        """Return the probability that the job needs more memory; 0 without a prediction or a limit."""
-        return _exceeds(self.situation.memory_bytes, self.memory_floor_bytes, memory_bytes)
-
-    def time_beyond(self, limit_s: float) -> float:
-        """Return the probability that the job outlasts a limit, also without a prediction."""
-        run_time = self.time()
-        return run_time.above(limit_s) if run_time is not None else 0.0
-
-    def memory_beyond(self, memory_bytes: float) -> float:
-        """Return the probability that the job needs more memory, also without a prediction."""
-        peak = self.memory()
-        return peak.above(memory_bytes) if peak is not None else 0.0
-
-    def needed_s(self) -> float | None:
-        """Return the time limit to request, in whole minutes; None if unknown."""
-        run_time = self.time()
-        if run_time is None:
-            return None
-        needed = _needed(run_time, self.situation.total_s, self.outlived_s, self.policy.risk, LONGER, self.sizing)
-        return max(1, math.ceil(needed / MINUTE_S)) * MINUTE_S
-
-    def needed_bytes(self) -> float | None:
-        """Return the memory per node to request, in whole MiB; None if unknown."""
-        peak = self.memory()
-        if peak is None:
-            return None
-        floor, forecast = self.memory_floor_bytes, self.situation.memory_bytes
-        # Schedulers count memory in MiB, so a fraction would be rounded down.
-        return math.ceil(_needed(peak, forecast, floor, self.policy.risk, MORE, self.sizing) / MIB) * MIB
+        return max(self.situation.memory_now_bytes or 0.0, *insufficient, 0.0)
 
     def request(self) -> ResourceSpec:
         """Return the attempt's request, raised to the predicted need as far as the place allows."""
         request, risk = replace(self.attempt.resources, walltime_s=self.limit_s), self.policy.risk
         if not self.policy.resizes:
             return request
-        needed_s, needed_bytes = self.needed_s(), self.needed_bytes()
-        if needed_s is not None and self.late(request.walltime_s) > risk:
-            request = replace(
-                request, walltime_s=max(_capped(needed_s, self.situation.allowed_s), request.walltime_s or 0.0)
-            )
-        if needed_bytes is not None and self.short_of_memory(request.memory_bytes_per_node) > risk:
+        needed_s, needed_bytes = self.time.needed(), self.memory.needed()
+        if needed_s is not None and self.time.exceeds(request.walltime_s) > risk:
+            longest_s = _capped(needed_s, self.situation.allowed_s)
+            request = replace(request, walltime_s=max(longest_s, request.walltime_s or 0.0))
+        if needed_bytes is not None and self.memory.exceeds(self.limit_bytes) > risk:
             largest = _capped(needed_bytes, self.situation.node_memory_bytes)
-            request = replace(
-                request, memory_bytes_per_node=math.ceil(max(largest, request.memory_bytes_per_node or 0))
-            )
+            request = replace(request, memory_bytes_per_node=math.ceil(max(largest, self.limit_bytes or 0)))
         return request
-
-
-def _exceeds(forecast: Interval | None, floor: float, limit: float | None) -> float:
-    distribution = survival_distribution(forecast, floor)
-    return distribution.above(limit) if forecast is not None and distribution is not None and limit is not None else 0.0
-
-
-def _needed(
-    distribution: Distribution, forecast: Interval | None, floor: float, risk: float, growth: float, sizing: Sizing
-) -> float:
-    """Return the limit by ``sizing``, at most ``growth`` times the floor or what the prediction supports.
-
-    The prediction itself counts up to ``growth`` times its point: a vaguer one is no better than none.
-    """
-    predicted = 0.0
-    if forecast is not None:
-        predicted = min(quantile(forecast, 1 - risk), growth * max(forecast.point, floor))
-    chosen = sizing(distribution, risk)
-    return max(predicted, min(chosen, growth * floor) if floor else chosen)
 
 
 def _capped(needed: float, available: float | None) -> float:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from leadline.execution.clock import Clock
 
@@ -61,7 +61,7 @@ class PollSchedule:
     """Missing answers since the last one."""
     doublings: int = 0
     """Doublings of the pause after a failure; the user's word resets it."""
-    last_error: str = field(default="")
+    last_error: str = ""
     outage: int | None = None
     """Number of the journal's event about the present outage."""
     jitter: Callable[[], float] = random.random

@@ -1,6 +1,5 @@
 """Find living jobs again at their schedulers after their journal was lost, and never submit them again."""
 
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from leadline.core.jobs import JobState
@@ -24,7 +23,7 @@ def find_again(book: JobCache, system: str, scheduler: Scheduler, now: str) -> i
     unknown = book.journal.unknown_attempts(job.key for job in living)
     lost = [job for job in living if job.key in unknown]
     outcomes = scheduler.reports([job.key for job in lost]) if lost else {}
-    jobs = rebuild_jobs(lost, system, outcomes, now)
+    jobs = [rebuild_job(job, system, outcomes.get(job.key), now) for job in lost]
     events = [
         attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, FOUND_AGAIN: True, "journal": "lost"})
         for job in jobs
@@ -34,27 +33,17 @@ def find_again(book: JobCache, system: str, scheduler: Scheduler, now: str) -> i
     return len(jobs)
 
 
-def rebuild_jobs(living: Collection[LivingJob], system: str, outcomes: Mapping[str, JobOutcome], now: str) -> list[Job]:
-    """Return jobs with what their schedulers and wrappers know. They have one attempt, and get no other."""
-    jobs = []
-    for lost in living:
-        place, outcome = Place(system, lost.spec.partition), outcomes.get(lost.key)
-        spec = replace(lost.spec, system=system, command=lost.spec.command or (outcome.command if outcome else ()))
-        attempt = Attempt(
-            lost.key, lost.key, 1, place, spec.resources, lost.batch, lost.state, lost.scheduler_id, now, now,
-            outcome.started_at if outcome and lost.state is JobState.RUNNING else None,
-            walltime_s=spec.resources.walltime_s,
-        )  # fmt: skip
-        jobs.append(
-            Job(
-                lost.key,
-                spec,
-                Policy((place,), attempts=1, resizes=False),
-                created_at=now,
-                group=None if lost.index is None else lost.batch,
-                index=lost.index,
-                attempts=(attempt,),
-                tags={FOUND_AGAIN: "found again at its scheduler after the journal was lost"},
-            )
-        )
-    return jobs
+def rebuild_job(lost: LivingJob, system: str, outcome: JobOutcome | None, now: str) -> Job:
+    """Return a job with what its scheduler and wrapper know. It has one attempt, and gets no other."""
+    place = Place(system, lost.spec.partition)
+    spec = replace(lost.spec, system=system, command=lost.spec.command or (outcome.command if outcome else ()))
+    attempt = Attempt(
+        lost.key, lost.key, 1, place, spec.resources, lost.batch, lost.state, lost.scheduler_id, now, now,
+        outcome.started_at if outcome and lost.state is JobState.RUNNING else None,
+        walltime_s=spec.resources.walltime_s,
+    )  # fmt: skip
+    return Job(
+        lost.key, spec, Policy((place,), attempts=1, resizes=False), created_at=now,
+        group=None if lost.index is None else lost.batch, index=lost.index, attempts=(attempt,),
+        tags={FOUND_AGAIN: "found again at its scheduler after the journal was lost"},
+    )  # fmt: skip

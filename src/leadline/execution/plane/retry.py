@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from leadline.core.jobs import JobState, ResourceSpec
+from leadline.core.jobs import JobState
 from leadline.core.plane import Action, Alternative, Attempt, Decision, FailureCause
 from leadline.core.units import MINUTE_S, format_bytes, format_duration
 from leadline.execution.plane.budget import Evidence, give_up, moment_s, propose_same_place, within_bounds
-from leadline.execution.plane.moves import fits_time, move_to_fit
+from leadline.execution.plane.moves import fits_memory, fits_time, move_to_fit
 from leadline.execution.plane.needs import MIN_RAISE, MIN_SUCCESS_PROBABILITY, SituationView
 
 BACK_OFF_S = 60.0
@@ -34,6 +34,12 @@ _NOT_AGAIN = {
 }
 
 
+_AGAIN = {
+    FailureCause.PREEMPTION: "it was preempted by a job of higher priority: resubmitting",
+    FailureCause.REQUEUE: "its site put it back into the queue, and no attempt runs twice: resubmitting",
+}
+
+
 def cause_of(view: SituationView) -> FailureCause:
     """Return the cause of the end: the diagnosed one, or that of the state."""
     if view.situation.cause is not None:
@@ -52,7 +58,7 @@ def after_end(view: SituationView) -> Decision:
         return Decision(Action.KEEP, reason)
     if cause in _NOT_AGAIN:
         return give_up(view, _NOT_AGAIN[cause], {"cause": cause.value})
-    return _AFTER[cause](view)
+    return _retry(view, _AGAIN[cause]) if cause in _AGAIN else _AFTER[cause](view)
 
 
 def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
@@ -60,16 +66,16 @@ def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
 
     The limit comes from the distribution of run times above this attempt's time, and is never the same again.
     """
-    needed_s, allowed_s = view.needed_s(), view.situation.allowed_s
+    needed_s, allowed_s = view.time.needed(), view.situation.allowed_s
     if needed_s is None:
         return give_up(view, f"{reason}, and neither its limit nor its run time is known")
     # Runs of one job differ, so the new limit is noticeably above what was not enough. The scheduler may have granted
     # less than was requested (--time-min), or someone lowered it: the whole request comes before more.
     requested_s = view.attempt.resources.walltime_s or 0.0
-    needed_s = max(needed_s, MIN_RAISE * view.outlived_s, MIN_RAISE * (view.limit_s or 0.0), requested_s)
-    details: Evidence = {"lasted_at_least_s": view.outlived_s, "needed_s": needed_s}
+    needed_s = max(needed_s, MIN_RAISE * view.time.floor, MIN_RAISE * (view.limit_s or 0.0), requested_s)
+    details: Evidence = {"lasted_at_least_s": view.time.floor, "needed_s": needed_s}
     if allowed_s is not None and needed_s > allowed_s:
-        if not _is_worth_trying(view.limit_s, allowed_s, view.time_beyond(allowed_s)):
+        if not _is_worth_trying(view.limit_s, allowed_s, view.time.beyond(allowed_s)):
             return _nowhere_longer(view, reason, needed_s)
         needed_s = allowed_s
     request = replace(view.request(), walltime_s=needed_s)
@@ -79,23 +85,23 @@ def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
 
 def retry_with_more_memory(view: SituationView, reason: str) -> Decision:
     """Return a retry with more memory, here or at another place."""
-    requested_bytes, node_bytes = view.attempt.resources.memory_bytes_per_node, view.situation.node_memory_bytes
-    needed_bytes = view.needed_bytes() or node_bytes
+    requested_bytes, node_bytes = view.limit_bytes, view.situation.node_memory_bytes
+    needed_bytes = view.memory.needed() or node_bytes
     if needed_bytes is None:
         return give_up(view, f"{reason}, and its memory limit is unknown: request an amount of memory")
-    needed_bytes = max(needed_bytes, MIN_RAISE * view.memory_floor_bytes, MIN_RAISE * (requested_bytes or 0))
+    needed_bytes = max(needed_bytes, MIN_RAISE * view.memory.floor, MIN_RAISE * (requested_bytes or 0))
     if node_bytes is not None and needed_bytes > node_bytes:
-        if not _is_worth_trying(requested_bytes, node_bytes, view.memory_beyond(node_bytes)):
+        if not _is_worth_trying(requested_bytes, node_bytes, view.memory.beyond(node_bytes)):
             return _nowhere_more(view, reason, needed_bytes)
         needed_bytes = node_bytes
     request = replace(view.request(), memory_bytes_per_node=round(needed_bytes))
     retry_reason = f"{reason}: resubmitting with {format_bytes(needed_bytes)} per node"
-    details: Evidence = {"needed_at_least_bytes": view.memory_floor_bytes, "needed_bytes": needed_bytes}
+    details: Evidence = {"needed_at_least_bytes": view.memory.floor, "needed_bytes": needed_bytes}
     return within_bounds(view, propose_same_place(view, retry_reason, request, details))
 
 
 def _after_walltime(view: SituationView) -> Decision:
-    reason = f"it reached its limit after {format_duration(view.outlived_s)}"
+    reason = f"it reached its limit after {format_duration(view.time.floor)}"
     if view.policy.resumes and view.situation.checkpointed:
         return _resumed(view, reason)
     if not view.policy.resizes:
@@ -110,7 +116,7 @@ def _after_checkpoint(view: SituationView) -> Decision:
 
 
 def _after_host_memory(view: SituationView) -> Decision:
-    requested_bytes = view.attempt.resources.memory_bytes_per_node
+    requested_bytes = view.limit_bytes
     reason = f"it ran out of memory{f' at {format_bytes(requested_bytes)} per node' if requested_bytes else ''}"
     if not view.policy.resizes:
         return give_up(view, f"{reason}, and its request may not be changed")
@@ -123,16 +129,11 @@ def _after_gpu_memory(view: SituationView) -> Decision:
     reason = f"its GPU memory{size} was too small, and no larger request changes that"
 
     def fits(place: Alternative) -> bool:
-        return (
-            gpu_bytes is not None
-            and place.gpu_memory_bytes is not None
-            and place.gpu_memory_bytes >= MIN_RAISE * gpu_bytes
-        )
+        return gpu_bytes is not None and (place.gpu_memory_bytes or 0) >= MIN_RAISE * gpu_bytes
 
     fix = "use a smaller batch, more accumulation, activation checkpointing or a larger GPU"
-    return move_to_fit(view, fits, reason) or give_up(
-        view, f"{reason}; {fix}", {"cause": FailureCause.GPU_MEMORY.value}
-    )
+    move = move_to_fit(view, fits, reason)
+    return move or give_up(view, f"{reason}; {fix}", {"cause": FailureCause.GPU_MEMORY.value})
 
 
 def _after_node(view: SituationView) -> Decision:
@@ -141,20 +142,11 @@ def _after_node(view: SituationView) -> Decision:
     return replace(decision, evidence={**decision.evidence, "avoid_node": node}) if node else decision
 
 
-def _after_preemption(view: SituationView) -> Decision:
-    return _retry(view, "it was preempted by a job of higher priority: resubmitting")
-
-
-def _after_requeue(view: SituationView) -> Decision:
-    return _retry(view, "its site put it back into the queue, and no attempt runs twice: resubmitting")
-
-
 def _after_transient(view: SituationView) -> Decision:
     failures = sum(attempt.state is JobState.FAILED for attempt in view.job.attempts)
     if failures > TRANSIENT_TRIES:
-        return give_up(
-            view, f"it failed {failures} times with errors that are usually transient", {"failures": float(failures)}
-        )
+        reason = f"it failed {failures} times with errors that are usually transient"
+        return give_up(view, reason, {"failures": float(failures)})
     return _retry(view, "it failed with a transient error: resubmitting")
 
 
@@ -162,7 +154,7 @@ def _after_withdrawal(view: SituationView) -> Decision:
     """Return the attempt after a withdrawn one that has no successor."""
     if any(attempt.state is JobState.FAILED and _overlaps(attempt, view.attempt) for attempt in view.job.attempts):
         return give_up(view, "its running copy failed, so it is not retried")
-    if view.late(view.limit_s) > view.policy.risk and view.policy.resizes:
+    if view.time.exceeds(view.limit_s) > view.policy.risk and view.policy.resizes:
         return retry_with_longer_limit(view, "the plane withdrew it because its limit was too low")
     return _retry(view, "the plane withdrew it without a successor: resubmitting", back_off=False)
 
@@ -173,8 +165,6 @@ _AFTER: dict[FailureCause, Callable[[SituationView], Decision]] = {
     FailureCause.HOST_MEMORY: _after_host_memory,
     FailureCause.GPU_MEMORY: _after_gpu_memory,
     FailureCause.NODE: _after_node,
-    FailureCause.PREEMPTION: _after_preemption,
-    FailureCause.REQUEUE: _after_requeue,
     FailureCause.TRANSIENT: _after_transient,
     FailureCause.PLANE: _after_withdrawal,
 }
@@ -193,7 +183,8 @@ def _followed(view: SituationView, cause: FailureCause) -> str:
 def _retry(view: SituationView, reason: str, *, back_off: bool = True) -> Decision:
     """Return the same attempt again, with its request raised to the predicted need and a growing delay."""
     # Node and network failures tend to repeat within minutes, so the delay grows.
-    delay_s = _delay_s(view) if back_off else 0.0
+    ended = sum(attempt.state.final and not attempt.withdrawn for attempt in view.job.attempts)
+    delay_s = min(BACK_OFF_S * 2.0 ** max(ended - 1, 0), LONGEST_DELAY_S) if back_off else 0.0
     if view.policy.resumes and view.situation.checkpointed and view.situation.elapsed_s > 0:
         return _resumed(view, reason, delay_s=delay_s)
     return within_bounds(view, propose_same_place(view, reason, view.request(), delay_s=delay_s))
@@ -205,20 +196,16 @@ def _overlaps(attempt: Attempt, withdrawn: Attempt) -> bool:
     return ended_s is None or submitted_s is None or ended_s >= submitted_s
 
 
-def _delay_s(view: SituationView) -> float:
-    ended = sum(attempt.state.final and not attempt.withdrawn for attempt in view.job.attempts)
-    return min(BACK_OFF_S * 2.0 ** max(ended - 1, 0), LONGEST_DELAY_S)
-
-
 def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decision:
     """Return the attempt that continues from the checkpoint, with a limit for the remaining work if known."""
     if standstill := _standstill(view):
         return give_up(view, f"{reason}, but {standstill}")
     request = view.request()
-    needed_s, limit_s = view.needed_s(), view.limit_s
+    needed_s, limit_s = view.time.needed(), view.limit_s
     if view.policy.resizes and needed_s is not None and view.situation.total_s is not None and limit_s is not None:
         remaining_s = MIN_RAISE * (needed_s - view.situation.elapsed_s) + 2 * view.policy.checkpoint_s
-        request = replace(request, walltime_s=min(_minutes(remaining_s), view.situation.allowed_s or math.inf))
+        whole_s = float(max(1, math.ceil(remaining_s / MINUTE_S)) * MINUTE_S)
+        request = replace(request, walltime_s=min(whole_s, view.situation.allowed_s or math.inf))
     elif limit_s is not None:
         request = replace(request, walltime_s=limit_s)
     proposal = propose_same_place(view, f"{reason}; it continues from its checkpoint", request, delay_s=delay_s)
@@ -240,8 +227,7 @@ def _nowhere_longer(view: SituationView, reason: str, needed_s: float) -> Decisi
     """Return a move to a place with longer limits, a resumed attempt, or GIVE_UP."""
     allowed_s = view.situation.allowed_s or 0.0
     explanation = f"{reason}, and it may need {format_duration(needed_s)} but {format_duration(allowed_s)} are allowed"
-    move = move_to_fit(view, lambda place: fits_time(view, needed_s, place), explanation)
-    if move is not None:
+    if move := move_to_fit(view, fits_time(view, needed_s), explanation):
         return move
     if view.policy.resumes:
         request = replace(view.request(), walltime_s=allowed_s)
@@ -253,22 +239,10 @@ def _nowhere_longer(view: SituationView, reason: str, needed_s: float) -> Decisi
 def _nowhere_more(view: SituationView, reason: str, needed_bytes: float) -> Decision:
     node_memory = format_bytes(view.situation.node_memory_bytes or 0)
     explanation = f"{reason}, and it may need {format_bytes(needed_bytes)} but a node has {node_memory}"
-
-    def fits(place: Alternative) -> bool:
-        return _memory_of(place.resources) >= needed_bytes
-
-    move = move_to_fit(view, fits, explanation)
+    move = move_to_fit(view, fits_memory(needed_bytes), explanation)
     return move or give_up(view, f"{explanation}; no allowed place has more", {"needed_bytes": needed_bytes})
 
 
 def _is_worth_trying(requested: float | None, available: float, failure_probability: float) -> bool:
     """True if the largest available amount is clearly above the request and likely enough to suffice."""
     return available >= MIN_RAISE * (requested or 0.0) and failure_probability <= 1 - MIN_SUCCESS_PROBABILITY
-
-
-def _memory_of(resources: ResourceSpec) -> float:
-    return resources.memory_bytes_per_node or 0.0
-
-
-def _minutes(time_s: float) -> float:
-    return float(max(1, math.ceil(time_s / MINUTE_S)) * MINUTE_S)

@@ -5,12 +5,14 @@ The threads only advance while the main loop waits in ``Rounds.wait``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition, Thread, get_ident
 from time import monotonic
+from types import SimpleNamespace
 from typing import TypeVar, cast
 
 from leadline.execution.schedulers.port import Scheduler
@@ -110,6 +112,20 @@ class Rounds:
             raise errors[0]
 
 
+def in_thread(function: Callable[[], R], *, name: str) -> Future[R]:
+    """Call ``function`` in a thread that ends with the process, unlike those of an executor, and return its result."""
+    future: Future[R] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - the future raises it
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True, name=name).start()
+    return future
+
+
 def map_in_threads(function: Callable[[T], R], values: Sequence[T], limit: int) -> list[R]:
     """Return the results of ``function``, which must not raise, computed in at most ``limit`` threads.
 
@@ -130,23 +146,16 @@ def map_in_threads(function: Callable[[T], R], values: Sequence[T], limit: int) 
     return [results[at] for at in range(len(values))]
 
 
-class UnlockedScheduler:
-    """The public methods of a scheduler, each of which runs without the turn."""
-
-    def __init__(self, scheduler: Scheduler, turn: Turn) -> None:
-        self._scheduler = scheduler
-        self._turn = turn
-        # Attributes of the instance, because checks of runtime protocols do not call __getattr__.
-        for name in dir(scheduler):
-            if not name.startswith("_"):
-                attribute = getattr(scheduler, name)
-                setattr(self, name, partial(self._call, name) if callable(attribute) else attribute)
-
-    def _call(self, name: str, *values: object, **named: object) -> object:
-        with self._turn.away():
-            return getattr(self._scheduler, name)(*values, **named)
-
-
 def off_loop(scheduler: Scheduler, turn: Turn) -> Scheduler:
-    """Return a scheduler that gives the turn up during each call."""
-    return cast("Scheduler", UnlockedScheduler(scheduler, turn))
+    """Return a scheduler whose public methods each give the turn up during the call."""
+    unlocked = SimpleNamespace()
+    for name in dir(scheduler):
+        if not name.startswith("_"):
+            attribute = getattr(scheduler, name)
+            call = turn.away()(partial(_call, scheduler, name))
+            setattr(unlocked, name, call if callable(attribute) else attribute)
+    return cast("Scheduler", unlocked)
+
+
+def _call(scheduler: Scheduler, name: str, *values: object, **named: object) -> object:
+    return getattr(scheduler, name)(*values, **named)

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from leadline.core.errors import SchedulerUnreachable
 from leadline.core.jobs import JobState
-from leadline.core.plane import Action, Attempt, AttemptPlan, Decision, EventKind, Job
+from leadline.core.plane import Action, Attempt, AttemptPlan, EventKind, Job
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.actor import Actor, decision_details
 from leadline.execution.plane.advisor import Advisor, Diagnose, EndedAttempt
 from leadline.execution.plane.diagnose import Diagnosis
-from leadline.execution.plane.job_cache import JobCache, closed_job
+from leadline.execution.plane.job_cache import JobCache, closed_job, with_attempt
 from leadline.execution.plane.journal import NewEvent, attempt_event
 from leadline.execution.plane.segments import diagnose_segment, done_share, is_segment
 from leadline.execution.plane.watcher import ObservedEnd
@@ -47,11 +47,7 @@ class Settler:
             events.append(
                 attempt_event(EventKind.STATE, ended, {"state": diagnosis.state.value, "reason": ended.reason})
             )
-            job = replace(
-                job_before,
-                attempts=tuple(ended if attempt.key == ended.key else attempt for attempt in job_before.attempts),
-            )
-            job, job_events = self._next(job, ended, end.outcome, diagnosis)
+            job, job_events = self._next(with_attempt(job_before, ended), ended, end.outcome, diagnosis)
             jobs[job.key] = job
             # Settling one copy may withdraw the others.
             attempts += [attempt for attempt in job.attempts if attempt not in self.book.jobs[job.key].attempts]
@@ -125,47 +121,31 @@ class Settler:
         done = any(attempt.state is JobState.COMPLETED for attempt in job.attempts)
         if job.live_attempts:
             # The remaining copies are useless once the job is done or can only fail.
-            useless = done or job.cancelled or self._gives_up(job, ended, outcome, diagnosis)
+            useless = done or job.cancelled
+            if not useless and not ended.withdrawn:
+                useless = self.actor.decide_end(job, ended, outcome, diagnosis).action is Action.GIVE_UP
             attempts = tuple(
                 replace(attempt, withdrawn=attempt.withdrawn or (attempt.live and useless)) for attempt in job.attempts
             )
             return replace(job, attempts=attempts), []
         # Another copy completed, so the end of this one changes nothing.
         if done and (ended.state is not JobState.COMPLETED or job.cancelled):
-            closed, settled = closed_job(job, JobState.COMPLETED, "")
-            return closed, [settled]
+            return closed_job(job, JobState.COMPLETED, "")
         if job.cancelled:
-            closed, settled = closed_job(job, JobState.CANCELLED, "cancelled by its user")
-            return closed, [settled]
+            return closed_job(job, JobState.CANCELLED, "cancelled by its user")
         # A move or a resubmission was planned when the attempt was withdrawn.
         if ended.withdrawn and job.plan is not None:
             return job, []
         decision = self.actor.decide_end(job, ended, outcome, diagnosis)
         events = [NewEvent(EventKind.DECISION, job.key, ended.key, decision_details(decision))]
         if decision.action in (Action.RESUBMIT, Action.MOVE, Action.CHECKPOINT):
-            attempts = tuple(
-                replace(attempt, segment=is_segment(job, outcome, diagnosis)) if attempt.key == ended.key else attempt
-                for attempt in job.attempts
-            )
-            plan = self._plan(decision, ended)
-            return replace(job, attempts=attempts, plan=plan, reason=decision.reason), events
-        closed, settled = closed_job(job, _end_of(job, ended), decision.reason)
-        return closed, [*events, settled]
-
-    def _gives_up(self, job: Job, ended: Attempt, outcome: JobOutcome | None, diagnosis: Diagnosis) -> bool:
-        """True if nothing would be tried after the end of this copy."""
-        if ended.withdrawn:
-            return False
-        return self.actor.decide_end(job, ended, outcome, diagnosis).action is Action.GIVE_UP
-
-    def _plan(self, decision: Decision, ended: Attempt) -> AttemptPlan:
-        not_before = iso_utc(self.clock.now_s() + decision.delay_s) if decision.delay_s else None
-        return AttemptPlan(
-            decision.place or ended.place, decision.resources or ended.resources, not_before, decision.reason
-        )
-
-
-def _end_of(job: Job, ended: Attempt) -> JobState:
-    """Return the final state of a job: that of its last attempt that was not withdrawn."""
-    kept = [attempt for attempt in job.attempts if not attempt.withdrawn]
-    return kept[-1].state if kept and ended.withdrawn else ended.state
+            job = with_attempt(job, replace(ended, segment=is_segment(job, outcome, diagnosis)))
+            not_before = iso_utc(self.clock.now_s() + decision.delay_s) if decision.delay_s else None
+            place, resources = decision.place or ended.place, decision.resources or ended.resources
+            plan = AttemptPlan(place, resources, not_before, decision.reason)
+            return replace(job, plan=plan, reason=decision.reason), events
+        # A withdrawn attempt says nothing of its job if another one was not withdrawn.
+        kept = [attempt for attempt in job.attempts if not attempt.withdrawn]
+        state = kept[-1].state if kept and ended.withdrawn else ended.state
+        closed, settled = closed_job(job, state, decision.reason)
+        return closed, [*events, *settled]

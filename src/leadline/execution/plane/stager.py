@@ -1,11 +1,12 @@
 """Copy the checkpoint of a job to the system where it continues, before the job is submitted there."""
 
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import InvalidInput, LeadlineError, NothingFits, SchedulerUnreachable
@@ -15,7 +16,8 @@ from leadline.core.units import KIB
 from leadline.execution.clock import Clock, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
-from leadline.execution.plane.journal import EventDetails, NewEvent
+from leadline.execution.plane.journal import EventDetails, NewEvent, failure_count
+from leadline.execution.plane.rounds import in_thread
 from leadline.execution.schedulers.port import Scheduler
 from leadline.execution.transport.port import CopyReport, LocalTransport, Transport
 
@@ -46,21 +48,14 @@ class CheckpointRoute:
     target: Transport
     target_folder: PurePosixPath
 
-    @property
-    def is_same_folder(self) -> bool:
-        """True if source and target are the same folder."""
-        return self.source.where == self.target.where and self.folder == self.target_folder
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Copying:
-    """A copy made by a thread. It sets ``copied`` on success and ``failure`` otherwise."""
+    """A copy that a thread makes."""
 
     source: Attempt
     system: str
-    copied: CopyReport | None = None
-    failure: str = ""
-    done: threading.Event = field(default_factory=threading.Event)
+    report: Future[CopyReport]
 
 
 @dataclass(slots=True)
@@ -80,8 +75,8 @@ class Stager:
     copying: dict[str, _Copying] = field(default_factory=dict)
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Job -> time of the next try (monotonic), and the pause before it."""
-    sizes: dict[str, float | None] = field(default_factory=dict)
-    """Attempt -> size of its checkpoint in bytes; None while a thread asks for it."""
+    sizes: dict[str, Future[float | None]] = field(default_factory=dict)
+    """Attempt -> size of its checkpoint in bytes, which a thread asks for."""
 
     def size_bytes(self, job: Job, source: Attempt) -> float | None:
         """Return the size of the checkpoint of an ended attempt, or None if it is unknown or there is none.
@@ -91,24 +86,14 @@ class Stager:
         if source.live or source.place.system not in self.schedulers:
             return None
         if source.key not in self.sizes:
-            self.sizes[source.key] = None
-            arguments = (job, source, self.schedulers[source.place.system])
-            threading.Thread(target=self._ask_size, args=arguments, daemon=True, name=f"size {job.key}").start()
-        return self.sizes[source.key]
-
-    def _ask_size(self, job: Job, source: Attempt, scheduler: Scheduler) -> None:
-        try:
-            home = scheduler.home(_at(job, source.place.system))
-            if home is None:
-                return
-            folder = home[1] / (job.policy.checkpoint_folder or "")
-            answer = home[0].run(["du", "-sk", "--", str(folder)], timeout_s=ASK_S)
-        except LeadlineError:
-            self.sizes.pop(source.key, None)  # asked again the next time
-            return
-        size, _, _ = answer.stdout.partition("\t")
-        if answer.returncode == 0 and size.isdigit():
-            self.sizes[source.key] = float(KIB * int(size))
+            scheduler = self.schedulers[source.place.system]
+            self.sizes[source.key] = in_thread(partial(_ask_size, job, source, scheduler), name=f"size {job.key}")
+        size = self.sizes[source.key]
+        if not size.done():
+            return None
+        if isinstance(size.exception(), LeadlineError):
+            del self.sizes[source.key]  # asked again the next time
+        return None if size.exception() else size.result()
 
     def ready(self, job: Job) -> bool:
         """True if a job's checkpoint is at its next system; otherwise a copy is started or runs."""
@@ -117,13 +102,17 @@ class Stager:
         if source is None or system is None or self._is_there(job, source, system):
             return True
         copying = self.copying.get(job.key)
-        if copying is not None and copying.done.is_set():
-            del self.copying[job.key]
-            return self._finish(job, copying)
-        again_s, _ = self.waits.get(job.key, (0.0, 0.0))
-        if copying is None and self.clock.monotonic_s() >= again_s:
-            return self._begin(job, source, system)
-        return False
+        if copying is None:
+            again_s, _ = self.waits.get(job.key, (0.0, 0.0))
+            return self.clock.monotonic_s() >= again_s and self._begin(job, source, system)
+        if not copying.report.done():
+            return False
+        del self.copying[job.key]
+        if (error := copying.report.exception()) is not None:
+            self._failed(job, copying.source, copying.system, str(error) or "the copy broke off")
+            return False
+        self._note(job, copying.source, copying.system, copying.report.result())
+        return True
 
     def _is_there(self, job: Job, source: Attempt, system: str) -> bool:
         events = self.book.journal.events(job=job.key, kinds=[EventKind.STAGED])
@@ -138,12 +127,12 @@ class Stager:
         except LeadlineError as error:
             self._failed(job, source, system, str(error))
             return False
-        if route is None or route.is_same_folder:
+        if route is None or (route.source.where, route.folder) == (route.target.where, route.target_folder):
             self._note(job, source, system, CopyReport(0, 0.0))
             return True
-        copying = self.copying[job.key] = _Copying(source, system)
-        arguments = (copying, route, self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}")
-        threading.Thread(target=_copy, args=arguments, daemon=True, name=f"staging {job.key}").start()
+        between = self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}"
+        copied = in_thread(partial(copy_checkpoint, route, source.key, between), name=f"staging {job.key}")
+        self.copying[job.key] = _Copying(source, system, copied)
         return False
 
     def _route(self, job: Job, source: Attempt, system: str) -> CheckpointRoute | None:
@@ -155,13 +144,6 @@ class Stager:
         (source_transport, source_home), (target_transport, target_home) = present
         folder = job.policy.checkpoint_folder or ""
         return CheckpointRoute(source_transport, source_home / folder, target_transport, target_home / folder)
-
-    def _finish(self, job: Job, copying: _Copying) -> bool:
-        if copying.copied is None:
-            self._failed(job, copying.source, copying.system, copying.failure)
-            return False
-        self._note(job, copying.source, copying.system, copying.copied)
-        return True
 
     def _note(self, job: Job, source: Attempt, system: str, copied: CopyReport) -> None:
         self.waits.pop(job.key, None)
@@ -176,14 +158,14 @@ class Stager:
         self.waits[job.key] = self.clock.monotonic_s() + pause_s, pause_s
         failures = self._failures(job, source)
         before = failures.get(system)
-        times = 1 + (_times(before) if before else 0)
+        times = 1 + (failure_count(before) if before else 0)
         why = f"its checkpoint could not be copied there: {why}"
         details: EventDetails = {"place": system, "why": why, "times": times, "last_at": iso_utc(self.clock.now_s())}
         event = NewEvent(EventKind.FAULT, job.key, source.key, details)
         number = self.book.journal.put_event(before.number if before else None, event)
         if times >= MAX_TRIES:
             failures[system] = JournalEvent(number, "", EventKind.FAULT, details=dict(details))
-            self._give_up(job, [name for name, failure in failures.items() if _times(failure) >= MAX_TRIES], why)
+            self._give_up(job, [name for name, failure in failures.items() if failure_count(failure) >= MAX_TRIES], why)
 
     def _failures(self, job: Job, source: Attempt) -> dict[str, JournalEvent]:
         """Return system -> the event about the failed copies of a checkpoint to it."""
@@ -209,11 +191,6 @@ class Stager:
         plan = replace(plan, resources=request, reason=f"at another place: {why}")
         decision = {"action": Action.MOVE.value, "place": str(plan.place), "why": why}
         self.book.write(jobs=[replace(job, plan=plan)], events=[NewEvent(EventKind.DECISION, job.key, "", decision)])
-
-
-def _times(event: JournalEvent) -> int:
-    times = event.details.get("times")
-    return times if isinstance(times, int) else 1
 
 
 def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyReport:
@@ -254,14 +231,15 @@ def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyRep
     return CopyReport(max(report.moved_bytes for report in reports), time.monotonic() - began_s)
 
 
-def _copy(copying: _Copying, route: CheckpointRoute, between: Path) -> None:
-    try:
-        copying.copied = copy_checkpoint(route, copying.source.key, between)
-    except (LeadlineError, OSError) as error:
-        copying.failure = str(error)
-    finally:
-        copying.failure = copying.failure or ("" if copying.copied else "the copy broke off")
-        copying.done.set()
+def _ask_size(job: Job, source: Attempt, scheduler: Scheduler) -> float | None:
+    """Return the size of a checkpoint in bytes; None if it is unknown or there is none."""
+    home = scheduler.home(_at(job, source.place.system))
+    if home is None:
+        return None
+    folder = home[1] / (job.policy.checkpoint_folder or "")
+    answer = home[0].run(["du", "-sk", "--", str(folder)], timeout_s=ASK_S)
+    size, _, _ = answer.stdout.partition("\t")
+    return float(KIB * int(size)) if answer.returncode == 0 and size.isdigit() else None
 
 
 def _exists(transport: Transport, folder: PurePosixPath) -> bool:

@@ -6,6 +6,7 @@ The key of an attempt is on disk before anything is sent. If an answer is lost, 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from leadline.core.errors import InvalidInput, LeadlineError, SchedulerUnreachable
 from leadline.core.jobs import JobState
@@ -66,15 +67,12 @@ class Submitter:
         if not attempts:
             return 0
         batches = batches_of(attempts, self.book.jobs)
+        noted = list(chain.from_iterable(batches))
         self.book.write(
             # In order, because the elements of an array are sent in this order.
             jobs=[replace(self.book.jobs[key], plan=None) for key in dict.fromkeys(each.job for each in attempts)],
-            attempts=[attempt for batch in batches for attempt in batch],
-            events=[
-                attempt_event(EventKind.NOTED, attempt, _request_details(attempt))
-                for batch in batches
-                for attempt in batch
-            ],
+            attempts=noted,
+            events=[attempt_event(EventKind.NOTED, attempt, _request_details(attempt)) for attempt in noted],
         )
         self.unsent.update(batch[0].batch for batch in batches)
         return len(attempts)
@@ -121,11 +119,7 @@ class Submitter:
         ready: list[Job] = []
         # A copy, because closing a job changes the index.
         for job in [self.book.jobs[key] for key in self.book.idle]:
-            if job.cancelled:
-                continue
-            if job.plan and job.plan.not_before and not self._is_due(job.key, job.plan.not_before):
-                continue
-            if not self._may_follow(job) or not self.has_checkpoint(job):
+            if job.cancelled or not self._is_due(job) or not self._may_follow(job) or not self.has_checkpoint(job):
                 continue
             ready.append(job)
             # An array is never split between rounds, because its elements share one submission.
@@ -133,14 +127,17 @@ class Submitter:
                 break
         return ready
 
-    def _is_due(self, key: str, not_before: str) -> bool:
-        """True once the start time of a delayed job has come, on the monotonic clock."""
-        if (key, not_before) not in self.due:
+    def _is_due(self, job: Job) -> bool:
+        """True unless the job is delayed and its start time has not come, on the monotonic clock."""
+        not_before = job.plan.not_before if job.plan else None
+        if not not_before:
+            return True
+        if (job.key, not_before) not in self.due:
             wait_s = min(epoch_s(not_before) - self.clock.now_s(), self.intervals.delay)
-            self.due[key, not_before] = self.clock.monotonic_s() + wait_s
-        if self.clock.monotonic_s() < self.due[key, not_before]:
+            self.due[job.key, not_before] = self.clock.monotonic_s() + wait_s
+        if self.clock.monotonic_s() < self.due[job.key, not_before]:
             return False
-        del self.due[key, not_before]
+        del self.due[job.key, not_before]
         return True
 
     def _may_follow(self, job: Job) -> bool:
@@ -227,40 +224,34 @@ class Submitter:
                 job = self.book.jobs[attempt.job]
                 attempt_id = f"{scheduler_id}_{_index(job)}" if job.group else scheduler_id
                 attempts_with_id.append(replace(attempt, scheduler_id=attempt_id, submitted_at=now))
-        if attempts_with_id:
-            details = {"found_again": found_again}
-            events = [
-                attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, **details})
-                for attempt in attempts_with_id
-            ]
+        events = [
+            attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, "found_again": found_again})
+            for attempt in attempts_with_id
+        ]
+        if events:
             self.book.write(attempts=attempts_with_id, events=events)
 
     def _put_off(self, attempts: list[Attempt], why: str) -> None:
         """Delay jobs because the scheduler is full for now."""
-        later = iso_utc(self.clock.now_s() + BUSY_S)
-        self._withdraw(attempts, why, lambda attempt: AttemptPlan(attempt.place, attempt.resources, later, why))
+        self._withdraw(attempts, why, again_at=iso_utc(self.clock.now_s() + BUSY_S))
 
     def _refused(self, attempts: list[Attempt], why: str) -> None:
         """Close refused jobs that have no other live copy."""
-        self._withdraw(attempts, why, lambda _: None)
+        self._withdraw(attempts, why)
         for attempt in attempts:
             job = self.book.jobs[attempt.job]
             if not job.live_attempts and not job.closed:
                 self.book.close(job, JobState.FAILED, f"{attempt.place} refused it: {why}")
 
-    def _withdraw(self, attempts: list[Attempt], why: str, plan: Callable[[Attempt], AttemptPlan | None]) -> None:
-        now = iso_utc(self.clock.now_s())
-        self.book.write(
-            jobs=[replace(self.book.jobs[attempt.job], plan=plan(attempt)) for attempt in attempts],
-            attempts=[
-                replace(attempt, state=JobState.CANCELLED, withdrawn=True, ended_at=now, reason=why)
-                for attempt in attempts
-            ],
-            events=[
-                attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why})
-                for attempt in attempts
-            ],
-        )
+    def _withdraw(self, attempts: list[Attempt], why: str, *, again_at: str | None = None) -> None:
+        """End attempts that were not accepted; with ``again_at``, plan the same ones for that time."""
+        now, jobs, ended, events = iso_utc(self.clock.now_s()), [], [], []
+        for attempt in attempts:
+            plan = AttemptPlan(attempt.place, attempt.resources, again_at, why) if again_at else None
+            jobs.append(replace(self.book.jobs[attempt.job], plan=plan))
+            ended.append(replace(attempt, state=JobState.CANCELLED, withdrawn=True, ended_at=now, reason=why))
+            events.append(attempt_event(EventKind.FAULT, attempt, {"place": str(attempt.place), "why": why}))
+        self.book.write(jobs=jobs, attempts=ended, events=events)
 
 
 def _try_submit(scheduler: Scheduler, submission: Submission) -> str | LeadlineError:
@@ -342,12 +333,6 @@ def _index(job: Job) -> int:
 
 
 def _request_details(attempt: Attempt) -> EventDetails:
-    resources = attempt.resources
-    return {
-        "place": str(attempt.place),
-        "nodes": resources.nodes,
-        "gpus_per_node": resources.gpus_per_node,
-        "walltime_s": resources.walltime_s,
-        "memory_bytes_per_node": resources.memory_bytes_per_node,
-        "why": attempt.reason,
-    }
+    requested = ("nodes", "gpus_per_node", "walltime_s", "memory_bytes_per_node")
+    amounts = {name: getattr(attempt.resources, name) for name in requested}
+    return {"place": str(attempt.place), **amounts, "why": attempt.reason}
