@@ -73,14 +73,13 @@ def _device_functions(session: TraceSession) -> Dict[str, Any]:
 
 def _memory_functions(session: TraceSession) -> Dict[str, Any]:
     def live(*_: Any, **__: Any) -> int:
-        return session.recorder.live_bytes if session.recorder is not None else 0
+        return int(session.recorder.live_bytes)
 
     def peak(*_: Any, **__: Any) -> int:
-        return session.recorder.peak_bytes if session.recorder is not None else 0
+        return int(session.recorder.peak_bytes)
 
     def reset(*_: Any, **__: Any) -> None:
-        if session.recorder is not None:
-            session.recorder.peak_bytes = session.recorder.live_bytes
+        session.recorder.peak_bytes = session.recorder.live_bytes
 
     return {
         **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), live),

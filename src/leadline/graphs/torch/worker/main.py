@@ -28,7 +28,7 @@ CHECK_S = 5.0
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
     faulthandler.dump_traceback_later(request["wall_s"] + ORPHAN_S, exit=True)
-    session = TraceSession(policy=request["device_type"], bare=request["bare"])
+    session = TraceSession(policy=request["device_type"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.limit_s = request["timeout_s"]
     session.caches_refused = confinement.refuses_writes
@@ -156,8 +156,6 @@ def _script_runner(request: Dict[str, Any]) -> Any:
 def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import report
 
-    if session.bare:
-        return {"bare": True, "steps": max(steps.counts.values(), default=0)}
     if window is None or not window.ops:
         return {"failure": _no_step_failure(session, steps)}
     job = {

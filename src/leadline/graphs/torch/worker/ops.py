@@ -1,5 +1,7 @@
 """Properties of ops from their schemas, the tensors among their arguments, and a cache of their results."""
 
+import json
+from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -7,14 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
 
+TABLES: Dict[str, Any] = json.loads(Path(__file__).with_name("op_tables.json").read_text(encoding="utf-8"))
+"""Names of ops by their kind, by arithmetic, by how CUDA's autocast treats them, and those that launch no kernel."""
+SILENT = frozenset(TABLES["silent"])
 CONVOLUTIONS = {"convolution", "convolution_backward", "cudnn_convolution", "_convolution"}
-SILENT = {
-    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
-    "record_stream", "is_same_size", "device", "is_pinned", "_pin_memory", "_local_scalar_dense", "is_nonzero",
-    "detach", "alias", "_assert_async", "_assert_tensor_metadata", "_fused_sdp_choice", "sym_size", "resize_as_",
-    "_has_compatible_shallow_copy_type", "_functional_sym_constrain_range",
-}  # fmt: skip
-"""Ops that launch no kernel."""
 
 
 class OpTraits(NamedTuple):

@@ -111,18 +111,17 @@ class StepWatcher:
         if self.evaluating and not self.late:
             raise StopTrace
         self.recorder.stage = "optimizer"
-        if not self.session.bare:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    self.recorder.track_parameter(parameter)
-                    if parameter.grad is not None:
-                        self.recorder.mark(parameter.grad, "gradient")
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.recorder.track_parameter(parameter)
+                if parameter.grad is not None:
+                    self.recorder.mark(parameter.grad, "gradient")
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         self.session.check_time()
         self.recorder.stage = "forward"
         count = self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
-        if not self.session.bare and count <= 2:
+        if count <= 2:
             self._mark_state(optimizer)
         rarest = min(self.counts.values())
         waiting = len(self.counts) < len(self.optimizers) and max(self.counts.values()) < MOST_STEPS
@@ -142,7 +141,7 @@ class StepWatcher:
         if count >= 2 and not self.late:
             self.steady = window
         if count >= STEPS and not waiting:
-            if self.batches.sizes_differ and not self.session.bare and not self.evaluating:
+            if self.batches.sizes_differ and not self.evaluating:
                 self.batches.plan_after(count)
             else:
                 self.start_evaluation()
@@ -160,7 +159,7 @@ class StepWatcher:
             if self.evaluating:
                 self._stop_if_training()
             self.session.check_time()
-            if self.session.policy == "cpu" and not self.session.bare and not self.recorder.live:
+            if self.session.policy == "cpu" and not self.recorder.live:
                 self.session.real = True
             outer_stage, self.recorder.stage = self.recorder.stage, "backward"
             nested = outer_stage == "backward"
@@ -241,7 +240,7 @@ class StepWatcher:
         if not self.evaluating:
             return
         if batches.training:
-            if not self.ended and not self.session.bare:
+            if not self.ended:
                 batches.measure_more()
             self.ended = True
             raise StopIteration

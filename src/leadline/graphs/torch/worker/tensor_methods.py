@@ -96,11 +96,10 @@ def _make_fake_parameters(session: TraceSession) -> None:
         if cls is torch.nn.Parameter and type(data) in (torch.Tensor, torch.nn.Parameter):
             data = fake_tensors.empty_like(data.detach(), torch.device("cpu"))
         parameter = original(cls, data, requires_grad)
-        if session.recorder is not None:
-            session.recorder.parameters.append(weakref.ref(parameter))
-            if isinstance(parameter, FakeTensor) and not session.bare:
-                session.recorder.track(parameter, "parameter")
-                session.recorder.mark(parameter, "parameter")
+        session.recorder.parameters.append(weakref.ref(parameter))
+        if isinstance(parameter, FakeTensor):
+            session.recorder.track(parameter, "parameter")
+            session.recorder.mark(parameter, "parameter")
         return parameter
 
     torch.nn.Parameter.__new__ = new
