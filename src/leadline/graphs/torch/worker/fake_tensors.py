@@ -31,28 +31,8 @@ def claim_spare_device() -> bool:
     setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
     if setup is None:
         return False
-    dummy: Any = backend_registration._DummyBackendModule
-
-    class _Backend(dummy):
-        """The few calls PyTorch makes to a backend's Python module."""
-
-        def get_amp_supported_dtype(self) -> Any:
-            return [torch.float16, torch.bfloat16]
-
-        def synchronize(self, device: Any = None) -> None:
-            """Return at once, as nothing runs."""
-
-        def get_rng_state(self, device: Any = None) -> torch.Tensor:
-            return torch.zeros(16, dtype=torch.uint8)
-
-        def set_rng_state(self, state: Any, device: Any = None) -> None:
-            """Ignore the state, as random numbers have no values here."""
-
-        def __getattr__(self, name: str) -> Any:
-            """Return the attribute of ``torch.cuda``: streams, events, memory."""
-            return getattr(torch.cuda, name)
-
-    setup(rename=BACKEND, backend_module=_Backend())
+    # PyTorch calls the backend's Python module, which torch.cuda is by the time that anything runs.
+    setup(rename=BACKEND, backend_module=torch.cuda)
     _gpu = torch.device(BACKEND, 0)
     FakeTensor.device = property(_shown_device)
     FakeTensorMode.avoid_device_init = property(lambda _: True)
