@@ -4,6 +4,7 @@ import collections
 import contextlib
 import importlib
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
@@ -35,7 +36,7 @@ def install_process_groups(session: TraceSession) -> None:
     _follow_resizing(session)
     if session.world_size > 1:
         _shard_on_cuda()
-        torch.nn.modules.batchnorm.sync_batch_norm = _SyncedBatchNorm(session)
+        torch.nn.modules.batchnorm.sync_batch_norm = SimpleNamespace(apply=partial(_synced_batch_norm, session))
 
 
 def _follow_resizing(session: TraceSession) -> None:
@@ -60,22 +61,17 @@ def _shard_on_cuda() -> None:
     )
 
 
-class _SyncedBatchNorm:
-    """Batch norm of one rank that also sends its statistics forward and backward, as over all ranks."""
-
-    def __init__(self, session: TraceSession) -> None:
-        self.session = session
-
-    def apply(
-        self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float, momentum: float, _: Any, ranks: int
-    ) -> Any:
-        """Return the result of ``torch.nn.functional.batch_norm``."""
-        channels = x.shape[1]
-        _record_bytes(self.session, "all_gather_into_tensor", 4 * ranks * (2 * channels + 1), torch.float32, ranks)
-        out = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
-        if out.requires_grad:
-            out.register_hook(lambda _: _record_bytes(self.session, "all_reduce", 8 * channels, torch.float32, ranks))
-        return out
+def _synced_batch_norm(
+    session: TraceSession, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float, momentum: float,
+    _: Any, ranks: int,
+) -> Any:  # fmt: skip
+    """Normalize the batch of one rank, and send its statistics forward and backward, as over all ranks."""
+    channels = x.shape[1]
+    _record_bytes(session, "all_gather_into_tensor", 4 * ranks * (2 * channels + 1), torch.float32, ranks)
+    out = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
+    if out.requires_grad:
+        out.register_hook(lambda _: _record_bytes(session, "all_reduce", 8 * channels, torch.float32, ranks))
+    return out
 
 
 def _as_cuda(device: Any) -> Any:

@@ -72,16 +72,14 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     # Without freezing, collections that scan the framework's own objects take a twentieth of a trace.
     gc.freeze()
     if request["function"]:
-        from leadline.graphs.torch.worker.model_function import model_runner
-
-        run = model_runner(session, request)
+        from leadline.graphs.torch.worker.model_function import run_model as run
     else:
-        run = _script_runner(request)
+        run = _run_script
     # A fake op would load it later, and its time would count as the script's.
     importlib.import_module("torch.fx.experimental.symbolic_shapes")
     session.began_s, session.began_bytes = time.process_time(), resident_bytes()
     with recorder:
-        _until_stopped(run, session, steps)
+        _until_stopped(lambda: run(session, request), session, steps)
     window = steps.finish()
     session.facts.setdefault("world_size", session.world_size)
     return _answer(session, recorder, steps, window)
@@ -135,22 +133,18 @@ class ScriptEnded(Exception):
     """The script called ``sys.exit`` with a failure code."""
 
 
-def _script_runner(request: Dict[str, Any]) -> Any:
-    """Return a function that runs the script as Python would."""
+def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
+    """Run the script as Python would."""
     from leadline.graphs.torch.worker import loop_hooks
 
     target = request["target"]
-
-    def run() -> None:
-        loop_hooks.watch_loop(None if request["module"] else target)
-        sys.argv = [target, *request["argv"]]
-        sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
-        if request["module"]:
-            runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(target, run_name="__main__")
-
-    return run
+    loop_hooks.watch_loop(None if request["module"] else target)
+    sys.argv = [target, *request["argv"]]
+    sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
+    if request["module"]:
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(target, run_name="__main__")
 
 
 def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:

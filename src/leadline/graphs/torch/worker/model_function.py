@@ -9,6 +9,7 @@ from typing import Any, Dict, List
 import torch
 
 from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.ops import result_tensors
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession
 
 MOST_STEPS = 3
@@ -19,22 +20,18 @@ class ModelNotBuilt(Exception):
     """The named function does not return a model that can be run."""
 
 
-def model_runner(session: TraceSession, request: Dict[str, Any]) -> Any:
-    """Return a function that builds the model and runs its steps."""
-
-    def run() -> None:
-        device = torch.device("cuda" if session.policy == "cuda" else "cpu")
-        model = _build(request).to(device)
-        if request["weights"] != "float32":
-            model = model.to(getattr(torch, request["weights"]))
-        if request["checkpointing"]:
-            _enable_checkpointing(session, model)
-        if request["phase"] == "inference":
-            _infer(model, request, device)
-        else:
-            _train(session, model, request, device)
-
-    return run
+def run_model(session: TraceSession, request: Dict[str, Any]) -> None:
+    """Build the model and run its steps."""
+    device = torch.device(session.policy)
+    model = _build(request).to(device)
+    if request["weights"] != "float32":
+        model = model.to(getattr(torch, request["weights"]))
+    if request["checkpointing"]:
+        _enable_checkpointing(session, model)
+    if request["phase"] == "inference":
+        _infer(model, request, device)
+    else:
+        _train(session, model, request, device)
 
 
 def _build(request: Dict[str, Any]) -> torch.nn.Module:
@@ -129,7 +126,7 @@ def _loss(output: Any) -> torch.Tensor:
         return model_loss
     if hasattr(output, "to_tuple"):
         output = output.to_tuple()
-    tensors = [t for t in _output_tensors(output) if t.is_floating_point()]
+    tensors = [t for t in result_tensors(output) if t.is_floating_point()]
     if not tensors:
         raise ModelNotBuilt(
             "the model's output holds no floating-point tensor: return one that a loss can be made from"
@@ -138,16 +135,6 @@ def _loss(output: Any) -> torch.Tensor:
     for tensor in tensors[1:]:
         total = total + tensor.float().mean()
     return total
-
-
-def _output_tensors(tree: Any) -> List[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (list, tuple)):
-        return [tensor for branch in tree for tensor in _output_tensors(branch)]
-    return []
 
 
 def _optimizer(name: str, model: torch.nn.Module) -> Any:

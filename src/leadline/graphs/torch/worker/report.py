@@ -10,7 +10,7 @@ from leadline.graphs.torch.worker.session import TraceSession
 
 Shape = Tuple[int, ...]
 
-_KIND = {name: kind for kind, names in TABLES["kinds"].items() for name in names}
+_KIND: Dict[str, str] = {name: kind for kind, names in TABLES["kinds"].items() for name in names}
 FLOPS_PER_ELEMENT: Dict[str, int] = TABLES["flops_per_element"]
 """Floating-point operations per element where it is not one. Round figures, unlike the sizes."""
 
