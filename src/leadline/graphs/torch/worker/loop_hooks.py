@@ -5,14 +5,14 @@ import collections
 import functools
 import math
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
+from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
@@ -95,8 +95,7 @@ def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
 
 def _batch_size_and_bytes(batch: Any) -> Dict[str, Any]:
     """Return the most common leading dimension of a batch's tensors, their total bytes and the bytes of each."""
-    leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = batch_tensors(batch)
     counts = collections.Counter(int(tensor.shape[0]) for tensor in tensors if tensor.dim())
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
     return {"batch": counts.most_common(1)[0][0] if counts else 0, "bytes": sum(sizes), "tensors": sizes}
@@ -143,7 +142,9 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
 
 def _read_stack(watch: LoopObservations) -> None:
     """Read from the stack of a step the settings of a framework and the names of the loaders."""
-    watch.framework.update(framework_settings(sys._getframe(1)))
+    framework, trainer = _running_trainer(sys._getframe(1))
+    if framework:
+        watch.framework.update(SETTINGS[framework](trainer))
     for frame in user_frames(watch.folder):
         for names in (read_locals(frame), frame.f_globals):
             for name, value in list(names.items()):
@@ -203,8 +204,7 @@ def _watch_forward(watch: LoopObservations) -> None:
 
 
 def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
-    tensors = [element for element in tree_leaves(args) if isinstance(element, torch.Tensor)]
-    tensor = next((element for element in tensors if element.dim()), None)
+    tensor = next((element for element in batch_tensors(args) if element.dim()), None)
     parameters = sum(element.numel() for element in module.parameters())
     if tensor is None or (watch.forward is not None and watch.forward["parameters"] >= parameters):
         return
@@ -214,17 +214,17 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
     watch.forward = {"parameters": parameters, "batch": int(tensor.shape[batch_axis]), "module": type(module).__name__}
 
 
-def framework_settings(frame: Any) -> Dict[str, Any]:
-    """Return the loop settings of the framework that runs the current step, or nothing."""
+def _running_trainer(frame: Any) -> Tuple[str, Any]:
+    """Return the innermost trainer that runs the current step, and its framework, which is empty without one."""
     while frame is not None:
         owner = read_locals(frame).get("self")
         if _is_trainer(owner, "transformers"):
-            return _transformers_settings(owner)
+            return "transformers", owner
         trainer = _lightning_trainer(owner)
         if trainer is not None:
-            return _lightning_settings(trainer)
+            return "lightning", trainer
         frame = frame.f_back
-    return {}
+    return "", None
 
 
 def validate_after_step(frame: Any) -> None:
@@ -232,16 +232,11 @@ def validate_after_step(frame: Any) -> None:
 
     In Lightning, an epoch cut short has no last batch. The Hugging Face Trainer may evaluate every so many steps.
     """
-    while frame is not None:
-        owner = read_locals(frame).get("self")
-        if owner is not None and _is_trainer(owner, "transformers"):
-            owner.control.should_evaluate |= _evaluation_strategy(owner) == "steps"
-            return
-        trainer = _lightning_trainer(owner)
-        if trainer is not None:
-            trainer.val_check_batch = 1
-            return
-        frame = frame.f_back
+    framework, trainer = _running_trainer(frame)
+    if framework == "transformers":
+        trainer.control.should_evaluate |= _evaluation_strategy(trainer) == "steps"
+    elif framework == "lightning":
+        trainer.val_check_batch = 1
 
 
 def _is_trainer(owner: Any, package: str) -> bool:
@@ -309,3 +304,6 @@ def _lightning_settings(trainer: Any) -> Dict[str, Any]:
         "accumulation": trainer.accumulate_grad_batches,
         "evaluation_batches": sum(batches) if batches and is_counted else None,
     }
+
+
+SETTINGS = {"transformers": _transformers_settings, "lightning": _lightning_settings}
