@@ -68,14 +68,11 @@ def trace_function(
     *,
     runner: ProcessRunner,
     device_type: str = "cuda",
-    timeout_s: float = TIMEOUT_S,
-    python: str | None = None,
-    without: Sequence[str] = (),
 ) -> TracedJob:
     """Trace the model that ``file.py:function`` returns on inputs of the workload's shapes.
 
     Training runs a forward pass, the mean of the outputs as the loss, a backward pass and the optimizer. Inference runs
-    the forward pass. ``python`` defaults to the interpreter of Leadline. ``without`` is that of ``trace_command``.
+    the forward pass.
 
     Raises:
         InvalidInput: The reference names no such file, or there is no input shape.
@@ -88,7 +85,7 @@ def trace_function(
         raise InvalidInput(f"{workload.model.reference} needs an input shape: give one, such as --input 64x3x224x224")
     precision = workload.precision or Precision.FP32
     request = {
-        **_base_request(device_type, timeout_s, without),
+        **_base_request(device_type),
         "target": path,
         "function": name,
         "inputs": [(list(shape.shape), shape.dtype) for shape in workload.inputs],
@@ -99,7 +96,7 @@ def trace_function(
         "accumulation": workload.accumulation,
         "checkpointing": workload.checkpointing,
     }
-    answer = _run_worker(python or sys.executable, request, runner, {})
+    answer = _run_worker(sys.executable, request, runner, {})
     try:
         return _read_job(answer)
     except Untraceable as error:
@@ -109,7 +106,7 @@ def trace_function(
         raise Untraceable(f"{error.reason}; the model was given {inputs}: check --input") from error
 
 
-def _base_request(device_type: str, timeout_s: float, without: Sequence[str]) -> dict[str, Any]:
+def _base_request(device_type: str, timeout_s: float = TIMEOUT_S, without: Sequence[str] = ()) -> dict[str, Any]:
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}

@@ -39,9 +39,8 @@ class BatchPlanner:
         shapes = self._shapes.setdefault(key, [])
         if self.is_planning or len(shapes) >= PREVIEW_BATCHES:
             return
-        shapes.append(
-            tuple(tuple(tensor.shape[1:]) for tensor in batch_tensors(batch))
-        )  # without the number of samples
+        # Without the number of samples.
+        shapes.append(tuple(tuple(tensor.shape[1:]) for tensor in batch_tensors(batch)))
         self._sizes.setdefault(key, []).append(size)
         if key not in self._fullest or size > self._fullest[key][0]:
             self._fullest[key] = size, _independent_copy(batch)

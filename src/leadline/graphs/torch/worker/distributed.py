@@ -15,6 +15,7 @@ from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.ops import argument_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import TraceSession
+from leadline.graphs.torch.worker.wrapping import call_after
 
 BUCKET_BYTES = 25 << 20
 """Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""
@@ -33,22 +34,11 @@ def install_process_groups(session: TraceSession) -> None:
         _replace(name, lambda *_, **__: None)
     _replace("all_gather_object", _gather_object)
     _wrap_modules(session)
-    _follow_resizing(session)
+    # The storage of sharded parameters is filled for a layer's use and emptied after it.
+    call_after(torch.UntypedStorage, "resize_", lambda _, storage, size: session.recorder.resize(storage._cdata, size))
     if session.world_size > 1:
         _shard_on_cuda()
         torch.nn.modules.batchnorm.sync_batch_norm = SimpleNamespace(apply=partial(_synced_batch_norm, session))
-
-
-def _follow_resizing(session: TraceSession) -> None:
-    """Track the storage of sharded parameters, which is filled for a layer's use and emptied after it."""
-    original = torch.UntypedStorage.resize_
-
-    def resize(storage: Any, size: int) -> Any:
-        result = original(storage, size)
-        session.recorder.resize(storage._cdata, size)
-        return result
-
-    torch.UntypedStorage.resize_ = resize
 
 
 def _shard_on_cuda() -> None:

@@ -16,6 +16,7 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
+from leadline.graphs.torch.worker.wrapping import call_after
 
 WATCHED_STEPS = 4
 """Steps whose surrounding code is read. Later ones are only counted."""
@@ -31,10 +32,12 @@ def watch_loop(script: Optional[str] = None) -> None:
     global _watch  # noqa: PLW0603 - one process runs one script
     record_preloaded()
     _watch = LoopObservations(script)
-    _watch_loaders(_watch)
+    call_after(DataLoader, "__init__", functools.partial(_record_loader, _watch))
+    call_after(DataLoader, "_get_iterator", _tag_iterator)
+    call_after(loader_module._BaseDataLoaderIter, "__next__", functools.partial(_record_batch, _watch))
+    call_after(argparse.ArgumentParser, "parse_known_args", functools.partial(_record_options, _watch))
+    call_after(torch.autocast, "__enter__", functools.partial(_record_autocast, _watch))
     _watch_backward(_watch)
-    _watch_options(_watch)
-    _watch_autocast(_watch)
     _watch_forward(_watch)
     register_optimizer_step_post_hook(functools.partial(_record_step, _watch))
 
@@ -44,43 +47,25 @@ def read_facts() -> Dict[str, Any]:
     return {"notes": []} if _watch is None else infer_loop_facts(_watch)
 
 
-def _watch_loaders(watch: LoopObservations) -> None:
-    original_init = DataLoader.__init__
-
-    @functools.wraps(original_init)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not any(earlier is self for earlier in watch.loaders):
-            watch.loaders.append(self)
-        options = {**dict(zip(POSITIONAL, args)), **kwargs}  # noqa: B905 - Python 3.9 has no strict
-        watch.loader_settings[id(self)] = {
-            "workers": int(options.get("num_workers", 0)),
-            "prefetch": kwargs.get("prefetch_factor"),
-            "pinned": bool(options.get("pin_memory")),
-        }
-        original_init(self, *args, **kwargs)
-
-    DataLoader.__init__ = init
-    get_iterator = DataLoader._get_iterator
-
-    def tagged(self: Any) -> Any:
-        iterator = get_iterator(self)
-        iterator._watched_loader = self
-        return iterator
-
-    DataLoader._get_iterator = tagged
-    advance = loader_module._BaseDataLoaderIter.__next__
-
-    def following(self: Any) -> Any:
-        batch = advance(self)
-        loader = getattr(self, "_watched_loader", None)
-        if loader is not None:
-            _record_batch(watch, loader, batch)
-        return batch
-
-    loader_module._BaseDataLoaderIter.__next__ = following
+def _record_loader(watch: LoopObservations, _: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    if not any(earlier is loader for earlier in watch.loaders):
+        watch.loaders.append(loader)
+    options = {**dict(zip(POSITIONAL, args)), **kwargs}  # noqa: B905 - Python 3.9 has no strict
+    watch.loader_settings[id(loader)] = {
+        "workers": int(options.get("num_workers", 0)),
+        "prefetch": kwargs.get("prefetch_factor"),
+        "pinned": bool(options.get("pin_memory")),
+    }
 
 
-def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
+def _tag_iterator(iterator: Any, loader: Any) -> None:
+    iterator._watched_loader = loader
+
+
+def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
+    loader = getattr(iterator, "_watched_loader", None)
+    if loader is None:
+        return
     key = id(loader)
     if key not in watch.first_batch:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
@@ -155,29 +140,14 @@ def _read_stack(watch: LoopObservations) -> None:
                         watch.loader_names.setdefault(id(member), attribute)
 
 
-def _watch_options(watch: LoopObservations) -> None:
-    parse = argparse.ArgumentParser.parse_known_args
-
-    @functools.wraps(parse)
-    def parsed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = parse(self, *args, **kwargs)
-        watch.options.update(vars(result[0]))
-        return result
-
-    argparse.ArgumentParser.parse_known_args = parsed  # type: ignore[method-assign]
+def _record_options(watch: LoopObservations, result: Any, *_: Any, **__: Any) -> None:
+    watch.options.update(vars(result[0]))
 
 
-def _watch_autocast(watch: LoopObservations) -> None:
-    enter = torch.autocast.__enter__
-
-    @functools.wraps(enter)
-    def entered(self: Any) -> Any:
-        if getattr(self, "_enabled", False) and torch.is_grad_enabled() and not watch.step_count:
-            name = {torch.float16: "amp-fp16", torch.bfloat16: "amp-bf16"}.get(getattr(self, "fast_dtype", None))
-            watch.autocast = name or watch.autocast
-        return enter(self)
-
-    torch.autocast.__enter__ = entered
+def _record_autocast(watch: LoopObservations, _: Any, autocast: Any) -> None:
+    if getattr(autocast, "_enabled", False) and torch.is_grad_enabled() and not watch.step_count:
+        name = {torch.float16: "amp-fp16", torch.bfloat16: "amp-bf16"}.get(getattr(autocast, "fast_dtype", None))
+        watch.autocast = name or watch.autocast
 
 
 def _watch_forward(watch: LoopObservations) -> None:

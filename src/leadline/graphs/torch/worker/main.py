@@ -17,7 +17,7 @@ from typing import Any, Dict, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.session import StopTrace, TraceSession, resident_bytes
+from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
@@ -116,7 +116,7 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         return
     except SystemExit as end:
         if end.code not in (None, 0) and not steps.evaluating:
-            raise ScriptEnded(f"the script exited with code {end.code!r}") from end
+            raise ScriptFailure(f"the script exited with code {end.code!r}; run it once by hand to see why") from end
     except Exception as error:
         if not steps.evaluating or steps.steady is None:
             raise
@@ -127,10 +127,6 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         session.note(f"code after training is not traced: {failure['location'] or 'the script'} raised {reason}")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-class ScriptEnded(Exception):
-    """The script called ``sys.exit`` with a failure code."""
 
 
 def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
@@ -199,11 +195,9 @@ def failure_document(error: BaseException) -> Dict[str, Any]:
     location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
-    if isinstance(error, ScriptEnded):
-        return {"reason": str(error) + "; run it once by hand to see why", "location": location}
+    if isinstance(error, ScriptFailure):
+        return {"reason": str(error), "location": location}
     message = " ".join(str(error).split())[:300].rstrip(".")
-    if type(error).__name__ == "ModelNotBuilt":  # its module imports torch, which may be missing here
-        return {"reason": message, "location": location}
     advice = (
         "the trace has no network, so download what it needs first"
         if _needs_network(error)

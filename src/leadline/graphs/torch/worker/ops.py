@@ -194,7 +194,7 @@ def _view(position: int, shape: Any, stride: Any, offset: int) -> Recipe:
         with torch._C._DisableTorchDispatch():
             meta = torch.empty(0, dtype=source.dtype, device="meta")
             meta.set_(source.untyped_storage(), offset, shape, stride)
-            return fake_tensors.wrap_meta(meta, source.fake_device)
+            return FakeTensor(fake_tensors.FAKE_MODE, meta, source.fake_device)
 
     return make
 

@@ -22,6 +22,10 @@ class StopTrace(BaseException):
     """Ends the user's script once enough is recorded; no ``Exception``, so that no handler of the script catches it."""
 
 
+class ScriptFailure(Exception):
+    """The script or model cannot be traced. The message is the whole reason."""
+
+
 @dataclass
 class TraceSession:
     """One trace.

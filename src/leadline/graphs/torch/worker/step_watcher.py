@@ -13,6 +13,7 @@ from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession
 from leadline.graphs.torch.worker.thread_clock import ThreadTimes, read_times
+from leadline.graphs.torch.worker.wrapping import call_after
 
 STEPS = 3
 MOST_STEPS = 18
@@ -66,13 +67,9 @@ class StepWatcher:
 
     def install(self) -> None:
         """Place the hooks."""
-        original = torch.optim.Optimizer.__init__
-
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            self.optimizers.append(optimizer)
-
-        torch.optim.Optimizer.__init__ = init
+        call_after(
+            torch.optim.Optimizer, "__init__", lambda _, optimizer, *__, **___: self.optimizers.append(optimizer)
+        )
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         self._watch_backward()

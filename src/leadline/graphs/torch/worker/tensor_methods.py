@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.session import TraceSession
+from leadline.graphs.torch.worker.wrapping import call_after
 
 _tensor_data = torch.Tensor.data
 
@@ -164,15 +165,13 @@ def _is_unchanged(before: Any, after: Any) -> bool:
 
 def _assume_finite() -> None:
     """Let ``isfinite`` be true, so that scripts which stop at a diverged loss go on."""
-    original = torch.isfinite
 
-    def isfinite(tensor: Any) -> Any:
-        is_finite = original(tensor)
+    def assume(is_finite: Any, *_: Any) -> None:
         if isinstance(is_finite, FakeTensor):
             is_finite.__dict__["_truth"] = True
-        return is_finite
 
-    torch.isfinite = torch.Tensor.isfinite = isfinite
+    call_after(torch, "isfinite", assume)
+    torch.Tensor.isfinite = torch.isfinite
 
 
 def _skip_initialisation() -> None:
