@@ -110,10 +110,8 @@ _cache: Dict[int, Any] = {}
 
 def _with_backend_name(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
-        if not args:
-            return original(fake_tensors.BACKEND)
-        if len(args) == 1 and isinstance(args[0], bool):
-            return original(fake_tensors.BACKEND, args[0])
+        if not args or isinstance(args[0], bool):  # without a device type they mean CUDA
+            args = ("cuda", *args)
         return original(*[fake_tensors.BACKEND if arg == "cuda" else arg for arg in args])
 
     return call
