@@ -61,9 +61,10 @@ def _installed() -> FrozenSet[str]:
 
     paths = set(_site_folders())
     for entry in {os.path.abspath(entry) for entry in sys.path} - paths:
+        records = [project.read_text("RECORD") or "" for project in distributions(path=[entry])]
         # The first part of each recorded path is a package or module.
-        names = {file.parts[0] for project in distributions(path=[entry]) for file in project.files or ()}
-        paths |= {os.path.join(entry, name) for name in names - {"..", "bin", "__pycache__"}}
+        names = {line.partition(",")[0].partition("/")[0] for record in records for line in record.splitlines()}
+        paths |= {os.path.join(entry, name) for name in names - {"", "..", "bin", "__pycache__"}}
     return frozenset(paths)
 
 
