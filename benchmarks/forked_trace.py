@@ -24,7 +24,7 @@ def trace_in_forks(
     """
     scratch = Path(tempfile.mkdtemp(prefix="leadline-trace-models-"))
     request = {
-        "device_type": "cuda", "timeout_s": timeout_s, "bare": False, "function": "build", "module": False, "argv": [],
+        "device_type": "cuda", "timeout_s": timeout_s, "function": "build", "module": False, "argv": [],
         "world_size": 1, "local_size": 1, "python_path": [], "target": str(builder),
         "inputs": [(list(shape), "float32")], "phase": phase, "weights": "float32", "autocast": autocast,
         "optimizer": "momentum", "accumulation": 1, "checkpointing": False, "answer": str(scratch / "unused"),

@@ -4,7 +4,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -13,6 +13,7 @@ from benchmarks.corpus import CORPUS, Script
 from benchmarks.results import BenchmarkResult, BenchmarkRow, at_least, at_most
 from leadline.core.errors import LeadlineError
 from leadline.core.graph import TracedJob
+from leadline.core.processes import CompletedProcess
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.estimators.memory.heap import live_peak_bytes
 from leadline.estimators.memory.onednn import Processor
@@ -79,7 +80,7 @@ def _script(script: Script, *, repeats: int) -> dict[str, object]:
         )
         detail |= {"traced": True, "trace_s": trace_s, "ops": len(job.step.ops), "wrong": wrong_facts(script, job)}
         _, bare_s = _timed(
-            lambda: trace_command(workload, runner=run_process, timeout_s=TRACE_TIMEOUT_S, bare=True), repeats=repeats
+            lambda: trace_command(workload, runner=_run_bare, timeout_s=TRACE_TIMEOUT_S), repeats=repeats
         )
         detail["bare_s"] = bare_s
         if script.same_on_cpu:
@@ -89,6 +90,19 @@ def _script(script: Script, *, repeats: int) -> dict[str, object]:
     except LeadlineError as error:
         detail |= {"traced": detail.get("traced", False), "error": str(error)}
     return detail
+
+
+def _run_bare(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str | None] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    timeout_s: float | None = None,
+) -> CompletedProcess:
+    """Run a trace's worker with the recording left out."""
+    bare = [argv[0], str(MEASURED / "bare_worker.py"), *argv[1:]]
+    return run_process(bare, env=env, cwd=cwd, stdin=stdin, timeout_s=timeout_s)
 
 
 def _timed(call: Callable[[], TracedJob], *, repeats: int) -> tuple[TracedJob, float]:

@@ -31,15 +31,14 @@ def trace_command(
     runner: ProcessRunner,
     device_type: str = "cuda",
     timeout_s: float = TIMEOUT_S,
-    bare: bool = False,
     cwd: Path | None = None,
     without: Sequence[str] = (),
 ) -> TracedJob:
     """Run the user's unmodified command for three steps on a simulated device and return the step it would run.
 
     ``timeout_s`` limits the script itself, which runs in ``cwd``. Waiting for a processor does not count, up to
-    ``BUSY_FACTOR`` times the limit. ``bare`` records nothing and returns an empty job, the baseline of the tracer's own
-    cost. ``without`` names features of the kernel to confine the script without: namespaces, landlock, seccomp.
+    ``BUSY_FACTOR`` times the limit. ``without`` names features of the kernel to confine the script without: namespaces,
+    landlock, seccomp.
 
     Raises:
         InvalidInput: The command names no interpreter or script that exists.
@@ -47,7 +46,7 @@ def trace_command(
     """
     command = parse_command(workload.model.argv)
     request = {
-        **_base_request(device_type, timeout_s, bare, without),
+        **_base_request(device_type, timeout_s, without),
         "target": command.target,
         "module": command.is_module,
         "argv": list(command.argv),
@@ -69,15 +68,11 @@ def trace_function(
     *,
     runner: ProcessRunner,
     device_type: str = "cuda",
-    timeout_s: float = TIMEOUT_S,
-    python: str | None = None,
-    bare: bool = False,
-    without: Sequence[str] = (),
 ) -> TracedJob:
     """Trace the model that ``file.py:function`` returns on inputs of the workload's shapes.
 
     Training runs a forward pass, the mean of the outputs as the loss, a backward pass and the optimizer. Inference runs
-    the forward pass. ``python`` defaults to the interpreter of Leadline. ``without`` is that of ``trace_command``.
+    the forward pass.
 
     Raises:
         InvalidInput: The reference names no such file, or there is no input shape.
@@ -90,7 +85,7 @@ def trace_function(
         raise InvalidInput(f"{workload.model.reference} needs an input shape: give one, such as --input 64x3x224x224")
     precision = workload.precision or Precision.FP32
     request = {
-        **_base_request(device_type, timeout_s, bare, without),
+        **_base_request(device_type),
         "target": path,
         "function": name,
         "inputs": [(list(shape.shape), shape.dtype) for shape in workload.inputs],
@@ -101,7 +96,7 @@ def trace_function(
         "accumulation": workload.accumulation,
         "checkpointing": workload.checkpointing,
     }
-    answer = _run_worker(python or sys.executable, request, runner, {})
+    answer = _run_worker(sys.executable, request, runner, {})
     try:
         return _read_job(answer)
     except Untraceable as error:
@@ -111,13 +106,12 @@ def trace_function(
         raise Untraceable(f"{error.reason}; the model was given {inputs}: check --input") from error
 
 
-def _base_request(device_type: str, timeout_s: float, bare: bool, without: Sequence[str]) -> dict[str, Any]:
+def _base_request(device_type: str, timeout_s: float = TIMEOUT_S, without: Sequence[str] = ()) -> dict[str, Any]:
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
-    defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
     limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
-    common = {"device_type": device_type, **limits, "bare": bare, "without": list(without)}
-    return {**common, **defaults}
+    defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
+    return {"device_type": device_type, "without": list(without), **limits, **defaults}
 
 
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
@@ -164,8 +158,6 @@ def _read_job(answer: dict[str, Any]) -> TracedJob:
     failure = answer.get("failure")
     if failure:
         raise Untraceable(failure["reason"], failure.get("location"))
-    if answer.get("bare"):
-        return msgspec.convert({"step": {"ops": ()}}, TracedJob)
     job = msgspec.convert(answer["job"], TracedJob)
     if not answer["job"].get("compiled"):
         return job

@@ -39,7 +39,8 @@ class BatchPlanner:
         shapes = self._shapes.setdefault(key, [])
         if self.is_planning or len(shapes) >= PREVIEW_BATCHES:
             return
-        shapes.append(tuple(tuple(tensor.shape[1:]) for tensor in _tensors(batch)))  # without the number of samples
+        # Without the number of samples.
+        shapes.append(tuple(tuple(tensor.shape[1:]) for tensor in batch_tensors(batch)))
         self._sizes.setdefault(key, []).append(size)
         if key not in self._fullest or size > self._fullest[key][0]:
             self._fullest[key] = size, _independent_copy(batch)
@@ -116,7 +117,8 @@ def moved_bytes(window: Any) -> int:
     return sum(spec[3] for op in window.ops for spec in (*op.inputs, *op.outputs))
 
 
-def _tensors(batch: Any) -> List[torch.Tensor]:
+def batch_tensors(batch: Any) -> List[torch.Tensor]:
+    """Return the tensors of a batch, however nested."""
     leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -140,10 +142,10 @@ def _clone(leaf: Any) -> Any:
 
 
 def _bytes(batch: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
+    return sum(tensor.numel() * tensor.element_size() for tensor in batch_tensors(batch))
 
 
 def _shape_text(batch: Any) -> str:
     """Return the shape of the largest tensor of a batch as text."""
-    largest = max(_tensors(batch), key=lambda tensor: tensor.numel())
+    largest = max(batch_tensors(batch), key=lambda tensor: tensor.numel())
     return " × ".join(str(size) for size in largest.shape)

@@ -2,34 +2,23 @@
 
 import ctypes
 import errno
+import json
 import platform
 import socket
 import struct
-from typing import List, Tuple
+from pathlib import Path
+from typing import Dict, List, Optional, Tuple
 
 SET_SECCOMP, FILTER_MODE, NETLINK = 22, 2, 16
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Machine → column of the numbers below, and its audit architecture."""
-REFUSED = {
-    "mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "setns": (308, 268), "unshare": (272, 97),
-    "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsmount": (432, 432),
-    "mount_setattr": (442, 442), "ptrace": (101, 117), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438),
-    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105), "finit_module": (313, 273),
-    "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224), "swapoff": (168, 225),
-    "settimeofday": (164, 170), "clock_settime": (227, 112), "sethostname": (170, 161), "setdomainname": (171, 162),
-    "acct": (163, 89), "quotactl": (179, 60), "bpf": (321, 280), "add_key": (248, 217), "request_key": (249, 218),
-    "keyctl": (250, 219), "open_by_handle_at": (304, 265), "io_uring_setup": (425, 425),
-}  # fmt: skip
-"""System calls and their numbers on x86_64 and aarch64, from the headers of Linux. -1: it has none."""
-IGNORED = {
-    "chmod": (90, -1), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, -1),
-    "fchown": (93, 55), "lchown": (94, -1), "fchownat": (260, 54), "utime": (132, -1), "utimes": (235, -1),
-    "futimesat": (261, -1), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
-    "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469),
-}  # fmt: skip
-"""Changes of attributes, which Landlock lacks: they do nothing and report success, as a script expects."""
-NODES = {"mknod": (133, -1), "mknodat": (259, 33)}
+CALLS: Dict[str, Dict[str, List[Optional[int]]]] = json.loads(
+    Path(__file__).with_name("system_calls.json").read_text(encoding="utf-8")
+)
+"""System calls and their numbers on x86_64 and aarch64, from the headers of Linux. None: it has none.
+
+The ignored ones change attributes, which Landlock lacks: they do nothing and report success, as a script expects.
+"""
 SOCKET, KILL, LIMITS, PRIORITY = (41, 198), (62, 129), (302, 261), (141, 140)
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
@@ -50,16 +39,16 @@ def filter_calls(isolated: bool) -> bool:
     ]  # fmt: skip
     families = (socket.AF_UNIX, NETLINK, *((socket.AF_INET, socket.AF_INET6) if isolated else ()))
     program += _check_argument(SOCKET[column], 0, families, FAIL | errno.ENETUNREACH, ALLOW)
-    groups = [(REFUSED, errno.EPERM)]
+    groups = [("refused", errno.EPERM)]
     if not isolated:
-        groups += [(IGNORED, 0), (NODES, errno.EPERM)]
+        groups += [("ignored", 0), ("nodes", errno.EPERM)]
         program += _check_argument(KILL[column], 0, (0xFFFFFFFF,), ALLOW, FAIL | errno.EPERM)
         program += _check_argument(LIMITS[column], 0, (0,), FAIL | errno.EPERM, ALLOW)
         program += _check_argument(PRIORITY[column], 1, (0,), FAIL | errno.EPERM, ALLOW)
-    for calls, error in groups:
-        for numbers in calls.values():
-            if numbers[column] >= 0:
-                program += [(EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, FAIL | error)]
+    for group, error in groups:
+        for numbers in CALLS[group].values():
+            if (number := numbers[column]) is not None:
+                program += [(EQUAL, 0, 1, number), (RETURN, 0, 0, FAIL | error)]
     program.append((RETURN, 0, 0, ALLOW))
     code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
     buffer = ctypes.create_string_buffer(code, len(code))

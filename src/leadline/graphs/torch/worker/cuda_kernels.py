@@ -7,6 +7,7 @@ import torch._meta_registrations as registrations
 from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
+from leadline.graphs.torch.worker.ops import TABLES
 
 aten = torch.ops.aten
 _libraries: List[Any] = []
@@ -30,8 +31,10 @@ def install_cuda_kernels() -> None:
         library.impl(name, lambda _, source: torch.empty_like(source), "PrivateUse1")
     _widen_grouped_products()
     fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    for names, rule in ((LOWER_PRECISION, _in_lower), (FLOAT32, _in_float32), (FLOAT32_RESULTS, _with_float32_result)):
-        for name in names.split():
+    # The lists of PyTorch's documentation, "CUDA Ops that can autocast".
+    rules = {"lower_precision": _in_lower, "float32": _in_float32, "float32_results": _with_float32_result}
+    for names, rule in rules.items():
+        for name in TABLES["autocast"][names]:
             _register_autocast(library, name, rule)
     for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
         setattr(torch, name, _with_backend_name(getattr(torch, name)))
@@ -100,20 +103,6 @@ def _widen_grouped_products() -> None:
     registrations._meta_grouped_mm_common = common
 
 
-# The lists of PyTorch's documentation, "CUDA Ops that can autocast".
-LOWER_PRECISION = (
-    "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu "
-    "addmm addmv addr matmul einsum mm mv linear addbmm baddbmm bmm chain_matmul linalg_multi_dot "
-    "scaled_dot_product_attention"
-)
-FLOAT32 = (
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar "
-    "pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm cosine_similarity "
-    "poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss "
-    "huber_loss mse_loss margin_ranking_loss soft_margin_loss triplet_margin_loss binary_cross_entropy_with_logits "
-    "dist cdist renorm logsumexp upsample_nearest2d upsample_bilinear2d"
-)
-FLOAT32_RESULTS = "prod prod.dim_int softmax.int log_softmax.int cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
 HALVES = (torch.float16, torch.bfloat16)
 
 _cache: Dict[int, Any] = {}
@@ -121,10 +110,8 @@ _cache: Dict[int, Any] = {}
 
 def _with_backend_name(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
-        if not args:
-            return original(fake_tensors.BACKEND)
-        if len(args) == 1 and isinstance(args[0], bool):
-            return original(fake_tensors.BACKEND, args[0])
+        if not args or isinstance(args[0], bool):  # without a device type they mean CUDA
+            args = ("cuda", *args)
         return original(*[fake_tensors.BACKEND if arg == "cuda" else arg for arg in args])
 
     return call

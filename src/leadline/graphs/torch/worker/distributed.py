@@ -4,6 +4,7 @@ import collections
 import contextlib
 import importlib
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
@@ -14,6 +15,7 @@ from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.ops import argument_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
 from leadline.graphs.torch.worker.session import TraceSession
+from leadline.graphs.torch.worker.wrapping import call_after
 
 BUCKET_BYTES = 25 << 20
 """Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""
@@ -32,23 +34,11 @@ def install_process_groups(session: TraceSession) -> None:
         _replace(name, lambda *_, **__: None)
     _replace("all_gather_object", _gather_object)
     _wrap_modules(session)
-    _follow_resizing(session)
+    # The storage of sharded parameters is filled for a layer's use and emptied after it.
+    call_after(torch.UntypedStorage, "resize_", lambda _, storage, size: session.recorder.resize(storage._cdata, size))
     if session.world_size > 1:
         _shard_on_cuda()
-        torch.nn.modules.batchnorm.sync_batch_norm = _SyncedBatchNorm(session)
-
-
-def _follow_resizing(session: TraceSession) -> None:
-    """Track the storage of sharded parameters, which is filled for a layer's use and emptied after it."""
-    original = torch.UntypedStorage.resize_
-
-    def resize(storage: Any, size: int) -> Any:
-        result = original(storage, size)
-        if session.recorder is not None:
-            session.recorder.resize(storage._cdata, size)
-        return result
-
-    torch.UntypedStorage.resize_ = resize
+        torch.nn.modules.batchnorm.sync_batch_norm = SimpleNamespace(apply=partial(_synced_batch_norm, session))
 
 
 def _shard_on_cuda() -> None:
@@ -61,23 +51,17 @@ def _shard_on_cuda() -> None:
     )
 
 
-class _SyncedBatchNorm:
-    """Batch norm of one rank that also sends its statistics forward and backward, as over all ranks."""
-
-    def __init__(self, session: TraceSession) -> None:
-        self.session = session
-
-    def apply(
-        self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float, momentum: float, _: Any, ranks: int
-    ) -> Any:
-        """Return the result of ``torch.nn.functional.batch_norm``."""
-        channels = x.shape[1]
-        if not self.session.bare:
-            _record_bytes(self.session, "all_gather_into_tensor", 4 * ranks * (2 * channels + 1), torch.float32, ranks)
-        out = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
-        if out.requires_grad and not self.session.bare:
-            out.register_hook(lambda _: _record_bytes(self.session, "all_reduce", 8 * channels, torch.float32, ranks))
-        return out
+def _synced_batch_norm(
+    session: TraceSession, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, eps: float, momentum: float,
+    _: Any, ranks: int,
+) -> Any:  # fmt: skip
+    """Normalize the batch of one rank, and send its statistics forward and backward, as over all ranks."""
+    channels = x.shape[1]
+    _record_bytes(session, "all_gather_into_tensor", 4 * ranks * (2 * channels + 1), torch.float32, ranks)
+    out = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, True, momentum, eps)
+    if out.requires_grad:
+        out.register_hook(lambda _: _record_bytes(session, "all_reduce", 8 * channels, torch.float32, ranks))
+    return out
 
 
 def _as_cuda(device: Any) -> Any:
@@ -120,7 +104,7 @@ def _collective(session: TraceSession, name: str) -> Any:
     def call(*args: Any, async_op: bool = False, **kwargs: Any) -> Any:
         tensors = [getattr(tensor, "_local_tensor", tensor) for _, tensor in argument_tensors(args, kwargs)]
         tensors = [tensor for tensor in tensors if isinstance(tensor, FakeTensor)]
-        if session.recorder is not None and not session.bare and tensors:
+        if tensors:
             size = max(tensor.numel() * tensor.element_size() for tensor in tensors)
             _record_bytes(session, name, size, tensors[0].dtype, _ranks(session, (*args, *kwargs.values())))
         return SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True) if async_op else None
@@ -138,7 +122,7 @@ def _record_bytes(session: TraceSession, name: str, size: int, dtype: torch.dtyp
     traffic = {"flops": 0.0, "bytes_read": size, "bytes_written": size}
     extra = {"kind": "communication", "dims": {"bytes": size, "ranks": ranks}, **traffic}
     spec = ((size // dtype.itemsize,), dtype, -1, size)
-    session.recorder.append(RecordedOp(f"c10d.{name}", session.recorder.stage, (spec,), (spec,), (), (), extra))  # type: ignore[union-attr]
+    session.recorder.append(RecordedOp(f"c10d.{name}", session.recorder.stage, (spec,), (spec,), (), (), extra))
 
 
 def collective_dims(op: RecordedOp, session: TraceSession) -> Dict[str, int]:
@@ -164,13 +148,13 @@ def _totals(sizes: Iterable[Tuple[torch.dtype, int]]) -> Dict[torch.dtype, int]:
 
 def _buckets(session: TraceSession, module: Any) -> List[torch.Tensor]:
     """Return the buckets in which DDP holds all gradients once more to send them, in the formats of their weights."""
-    if session.bare or session.world_size < 2 or session.policy != "cuda":
+    if session.world_size < 2 or session.policy != "cuda":
         return []
     trained = [weight for weight in module.parameters() if weight.requires_grad and isinstance(weight, FakeTensor)]
     sizes = _totals((weight.dtype, weight.numel()) for weight in trained)
     buckets = [fake_tensors.empty_tensor((count,), dtype, fake_tensors.gpu_device()) for dtype, count in sizes.items()]
     for bucket in buckets:
-        session.recorder.track(bucket, "gradient")  # type: ignore[union-attr]
+        session.recorder.track(bucket, "gradient")
     return buckets
 
 
@@ -206,15 +190,15 @@ def _wrap_modules(session: TraceSession) -> None:  # noqa: C901 - one class, whi
             """Do nothing: the graph is traced as it runs."""
 
         def _sum_gradients(self) -> None:
-            if not self.require_backward_grad_sync or session.bare or session.world_size < 2:
+            if not self.require_backward_grad_sync or session.world_size < 2:
                 return
             gradients = [weight.grad for weight in self.module.parameters() if weight.grad is not None]
             sizes = _totals((grad.dtype, grad.numel() * grad.element_size()) for grad in gradients)
-            session.recorder.stage = "backward"  # type: ignore[union-attr]
+            session.recorder.stage = "backward"
             for dtype, total in sizes.items():
                 for sent in range(0, total, BUCKET_BYTES):
                     _record_bytes(session, "all_reduce", min(BUCKET_BYTES, total - sent), dtype, session.world_size)
-            session.recorder.stage = "forward"  # type: ignore[union-attr]
+            session.recorder.stage = "forward"
 
     # A checkpoint of the module is loaded by this name.
     DistributedDataParallel.__module__ = "torch.nn.parallel.distributed"

@@ -1,7 +1,9 @@
 """Simulate CUDA devices: the functions and types of ``torch.cuda`` and its relatives in a trace."""
 
 import contextlib
+import json
 import types
+from pathlib import Path
 from typing import Any, Dict
 
 import torch
@@ -10,31 +12,33 @@ from torch._subclasses.fake_tensor import FakeTensor
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.session import TraceSession
 
-MEMORY_BYTES = 80 << 30
-CAPABILITY = (9, 0)
-NAME = "NVIDIA H100 80GB HBM3"
-NO_OPS = (
-    "init _lazy_init _lazy_call set_device set_stream synchronize empty_cache ipc_collect manual_seed "
-    "manual_seed_all seed seed_all set_rng_state set_rng_state_all reset_accumulated_memory_stats "
-    "set_per_process_memory_fraction check_error set_sync_debug_mode"
-)
-"""Functions of ``torch.cuda`` that do nothing here."""
+GPU: Dict[str, Dict[str, Any]] = json.loads(Path(__file__).with_name("fake_gpu.json").read_text(encoding="utf-8"))
+"""The simulated GPU: its properties, and the functions of ``torch.cuda`` and its relatives that only return a value."""
+PROPERTIES = types.SimpleNamespace(**GPU["properties"])
+MEMORY_BYTES: int = PROPERTIES.total_memory
 STREAMS = ("default_stream", "current_stream", "get_stream_from_external")
 
 
 def install_fake_cuda(session: TraceSession) -> None:
     """Replace ``torch.cuda`` by that of a node with ``session.local_size`` GPUs."""
-    no_ops = {name: _returning() for name in NO_OPS.split()}
-    for name, value in {**_device_functions(session), **_memory_functions(session), **no_ops}.items():
+    memory = _memory_functions(session)
+    for name, value in {**_returning("cuda"), **_device_functions(session), **memory}.items():
         setattr(torch.cuda, name, value)
         for part in (torch.cuda.memory, torch.cuda.random):
             if hasattr(part, name):
                 setattr(part, name, value)
     torch.cuda.Event = torch.cuda.streams.Event = _FakeEvent
     torch.cuda.Stream = torch.cuda.streams.Stream = _FakeStream
-    ranges = {name: _returning() for name in ("range_push", "range_pop", "mark")}
-    torch.cuda.nvtx = types.SimpleNamespace(**ranges, range=lambda *_, **__: contextlib.nullcontext())
-    _replace_accelerator(session)
+    torch.cuda.nvtx = types.SimpleNamespace(**_returning("nvtx"), range=lambda *_, **__: contextlib.nullcontext())
+    accelerator = {
+        "device_count": lambda: session.local_size,
+        "current_accelerator": lambda *_, **__: torch.device("cuda"),
+        "current_stream": lambda *_, **__: _FakeStream(),
+    }
+    for name, value in {**_returning("accelerator"), **accelerator, **memory}.items():
+        if hasattr(torch.accelerator, name):
+            setattr(torch.accelerator, name, value)
+    torch._C._get_accelerator = lambda *_: torch.device("cuda")
     torch.backends.cudnn.is_available = torch.backends.cuda.is_built = lambda: True
     torch.backends.cudnn.version = lambda: 91002
     torch.backends.cudnn.is_acceptable = lambda _: True
@@ -45,22 +49,22 @@ def install_fake_cuda(session: TraceSession) -> None:
     torch.Generator = _generator
 
 
+def _returning(part: str) -> Dict[str, Any]:
+    """Return functions that only return a value: new ones, as PyTorch's compiler refuses one under two names."""
+
+    def function(answer: Any) -> Any:
+        return lambda *_, **__: answer
+
+    return {name: function(answer) for name, answer in GPU[part].items()}
+
+
 def _device_functions(session: TraceSession) -> Dict[str, Any]:
-    properties = types.SimpleNamespace(
-        name=NAME, total_memory=MEMORY_BYTES, major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=132,
-        warp_size=32, is_integrated=0, is_multi_gpu_board=0, gcnArchName="", L2_cache_size=50 << 20, uuid="GPU-0",
-        max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_block=49152,
-    )  # fmt: skip
-    answers = {
-        "is_available": True, "is_initialized": True, "current_device": 0, "get_device_name": NAME,
-        "get_device_capability": CAPABILITY, "get_device_properties": properties, "get_arch_list": ["sm_80", "sm_90"],
-        "is_bf16_supported": True, "is_tf32_supported": True, "can_device_access_peer": True, "utilization": 0,
-        "temperature": 40, "power_draw": 0, "is_current_stream_capturing": False, "initial_seed": 0,
-        "get_sync_debug_mode": 0, "memory_summary": "", "memory_snapshot": [], "memory_usage": 0,
-    }  # fmt: skip
     return {
-        **{name: _returning(answer) for name, answer in answers.items()},
         "device_count": lambda: session.local_size,
+        "get_device_name": lambda *_, **__: PROPERTIES.name,
+        "get_device_capability": lambda *_, **__: (PROPERTIES.major, PROPERTIES.minor),
+        "get_device_properties": lambda *_, **__: PROPERTIES,
+        "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         **{name: lambda *_, **__: _FakeStream() for name in STREAMS},
         **{name: lambda *_, **__: contextlib.nullcontext() for name in ("stream", "device_of")},
         "device": _DeviceContext,
@@ -73,14 +77,13 @@ def _device_functions(session: TraceSession) -> Dict[str, Any]:
 
 def _memory_functions(session: TraceSession) -> Dict[str, Any]:
     def live(*_: Any, **__: Any) -> int:
-        return session.recorder.live_bytes if session.recorder is not None else 0
+        return int(session.recorder.live_bytes)
 
     def peak(*_: Any, **__: Any) -> int:
-        return session.recorder.peak_bytes if session.recorder is not None else 0
+        return int(session.recorder.peak_bytes)
 
     def reset(*_: Any, **__: Any) -> None:
-        if session.recorder is not None:
-            session.recorder.peak_bytes = session.recorder.live_bytes
+        session.recorder.peak_bytes = session.recorder.live_bytes
 
     return {
         **dict.fromkeys(("memory_allocated", "memory_reserved", "memory_cached"), live),
@@ -89,11 +92,6 @@ def _memory_functions(session: TraceSession) -> Dict[str, Any]:
         "mem_get_info": lambda *_, **__: (MEMORY_BYTES - live(), MEMORY_BYTES),
         "memory_stats": lambda *_, **__: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": peak()},
     }
-
-
-def _returning(answer: Any = None) -> Any:
-    """Return a new function that only returns ``answer``: PyTorch's compiler refuses one function under two names."""
-    return lambda *_, **__: answer
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:
@@ -139,26 +137,6 @@ class _DeviceContext(contextlib.nullcontext[None]):
 
     def __init__(self, device: Any = None) -> None:
         super().__init__()
-
-
-def _replace_accelerator(session: TraceSession) -> None:
-    accelerator = getattr(torch, "accelerator", None)
-    if accelerator is None:
-        return
-    no_ops = ("set_device_index", "set_device_idx", "synchronize", "set_stream", "empty_cache")
-    functions = {
-        **{name: _returning() for name in no_ops},
-        "is_available": _returning(True),
-        "current_accelerator": _returning(torch.device("cuda")),
-        "device_count": lambda: session.local_size,
-        "current_device_index": _returning(0),
-        "current_device_idx": _returning(0),
-        "current_stream": lambda *_, **__: _FakeStream(),
-    }
-    torch._C._get_accelerator = lambda *_: torch.device("cuda")
-    for name, value in {**functions, **_memory_functions(session)}.items():
-        if hasattr(accelerator, name):
-            setattr(accelerator, name, value)
 
 
 def _define_tensor_types() -> None:

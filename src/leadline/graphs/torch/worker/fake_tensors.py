@@ -17,10 +17,6 @@ NESTING = [0]
 """Depth of Leadline's own handlers. Inside them a fake tensor shows its true device, outside it shows ``cuda``."""
 _true_device = FakeTensor.device.fget
 _gpu: Optional[torch.device] = None
-_attributes: Dict[torch.device, Dict[str, Any]] = {}
-_pointer_policy = "warn_deprecated" if getattr(FAKE_MODE, "_allow_unsafe_data_ptr_access", False) else "throw"
-_guard_data: Any = getattr(torch._C, f"_set_{_pointer_policy}_on_mutable_data_ptr", lambda _: None)
-"""The guard that PyTorch's constructor sets on a fake tensor against reading its data."""
 
 
 def claim_spare_device() -> bool:
@@ -31,28 +27,8 @@ def claim_spare_device() -> bool:
     setup = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
     if setup is None:
         return False
-    dummy: Any = backend_registration._DummyBackendModule
-
-    class _Backend(dummy):
-        """The few calls PyTorch makes to a backend's Python module."""
-
-        def get_amp_supported_dtype(self) -> Any:
-            return [torch.float16, torch.bfloat16]
-
-        def synchronize(self, device: Any = None) -> None:
-            """Return at once, as nothing runs."""
-
-        def get_rng_state(self, device: Any = None) -> torch.Tensor:
-            return torch.zeros(16, dtype=torch.uint8)
-
-        def set_rng_state(self, state: Any, device: Any = None) -> None:
-            """Ignore the state, as random numbers have no values here."""
-
-        def __getattr__(self, name: str) -> Any:
-            """Return the attribute of ``torch.cuda``: streams, events, memory."""
-            return getattr(torch.cuda, name)
-
-    setup(rename=BACKEND, backend_module=_Backend())
+    # PyTorch calls the backend's Python module, which torch.cuda is by the time that anything runs.
+    setup(rename=BACKEND, backend_module=torch.cuda)
     _gpu = torch.device(BACKEND, 0)
     FakeTensor.device = property(_shown_device)
     FakeTensorMode.avoid_device_init = property(lambda _: True)
@@ -87,22 +63,7 @@ def empty_tensor(shape: Any, dtype: torch.dtype, device: torch.device, stride: A
             meta = torch.empty(shape, dtype=dtype, device="meta")
         else:
             meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        return wrap_meta(meta, device)
-
-
-def wrap_meta(meta: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a fake tensor around a meta tensor."""
-    # PyTorch's constructor computes the same attributes for every tensor of a device. Those of the first are reused.
-    attributes = _attributes.get(device)
-    if attributes is None or meta.requires_grad:
-        tensor = FakeTensor(FAKE_MODE, meta, device)
-        if not meta.requires_grad:
-            _attributes[device] = dict(vars(tensor))
-        return tensor
-    tensor = torch.Tensor._make_subclass(FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device)
-    _guard_data(tensor)
-    vars(tensor).update(attributes)
-    return tensor
+        return FakeTensor(FAKE_MODE, meta, device)
 
 
 def empty_like(tensor: torch.Tensor, device: Any = None, dtype: Any = None) -> torch.Tensor:

@@ -84,28 +84,7 @@ def load_compiler() -> Any:
     return real
 
 
-BOX_SIZES = "float spatial_scale, SymInt pooled_height, SymInt pooled_width"
-IMAGE_SIZES = "SymInt batch_size, SymInt channels, SymInt height, SymInt width"
-DEFORMED = "Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias"
-WINDOW = ", ".join(f"SymInt {name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "hw")
-GROUPS = "SymInt groups, SymInt offset_groups, bool use_mask"
-GRADIENT = "Tensor grad, Tensor rois"
-SAMPLING = "int sampling_ratio"
-FIVE = ", ".join(["Tensor"] * 5)
-TORCHVISION_SCHEMAS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    f"roi_align(Tensor input, Tensor rois, {BOX_SIZES}, {SAMPLING}, bool aligned) -> Tensor",
-    f"_roi_align_backward({GRADIENT}, {BOX_SIZES}, {IMAGE_SIZES}, {SAMPLING}, bool aligned) -> Tensor",
-    f"ps_roi_align(Tensor input, Tensor rois, {BOX_SIZES}, {SAMPLING}) -> (Tensor, Tensor)",
-    f"_ps_roi_align_backward({GRADIENT}, Tensor channel_mapping, {BOX_SIZES}, {SAMPLING}, {IMAGE_SIZES}) -> Tensor",
-    f"roi_pool(Tensor input, Tensor rois, {BOX_SIZES}) -> (Tensor, Tensor)",
-    f"_roi_pool_backward({GRADIENT}, Tensor argmax, {BOX_SIZES}, {IMAGE_SIZES}) -> Tensor",
-    f"ps_roi_pool(Tensor input, Tensor rois, {BOX_SIZES}) -> (Tensor, Tensor)",
-    f"_ps_roi_pool_backward({GRADIENT}, Tensor channel_mapping, {BOX_SIZES}, {IMAGE_SIZES}) -> Tensor",
-    f"deform_conv2d({DEFORMED}, {WINDOW}, {GROUPS}) -> Tensor",
-    f"_deform_conv2d_backward(Tensor grad, {DEFORMED}, {WINDOW}, {GROUPS}) -> ({FIVE})",
-)
+TORCHVISION_SCHEMAS = Path(__file__).with_name("torchvision_schemas.txt")
 _libraries: List[Any] = []
 
 
@@ -122,5 +101,5 @@ def define_torchvision_ops() -> None:
         return
     library = torch.library.Library("torchvision", "DEF")
     _libraries.append(library)
-    for schema in TORCHVISION_SCHEMAS:
+    for schema in TORCHVISION_SCHEMAS.read_text(encoding="utf-8").splitlines():
         library.define(schema)

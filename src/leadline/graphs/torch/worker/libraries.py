@@ -1,5 +1,6 @@
 """Tell the user's own source files from those of libraries, wherever these are installed."""
 
+import contextlib
 import functools
 import json
 import os
@@ -7,7 +8,7 @@ import site
 import sys
 import sysconfig
 from pathlib import Path
-from typing import FrozenSet, Iterable, Iterator, Optional, Set
+from typing import FrozenSet, Iterable, Iterator, Set
 from urllib.parse import unquote, urlparse
 
 WORKER_FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -56,45 +57,30 @@ def _site_folders() -> FrozenSet[str]:
 @functools.cache
 def _installed() -> FrozenSet[str]:
     """Return the site folders, and what was installed into other folders of ``sys.path`` (``--target``)."""
+    from importlib.metadata import distributions  # torch loads it, and its time counts as torch's
+
     paths = set(_site_folders())
     for entry in {os.path.abspath(entry) for entry in sys.path} - paths:
-        if os.path.isdir(entry):
-            names = {name for record in Path(entry).glob("*.dist-info/RECORD") for name in _recorded_names(record)}
-            paths |= {os.path.join(entry, name) for name in names}
+        records = [project.read_text("RECORD") or "" for project in distributions(path=[entry])]
+        # The first part of each recorded path is a package or module.
+        names = {line.partition(",")[0].partition("/")[0] for record in records for line in record.splitlines()}
+        paths |= {os.path.join(entry, name) for name in names - {"", "..", "bin", "__pycache__"}}
     return frozenset(paths)
-
-
-def _recorded_names(record: Path) -> Iterator[str]:
-    """Yield the packages and modules that an installation wrote, from the first part of each recorded path."""
-    with record.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            name = line.partition(",")[0].partition("/")[0]
-            if name not in ("", "..", "bin", "__pycache__") and not name.endswith(".dist-info"):
-                yield name
 
 
 @functools.cache
 def _editable_projects() -> FrozenSet[str]:
     """Return the source folders of editable installations."""
-    folders = set()
-    for site_folder in _site_folders():
-        if not os.path.isdir(site_folder):
-            continue
-        folders |= {_editable_folder(file) for file in Path(site_folder).glob("*.dist-info/direct_url.json")}
-        links = [link.read_text(encoding="utf-8") for link in Path(site_folder).glob("*.egg-link")]
-        folders |= {text.partition("\n")[0] for text in links}
+    from importlib.metadata import distributions
+
+    links = [link for folder in _site_folders() for link in Path(folder).glob("*.egg-link")]
+    folders = {link.read_text(encoding="utf-8").partition("\n")[0] for link in links}
+    for project in distributions(path=sorted(_site_folders())):
+        with contextlib.suppress(ValueError):
+            source = json.loads(project.read_text("direct_url.json") or "{}")
+            if source.get("dir_info", {}).get("editable"):  # it points to a folder and was not copied (PEP 610)
+                folders.add(unquote(urlparse(source.get("url", "")).path))
     return frozenset(os.path.abspath(folder) for folder in folders if folder)
-
-
-def _editable_folder(direct_url: Path) -> Optional[str]:
-    """Return the folder that an installation points to, or ``None`` if it was copied (PEP 610)."""
-    try:
-        document = json.loads(direct_url.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
-    if not document.get("dir_info", {}).get("editable"):
-        return None
-    return unquote(urlparse(document.get("url", "")).path)
 
 
 def _module_paths(names: Iterable[str]) -> Iterator[str]:

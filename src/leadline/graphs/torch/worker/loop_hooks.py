@@ -5,17 +5,18 @@ import collections
 import functools
 import math
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loader_module
 
+from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
+from leadline.graphs.torch.worker.wrapping import call_after
 
 WATCHED_STEPS = 4
 """Steps whose surrounding code is read. Later ones are only counted."""
@@ -31,10 +32,12 @@ def watch_loop(script: Optional[str] = None) -> None:
     global _watch  # noqa: PLW0603 - one process runs one script
     record_preloaded()
     _watch = LoopObservations(script)
-    _watch_loaders(_watch)
+    call_after(DataLoader, "__init__", functools.partial(_record_loader, _watch))
+    call_after(DataLoader, "_get_iterator", _tag_iterator)
+    call_after(loader_module._BaseDataLoaderIter, "__next__", functools.partial(_record_batch, _watch))
+    call_after(argparse.ArgumentParser, "parse_known_args", functools.partial(_record_options, _watch))
+    call_after(torch.autocast, "__enter__", functools.partial(_record_autocast, _watch))
     _watch_backward(_watch)
-    _watch_options(_watch)
-    _watch_autocast(_watch)
     _watch_forward(_watch)
     register_optimizer_step_post_hook(functools.partial(_record_step, _watch))
 
@@ -44,43 +47,25 @@ def read_facts() -> Dict[str, Any]:
     return {"notes": []} if _watch is None else infer_loop_facts(_watch)
 
 
-def _watch_loaders(watch: LoopObservations) -> None:
-    original_init = DataLoader.__init__
-
-    @functools.wraps(original_init)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if not any(earlier is self for earlier in watch.loaders):
-            watch.loaders.append(self)
-        options = {**dict(zip(POSITIONAL, args)), **kwargs}  # noqa: B905 - Python 3.9 has no strict
-        watch.loader_settings[id(self)] = {
-            "workers": int(options.get("num_workers", 0)),
-            "prefetch": kwargs.get("prefetch_factor"),
-            "pinned": bool(options.get("pin_memory")),
-        }
-        original_init(self, *args, **kwargs)
-
-    DataLoader.__init__ = init
-    get_iterator = DataLoader._get_iterator
-
-    def tagged(self: Any) -> Any:
-        iterator = get_iterator(self)
-        iterator._watched_loader = self
-        return iterator
-
-    DataLoader._get_iterator = tagged
-    advance = loader_module._BaseDataLoaderIter.__next__
-
-    def following(self: Any) -> Any:
-        batch = advance(self)
-        loader = getattr(self, "_watched_loader", None)
-        if loader is not None:
-            _record_batch(watch, loader, batch)
-        return batch
-
-    loader_module._BaseDataLoaderIter.__next__ = following
+def _record_loader(watch: LoopObservations, _: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+    if not any(earlier is loader for earlier in watch.loaders):
+        watch.loaders.append(loader)
+    options = {**dict(zip(POSITIONAL, args)), **kwargs}  # noqa: B905 - Python 3.9 has no strict
+    watch.loader_settings[id(loader)] = {
+        "workers": int(options.get("num_workers", 0)),
+        "prefetch": kwargs.get("prefetch_factor"),
+        "pinned": bool(options.get("pin_memory")),
+    }
 
 
-def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
+def _tag_iterator(iterator: Any, loader: Any) -> None:
+    iterator._watched_loader = loader
+
+
+def _record_batch(watch: LoopObservations, batch: Any, iterator: Any) -> None:
+    loader = getattr(iterator, "_watched_loader", None)
+    if loader is None:
+        return
     key = id(loader)
     if key not in watch.first_batch:
         watch.first_batch[key] = _batch_size_and_bytes(batch)
@@ -95,8 +80,7 @@ def _record_batch(watch: LoopObservations, loader: Any, batch: Any) -> None:
 
 def _batch_size_and_bytes(batch: Any) -> Dict[str, Any]:
     """Return the most common leading dimension of a batch's tensors, their total bytes and the bytes of each."""
-    leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = batch_tensors(batch)
     counts = collections.Counter(int(tensor.shape[0]) for tensor in tensors if tensor.dim())
     sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
     return {"batch": counts.most_common(1)[0][0] if counts else 0, "bytes": sum(sizes), "tensors": sizes}
@@ -143,7 +127,9 @@ def _record_step(watch: LoopObservations, optimizer: Any, *_: Any) -> None:
 
 def _read_stack(watch: LoopObservations) -> None:
     """Read from the stack of a step the settings of a framework and the names of the loaders."""
-    watch.framework.update(framework_settings(sys._getframe(1)))
+    framework, trainer = _running_trainer(sys._getframe(1))
+    if framework:
+        watch.framework.update(SETTINGS[framework](trainer))
     for frame in user_frames(watch.folder):
         for names in (read_locals(frame), frame.f_globals):
             for name, value in list(names.items()):
@@ -154,29 +140,14 @@ def _read_stack(watch: LoopObservations) -> None:
                         watch.loader_names.setdefault(id(member), attribute)
 
 
-def _watch_options(watch: LoopObservations) -> None:
-    parse = argparse.ArgumentParser.parse_known_args
-
-    @functools.wraps(parse)
-    def parsed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = parse(self, *args, **kwargs)
-        watch.options.update(vars(result[0]))
-        return result
-
-    argparse.ArgumentParser.parse_known_args = parsed  # type: ignore[method-assign]
+def _record_options(watch: LoopObservations, result: Any, *_: Any, **__: Any) -> None:
+    watch.options.update(vars(result[0]))
 
 
-def _watch_autocast(watch: LoopObservations) -> None:
-    enter = torch.autocast.__enter__
-
-    @functools.wraps(enter)
-    def entered(self: Any) -> Any:
-        if getattr(self, "_enabled", False) and torch.is_grad_enabled() and not watch.step_count:
-            name = {torch.float16: "amp-fp16", torch.bfloat16: "amp-bf16"}.get(getattr(self, "fast_dtype", None))
-            watch.autocast = name or watch.autocast
-        return enter(self)
-
-    torch.autocast.__enter__ = entered
+def _record_autocast(watch: LoopObservations, _: Any, autocast: Any) -> None:
+    if getattr(autocast, "_enabled", False) and torch.is_grad_enabled() and not watch.step_count:
+        name = {torch.float16: "amp-fp16", torch.bfloat16: "amp-bf16"}.get(getattr(autocast, "fast_dtype", None))
+        watch.autocast = name or watch.autocast
 
 
 def _watch_forward(watch: LoopObservations) -> None:
@@ -203,8 +174,7 @@ def _watch_forward(watch: LoopObservations) -> None:
 
 
 def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
-    tensors = [element for element in tree_leaves(args) if isinstance(element, torch.Tensor)]
-    tensor = next((element for element in tensors if element.dim()), None)
+    tensor = next((element for element in batch_tensors(args) if element.dim()), None)
     parameters = sum(element.numel() for element in module.parameters())
     if tensor is None or (watch.forward is not None and watch.forward["parameters"] >= parameters):
         return
@@ -214,17 +184,17 @@ def _record_forward(watch: LoopObservations, module: Any, args: Any) -> None:
     watch.forward = {"parameters": parameters, "batch": int(tensor.shape[batch_axis]), "module": type(module).__name__}
 
 
-def framework_settings(frame: Any) -> Dict[str, Any]:
-    """Return the loop settings of the framework that runs the current step, or nothing."""
+def _running_trainer(frame: Any) -> Tuple[str, Any]:
+    """Return the innermost trainer that runs the current step, and its framework, which is empty without one."""
     while frame is not None:
         owner = read_locals(frame).get("self")
         if _is_trainer(owner, "transformers"):
-            return _transformers_settings(owner)
+            return "transformers", owner
         trainer = _lightning_trainer(owner)
         if trainer is not None:
-            return _lightning_settings(trainer)
+            return "lightning", trainer
         frame = frame.f_back
-    return {}
+    return "", None
 
 
 def validate_after_step(frame: Any) -> None:
@@ -232,16 +202,11 @@ def validate_after_step(frame: Any) -> None:
 
     In Lightning, an epoch cut short has no last batch. The Hugging Face Trainer may evaluate every so many steps.
     """
-    while frame is not None:
-        owner = read_locals(frame).get("self")
-        if owner is not None and _is_trainer(owner, "transformers"):
-            owner.control.should_evaluate |= _evaluation_strategy(owner) == "steps"
-            return
-        trainer = _lightning_trainer(owner)
-        if trainer is not None:
-            trainer.val_check_batch = 1
-            return
-        frame = frame.f_back
+    framework, trainer = _running_trainer(frame)
+    if framework == "transformers":
+        trainer.control.should_evaluate |= _evaluation_strategy(trainer) == "steps"
+    elif framework == "lightning":
+        trainer.val_check_batch = 1
 
 
 def _is_trainer(owner: Any, package: str) -> bool:
@@ -309,3 +274,6 @@ def _lightning_settings(trainer: Any) -> Dict[str, Any]:
         "accumulation": trainer.accumulate_grad_batches,
         "evaluation_batches": sum(batches) if batches and is_counted else None,
     }
+
+
+SETTINGS = {"transformers": _transformers_settings, "lightning": _lightning_settings}

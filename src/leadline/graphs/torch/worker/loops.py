@@ -189,10 +189,10 @@ def evaluate(node: Any, frame: Any) -> Any:
         return node.value
     if isinstance(node, (ast.List, ast.Tuple)):
         return [evaluate(element, frame) for element in node.elts]
-    reader = READERS.get(type(node))
-    if reader is None:
-        raise UnreadableExpression
-    return reader(node, frame)
+    try:
+        return READERS[type(node)](node, frame)
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+        raise UnreadableExpression from error
 
 
 def _name(node: ast.Name, frame: Any) -> Any:
@@ -203,20 +203,14 @@ def _name(node: ast.Name, frame: Any) -> Any:
 
 
 def _attribute(node: ast.Attribute, frame: Any) -> Any:
-    try:
-        return getattr(evaluate(node.value, frame), node.attr)
-    except AttributeError as error:
-        raise UnreadableExpression from error
+    return getattr(evaluate(node.value, frame), node.attr)
 
 
 def _operation(node: ast.BinOp, frame: Any) -> Any:
-    operate = OPERATORS.get(type(node.op))
     left, right = evaluate(node.left, frame), evaluate(node.right, frame)
-    if operate is None or not isinstance(left, (int, float)) or not isinstance(right, (int, float)):
-        raise UnreadableExpression
-    if right == 0 and not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
-        raise UnreadableExpression
-    return operate(left, right)
+    if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+        return OPERATORS[type(node.op)](left, right)
+    raise UnreadableExpression
 
 
 def _negation(node: ast.UnaryOp, frame: Any) -> Any:
@@ -228,9 +222,7 @@ def _negation(node: ast.UnaryOp, frame: Any) -> Any:
 
 def _subscript(node: ast.Subscript, frame: Any) -> Any:
     holder, key = evaluate(node.value, frame), evaluate(node.slice, frame)
-    if isinstance(holder, dict) and key in holder:
-        return holder[key]
-    if isinstance(holder, (list, tuple)) and isinstance(key, int) and -len(holder) <= key < len(holder):
+    if isinstance(holder, (list, tuple)) or (isinstance(holder, dict) and key in holder):
         return holder[key]
     raise UnreadableExpression
 
@@ -239,13 +231,10 @@ def _call(node: ast.Call, frame: Any) -> Any:
     if node.keywords:
         raise UnreadableExpression
     arguments = [evaluate(argument, frame) for argument in node.args]
-    try:
-        if isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS:
-            return FUNCTIONS[node.func.id](*arguments)
-        if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
-            return getattr(evaluate(node.func.value, frame), node.func.attr)(*arguments)
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise UnreadableExpression from error
+    if isinstance(node.func, ast.Name):
+        return FUNCTIONS[node.func.id](*arguments)
+    if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+        return _attribute(node.func, frame)(*arguments)
     raise UnreadableExpression
 
 

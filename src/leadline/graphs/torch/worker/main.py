@@ -17,7 +17,7 @@ from typing import Any, Dict, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.libraries import is_user_file
-from leadline.graphs.torch.worker.session import StopTrace, TraceSession, resident_bytes
+from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession, resident_bytes
 
 ORPHAN_S = 120
 """Seconds after its wall-clock limit that a worker ends itself, in case its parent is gone."""
@@ -28,7 +28,7 @@ CHECK_S = 5.0
 def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     """Carry out one request, write its answer (a traced job, or a failure with the user's line) and end the process."""
     faulthandler.dump_traceback_later(request["wall_s"] + ORPHAN_S, exit=True)
-    session = TraceSession(policy=request["device_type"], bare=request["bare"])
+    session = TraceSession(policy=request["device_type"])
     session.world_size, session.local_size = request["world_size"], request["local_size"]
     session.limit_s = request["timeout_s"]
     session.caches_refused = confinement.refuses_writes
@@ -72,16 +72,14 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     # Without freezing, collections that scan the framework's own objects take a twentieth of a trace.
     gc.freeze()
     if request["function"]:
-        from leadline.graphs.torch.worker.model_function import model_runner
-
-        run = model_runner(session, request)
+        from leadline.graphs.torch.worker.model_function import run_model as run
     else:
-        run = _script_runner(request)
+        run = _run_script
     # A fake op would load it later, and its time would count as the script's.
     importlib.import_module("torch.fx.experimental.symbolic_shapes")
     session.began_s, session.began_bytes = time.process_time(), resident_bytes()
     with recorder:
-        _until_stopped(run, session, steps)
+        _until_stopped(lambda: run(session, request), session, steps)
     window = steps.finish()
     session.facts.setdefault("world_size", session.world_size)
     return _answer(session, recorder, steps, window)
@@ -118,7 +116,7 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         return
     except SystemExit as end:
         if end.code not in (None, 0) and not steps.evaluating:
-            raise ScriptEnded(f"the script exited with code {end.code!r}") from end
+            raise ScriptFailure(f"the script exited with code {end.code!r}; run it once by hand to see why") from end
     except Exception as error:
         if not steps.evaluating or steps.steady is None:
             raise
@@ -131,33 +129,23 @@ def _until_stopped(run: Any, session: TraceSession, steps: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-class ScriptEnded(Exception):
-    """The script called ``sys.exit`` with a failure code."""
-
-
-def _script_runner(request: Dict[str, Any]) -> Any:
-    """Return a function that runs the script as Python would."""
+def _run_script(session: TraceSession, request: Dict[str, Any]) -> None:
+    """Run the script as Python would."""
     from leadline.graphs.torch.worker import loop_hooks
 
     target = request["target"]
-
-    def run() -> None:
-        loop_hooks.watch_loop(None if request["module"] else target)
-        sys.argv = [target, *request["argv"]]
-        sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
-        if request["module"]:
-            runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(target, run_name="__main__")
-
-    return run
+    loop_hooks.watch_loop(None if request["module"] else target)
+    sys.argv = [target, *request["argv"]]
+    sys.path.insert(0, str(Path.cwd() if request["module"] else Path(target).resolve().parent))
+    if request["module"]:
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(target, run_name="__main__")
 
 
 def _answer(session: TraceSession, recorder: Any, steps: Any, window: Optional[Any]) -> Dict[str, Any]:
     from leadline.graphs.torch.worker import report
 
-    if session.bare:
-        return {"bare": True, "steps": max(steps.counts.values(), default=0)}
     if window is None or not window.ops:
         return {"failure": _no_step_failure(session, steps)}
     job = {
@@ -207,11 +195,9 @@ def failure_document(error: BaseException) -> Dict[str, Any]:
     location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
     if isinstance(error, SyntaxError) and error.filename:
         location = f"{error.filename}:{error.lineno}"
-    if isinstance(error, ScriptEnded):
-        return {"reason": str(error) + "; run it once by hand to see why", "location": location}
+    if isinstance(error, ScriptFailure):
+        return {"reason": str(error), "location": location}
     message = " ".join(str(error).split())[:300].rstrip(".")
-    if type(error).__name__ == "ModelNotBuilt":  # its module imports torch, which may be missing here
-        return {"reason": message, "location": location}
     advice = (
         "the trace has no network, so download what it needs first"
         if _needs_network(error)

@@ -9,32 +9,25 @@ from typing import Any, Dict, List
 import torch
 
 from leadline.graphs.torch.worker import fake_tensors
-from leadline.graphs.torch.worker.session import StopTrace, TraceSession
+from leadline.graphs.torch.worker.ops import result_tensors
+from leadline.graphs.torch.worker.session import ScriptFailure, StopTrace, TraceSession
 
 MOST_STEPS = 3
 """Limit for a model that allocates more memory in each step."""
 
 
-class ModelNotBuilt(Exception):
-    """The named function does not return a model that can be run."""
-
-
-def model_runner(session: TraceSession, request: Dict[str, Any]) -> Any:
-    """Return a function that builds the model and runs its steps."""
-
-    def run() -> None:
-        device = torch.device("cuda" if session.policy == "cuda" else "cpu")
-        model = _build(request).to(device)
-        if request["weights"] != "float32":
-            model = model.to(getattr(torch, request["weights"]))
-        if request["checkpointing"]:
-            _enable_checkpointing(session, model)
-        if request["phase"] == "inference":
-            _infer(model, request, device)
-        else:
-            _train(session, model, request, device)
-
-    return run
+def run_model(session: TraceSession, request: Dict[str, Any]) -> None:
+    """Build the model and run its steps."""
+    device = torch.device(session.policy)
+    model = _build(request).to(device)
+    if request["weights"] != "float32":
+        model = model.to(getattr(torch, request["weights"]))
+    if request["checkpointing"]:
+        _enable_checkpointing(session, model)
+    if request["phase"] == "inference":
+        _infer(model, request, device)
+    else:
+        _train(session, model, request, device)
 
 
 def _build(request: Dict[str, Any]) -> torch.nn.Module:
@@ -42,10 +35,10 @@ def _build(request: Dict[str, Any]) -> torch.nn.Module:
     sys.path.insert(0, str(Path(path).resolve().parent))
     build = runpy.run_path(path, run_name="leadline_model").get(name)
     if build is None:
-        raise ModelNotBuilt(f"{path} defines no {name!r}: name a function that returns the model")
+        raise ScriptFailure(f"{path} defines no {name!r}: name a function that returns the model")
     model = build if isinstance(build, torch.nn.Module) else build()
     if not isinstance(model, torch.nn.Module):
-        raise ModelNotBuilt(f"{name}() returned {type(model).__name__}: return a torch.nn.Module")
+        raise ScriptFailure(f"{name}() returned {type(model).__name__}: return a torch.nn.Module")
     return model
 
 
@@ -129,9 +122,9 @@ def _loss(output: Any) -> torch.Tensor:
         return model_loss
     if hasattr(output, "to_tuple"):
         output = output.to_tuple()
-    tensors = [t for t in _output_tensors(output) if t.is_floating_point()]
+    tensors = [t for t in result_tensors(output) if t.is_floating_point()]
     if not tensors:
-        raise ModelNotBuilt(
+        raise ScriptFailure(
             "the model's output holds no floating-point tensor: return one that a loss can be made from"
         )
     total = tensors[0].float().mean()
@@ -140,22 +133,12 @@ def _loss(output: Any) -> torch.Tensor:
     return total
 
 
-def _output_tensors(tree: Any) -> List[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (list, tuple)):
-        return [tensor for branch in tree for tensor in _output_tensors(branch)]
-    return []
-
-
 def _optimizer(name: str, model: torch.nn.Module) -> Any:
     """Return the optimizer of a name. Lion is not in PyTorch; SGD with momentum has the same memory."""
     optim = torch.optim
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise ModelNotBuilt("the model has no trainable parameter: use --phase inference")
+        raise ScriptFailure("the model has no trainable parameter: use --phase inference")
     if name in ("sgd", "momentum", "lion"):
         return optim.SGD(parameters, lr=0.01, momentum=0.0 if name == "sgd" else 0.9)
     kinds = {"adam": optim.Adam, "adamw": optim.AdamW, "adagrad": optim.Adagrad, "rmsprop": optim.RMSprop}

@@ -1,5 +1,9 @@
 """Properties of ops from their schemas, the tensors among their arguments, and a cache of their results."""
 
+import functools
+import json
+import operator
+from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -7,14 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
 
+TABLES: Dict[str, Any] = json.loads(Path(__file__).with_name("op_tables.json").read_text(encoding="utf-8"))
+"""Names of ops by their kind, by arithmetic, by how CUDA's autocast treats them, and those that launch no kernel."""
+SILENT = frozenset(TABLES["silent"])
 CONVOLUTIONS = {"convolution", "convolution_backward", "cudnn_convolution", "_convolution"}
-SILENT = {
-    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh", "lift",
-    "record_stream", "is_same_size", "device", "is_pinned", "_pin_memory", "_local_scalar_dense", "is_nonzero",
-    "detach", "alias", "_assert_async", "_assert_tensor_metadata", "_fused_sdp_choice", "sym_size", "resize_as_",
-    "_has_compatible_shallow_copy_type", "_functional_sym_constrain_range",
-}  # fmt: skip
-"""Ops that launch no kernel."""
 
 
 class OpTraits(NamedTuple):
@@ -66,9 +66,11 @@ def channels_last(args: Sequence[Any]) -> bool:
 
 
 def result_tensors(out: Any) -> List[torch.Tensor]:
-    """Return the tensors of a result, however nested."""
+    """Return the tensors of a result of an op or a model, however nested."""
     if isinstance(out, torch.Tensor):
         return [out]
+    if isinstance(out, dict):
+        out = list(out.values())
     if isinstance(out, (list, tuple)):
         return [tensor for element in out for tensor in result_tensors(element)]
     return []
@@ -82,6 +84,7 @@ def holds_tensors(value: Any) -> bool:
 
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 RESHAPING = {"resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "as_strided_"}
+UNCACHED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
 MOST_ENTRIES = 50_000
 COMPUTE, CACHE, SKIP = "compute", "cache", "skip"
 
@@ -100,12 +103,10 @@ class ResultCache:
 
     def __init__(self) -> None:
         self._recipes: Dict[Tuple[Any, ...], Recipe] = {}
-        self._never = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}
-        self._policies: Dict[Any, str] = {}
 
     def carry_out(self, func: Any, types: Any, args: Any, kwargs: Dict[str, Any]) -> Any:
         """Return the result of an op on fake tensors, as ``FakeTensorMode.dispatch`` would."""
-        policy = self._policies.get(func) or self._policies.setdefault(func, self._policy(func))
+        policy = _policy(func)
         if policy == SKIP:
             return None
         if policy == COMPUTE or torch.is_inference_mode_enabled():
@@ -124,13 +125,15 @@ class ResultCache:
             self._recipes[key] = recipe
         return out
 
-    def _policy(self, func: Any) -> str:
-        """Return how to treat an op: compute it each time, cache its results, or skip it."""
-        name = func._schema.name.partition("::")[2]
-        if func.namespace != "aten" or name in RESHAPING or not self._never.isdisjoint(func.tags):
-            return COMPUTE
-        # An op that only writes values into lists of tensors, as an optimizer does, has no result to infer.
-        return SKIP if name.startswith("_foreach_") and name.endswith("_") and not func._schema.returns else CACHE
+
+@functools.cache
+def _policy(func: Any) -> str:
+    """Return how to treat an op: compute it each time, cache its results, or skip it."""
+    name = func._schema.name.partition("::")[2]
+    if func.namespace != "aten" or name in RESHAPING or not UNCACHED.isdisjoint(func.tags):
+        return COMPUTE
+    # An op that only writes values into lists of tensors, as an optimizer does, has no result to infer.
+    return SKIP if name.startswith("_foreach_") and name.endswith("_") and not func._schema.returns else CACHE
 
 
 def _describe(value: Any) -> Any:
@@ -149,25 +152,19 @@ def _describe(value: Any) -> Any:
 
 def _recipe(args: Any, kwargs: Dict[str, Any], out: Any) -> Optional[Recipe]:
     """Return a recipe for such a result from arguments of the same description, or ``None``."""
-    if out is None:
-        return lambda args: None
-    sources = [tensor for tensor in args if isinstance(tensor, FakeTensor)]
     position = next((i for i, tensor in enumerate(args) if tensor is out and isinstance(tensor, FakeTensor)), None)
     if position is not None:
-        return lambda args: args[position]
-    if isinstance(out, FakeTensor):
+        return operator.itemgetter(position)
+    if not isinstance(out, (list, tuple)):
         return _tensor_recipe(args, kwargs, out)
-    if isinstance(out, (list, tuple)):
-        storages = [_storage(tensor) for tensor in out if isinstance(tensor, FakeTensor)]
-        if len(set(storages)) < len(storages) and not set(storages) & {_storage(tensor) for tensor in sources}:
-            return None  # several results share one new piece of memory
-        recipes = [_tensor_recipe(args, kwargs, tensor) for tensor in out]
-        makers = [recipe for recipe in recipes if recipe is not None]
-        if len(makers) < len(recipes):
-            return None
-        collect = getattr(type(out), "_make", type(out))  # decompositions return named tuples
-        return lambda args: collect([make(args) for make in makers])
-    return None
+    storages = [_storage(tensor) for tensor in out if isinstance(tensor, FakeTensor)]
+    if len(set(storages)) < len(storages) and not any(_holds(args, storage) for storage in storages):
+        return None  # several results share one new piece of memory
+    makers = [maker for tensor in out if (maker := _tensor_recipe(args, kwargs, tensor)) is not None]
+    if len(makers) < len(out):
+        return None
+    collect = getattr(type(out), "_make", type(out))  # decompositions return named tuples
+    return lambda args: collect([make(args) for make in makers])
 
 
 def _tensor_recipe(args: Any, kwargs: Dict[str, Any], out: Any) -> Optional[Recipe]:
@@ -176,7 +173,7 @@ def _tensor_recipe(args: Any, kwargs: Dict[str, Any], out: Any) -> Optional[Reci
     shape, stride, dtype, device = tuple(out.shape), out.stride(), out.dtype, out.fake_device
     if not _is_plain(out):
         return None
-    storage = out.untyped_storage()._cdata
+    storage = _storage(out)
     tensors = {i: argument for i, argument in enumerate(args) if isinstance(argument, torch.Tensor)}
     source = next((i for i, tensor in tensors.items() if _storage(tensor) == storage), None)
     if source is not None:
@@ -197,7 +194,7 @@ def _view(position: int, shape: Any, stride: Any, offset: int) -> Recipe:
         with torch._C._DisableTorchDispatch():
             meta = torch.empty(0, dtype=source.dtype, device="meta")
             meta.set_(source.untyped_storage(), offset, shape, stride)
-            return fake_tensors.wrap_meta(meta, source.fake_device)
+            return FakeTensor(fake_tensors.FAKE_MODE, meta, source.fake_device)
 
     return make
 

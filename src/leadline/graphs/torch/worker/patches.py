@@ -26,8 +26,8 @@ def install_patches(session: TraceSession) -> None:
     # Dispatch modes belong to one thread, so backward must run on the thread that records.
     torch.autograd.set_multithreading_enabled(False)
     torch.autograd.set_detect_anomaly(False)
-    torch.autograd.anomaly_mode.set_detect_anomaly = _NoAnomaly
-    torch.autograd.set_detect_anomaly = _NoAnomaly
+    torch.autograd.anomaly_mode.set_detect_anomaly = lambda *_, **__: contextlib.nullcontext()
+    torch.autograd.set_detect_anomaly = torch.autograd.anomaly_mode.set_detect_anomaly
     torch.backends.mha.set_fastpath_enabled(False)
 
 
@@ -36,11 +36,6 @@ def _inference_mode(mode: Any = True) -> Any:
     if callable(mode):
         return torch.no_grad()(mode)
     return torch.no_grad() if mode else contextlib.nullcontext()
-
-
-class _NoAnomaly(contextlib.nullcontext[None]):
-    def __init__(self, *_: Any, **__: Any) -> None:
-        super().__init__()
 
 
 GRAPH_CAPTURING_MODES = ("reduce-overhead", "max-autotune")

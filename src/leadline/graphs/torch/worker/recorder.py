@@ -185,14 +185,13 @@ class Recorder(TorchDispatchMode):
                 fake_tensors.infer_value(func, args, out)
             if traits.name in TRUTHFUL and args[0].__dict__.get("_truth"):
                 out.__dict__["_truth"] = True
-        if out is not NotImplemented and not self.session.bare:
+        if out is not NotImplemented:
             self._record(func, traits, args, kwargs, out)
         return out
 
     def _carry_out(self, func: Any, types: Sequence[type], args: Any, kwargs: Dict[str, Any]) -> Any:
-        answer = fake_tensors.FAKE_MODE.dispatch if self.session.bare else self._result_cache.carry_out
         try:
-            return answer(func, types, args, kwargs)
+            return self._result_cache.carry_out(func, types, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.session.check_time()
             out = fake_tensors.assume_result(func, args, kwargs)

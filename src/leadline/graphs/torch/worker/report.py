@@ -4,65 +4,15 @@ import math
 from typing import Any, Dict, List, Sequence, Tuple
 
 from leadline.graphs.torch.worker import distributed
+from leadline.graphs.torch.worker.ops import TABLES
 from leadline.graphs.torch.worker.recorder import RecordedOp, Recorder, TraceWindow
 from leadline.graphs.torch.worker.session import TraceSession
 
 Shape = Tuple[int, ...]
 
-KINDS = {
-    "gemm": "mm addmm bmm baddbmm mv addmv dot vdot addbmm _scaled_mm _int_mm linear linear_backward mkldnn_linear "
-    "_grouped_mm _scaled_grouped_mm",
-    "conv": "convolution convolution_backward _convolution mkldnn_convolution cudnn_convolution slow_conv2d "
-    "convolution_overrideable convolution_backward_overrideable _slow_conv2d_forward",
-    "attention": "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
-    "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward "
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
-    "_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
-    "_flash_attention_forward _flash_attention_backward _efficient_attention_forward _efficient_attention_backward",
-    "rnn": "lstm gru rnn_tanh rnn_relu _cudnn_rnn _cudnn_rnn_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward "
-    "lstm_backward gru_backward rnn_tanh_backward rnn_relu_backward _thnn_fused_lstm_cell _thnn_fused_gru_cell",
-    "norm": "native_batch_norm _native_batch_norm_legit _batch_norm_with_update cudnn_batch_norm native_layer_norm "
-    "native_group_norm _fused_rms_norm native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward "
-    "native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward batch_norm_elemt "
-    "_native_batch_norm_legit_no_training _batch_norm_no_update batch_norm_stats _weight_norm_interface "
-    "_weight_norm_interface_backward",
-    "softmax": "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax logsumexp "
-    "_logcumsumexp",
-    "pool": "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
-    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward "
-    "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward mkldnn_max_pool2d "
-    "mkldnn_max_pool2d_backward _adaptive_avg_pool3d upsample_nearest2d upsample_nearest2d_backward "
-    "upsample_bilinear2d upsample_bilinear2d_backward upsample_bicubic2d upsample_nearest1d upsample_nearest3d "
-    "upsample_trilinear3d grid_sampler_2d grid_sampler_2d_backward roi_align _roi_align_backward col2im im2col",
-    "reduction": "sum mean amax amin max min argmax argmin prod var var_mean std std_mean norm linalg_vector_norm any "
-    "all cumsum cumprod count_nonzero nansum median topk sort kthvalue mode nll_loss_forward nll_loss_backward "
-    "nll_loss2d_forward nll_loss2d_backward mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "
-    "_cdist_forward _cdist_backward trace bincount histc cummax cummin _foreach_norm _ctc_loss",
-    "embedding": "embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only "
-    "_embedding_bag_dense_backward embedding_renorm_",
-    "index": "index index_put index_put_ _index_put_impl_ _unsafe_index index_select index_add index_add_ gather "
-    "scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ masked_select masked_scatter nonzero "
-    "take take_along_dim index_select_backward index_fill_ index_copy_ select_backward slice_backward "
-    "masked_fill_ _unique2 unique_dim unique_consecutive slice_scatter select_scatter searchsorted repeat_interleave "
-    "multinomial one_hot roll",
-    "copy": "_to_copy copy_ clone contiguous cat stack constant_pad_nd reflection_pad2d repeat flip zero_ fill_ "
-    "zeros ones full zeros_like ones_like full_like new_zeros new_full new_ones _foreach_copy_ _foreach_zero_ "
-    "split_with_sizes_copy _chunk_cat arange scalar_tensor eye triu tril randperm expand_copy new_empty as_strided_",
-    "communication": "allreduce_ allgather_ _allgather_base_ reduce_scatter_ _reduce_scatter_base_ broadcast_ "
-    "all_reduce all_gather_into_tensor reduce_scatter_tensor all_to_all_single alltoall_ barrier send recv_ reduce_",
-}
-_KIND = {name: kind for kind, names in KINDS.items() for name in names.split()}
-
-FLOPS_PER_ELEMENT = {
-    "native_batch_norm": 8, "_native_batch_norm_legit": 8, "native_layer_norm": 8, "native_group_norm": 8,
-    "native_batch_norm_backward": 12, "native_layer_norm_backward": 12, "native_group_norm_backward": 12,
-    "_softmax": 5, "_log_softmax": 5, "_softmax_backward_data": 4, "_log_softmax_backward_data": 4,
-    "gelu": 10, "gelu_backward": 14, "silu": 5, "silu_backward": 8, "sigmoid": 4, "tanh": 6, "exp": 4, "log": 4,
-    "pow": 4, "sqrt": 2, "rsqrt": 3, "native_dropout": 3, "addcmul_": 3, "addcdiv_": 3, "lerp_": 3,
-    "_foreach_addcmul_": 3, "_foreach_addcdiv_": 3, "_foreach_lerp_": 3, "_fused_adam_": 14, "_fused_adamw_": 15,
-}  # fmt: skip
+_KIND: Dict[str, str] = {name: kind for kind, names in TABLES["kinds"].items() for name in names}
+FLOPS_PER_ELEMENT: Dict[str, int] = TABLES["flops_per_element"]
 """Floating-point operations per element where it is not one. Round figures, unlike the sizes."""
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1, "mkldnn_rnn_layer": 4}
 
 
 def _describe_op(op: RecordedOp) -> Dict[str, Any]:

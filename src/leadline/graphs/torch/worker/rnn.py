@@ -99,8 +99,7 @@ def _onednn_saved_bytes(shape: Dict[str, int], data: Any, weights: Any) -> int:
 def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserve: Any, *, keeps: bool) -> Any:
     """Return the memory that oneDNN keeps after the reserve, or track the copy with time first if nothing is kept."""
     # PyTorch's own result is a view of that copy, which its readers make contiguous.
-    recorder = None if session.bare else session.recorder
-    if recorder is None or "kept" not in shape:
+    if "kept" not in shape:
         return None
     if keeps:
         kept_bytes = max(shape["kept"] - reserve.untyped_storage().nbytes(), 0)
@@ -109,7 +108,7 @@ def _workspace(session: TraceSession, shape: Dict[str, int], result: Any, reserv
         kept_tensor = result.__dict__["_turned"] = fake_tensors.empty_like(result, result.device)
     else:
         return None
-    recorder.track(kept_tensor)
+    session.recorder.track(kept_tensor)
     return kept_tensor if keeps else None
 
 
@@ -176,7 +175,7 @@ def _record(
     device: Any,
 ) -> None:  # fmt: skip
     recorder = session.recorder
-    if recorder is None or session.bare or device.type != recorder.policy_type:
+    if device.type != recorder.policy_type:
         return
     fake_tensors.NESTING[0] += 1
     try:

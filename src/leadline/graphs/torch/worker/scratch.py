@@ -111,31 +111,13 @@ class _ScratchTree:
 
     def functions(self) -> Dict[str, Any]:
         """Return the replacements for functions of ``os``, by name."""
-        functions: Dict[str, Any] = {name: self._unless_by_descriptor(name) for name in REPLACED if hasattr(self, name)}
-        functions.update(remove=functions["unlink"], replace=functions["rename"], getcwd=lambda: self.cwd)
-        functions["access"] = self._with_path(self._access, self.path_to_read)
-        functions["lstat"] = self._with_path(self.os.lstat, lambda path: self.path_to_read(path, follow=False))
+        functions: Dict[str, Any] = {name: getattr(self, name) for name in REPLACED if hasattr(self, name)}
+        functions.update(remove=self.unlink, replace=self.rename, getcwd=lambda: self.cwd)
+        functions["access"] = _with_path(self._access, self.path_to_read)
+        functions["lstat"] = _with_path(self.os.lstat, lambda path: self.path_to_read(path, follow=False))
         for names, resolve in ((READERS, self.path_to_read), (CHANGERS, self.path_to_change)):
-            for name in names:
-                if hasattr(os, name):
-                    functions[name] = self._with_path(getattr(self.os, name), resolve)
-        return functions
-
-    def _with_path(self, function: Any, resolve: Callable[[Any], Any]) -> Any:
-        def resolved(path: Any, *args: Any, **kwargs: Any) -> Any:
-            return function(path if kwargs.get("dir_fd") is not None else resolve(path), *args, **kwargs)
-
-        return resolved
-
-    def _unless_by_descriptor(self, name: str) -> Any:
-        original, replacement = getattr(self.os, name), getattr(self, name)
-
-        def function(*args: Any, **kwargs: Any) -> Any:
-            if any(value is not None for key, value in kwargs.items() if key.endswith("dir_fd")):
-                return original(*args, **kwargs)
-            return replacement(*args, **{key: value for key, value in kwargs.items() if not key.endswith("dir_fd")})
-
-        return function
+            functions.update((name, _with_path(getattr(self.os, name), resolve)) for name in names if hasattr(os, name))
+        return {name: _unless_by_descriptor(getattr(self.os, name), function) for name, function in functions.items()}
 
     def redirected(self, path: Any, *, follow: bool = True) -> Optional[str]:
         """Return the absolute path, or ``None`` if it is not redirected (descriptors, devices, caches)."""
@@ -270,7 +252,9 @@ class _ScratchTree:
             self.symlink(target, dst)
         else:
             self._copy_tree(src, dst)
-            self._remove_tree(src)
+            is_folder = stat.S_ISDIR(self.os.lstat(self.path_to_read(src, follow=False)).st_mode)
+            # shutil calls the functions of this tree.
+            (shutil.rmtree if is_folder else self.unlink)(src)
 
     def link(self, src: Any, dst: Any, **_: Any) -> None:
         # In a scratch tree, a hard link is a copy.
@@ -387,13 +371,20 @@ class _ScratchTree:
         for name in self.listdir(src):
             self._copy_tree(os.path.join(src, name), os.path.join(dst, name))
 
-    def _remove_tree(self, path: Any) -> None:
-        if stat.S_ISDIR(self.os.lstat(self.path_to_read(path, follow=False)).st_mode):
-            for name in self.listdir(path):
-                self._remove_tree(os.path.join(path, name))
-            self.rmdir(path)
-        else:
-            self.unlink(path)
+
+def _with_path(function: Any, resolve: Callable[[Any], Any]) -> Any:
+    return lambda path, *args, **kwargs: function(resolve(path), *args, **kwargs)
+
+
+def _unless_by_descriptor(original: Any, replacement: Any) -> Any:
+    """Return a function that leaves a path relative to a descriptor to the original."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if any(value is not None for key, value in kwargs.items() if key.endswith("dir_fd")):
+            return original(*args, **kwargs)
+        return replacement(*args, **{key: value for key, value in kwargs.items() if not key.endswith("dir_fd")})
+
+    return function
 
 
 def _os_error(code: int, path: Any) -> OSError:

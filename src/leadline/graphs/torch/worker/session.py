@@ -5,7 +5,7 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from leadline.graphs.torch.worker.thread_clock import ThreadTimes, read_times
 
@@ -22,25 +22,28 @@ class StopTrace(BaseException):
     """Ends the user's script once enough is recorded; no ``Exception``, so that no handler of the script catches it."""
 
 
+class ScriptFailure(Exception):
+    """The script or model cannot be traced. The message is the whole reason."""
+
+
 @dataclass
 class TraceSession:
     """One trace.
 
     Attributes:
         policy: Device whose kernel choices are recorded, ``cuda`` or ``cpu``.
-        bare: Run on the simulated device and record nothing: the baseline of the tracer's own overhead.
         real: Record ops on tensors with data too, as nothing else trains (bare tensors on the CPU).
         caches_refused: The kernel refuses to write caches below the home folder.
         world_size: Processes of the job; ``local_size``: those on this node.
         began: Clocks when the trace began.
         limit_s: Time that the script may use, without waiting for a processor; a hang uses it up, too.
+        recorder: Recorder of the ops, set before any part of torch is replaced.
         after_backward: Functions to call when a backward pass ends.
         framework_s: Processor seconds of importing torch here.
         began_s: Processor time when the user's own code began; ``began_bytes``: resident memory, or zero if unknown.
     """
 
     policy: str = "cuda"
-    bare: bool = False
     real: bool = False
     caches_refused: bool = False
     world_size: int = 1
@@ -52,7 +55,7 @@ class TraceSession:
     notes: List[str] = field(default_factory=list)
     fallbacks: "collections.Counter[str]" = field(default_factory=collections.Counter)
     facts: Dict[str, Any] = field(default_factory=dict)
-    recorder: Optional[Any] = None
+    recorder: Any = None
     after_backward: List[Any] = field(default_factory=list)
     framework_s: float = 0.0
     began_s: float = 0.0
@@ -71,7 +74,7 @@ class TraceSession:
         self.facts["framework_s"] = self.framework_s
         if self.began_bytes:
             self.facts["script_bytes"] = max(resident_bytes() - self.began_bytes, 0)
-        if self.recorder is not None and self.policy == "cpu":
+        if self.policy == "cpu":
             self.facts["built_bytes"] = self.recorder.peak_bytes
 
     @property

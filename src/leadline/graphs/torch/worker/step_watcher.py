@@ -13,6 +13,7 @@ from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
 from leadline.graphs.torch.worker.session import StopTrace, TraceSession
 from leadline.graphs.torch.worker.thread_clock import ThreadTimes, read_times
+from leadline.graphs.torch.worker.wrapping import call_after
 
 STEPS = 3
 MOST_STEPS = 18
@@ -66,13 +67,9 @@ class StepWatcher:
 
     def install(self) -> None:
         """Place the hooks."""
-        original = torch.optim.Optimizer.__init__
-
-        def init(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            self.optimizers.append(optimizer)
-
-        torch.optim.Optimizer.__init__ = init
+        call_after(
+            torch.optim.Optimizer, "__init__", lambda _, optimizer, *__, **___: self.optimizers.append(optimizer)
+        )
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
         self._watch_backward()
@@ -111,18 +108,17 @@ class StepWatcher:
         if self.evaluating and not self.late:
             raise StopTrace
         self.recorder.stage = "optimizer"
-        if not self.session.bare:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    self.recorder.track_parameter(parameter)
-                    if parameter.grad is not None:
-                        self.recorder.mark(parameter.grad, "gradient")
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.recorder.track_parameter(parameter)
+                if parameter.grad is not None:
+                    self.recorder.mark(parameter.grad, "gradient")
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         self.session.check_time()
         self.recorder.stage = "forward"
         count = self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
-        if not self.session.bare and count <= 2:
+        if count <= 2:
             self._mark_state(optimizer)
         rarest = min(self.counts.values())
         waiting = len(self.counts) < len(self.optimizers) and max(self.counts.values()) < MOST_STEPS
@@ -142,7 +138,7 @@ class StepWatcher:
         if count >= 2 and not self.late:
             self.steady = window
         if count >= STEPS and not waiting:
-            if self.batches.sizes_differ and not self.session.bare and not self.evaluating:
+            if self.batches.sizes_differ and not self.evaluating:
                 self.batches.plan_after(count)
             else:
                 self.start_evaluation()
@@ -160,7 +156,7 @@ class StepWatcher:
             if self.evaluating:
                 self._stop_if_training()
             self.session.check_time()
-            if self.session.policy == "cpu" and not self.session.bare and not self.recorder.live:
+            if self.session.policy == "cpu" and not self.recorder.live:
                 self.session.real = True
             outer_stage, self.recorder.stage = self.recorder.stage, "backward"
             nested = outer_stage == "backward"
@@ -241,7 +237,7 @@ class StepWatcher:
         if not self.evaluating:
             return
         if batches.training:
-            if not self.ended and not self.session.bare:
+            if not self.ended:
                 batches.measure_more()
             self.ended = True
             raise StopIteration

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.session import TraceSession
+from leadline.graphs.torch.worker.wrapping import call_after
 
 _tensor_data = torch.Tensor.data
 
@@ -96,11 +97,10 @@ def _make_fake_parameters(session: TraceSession) -> None:
         if cls is torch.nn.Parameter and type(data) in (torch.Tensor, torch.nn.Parameter):
             data = fake_tensors.empty_like(data.detach(), torch.device("cpu"))
         parameter = original(cls, data, requires_grad)
-        if session.recorder is not None:
-            session.recorder.parameters.append(weakref.ref(parameter))
-            if isinstance(parameter, FakeTensor) and not session.bare:
-                session.recorder.track(parameter, "parameter")
-                session.recorder.mark(parameter, "parameter")
+        session.recorder.parameters.append(weakref.ref(parameter))
+        if isinstance(parameter, FakeTensor):
+            session.recorder.track(parameter, "parameter")
+            session.recorder.mark(parameter, "parameter")
         return parameter
 
     torch.nn.Parameter.__new__ = new
@@ -165,15 +165,13 @@ def _is_unchanged(before: Any, after: Any) -> bool:
 
 def _assume_finite() -> None:
     """Let ``isfinite`` be true, so that scripts which stop at a diverged loss go on."""
-    original = torch.isfinite
 
-    def isfinite(tensor: Any) -> Any:
-        is_finite = original(tensor)
+    def assume(is_finite: Any, *_: Any) -> None:
         if isinstance(is_finite, FakeTensor):
             is_finite.__dict__["_truth"] = True
-        return is_finite
 
-    torch.isfinite = torch.Tensor.isfinite = isfinite
+    call_after(torch, "isfinite", assume)
+    torch.Tensor.isfinite = torch.isfinite
 
 
 def _skip_initialisation() -> None:
