@@ -43,7 +43,7 @@ MaxArraySize={array_most}
 MaxJobCount={jobs_most}
 MinJobAge={remembered_s}
 KillWait=3
-SlurmdTimeout=10
+SlurmdTimeout={silent_s}
 BatchStartTimeout=20
 MessageTimeout=20
 ReturnToService=2
@@ -102,6 +102,7 @@ class ClusterPlan:
         cgroups: limit memory by control groups of version 1, so that jobs end OUT_OF_MEMORY (None: if root can write
             them).
         remembered_s: time for which the controller knows ended jobs.
+        silent_s: time after which a silent node is down, with all its jobs.
         settings: further lines of slurm.conf.
     """
 
@@ -118,6 +119,7 @@ class ClusterPlan:
     jobs_most: int = 20_000
     array_most: int = 1001
     remembered_s: int = 300
+    silent_s: int = 10
     settings: tuple[str, ...] = ()
 
 
@@ -184,6 +186,7 @@ def slurm_conf(plan: ClusterPlan, layout: ClusterLayout) -> str:
         if plan.accounting else "AccountingStorageType=accounting_storage/none",
         preemption=f"PreemptType=preempt/partition_prio\nPreemptMode={plan.preemptible}" if plan.preemptible else "",
         array_most=plan.array_most, jobs_most=plan.jobs_most, remembered_s=plan.remembered_s,
+        silent_s=plan.silent_s,
         nodes="\n".join(_node(plan, name, port) for name, port in layout.node_ports.items()),
         partitions=_partitions(plan),
     )  # fmt: skip

@@ -111,7 +111,8 @@ def causes():
 
 def _lived(folder):
     (folder / "slurm").mkdir()
-    plan = ClusterPlan(name="causes", nodes=3, cores=NODE, preemptible="CANCEL", settings=PARTITIONS)
+    # On a busy machine, a node that lives may be silent for long.
+    plan = ClusterPlan(name="causes", nodes=3, cores=NODE, preemptible="CANCEL", silent_s=45, settings=PARTITIONS)
     with pytest.MonkeyPatch.context() as patch, slurm_cluster(folder / "slurm", plan) as cluster:
         for name, value in cluster.environment.items():
             patch.setenv(name, value)

@@ -252,12 +252,12 @@ def leadline_on_nodes(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("leadline_on_nodes")
 def test_chains_of_four_segments_end_at_the_last_step_on_this_machine(tmp_path):
-    policy = Policy((Place("local"),), resumes=True, resizes=False, checkpoint_signal="USR1", checkpoint_s=2.0)
+    policy = Policy((Place("local"),), resumes=True, resizes=False, checkpoint_signal="USR1", checkpoint_s=4.0)
     local = LocalScheduler(tmp_path / "queue", Slots((0, 1, 0, 1)))
-    made = [training(tmp_path, way, Place("local"), 4.0, policy) for way in WAYS]
-    made.append(training(tmp_path, "TERM", Place("local"), 4.0, replace(policy, checkpoint_signal="TERM"), "TERM"))
-    made.append(training(tmp_path, "stuck", Place("local"), 4.0, policy))
-    *finished, stuck = chains(tmp_path, local, made, 200.0)
+    made = [training(tmp_path, way, Place("local"), 10.0, policy) for way in WAYS]
+    made.append(training(tmp_path, "TERM", Place("local"), 10.0, replace(policy, checkpoint_signal="TERM"), "TERM"))
+    made.append(training(tmp_path, "stuck", Place("local"), 10.0, policy))
+    *finished, stuck = chains(tmp_path, local, made, 400.0)
     for ended_job in finished:
         check_chain(tmp_path, ended_job)
     assert stuck.state is JobState.TIMEOUT
@@ -269,7 +269,7 @@ def test_chains_of_four_segments_end_at_the_last_step_on_this_machine(tmp_path):
 @pytest.mark.usefixtures("slurm")
 def test_chains_of_four_segments_end_at_the_last_step_on_slurm(tmp_path):
     place = Place("cluster", "short")
-    policy = Policy((place,), resumes=True, resizes=False, checkpoint_signal="USR1", checkpoint_s=55.0)
+    policy = Policy((place,), resumes=True, resizes=False, checkpoint_signal="USR1", checkpoint_s=35.0)
     cluster = SlurmScheduler("cluster", PurePosixPath(tmp_path / "jobs"), LocalTransport(), python=sys.executable)
     made = [training(tmp_path, way, place, 60.0, policy) for way in WAYS]
     made.append(training(tmp_path, "TERM", place, 60.0, replace(policy, checkpoint_signal="TERM"), "TERM"))

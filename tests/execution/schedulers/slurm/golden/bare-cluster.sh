@@ -28,9 +28,10 @@ if ! { true > "$leadline".started; } 2>/dev/null && [ -e "$leadline".started ]; 
   exit 125
 fi
 set +C
-trap : TERM USR1 USR2
+trap : USR1 USR2
+term= && trap term=TERM TERM
 printf -v began '%(%s)T' -1
 code=0
 python train.py --epochs 3 --run-name 'it'"'"'s a run' || code=$?
-printf '%s %s %(%s)T\n' "$code" "$began" -1 > "$leadline".ended || true
+printf '%s %s %(%s)T %s\n' "$code" "$began" -1 "$term" > "$leadline".ended || true
 exit "$code"
