@@ -21,7 +21,6 @@ from leadline.app.campaigns.runs import (
     run_campaign,
     stop_campaign,
 )
-from leadline.campaigns.configurations import build_job
 from leadline.campaigns.runner import StopReason, execution_order
 from leadline.core.campaigns import (
     Budget,
@@ -37,9 +36,8 @@ from leadline.core.documents import to_json
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName
 from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState, ResourceSpec
-from leadline.core.runs import Measurement, Scale
+from leadline.core.runs import Scale
 from leadline.execution.schedulers.local.queue import MARK_VARIABLE
-from leadline.execution.wrapper.outcome import JobOutcome
 from leadline.history.sqlite import SqliteHistory
 
 APPENDS = "import sys, time; time.sleep(float(sys.argv[2])); open('ran', 'a').write(sys.argv[1] + '\\n')"
@@ -255,50 +253,16 @@ def test_a_runner_that_died_before_it_stored_an_outcome_runs_nothing_twice(tmp_p
     assert [run.state for run in history(tmp_path)] == [JobState.COMPLETED] * 2
 
 
-EARLIER = """
-CREATE TABLE job (key TEXT PRIMARY KEY, position INTEGER, spec TEXT, note TEXT, state TEXT, attempt INTEGER,
-    losses INTEGER, host TEXT, pid INTEGER, pid_started REAL, place TEXT, started_at TEXT, outcome TEXT, lost_s REAL,
-    recorded INTEGER);
-CREATE TABLE batch (key TEXT PRIMARY KEY, scheduler_id TEXT, made_at TEXT);
-CREATE TABLE wish (name TEXT PRIMARY KEY, at TEXT);
-PRAGMA application_id = 0x4C515545;
-PRAGMA user_version = 1;
-"""
-
-
-def earlier_journal(folder, runs, campaign, states):
-    """Write the journal of a version that ran campaigns without the plane."""
-    folder.mkdir(parents=True)
+def test_a_folder_of_a_version_before_the_first_release_is_refused_and_kept(tmp_path, file):
+    campaign, runs = a_campaign(tmp_path), planned(1)
+    folder = tmp_path / "old"
+    folder.mkdir()
     (folder / "campaign.json").write_text(to_json(campaign))
-    with sqlite3.connect(folder / "journal.sqlite") as journal:
-        journal.executescript(EARLIER)
-        for position, (run, state) in enumerate(zip(runs, states, strict=True)):
-            seconds = {"elapsed_s": Measurement(3.5, "s", "wrapper")}
-            outcome = JobOutcome(state, "2026-01-01T00:00:00Z", "here", ("true",), exit_code=0, measured=seconds)
-            text = to_json(outcome, indent=0) if state.final else None
-            row = (run.id, position, to_json(build_job(campaign, run)), to_json(run), state.value, 1, 0, "gone",
-                   None, None, None, None, text, 2.0 * position, 0)  # fmt: skip
-            journal.execute("INSERT INTO job VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-
-
-def test_a_folder_of_an_earlier_version_keeps_its_finished_runs(tmp_path, file):
-    campaign, runs = a_campaign(tmp_path), planned(3)
-    states = (JobState.COMPLETED, JobState.FAILED, JobState.PENDING)
-    earlier_journal(tmp_path / "old", runs, campaign, states)
-    status = campaign_status(tmp_path / "old")
-    assert [run.state for run in status.runs] == list(states)
-    assert status.tally.spent == pytest.approx(3.5 + (3.5 + 2.0) + 4.0)
-    report = run_campaign(campaign, file, runs, folder=tmp_path / "old")
-    assert (report.tally.completed, report.tally.failed, report.ended_here) == (2, 1, 1)
-    assert (tmp_path / "ran").read_text() == "2\n"
-    assert {run.id for run in history(tmp_path)} == {run.id for run in runs}
-    assert run_campaign(campaign, file, runs, folder=tmp_path / "old").ended_here == 0
-
-
-def test_a_run_that_an_earlier_version_still_has_is_not_started_again(tmp_path, file):
-    earlier_journal(tmp_path / "old", planned(1), a_campaign(tmp_path), [JobState.RUNNING])
-    with pytest.raises(LeadlineError, match="was started by an earlier version of Leadline and may still run"):
-        run_campaign(a_campaign(tmp_path), file, planned(1), folder=tmp_path / "old")
+    (folder / "journal.sqlite").write_text("runs")
+    for use in (lambda: campaign_status(folder), lambda: run_campaign(campaign, file, runs, folder=folder)):
+        with pytest.raises(LeadlineError, match="of a version before the first release"):
+            use()
+    assert (folder / "journal.sqlite").read_text() == "runs"
     assert not (tmp_path / "ran").exists()
 
 

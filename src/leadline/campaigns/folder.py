@@ -1,25 +1,15 @@
 """The folder of a campaign: its file, its journal, and the lock of its runner."""
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from leadline.campaigns.journal import LOCAL_SYSTEM, CampaignJournal, CampaignRun
-from leadline.core.campaigns import Campaign, PlannedRun
+from leadline.campaigns.journal import CampaignJournal
+from leadline.core.campaigns import Campaign
 from leadline.core.documents import from_json, to_json
 from leadline.core.errors import LeadlineError
-from leadline.core.jobs import JobSpec, JobState
-from leadline.core.plane import Attempt, Job, Place, Policy
-from leadline.core.runs import Measurement
-from leadline.execution.clock import now_utc
-from leadline.execution.schedulers.local.queue import wrapper_is_alive
-from leadline.execution.schedulers.local.submissions import QueueEntry, result_path
-from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
 from leadline.files.atomic import write_atomically
 from leadline.files.lock import file_lock, lock_holder
-from leadline.files.sqlite import SqliteFile
 
 JOURNAL = "plane.sqlite"
 EARLIER_JOURNAL = "journal.sqlite"
@@ -72,82 +62,17 @@ def has_journal(folder: Path) -> bool:
 
 
 def open_journal(folder: Path) -> CampaignJournal:
-    """Open the journal of a campaign; one of an earlier version is taken over first.
+    """Open the journal of a campaign.
 
     Raises:
-        LeadlineError: a run that an earlier version started has not ended.
+        LeadlineError: it is that of a version before the first release.
     """
-    journal = CampaignJournal(folder / JOURNAL)
-    try:
-        if (folder / EARLIER_JOURNAL).exists():
-            _take_over(folder, journal)
-    except BaseException:
-        journal.close()
-        raise
-    return journal
-
-
-def _take_over(folder: Path, journal: CampaignJournal) -> None:
-    """Add the runs and outcomes of an earlier version's journal, and set it aside.
-
-    Repeating this after a crash changes nothing, because every row has the same key again.
-    """
-    file = folder / EARLIER_JOURNAL
-    with SqliteFile(file, tables="", application_id=0x4C51_5545, version=1) as earlier:
-        rows = earlier.read(
-            "SELECT key, spec, note, attempt, host, pid, state, outcome, lost_s, recorded FROM job ORDER BY position"
-        )
-    for key, spec_text, note, number, host, pid, state, outcome_text, lost_s, is_stored in rows:
-        label = f"run {key} of {file}"
-        spec = from_json(spec_text, JobSpec, label=label)
-        planned = from_json(note, PlannedRun, label=label)
-        entry = QueueEntry(key, spec, attempt=number, host=host, pid=pid)
-        outcome = from_json(outcome_text, JobOutcome, label=label) if outcome_text else None
-        if state == JobState.RUNNING and outcome is None:
-            outcome = _unfinished_outcome(folder, entry)
-        journal.plan([(planned, spec)])
-        if outcome is None and not lost_s:
-            continue
-        place = Place(spec.system or LOCAL_SYSTEM, spec.partition)
-        now = now_utc()
-        final = JobState.CANCELLED if outcome is None else outcome.state
-        attempt = Attempt(
-            f"{key}-{number}", f"{key}-1", 1, place, spec.resources, state=final, ended_at=now, recorded=True
-        )
-        lost = replace(attempt, key=f"{key}-0", number=0, state=JobState.NODE_FAIL)
-        job = Job(attempt.job, spec, Policy((place,)), final, created_at=now)
-        journal.add([job])
-        outcomes = {} if outcome is None else {(job.key, attempt.key): outcome}
-        if lost_s:
-            seconds = {"elapsed_s": Measurement(lost_s, "s", "attempts without a result")}
-            outcomes[job.key, lost.key] = JobOutcome(lost.state, now, host or "", spec.command, measured=seconds)
-        journal.add_outcomes(outcomes)
-        attempts = [*([lost] if lost_s else []), *([attempt] if outcome else [])]
-        journal.write(jobs=[replace(job, recorded=True)], attempts=attempts)
-        if outcome is None:
-            journal.repeat(CampaignRun(planned, spec, (job,)))
-        elif is_stored:
-            journal.mark_stored(attempt.key)
-    journal.write()
-    file.rename(file.with_suffix(".earlier"))
-
-
-def _unfinished_outcome(folder: Path, entry: QueueEntry) -> JobOutcome | None:
-    """Return the outcome of a run that an earlier version was running; None if it was lost.
-
-    Raises:
-        LeadlineError: it may still run.
-    """
-    result = result_path(folder, entry)
-    outcome = read_outcome(result) if result.exists() else None
-    if outcome is not None and outcome.state.final:
-        return outcome
-    if entry.host != socket.gethostname() or wrapper_is_alive(folder, entry):
+    if (folder / EARLIER_JOURNAL).exists():
         raise LeadlineError(
-            f"run {entry.key} in {folder} was started by an earlier version of Leadline and may still run: end it with "
-            "leadline campaign stop of that version, or move the folder away to start anew; nothing was changed"
+            f"{folder} holds runs of a version before the first release, which cannot be read: run the campaign in "
+            "another folder with --folder"
         )
-    return None
+    return CampaignJournal(folder / JOURNAL)
 
 
 @contextmanager
