@@ -1,5 +1,6 @@
 """Protocols of tabular estimators, and their state as plain arrays."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any, ClassVar, Protocol, Self
@@ -94,9 +95,9 @@ class Regression(Frozen):
 
     least: int = 6
 
+    @abstractmethod
     def fit(self, x: Array, y: Array, weight: Array, seed: int) -> Regressor:
         """Fit ``y`` (n,) on ``x`` (n, columns), each row counting by its ``weight`` (n,), whose mean is one."""
-        raise NotImplementedError
 
 
 class Stored(Frozen):

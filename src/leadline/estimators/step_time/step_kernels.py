@@ -3,6 +3,7 @@
 The black box reads a table of hardware figures, the setting, and figures of the model except its name.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -75,7 +76,7 @@ def step_features(
     return rows_of_features, ideal_s
 
 
-class _StepKernels(Generic[Fitted]):
+class _StepKernels(ABC, Generic[Fitted]):
     """A step by a whole-step estimator in the ``setting`` nearest to the graph's.
 
     An op takes its share of the step by vendor specifications.
@@ -117,8 +118,9 @@ class _StepKernels(Generic[Fitted]):
         """Return the seconds of the whole graph."""
         return self._step_s(graph.ops)
 
+    @abstractmethod
     def _predict_step_s(self, ops: Sequence[Op]) -> float:
-        raise NotImplementedError
+        """Return the seconds of all ops together."""
 
 
 class NetworkKernels(_StepKernels[GraphNetwork]):

@@ -3,6 +3,7 @@
 A form is a sum of a part that does not grow with scale (the start-up) and one that does (the work).
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Protocol, Self
@@ -66,9 +67,9 @@ class ModelForm(Frozen):
 
     largest: int
 
+    @abstractmethod
     def fit(self, problem: FormProblem, seed: int) -> list[FormFit]:
         """Return fits of different complexity, at least one."""
-        raise NotImplementedError
 
 
 def log_sum(terms: Array) -> Array:
