@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 
 import pytest
@@ -35,6 +36,22 @@ def bash(text):
     return done.returncode, done.stdout, done.stderr
 
 
+@contextmanager
+def started(folder, handles, **options):
+    """Run a script until its command, which sleeps, has set its signal handlers."""
+    own = f"import signal, sys, time\n{handles}\nprint('on', flush=True)\nwhile True: time.sleep(1)"
+    (folder / "job.sh").write_text("set -eu\n" + script(folder, sys.executable, "-c", own, **options))
+    with subprocess.Popen(
+        ["bash", str(folder / "job.sh")], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "on\n"
+        try:
+            yield job
+        finally:
+            job.kill()
+
+
 def left(folder):
     return read_outcomes(LocalTransport(), PurePosixPath(folder), {end_name("k1"): "k1", "k1.json": "k1"}, since_s=0.0)
 
@@ -47,8 +64,9 @@ def test_a_second_start_runs_nothing_and_ends_as_the_first(folder):
 
 
 def test_a_second_start_without_a_recorded_end_reports_that_and_runs_nothing(folder):
-    text = script(folder, "echo", "ran", in_place=True)
+    text = script(folder, "echo", "ran")
     assert bash(text) == (0, "ran\n", "")
+    (folder / "runs" / end_name("k1")).unlink()
     code, out, said = bash(text)
     assert (code, out) == (125, "")
     assert said.startswith("leadline: k1 was started before, and nothing tells how it ended")
@@ -64,21 +82,30 @@ def test_setup_lines_that_end_at_the_first_failure_do_not_keep_the_end_from_bein
 
 
 @pytest.mark.parametrize(("code", "state"), [(7, JobState.FAILED), (0, JobState.COMPLETED)])
-def test_a_terminated_command_can_end_in_its_own_way(folder, code, state):
+@pytest.mark.parametrize("forwarded", [(), ("TERM", "USR1")])
+def test_a_terminated_command_can_end_in_its_own_way(folder, code, state, forwarded):
     handles = f"signal.signal(15, lambda *_: sys.exit({code}))"
-    own = f"import signal, sys, time\n{handles}\nprint('on', flush=True)\ntime.sleep(60)"
-    (folder / "job.sh").write_text(script(folder, sys.executable, "-c", own))
-    with subprocess.Popen(
-        ["bash", str(folder / "job.sh")], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "on\n"
-        os.killpg(job.pid, signal.SIGTERM)
+    with started(folder, handles, forwarded=forwarded) as job:
+        # Slurm signals only the batch shell, other schedulers all processes.
+        (os.kill if forwarded else os.killpg)(job.pid, signal.SIGTERM)
         assert job.wait(10) == code
     end = left(folder)["k1"]
     assert (end.state, end.exit_code, end.signal) == (state, code, signal.SIGTERM)
     assert abs(time.time() - epoch_s(end.ended_at)) < 60
     assert epoch_s(end.started_at) <= epoch_s(end.ended_at)
+
+
+def test_a_command_in_the_background_gets_the_warning_and_goes_on(folder):
+    handles = "signal.signal(10, lambda *_: print('saved', signal.getsignal(2), flush=True))"
+    with started(folder, handles, forwarded=("TERM", "USR1")) as job:
+        assert job.stdout is not None
+        os.kill(job.pid, signal.SIGUSR1)
+        # Python handles an interrupt unless it was started with SIGINT ignored.
+        assert job.stdout.readline().startswith("saved <built-in function default_int_handler")
+        os.kill(job.pid, signal.SIGUSR2)
+        os.kill(job.pid, signal.SIGTERM)
+        assert job.wait(10) == 128 + signal.SIGTERM
+    assert left(folder)["k1"].signal == signal.SIGTERM
 
 
 @pytest.mark.parametrize("text", ["", "0", "0 1", "x 1 2", "0 1 2 3", "0 1 2 TERM 3", "-1 1 2", "\u0663 1 2"])

@@ -73,14 +73,13 @@ def end_name(key: str) -> str:
     return f"{key}{_END}"
 
 
-def run_once_script(command: str, folder: PurePosixPath, *, in_place: bool = False) -> list[str]:
+def run_once_script(command: str, folder: PurePosixPath, *, forwarded: Collection[str] = ()) -> list[str]:
     """Return bash lines that run a command once without the wrapper and store how it ended.
 
     ``LEADLINE_KEY`` holds the attempt's key. A second start runs nothing and exits like the first. A shell that gets a
-    signal waits for the command, which gets it too. With ``in_place`` the command replaces the shell, so that it alone
-    gets the signals; its end is then not stored.
+    signal waits for the command, to which it passes those in ``forwarded``. Others must reach the command anyway.
     """
-    lines = [
+    return [
         f'leadline={shlex.quote(f"{folder}/{RUNS_FOLDER}")}/"$LEADLINE_KEY"',
         # With noclobber, only one of two starts can create the marker file.
         "set -C",
@@ -90,19 +89,29 @@ def run_once_script(command: str, folder: PurePosixPath, *, in_place: bool = Fal
         f"  exit {EXIT_NEVER_BEGAN}",
         "fi",
         "set +C",
-    ]
-    if in_place:
-        return [*lines, f"exec {command}"]
-    return [
-        *lines,
         # A caught signal waits for the command's end, while an ignored one would be inherited by the command.
         "trap : USR1 USR2",
-        f"term= && trap term={_TERM} TERM",
+        "code=0 term=",
         "printf -v began '%(%s)T' -1",
-        "code=0",
-        f"{command} || code=$?",
+        *(_forwarding(command, forwarded) if forwarded else [f"trap term={_TERM} TERM", f"{command} || code=$?"]),
         f"""printf '%s %s %(%s)T %s\\n' "$code" "$began" -1 "$term" > "$leadline"{_END} || true""",
         'exit "$code"',
+    ]
+
+
+def _forwarding(command: str, signals: Collection[str]) -> list[str]:
+    """Return bash lines that run a command in the background, pass signals to it and wait for its end."""
+    traps = []
+    for name in signals:
+        mark = f"term={_TERM}; " if name == _TERM else ""
+        traps.append(f"""trap '{mark}kill -{name} "$child" 2>/dev/null || true' {name}""")
+    return [
+        # Bash ignores SIGINT and SIGQUIT in background commands.
+        f"(trap - INT QUIT; exec {command}) & child=$!",
+        *traps,
+        # A signal ends a wait early.
+        'while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done',
+        'wait "$child" || code=$?',
     ]
 
 

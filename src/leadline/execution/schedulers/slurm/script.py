@@ -111,9 +111,10 @@ def batch_script(
         ]
     if submission.measured:
         lines.append("echo 'leadline is not installed here: the job runs unmeasured' >&2")
-    # Without a launcher, the signal to the batch shell must reach the command itself.
-    in_place = bool(submission.checkpoint_signal and not launcher)
-    return "\n".join([*lines, *run_once_script(f"{launcher}{command}", folder, in_place=in_place), ""])
+    # At a job's end Slurm signals the tasks of a launcher, but without one only the batch shell.
+    warning = (submission.checkpoint_signal or "TERM").removeprefix("SIG")
+    forwarded = [] if launcher else sorted({warning, "TERM"})
+    return "\n".join([*lines, *run_once_script(f"{launcher}{command}", folder, forwarded=forwarded), ""])
 
 
 def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = "") -> dict[str, str]:
@@ -375,7 +376,7 @@ def _wrapper_arguments(submission: Submission, folder: PurePosixPath, *, by_task
 
 
 def _signal(submission: Submission) -> str:
-    """Return the warning: for the batch shell, which the command replaces, or for all launched tasks."""
+    """Return the warning: for the batch shell, which passes it to the command, or for all launched tasks."""
     match = _SIGNAL.fullmatch(submission.checkpoint_signal or "")
     if match is None:
         raise InvalidInput(f"{submission.checkpoint_signal!r} cannot be a signal: name one, for example USR1")

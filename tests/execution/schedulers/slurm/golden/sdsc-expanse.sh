@@ -34,9 +34,11 @@ if ! { true > "$leadline".started; } 2>/dev/null && [ -e "$leadline".started ]; 
 fi
 set +C
 trap : USR1 USR2
-term= && trap term=TERM TERM
+code=0 term=
 printf -v began '%(%s)T' -1
-code=0
-python train.py --epochs 3 --run-name 'it'"'"'s a run' || code=$?
+(trap - INT QUIT; exec python train.py --epochs 3 --run-name 'it'"'"'s a run') & child=$!
+trap 'term=TERM; kill -TERM "$child" 2>/dev/null || true' TERM
+while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done
+wait "$child" || code=$?
 printf '%s %s %(%s)T %s\n' "$code" "$began" -1 "$term" > "$leadline".ended || true
 exit "$code"
