@@ -268,6 +268,8 @@ def test_a_vague_forecast_bounds_the_requested_memory():
     assert decided.resources.memory_bytes_per_node == 20 * GIB
 
 
-def test_a_limit_that_the_site_lowered_is_not_that_of_the_next_attempt():
-    killed = situation("TIMEOUT", elapsed_s=60.0, cause=FailureCause.WALLTIME, attempt={"walltime_s": 60.0})
+@pytest.mark.parametrize(("state", "cause"), [("TIMEOUT", FailureCause.WALLTIME), ("NODE_FAIL", FailureCause.NODE)])
+@pytest.mark.parametrize("policy", [{}, {"policy": RESUMES}])
+def test_a_limit_that_the_site_lowered_is_not_that_of_the_next_attempt(state, cause, policy):
+    killed = situation(state, elapsed_s=60.0, cause=cause, attempt={"walltime_s": 60.0}, **policy)
     assert decide(killed).resources.walltime_s == H

@@ -79,6 +79,7 @@ class SituationView:
         policy: the job's policy.
         attempt: the attempt to decide about.
         limit_s: the current time limit.
+        requested_s: the limit of another attempt, for which a limit that was lowered from outside does not count.
         limit_bytes: the requested memory per node.
         time: the need of run time, requested in whole minutes.
         memory: the need of memory per node. Schedulers count it in MiB, so a fraction of one would be rounded down.
@@ -88,6 +89,7 @@ class SituationView:
         self.situation = situation
         self.job, self.policy, self.attempt = situation.job, situation.job.policy, situation.attempt
         self.limit_s = self.attempt.walltime_s or self.attempt.resources.walltime_s
+        self.requested_s = max(self.limit_s, self.attempt.resources.walltime_s or 0.0) if self.limit_s else None
         self.limit_bytes = self.attempt.resources.memory_bytes_per_node
         self.time = Need(situation.total_s, self._outlived_s(), LONGER, MINUTE_S, self.policy.risk)
         self.memory = Need(situation.memory_bytes, self._memory_floor_bytes(), MORE, MIB, self.policy.risk)
@@ -115,7 +117,7 @@ class SituationView:
 
     def request(self) -> ResourceSpec:
         """Return the attempt's request, raised to the predicted need as far as the place allows."""
-        request, risk = replace(self.attempt.resources, walltime_s=self.limit_s), self.policy.risk
+        request, risk = replace(self.attempt.resources, walltime_s=self.requested_s), self.policy.risk
         if not self.policy.resizes:
             return request
         needed_s, needed_bytes = self.time.needed(), self.memory.needed()

@@ -71,8 +71,7 @@ def retry_with_longer_limit(view: SituationView, reason: str) -> Decision:
         return give_up(view, f"{reason}, and neither its limit nor its run time is known")
     # Runs of one job differ, so the new limit is noticeably above what was not enough. The scheduler may have granted
     # less than was requested (--time-min), or someone lowered it: the whole request comes before more.
-    requested_s = view.attempt.resources.walltime_s or 0.0
-    needed_s = max(needed_s, MIN_RAISE * view.time.floor, MIN_RAISE * (view.limit_s or 0.0), requested_s)
+    needed_s = max(needed_s, MIN_RAISE * view.time.floor, MIN_RAISE * (view.limit_s or 0.0), view.requested_s or 0.0)
     details: Evidence = {"lasted_at_least_s": view.time.floor, "needed_s": needed_s}
     if allowed_s is not None and needed_s > allowed_s:
         if not _is_worth_trying(view.limit_s, allowed_s, view.time.beyond(allowed_s)):
@@ -206,8 +205,8 @@ def _resumed(view: SituationView, reason: str, *, delay_s: float = 0.0) -> Decis
         remaining_s = MIN_RAISE * (needed_s - view.situation.elapsed_s) + 2 * view.policy.checkpoint_s
         whole_s = float(max(1, math.ceil(remaining_s / MINUTE_S)) * MINUTE_S)
         request = replace(request, walltime_s=min(whole_s, view.situation.allowed_s or math.inf))
-    elif limit_s is not None:
-        request = replace(request, walltime_s=limit_s)
+    else:
+        request = replace(request, walltime_s=view.requested_s)
     proposal = propose_same_place(view, f"{reason}; it continues from its checkpoint", request, delay_s=delay_s)
     # The distribution is of the whole run, but a resumed attempt only runs the remainder.
     return within_bounds(view, replace(proposal, run_time=None))
