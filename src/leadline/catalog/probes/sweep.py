@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import torch
 
-from leadline.catalog.probes import Progress, matrix, pointwise, rows
+from leadline.catalog.probes import Progress, matrix, memory_bound
 from leadline.catalog.probes.cases import KernelCase
 from leadline.catalog.probes.local_device import describe_local_device
 from leadline.catalog.probes.overheads import (
@@ -38,10 +38,10 @@ def sweep_cases(device: str) -> list[KernelCase]:
         matrix.convolutions(device),
         matrix.attentions(device),
         matrix.recurrences(device),
-        pointwise.pointwise(device),
-        pointwise.movements(device),
-        rows.rows(device),
-        rows.pools(device),
+        memory_bound.pointwise(device),
+        memory_bound.movements(device),
+        memory_bound.rows(device),
+        memory_bound.pools(device),
     )
     kernels: dict[tuple[str, str], list[KernelCase]] = {}
     for case in chain.from_iterable(families):
