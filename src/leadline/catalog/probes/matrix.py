@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from leadline.catalog.probes.cases import KernelCase, log_spread_sizes, tensor
+from leadline.core.frozen import Frozen
 
 aten = torch.ops.aten
 
@@ -92,8 +92,7 @@ def convolutions(device: str) -> Iterator[KernelCase]:
                 yield _convolution(device, size, backward=backward)
 
 
-@dataclass(frozen=True, slots=True)
-class _Convolution:
+class _Convolution(Frozen):
     """Batch, channels in and out, input size along one or two axes, filter side, stride, and groups."""
 
     n: int
