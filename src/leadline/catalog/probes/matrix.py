@@ -200,7 +200,8 @@ def _recur(device: str, name: str, sizes: tuple[int, int, int, int], *, backward
     layer = getattr(torch.nn, name.upper())(c, h, batch_first=True, device=device)
     x = tensor(device, b, steps, c).requires_grad_(backward)
     if not backward:
-        return torch.no_grad()(partial(layer, x))
+        without_gradients: Callable[[], object] = torch.no_grad()(partial(layer, x))
+        return without_gradients
     y, _ = layer(x)
     return _backward(y, (x, *layer.parameters()))
 
