@@ -16,11 +16,7 @@ def report(*, step: "int | None" = None, epoch: "int | None" = None, **more: obj
     """Report that a step or an epoch is done.
 
     Outside a measured job, or if the file is not writable, it does nothing. Spaces in a value become underscores.
-
-    Args:
-        step: number of the step.
-        epoch: number of the epoch.
-        more: ``total_steps``, ``total_epochs``, ``phase``, or metrics.
+    ``more`` is ``total_steps``, ``total_epochs``, ``phase``, or metrics.
     """
     path = os.environ.get(VARIABLE)
     if not path:

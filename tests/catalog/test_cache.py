@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leadline.catalog import cache
+from leadline.catalog import read as reader
 from leadline.catalog.read import TomlCatalog
 
 
@@ -20,7 +20,7 @@ def test_a_cached_catalog_equals_the_parsed_one_to_the_last_bit(catalog, tmp_pat
         assert [repr(device) for device in catalog().devices()] == [repr(device) for device in parsed.devices()]
         assert [repr(system) for system in catalog().systems()] == [repr(system) for system in parsed.systems()]
         # The second time nothing may be parsed.
-        monkeypatch.setattr(cache, "_parse", None)
+        monkeypatch.setattr(reader, "_parse", None)
     assert sorted(file.name for file in (tmp_path / "cache").iterdir()) == ["devices.msgpack", "systems.msgpack"]
 
 
@@ -32,7 +32,7 @@ def test_a_cached_catalog_equals_the_parsed_one_to_the_last_bit(catalog, tmp_pat
         lambda content: content[:100] + b"\x00" + content[101:],
         lambda content: content.replace(b"H100", b"H900"),
         lambda content: bytes(32) + content[32:],
-        lambda content: content[:32] + cache._digest(msgspec.msgpack.encode([1])) + msgspec.msgpack.encode([1]),
+        lambda content: content[:32] + reader._digest(msgspec.msgpack.encode([1])) + msgspec.msgpack.encode([1]),
     ],
 )
 def test_a_broken_or_stale_cache_is_replaced(damage, catalog, tmp_path):
@@ -46,11 +46,11 @@ def test_a_broken_or_stale_cache_is_replaced(damage, catalog, tmp_path):
 
 def test_other_bytes_or_other_code_make_the_cache_stale(tmp_path, monkeypatch):
     def read(content):
-        return cache.read_cached([("a.toml", content)], str, tmp_path / "words", lambda text, _name: text.split())
+        return reader._read_cached([("a.toml", content)], str, tmp_path / "words", lambda text, _name: text.split())
 
     assert read(b"one") == ["one"]
     assert read(b"two") == ["two"]
-    monkeypatch.setattr(cache, "_key", lambda _sources: bytes(32))
+    monkeypatch.setattr(reader, "_key", lambda _sources: bytes(32))
     assert read(b"three") == ["three"]
     assert read(b"four") == ["three"]
 
@@ -61,5 +61,5 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
 
 
 def test_the_files_of_code_in_the_key_exist():
-    package = Path(cache.__file__).parents[1]
-    assert [name for name in cache.CODE if not (package / name).is_file()] == []
+    package = Path(reader.__file__).parents[1]
+    assert [name for name in reader.CODE if not (package / name).is_file()] == []

@@ -1,6 +1,7 @@
 """Cost of a request under each site's charge rule, from published formulas."""
 
 import math
+from collections.abc import Sequence
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import ResourceSpec
@@ -84,11 +85,15 @@ def _tres(billing: Billing, request: ResourceSpec, node: NodeType) -> float | No
     costs = [cost * request.nodes for cost in weighted if cost is not None]
     if len(costs) < len(weighted):
         return None
-    gpus = request.gpus_per_node * request.nodes * (billing.gpu_hour or 0.0)
-    if billing.rule is BillingRule.TRES_SUM:
+    return combine_tres(billing.rule, costs, request.gpus_per_node * request.nodes * (billing.gpu_hour or 0.0))
+
+
+def combine_tres(rule: BillingRule, costs: Sequence[float], gpus: float) -> float:
+    """Return the charge under one of Slurm's rules for the ``costs`` of cores, memory and nodes, and that of GPUs."""
+    if rule is BillingRule.TRES_SUM:
         return sum([0.0, *costs]) + gpus
     others = max([0.0, *costs])
-    return max(others, gpus) if billing.rule is BillingRule.TRES_MAX else others + gpus
+    return max(others, gpus) if rule is BillingRule.TRES_MAX else others + gpus
 
 
 _RULES = {

@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
+from hashlib import blake2b
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TypeVar
 
-from leadline.catalog.cache import read_cached
+import msgspec
+
 from leadline.catalog.names import find_device
 from leadline.core.documents import MOST_TOML_BYTES, convert_toml, from_json
 from leadline.core.errors import InvalidInput, UnknownName
@@ -30,6 +32,13 @@ ADDITIONS = "additions"
 LOOK_S = 1.0
 """Pause between two looks for changed files."""
 
+DIGEST_BYTES = 32
+CODE = (
+    "catalog/networks.py", "catalog/toml_files.py", "core/documents.py", "core/hardware.py", "core/systems.py",
+    "core/units.py",
+)  # fmt: skip
+"""Files of the package that decide what a source is parsed to."""
+
 
 class _Entries:
     """The devices and systems of the shipped files and of a folder, by name; each kind is read on first use."""
@@ -40,7 +49,7 @@ class _Entries:
     @cached_property
     def devices(self) -> dict[str, Device]:
         sources = [("the shipped devices.toml", (_shipped() / "devices.toml").read_bytes())]
-        shipped = read_cached(sources, Device, self._cache and self._cache / "devices.msgpack", _read_devices)
+        shipped = _read_cached(sources, Device, self._cache and self._cache / "devices.msgpack", _read_devices)
         user_devices = [
             device for path in self._user_files(DEVICES, "toml") for device in _read_devices(_text(path), str(path))
         ]
@@ -50,7 +59,7 @@ class _Entries:
     @cached_property
     def systems(self) -> dict[str, System]:
         sources = [(entry.name, entry.read_bytes()) for entry in _shipped_sites()]
-        shipped = read_cached(sources, System, self._cache and self._cache / "systems.msgpack", _read_site)
+        shipped = _read_cached(sources, System, self._cache and self._cache / "systems.msgpack", _read_site)
         user_systems = [system for path in self._user_files(SITES, "toml") for system in self._site(path)]
         return _first_wins([*user_systems, *shipped])
 
@@ -199,3 +208,46 @@ def _first_wins(entries: Iterable[T]) -> dict[str, T]:
     for entry in entries:
         by_name.setdefault(entry.name, entry)
     return by_name
+
+
+def _read_cached(
+    sources: Sequence[tuple[str, bytes]], kind: type[T], file: Path | None, parse: Callable[[str, str], list[T]]
+) -> list[T]:
+    """Return the nouns of all ``sources`` (name, content), which ``parse`` reads from a content and a name.
+
+    They come from the cache ``file`` if it was made from the same bytes by the same code, and are written there
+    otherwise; an unwritable folder is no error.
+    """
+    # msgpack decodes in 1 ms what TOML takes 150 ms for.
+    if file is None:
+        return _parse(sources, parse)
+    key = _key(sources)
+    try:
+        cached = file.read_bytes()
+        payload = cached[2 * DIGEST_BYTES :]
+        if cached[: 2 * DIGEST_BYTES] == key + _digest(payload):
+            return msgspec.msgpack.decode(payload, type=list[kind])  # type: ignore[valid-type]
+    except (OSError, msgspec.MsgspecError):
+        pass
+    nouns = _parse(sources, parse)
+    payload = msgspec.msgpack.encode(nouns)
+    with suppress(OSError):
+        from leadline.files.atomic import write_atomically  # noqa: PLC0415 - only where something is written
+
+        write_atomically(file, key + _digest(payload) + payload)
+    return nouns
+
+
+def _parse(sources: Sequence[tuple[str, bytes]], parse: Callable[[str, str], list[T]]) -> list[T]:
+    return [noun for name, content in sources for noun in parse(content.decode(), name)]
+
+
+def _key(sources: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return a digest of the sources and of the code that converts them; a version would not change with it."""
+    package = Path(__file__).parents[1]
+    texts = [file.read_bytes() for name in CODE if (file := package / name).is_file()]
+    return _digest(msgspec.msgpack.encode((sources, texts)))
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=DIGEST_BYTES).digest()

@@ -15,16 +15,7 @@ from leadline.catalog.networks import parse_network
 from leadline.core.document_errors import Fault, InvalidFile, suggest
 from leadline.core.documents import convert_toml, from_toml, parse_toml
 from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind
-from leadline.core.systems import (
-    Billing,
-    BillingRule,
-    Limits,
-    NodeType,
-    Partition,
-    Scheduling,
-    SubmitRules,
-    System,
-)
+from leadline.core.systems import Billing, BillingRule, Limits, NodeType, Partition, Scheduling, SubmitRules, System
 from leadline.core.units import GB, GBIT_BYTES, GIB, HOUR_S, MIB
 
 

@@ -3,9 +3,10 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import date
 
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.systems import Billing, Partition, System
 
@@ -18,8 +19,7 @@ PRICE_YEARS = 3
 _YEAR = re.compile(r"\b(19|20)\d{2}\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Frozen):
     """A problem of one entry; an error makes the catalog unusable, a warning is for its maintainer.
 
     The entry of a fault in the writing is the file, with the ``line`` if a single one matches.

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from leadline.kit.specs import DECODE, LARGE, SPECS, TRAINING, Spec
 
@@ -114,7 +114,6 @@ class _Dealer:
         self.random = random.Random(settings.seed)  # noqa: S311 - an order of experiments, no secret
         self.counts: Counter = Counter()  # type: ignore[type-arg] # Counter[...] of 3.9 has tuples of many lengths
         self.cells: Dict[str, List[_Cell]] = {}
-        self.remaining: Dict[str, List[MeasurementPoint]] = {}
         for cell in self._all_cells():
             self.cells.setdefault(cell.spec.family, []).append(cell)
 
@@ -122,36 +121,33 @@ class _Dealer:
         """Yield distinct points, one family at a time, until all families are exhausted."""
         families = sorted(self.cells)
         self.random.shuffle(families)
-        dealt: Set[str] = set()
-        while families:
-            for family in list(families):
-                point = self._new(family, dealt)
+        points = {family: self._points(self.cells[family]) for family in families}
+        while points:
+            for family in list(points):
+                point = next(points[family], None)
                 if point is None:
-                    families.remove(family)
-                    continue
-                dealt.add(point.key)
-                yield point
+                    del points[family]
+                else:
+                    yield point
 
-    def _new(self, family: str, dealt: Set[str]) -> Optional[MeasurementPoint]:
-        """Return a new point of a family; ``None`` if there is none."""
-        if family not in self.remaining:
-            drawn = (self._next(self.cells[family]) for _ in range(MAX_DRAWS))
+    def _points(self, cells: List[_Cell]) -> Iterator[MeasurementPoint]:
+        """Yield distinct points of a family: drawn ones until no draw is new, then the remaining ones in any order."""
+        dealt: Set[str] = set()
+        while True:
+            drawn = (self._next(cells) for _ in range(MAX_DRAWS))
             point = next((candidate for candidate in drawn if candidate.key not in dealt), None)
-            if point is not None:
-                return point
-            self.remaining[family] = [
-                cell.point(batch, dict(zip(cell.options, levels)))
-                for cell in self.cells[family]
-                for batch in cell.batches
-                for levels in product(*cell.options.values())
-            ]
-            self.random.shuffle(self.remaining[family])
-        remaining = self.remaining[family]
-        while remaining:
-            point = remaining.pop()
-            if point.key not in dealt:
-                return point
-        return None
+            if point is None:
+                break
+            dealt.add(point.key)
+            yield point
+        remaining = [
+            cell.point(batch, dict(zip(cell.options, levels)))
+            for cell in cells
+            for batch in cell.batches
+            for levels in product(*cell.options.values())
+        ]
+        self.random.shuffle(remaining)
+        yield from (point for point in reversed(remaining) if point.key not in dealt)
 
     def _all_cells(self) -> Iterator[_Cell]:
         settings = self.settings

@@ -11,6 +11,7 @@ import torch
 
 from leadline.kit import KitError
 from leadline.kit.nvml import Nvml, open_nvml
+from leadline.kit.processor import cpu_name
 from leadline.kit.specs import PACKAGES
 
 ENOUGH_S = 0.02
@@ -138,7 +139,7 @@ def _gpu() -> Dict[str, Any]:
 def _cpu() -> Dict[str, Any]:
     return {
         "type": "cpu",
-        "name": _cpu_name(),
+        "name": cpu_name(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "compute_units": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "capability": getattr(torch.backends.cpu, "get_cpu_capability", lambda: None)(),
@@ -146,16 +147,6 @@ def _cpu() -> Dict[str, Any]:
         "threads": torch.get_num_threads(),
         "allocator": None,
     }
-
-
-def _cpu_name() -> str:
-    """Return the processor's name in /proc/cpuinfo, else the machine's architecture."""
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.lower().startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _version(package: str) -> Optional[str]:

@@ -18,6 +18,7 @@ from leadline.core.ports import Catalog
 from leadline.core.processes import ProcessRunner
 from leadline.execution.processes import run_process
 from leadline.files.atomic import write_atomically
+from leadline.kit.processor import cpu_name
 
 NVIDIA_SMI_TIMEOUT_S = 20.0
 """Timeout of ``nvidia-smi``; with many GPUs it takes several seconds."""
@@ -25,9 +26,7 @@ NVIDIA_SMI_TIMEOUT_S = 20.0
 
 def describe_machine(run: ProcessRunner, catalog: Catalog) -> Machine:
     """Return host name, processor, CPUs, memory, GPUs, and the calibrated processor if there is one."""
-    from leadline.catalog.probes.local_device import cpu_model  # noqa: PLC0415 - loaded on use
-
-    model = cpu_model()
+    model = cpu_name()
     calibrated = [
         device.name
         for device in catalog.devices()

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import cycle
 
 import torch
 from torch.quasirandom import SobolEngine
+
+from leadline.core.frozen import Frozen
 
 SEED = 2026
 
@@ -34,8 +35,7 @@ OPERANDS_BYTES = 48e6
 """Total bytes of the rotated operands of a streaming kernel, more than the caches available to a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCase:
+class KernelCase(Frozen):
     """One kernel to time."""
 
     kind: str

@@ -1,13 +1,13 @@
 """Compute-bound kernels of the sweep: matrix products, convolutions, attention, recurrent layers."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 
 from leadline.catalog.probes.cases import KernelCase, log_spread_sizes, tensor
+from leadline.core.frozen import Frozen
 
 aten = torch.ops.aten
 
@@ -92,8 +92,7 @@ def convolutions(device: str) -> Iterator[KernelCase]:
                 yield _convolution(device, size, backward=backward)
 
 
-@dataclass(frozen=True, slots=True)
-class _Convolution:
+class _Convolution(Frozen):
     """Batch, channels in and out, input size along one or two axes, filter side, stride, and groups."""
 
     n: int
@@ -173,9 +172,7 @@ def _attend(device: str, b: int, h: int, length: int, d: int, *, backward: bool)
     q, k, v = (tensor(device, b, h, length, d).requires_grad_(backward) for _ in range(3))
     if not backward:
         return lambda: attention(q, k, v)
-    y = attention(q, k, v)
-    grad = torch.randn_like(y)
-    return lambda: torch.autograd.grad(y, (q, k, v), grad, retain_graph=True)
+    return _backward(attention(q, k, v), (q, k, v))
 
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -203,13 +200,12 @@ def _recur(device: str, name: str, sizes: tuple[int, int, int, int], *, backward
     layer = getattr(torch.nn, name.upper())(c, h, batch_first=True, device=device)
     x = tensor(device, b, steps, c).requires_grad_(backward)
     if not backward:
-        return lambda: _without_gradients(layer, x)
+        without_gradients: Callable[[], object] = torch.no_grad()(partial(layer, x))
+        return without_gradients
     y, _ = layer(x)
-    grad = torch.randn_like(y)
-    inputs = (x, *layer.parameters())
-    return lambda: torch.autograd.grad(y, inputs, grad, retain_graph=True)
+    return _backward(y, (x, *layer.parameters()))
 
 
-def _without_gradients(layer: Callable[[torch.Tensor], object], x: torch.Tensor) -> object:
-    with torch.no_grad():
-        return layer(x)
+def _backward(y: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Callable[[], object]:
+    """Return the backward pass from a random gradient of ``y`` to those of ``inputs``."""
+    return partial(torch.autograd.grad, y, inputs, torch.randn_like(y), retain_graph=True)

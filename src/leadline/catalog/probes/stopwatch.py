@@ -10,11 +10,9 @@ MINIMUM_BLOCK_S = 1e-3
 
 
 class Stopwatch:
-    """Times calls on one device within a budget for each.
+    """Times calls on a ``cpu`` or ``cuda`` device.
 
-    Args:
-        device_type: ``cpu`` or ``cuda``.
-        call_budget_s: time for one kernel including warm-up; at least three blocks are timed regardless.
+    ``call_budget_s`` is the time for one kernel including warm-up; at least three blocks are timed regardless.
     """
 
     def __init__(self, device_type: str, *, call_budget_s: float) -> None:

@@ -10,9 +10,8 @@ import numpy as np
 import psutil
 import torch
 
-from leadline.catalog.probes import Progress, matrix, pointwise, rows
+from leadline.catalog.probes import Progress, matrix, memory_bound
 from leadline.catalog.probes.cases import KernelCase
-from leadline.catalog.probes.local_device import describe_local_device
 from leadline.catalog.probes.overheads import (
     loader_figures,
     memory_figures,
@@ -24,8 +23,13 @@ from leadline.catalog.probes.overheads import (
 )
 from leadline.catalog.probes.stopwatch import Stopwatch
 from leadline.catalog.probes.timing_cost import worth_timing
-from leadline.core.hardware import Calibration, Device, KernelTiming
+from leadline.core.errors import InvalidInput
+from leadline.core.hardware import Calibration, Confidence, Device, DeviceKind, KernelTiming
 from leadline.core.processes import ProcessRunner
+from leadline.core.units import pluralize
+from leadline.kit.processor import cpu_name
+
+CPU_VENDORS = ("AMD", "Intel", "ARM", "IBM")
 
 
 def sweep_cases(device: str) -> list[KernelCase]:
@@ -38,10 +42,10 @@ def sweep_cases(device: str) -> list[KernelCase]:
         matrix.convolutions(device),
         matrix.attentions(device),
         matrix.recurrences(device),
-        pointwise.pointwise(device),
-        pointwise.movements(device),
-        rows.rows(device),
-        rows.pools(device),
+        memory_bound.pointwise(device),
+        memory_bound.movements(device),
+        memory_bound.rows(device),
+        memory_bound.pools(device),
     )
     kernels: dict[tuple[str, str], list[KernelCase]] = {}
     for case in chain.from_iterable(families):
@@ -128,3 +132,31 @@ def _elapsed(case: KernelCase, watch: Stopwatch) -> float | None:
             return watch.call_s(case.call())
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def describe_local_device(device_type: str) -> Device:
+    """Return the local device without measured numbers.
+
+    Raises:
+        InvalidInput: there is no ``cuda`` device, or the type is neither ``cpu`` nor ``cuda``.
+    """
+    if device_type == "cpu":
+        return _describe_cpu()
+    if device_type != "cuda":
+        raise InvalidInput(f"--device {device_type} is not known: give cpu or cuda")
+    if not torch.cuda.is_available():
+        raise InvalidInput("--device cuda cannot be measured: torch sees no NVIDIA GPU here; give --device cpu")
+    properties = torch.cuda.get_device_properties(0)
+    return Device(properties.name, "NVIDIA", DeviceKind.GPU, memory_bytes=properties.total_memory,
+                  compute_units=properties.multi_processor_count, aliases=("local",),
+                  confidence=Confidence.MEASURED, source="calibrate")  # fmt: skip
+
+
+def _describe_cpu() -> Device:
+    cores = psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
+    model = cpu_name()
+    vendor = next((vendor for vendor in CPU_VENDORS if vendor.lower() in model.lower()), "unknown")
+    return Device(
+        f"{model} ({pluralize(cores, 'core')})", vendor, DeviceKind.CPU, memory_bytes=psutil.virtual_memory().total,
+        compute_units=cores, aliases=("local", "cpu"), confidence=Confidence.MEASURED, source="calibrate",
+    )  # fmt: skip

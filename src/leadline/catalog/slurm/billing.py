@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from leadline.catalog.billing import combine_tres
 from leadline.catalog.slurm.text import Record, parse_names, read_tres, read_weights
 from leadline.core.systems import Billing, BillingRule
 from leadline.core.units import GIB, MIB
@@ -59,10 +60,7 @@ def disagreement(partition: Record, billing: Billing) -> str:
         whole.get("node", 0.0) * (billing.node_hour or 0.0),
     ]
     gpus = whole.get("gres/gpu", 0.0) * (billing.gpu_hour or 0.0)
-    expected = {
-        BillingRule.TRES_MAX: max(*parts, gpus),
-        BillingRule.TRES_MAX_AND_GPUS: max(parts) + gpus,
-    }.get(billing.rule, sum(parts) + gpus)
+    expected = combine_tres(billing.rule, parts, gpus)
     if abs(expected - whole["billing"]) <= max(1.0, BILLING_TOLERANCE * expected):
         return ""
     return (

@@ -7,10 +7,13 @@ never starts.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
+from msgspec import field
+
 from leadline.catalog.slurm.text import Record, parse_count, parse_names, parse_number, parse_seconds, read_tres
+from leadline.core.frozen import Frozen
 from leadline.core.systems import Limits
 
 ENFORCED = frozenset({"limits", "safe", "all"})
@@ -19,8 +22,7 @@ ENFORCED = frozenset({"limits", "safe", "all"})
 Tres = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class LimitPolicy:
+class LimitPolicy(Frozen):
     """Limits of a QOS or association; amounts by TRES name, memory in bytes."""
 
     name: str = ""
@@ -40,8 +42,7 @@ class LimitPolicy:
         return self.max_walltime_s is not None or bool(self.per_job or self.per_user or self.per_group)
 
 
-@dataclass(frozen=True, slots=True)
-class Association:
+class Association(Frozen):
     """An account that the user may charge, with its limits; an empty ``partition`` means all."""
 
     account: str
@@ -51,8 +52,7 @@ class Association:
     policy: LimitPolicy
 
 
-@dataclass(frozen=True, slots=True)
-class JobLimits:
+class JobLimits(Frozen):
     """The limits of one job, and its maximum memory over all nodes."""
 
     limits: Limits

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from leadline.catalog.names import SLICE, match_devices, split_words
 from leadline.catalog.slurm.text import Gres, Record, parse_count, parse_memory, parse_names, read_gres
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind, Machine
 from leadline.core.systems import NodeType
 from leadline.core.units import GIB, MIB
@@ -20,8 +21,7 @@ SAME_TYPE_MEMORY_RATIO = 1.05
 _GENERIC_CPU_WORDS = frozenset({"cpu", "processor", "core", "r", "tm"})
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGpus:
+class NodeGpus(Frozen):
     """The GPUs of one type on a node; ``device`` is ``None`` if ambiguous, and ``why`` explains it."""
 
     kind: str | None
@@ -84,19 +84,17 @@ def _single(devices: list[Device]) -> list[Device]:
     return devices if len(devices) == 1 else []
 
 
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
+class NodeGroup(Frozen):
     """Nodes of one type: their number in each partition, and their common features."""
 
     node: NodeType
     gpus: tuple[NodeGpus, ...]
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int]
     features: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(Frozen):
     name: str
     cpus: int | None
     memory_bytes: int | None

@@ -1,7 +1,7 @@
 """Convert the records of a live Slurm cluster to a system of the catalog."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 from leadline.catalog.slurm.billing import disagreement, partition_charge
@@ -18,13 +18,13 @@ from leadline.catalog.slurm.limits import (
 )
 from leadline.catalog.slurm.nodes import NodeGroup, group_nodes
 from leadline.catalog.slurm.text import Record, parse_count, parse_memory, parse_names
+from leadline.core.frozen import Frozen
 from leadline.core.hardware import Confidence, Device, Machine
 from leadline.core.systems import UNLISTED_NODES, NodeType, Partition, Scheduling, SubmitRules, System
 from leadline.core.units import format_bytes, parse_whole
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterRecords:
+class ClusterRecords(Frozen):
     """Records of a cluster's answers; ``None`` marks a query without an answer.
 
     ``groups`` are the user's groups, and ``here`` is the local machine.
@@ -39,16 +39,14 @@ class ClusterRecords:
     here: Machine | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProbedSystem:
+class ProbedSystem(Frozen):
     """The system, with a note on each unknown or doubtful part."""
 
     system: System
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Site:
+class _Site(Frozen):
     """Context shared by all partitions during the conversion."""
 
     records: ClusterRecords
@@ -58,7 +56,7 @@ class _Site:
     enforced: bool
     source: str
     as_of: str
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 def build_system(
@@ -71,7 +69,7 @@ def build_system(
         records, group_nodes(records.nodes, devices, records.here), read_qos(records.qos or ()),
         read_associations(records.associations or ()), enforced,
         f"scontrol, sinfo and sacctmgr of Slurm {config.get('SLURM_VERSION', '')} on {config.get('ClusterName', name)}",
-        as_of,
+        as_of, [],
     )  # fmt: skip
     context.notes.extend(note for group in context.groups for note in group.notes)
     partitions = _unique_names([row for record in records.partitions for row in _partitions(context, record)])

@@ -11,11 +11,11 @@ import re
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.units import MIB, MINUTE_S, parse_bytes, parse_duration_s
 
 SINFO = "%R|%l|%s|%D|%c|%m|%G|%f|%N"
@@ -39,8 +39,7 @@ _UNIT = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 Record = dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Gres:
+class Gres(Frozen):
     """Generic resources of one name and type on a node; ``kind`` is ``None`` if the site names no type."""
 
     name: str
