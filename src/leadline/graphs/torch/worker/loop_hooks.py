@@ -16,7 +16,7 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
-from leadline.graphs.torch.worker.wrapping import call_after
+from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4
 """Steps whose surrounding code is read. Later ones are only counted."""

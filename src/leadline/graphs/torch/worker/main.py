@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.libraries import is_user_file
@@ -39,6 +39,11 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     if confinement.possible or not request["function"]:
         session.note(confinement.sentence())
     answer["possible_harms"] = confinement.possible
+    end_with(answer, request)
+
+
+def end_with(answer: Dict[str, Any], request: Dict[str, Any]) -> NoReturn:
+    """Write the answer to a request and end the process."""
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")
@@ -187,7 +192,7 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
     return {"reason": "the script ended without a backward pass, an optimizer step or a model call on the device"}
 
 
-def failure_document(error: BaseException) -> Dict[str, Any]:
+def failure_document(error: BaseException, advice: str = "the trace stopped here") -> Dict[str, Any]:
     """Return the reason of a failure, and the line of the user's own code where it happened."""
     frames = traceback.extract_tb(error.__traceback__)
     folder = str(Path(sys.argv[0]).absolute().parent)
@@ -198,11 +203,8 @@ def failure_document(error: BaseException) -> Dict[str, Any]:
     if isinstance(error, ScriptFailure):
         return {"reason": str(error), "location": location}
     message = " ".join(str(error).split())[:300].rstrip(".")
-    advice = (
-        "the trace has no network, so download what it needs first"
-        if _needs_network(error)
-        else "the trace stopped here"
-    )
+    if _needs_network(error):
+        advice = "the trace has no network, so download what it needs first"
     return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}
 
 

@@ -1,11 +1,12 @@
-"""State of one trace, shared by the worker's modules."""
+"""State of one trace, and what else the worker's modules share."""
 
 import collections
+import functools
 import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 from leadline.graphs.torch.worker.thread_clock import ThreadTimes, read_times
 
@@ -16,6 +17,19 @@ def resident_bytes() -> int:
     """Return the resident bytes of this process, or zero without ``/proc``."""
     pages = int(STATM.read_text(encoding="ascii").split()[1]) if STATM.exists() else 0
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def call_after(owner: Any, name: str, record: Callable[..., None]) -> None:
+    """Call ``record(result, *args, **kwargs)`` after each call of ``owner.name``."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        record(result, *args, **kwargs)
+        return result
+
+    setattr(owner, name, call)
 
 
 class StopTrace(BaseException):
