@@ -28,23 +28,22 @@ def function_request(workload: Workload, kind: str, example: str) -> dict[str, A
 
 
 def run_worker(
-    module: str, request: dict[str, Any], *, python: str, runner: ProcessRunner, env: dict[str, str], timeout_s: float,
-    cwd: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
+    request: dict[str, Any], *, python: str, runner: ProcessRunner, env: dict[str, str], cwd: Path | None = None
+) -> dict[str, Any]:
     """Let a worker carry out a request in ``python``, and return its answer or a ``failure`` if it gives none.
 
-    ``module`` is the worker's module. A request has the user's file as ``target``, and ``without`` may name features of
-    the kernel to confine the worker without.
+    A request names the ``worker``'s module and the user's file or module (``target``). ``wall_s`` limits the time, and
+    ``without`` may name features of the kernel to confine the worker without.
     """
     with tempfile.TemporaryDirectory(prefix="leadline-trace-") as folder:
         request_file, answer_file = Path(folder, "request.json"), Path(folder, "answer.json")
-        document = {"without": [], **request, "worker": module, "answer": str(answer_file)}
+        document = {"without": [], **request, "answer": str(answer_file)}
         request_file.write_text(json.dumps(document), encoding="utf-8")
-        completed = runner([python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=timeout_s)
+        completed = runner([python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["wall_s"])
         if answer_file.is_file():
             answer: dict[str, Any] = msgspec.json.decode(answer_file.read_bytes())
             return answer
-        return {"failure": {"reason": _exit_reason(completed, request["target"], timeout_s)}}
+        return {"failure": {"reason": _exit_reason(completed, request["target"], request["wall_s"])}}
 
 
 def raise_failure(answer: dict[str, Any]) -> None:
@@ -53,8 +52,8 @@ def raise_failure(answer: dict[str, Any]) -> None:
         raise Untraceable(failure["reason"], failure.get("location"))
 
 
-def _exit_reason(completed: CompletedProcess, target: str, timeout_s: float) -> str:
+def _exit_reason(completed: CompletedProcess, target: str, wall_s: float) -> str:
     if completed.timed_out:
-        return f"{target} was still running after {timeout_s:g} s; make its first steps shorter or smaller"
+        return f"{target} was still running after {wall_s:g} s; make its first steps shorter or smaller"
     last = completed.stderr.strip().rpartition("\n")[2].strip() or "it printed no error"
     return f"the process of {target} ended with exit code {completed.returncode} before it could answer: {last}"

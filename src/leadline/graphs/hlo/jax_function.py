@@ -46,13 +46,12 @@ def _topology_text(device: Device) -> str:
             f"{', '.join(TARGETS['shared_kib'])}: leave --compile out"
         )
     core_kib, optin_kib = shared_kib[capability]
-    clock_hz = _clock_hz(device)
-    figures = {
-        "compute_units": device.compute_units, "lanes_per_unit": device.lanes_per_unit, "l2_bytes": device.l2_bytes,
-        "memory_bytes_per_s": device.memory_bytes_per_s, "memory_bytes": device.memory_bytes,
-        "boost_hz": clock_hz,
-    }  # fmt: skip
-    missing = [name for name, value in figures.items() if not value]
+    lanes = (device.compute_units or 0) * (device.lanes_per_unit or 0)
+    peak = device.peak_flops_per_s.get("float32")
+    # Without a boost clock, it is the one at which all lanes reach the peak. A lane multiplies and adds in one cycle.
+    clock_hz = device.boost_hz or (peak / (2 * lanes) if lanes and peak else 0.0)
+    names = ("compute_units", "lanes_per_unit", "l2_bytes", "memory_bytes_per_s", "memory_bytes")
+    missing = [name for name in names if not getattr(device, name)] + ([] if clock_hz else ["boost_hz"])
     if missing:
         raise InvalidInput(
             f"{device.name} has no {', '.join(missing)} in the catalog, which XLA needs to compile for it: "
@@ -60,25 +59,13 @@ def _topology_text(device: Device) -> str:
         )
     major, _, minor = capability.partition(".")
     return TARGET_CONFIG.read_text(encoding="utf-8").format(
-        shared=core_kib * KIB, optin=optin_kib * KIB, threads=device.threads_per_unit,
-        cores=device.compute_units, lanes=device.lanes_per_unit, bandwidth=int(device.memory_bytes_per_s or 0),
-        l2=device.l2_bytes, clock=(clock_hz or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,
-        name=device.name,
+        device=device, shared=core_kib * KIB, optin=optin_kib * KIB, bandwidth=int(device.memory_bytes_per_s or 0),
+        clock=clock_hz / 1e9, major=major, minor=minor,
     )  # fmt: skip
-
-
-def _clock_hz(device: Device) -> float | None:
-    """Return the boost clock, or else the clock at which all lanes reach the float32 peak."""
-    lanes = (device.compute_units or 0) * (device.lanes_per_unit or 0)
-    peak = device.peak_flops_per_s.get("float32")
-    # A lane multiplies and adds in one cycle.
-    return device.boost_hz or (peak / (2 * lanes) if lanes and peak else None)
 
 
 TIMEOUT_S = 600.0
 """Compiling a large step takes minutes."""
-
-WORKER = "leadline.graphs.hlo.worker.run"
 
 
 def lower_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
@@ -133,8 +120,10 @@ def _run(workload: Workload, topology: dict[str, str], runner: ProcessRunner) ->
         **function_request(workload, "JAX function", "step.py"),
         "optimizer": workload.optimizer.value if workload.optimizer else "",
         "topology": topology,
+        "worker": "leadline.graphs.hlo.worker.run",
+        "wall_s": TIMEOUT_S,
     }
     env = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    answer = run_worker(WORKER, request, python=sys.executable, runner=runner, env=env, timeout_s=TIMEOUT_S)
+    answer = run_worker(request, python=sys.executable, runner=runner, env=env)
     raise_failure(answer)
     return answer

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ START_S = 60.0
 """Extra time for importing torch and writing the answer."""
 BUSY_FACTOR = 4
 """Wall-clock limit over the limit of a trace, which does not count waiting for a processor."""
-WORKER = "leadline.graphs.torch.worker.main"
 
 
 def trace_command(
@@ -52,22 +52,18 @@ def trace_command(
         "world_size": command.local_processes * command.nodes,
         "local_size": command.local_processes,
     }
-    answer = _run(command.python, request, runner, _environment(command, device_type), cwd)
+    run = partial(run_worker, request, python=command.python, runner=runner, cwd=cwd)
+    answer = run(env=_environment(command, device_type))
     failure = answer.get("failure", {})
     if failure.get("retry", device_type) == device_type:
         return _read_job(answer)
     request["device_type"] = failure["retry"]
-    job = _read_job(_run(command.python, request, runner, _environment(command, failure["retry"]), cwd))
+    job = _read_job(run(env=_environment(command, failure["retry"])))
     twice = ["the script ran twice, and so did everything that was not held back"] if answer["possible_harms"] else []
     return replace(job, notes=(*job.notes, failure["reason"], *twice))
 
 
-def trace_function(
-    workload: Workload,
-    *,
-    runner: ProcessRunner,
-    device_type: str = "cuda",
-) -> TracedJob:
+def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
     """Trace the model that ``file.py:function`` returns on inputs of the workload's shapes.
 
     Training runs a forward pass, the mean of the outputs as the loss, a backward pass and the optimizer. Inference runs
@@ -90,7 +86,7 @@ def trace_function(
         "accumulation": workload.accumulation,
         "checkpointing": workload.checkpointing,
     }
-    answer = _run(sys.executable, request, runner, {})
+    answer = run_worker(request, python=sys.executable, runner=runner, env={})
     try:
         return _read_job(answer)
     except Untraceable as error:
@@ -104,8 +100,16 @@ def _base_request(device_type: str, timeout_s: float = TIMEOUT_S, without: Seque
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
-    defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
-    return {"device_type": device_type, "without": list(without), **limits, **defaults}
+    defaults = {
+        "worker": "leadline.graphs.torch.worker.main",
+        "function": "",
+        "module": False,
+        "argv": [],
+        "world_size": 1,
+        "local_size": 1,
+    }
+    request = {"worker": "leadline.graphs.torch.worker.main", "device_type": device_type, "without": list(without)}
+    return {**request, **limits, **defaults}
 
 
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
@@ -125,12 +129,6 @@ def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
         settings |= {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(command.local_processes)}
         settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     return settings
-
-
-def _run(
-    python: str, request: dict[str, Any], runner: ProcessRunner, env: dict[str, str], cwd: Path | None = None
-) -> dict[str, Any]:
-    return run_worker(WORKER, request, python=python, runner=runner, env=env, timeout_s=request["wall_s"], cwd=cwd)
 
 
 def _read_job(answer: dict[str, Any]) -> TracedJob:

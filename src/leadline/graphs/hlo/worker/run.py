@@ -12,6 +12,11 @@ from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.main import end_with, failure_document
 from leadline.graphs.torch.worker.session import ScriptFailure
 
+try:
+    import jax
+except ImportError:
+    jax = None
+
 Step = Tuple[Callable[..., Any], Tuple[Any, ...], List[str]]
 """The function to lower, its arguments, and notes."""
 
@@ -33,9 +38,7 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
 
 
 def _lower(request: Dict[str, Any]) -> Dict[str, Any]:
-    try:
-        import jax
-    except ImportError:
+    if jax is None:
         return {"failure": {"reason": f"{sys.executable} has no jax: install it there, as in pip install jax"}}
     shapes = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in request["inputs"]]
     step, arguments, notes = _step(request, shapes)
@@ -120,8 +123,6 @@ def _nnx() -> Optional[Any]:
 
 def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Step:
     """Return the step of a flax linen module: ``apply``, or a training step around it."""
-    import jax
-
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
     variables = jax.eval_shape(lambda *xs: model.init(keys, *xs, **_mode(model, training=False)), *shapes)
     training = request["phase"] == "training"
@@ -162,9 +163,7 @@ def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], reques
     """Return the forward pass, or a training step: the outputs' mean as loss, its gradient, and optax's update."""
     if request["phase"] != "training":
         return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, state, *shapes), []
-    import jax
-    import jax.numpy as jnp
-
+    jnp = jax.numpy
     try:
         optax = importlib.import_module("optax")
     except ImportError as error:
@@ -196,7 +195,6 @@ def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], reques
 
 def _as_shapes(arguments: Tuple[Any, ...], sharding: Any) -> Tuple[Any, ...]:
     """Return the arguments as shapes, so that nothing is computed or copied. Other leaves stay."""
-    import jax
 
     def shape(leaf: Any) -> Any:
         if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):

@@ -62,15 +62,15 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     except ImportError:
         return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
     session.framework_s = time.process_time() - before_s
-    from leadline.graphs.torch.worker import import_patches
+    from leadline.graphs.torch.worker import patches, scratch
 
-    import_patches.postpone_compiler()  # before anything below loads the compiler
-    from leadline.graphs.torch.worker import fake_tensors, scratch
+    patches.postpone_compiler()  # before anything below loads the compiler
+    from leadline.graphs.torch.worker import fake_tensors
 
     if session.policy == "cuda" and not fake_tensors.claim_spare_device():
         session.policy, session.low_confidence = "cpu", True
         session.note(f"torch {torch.__version__} cannot simulate a GPU (2.10 can): CPU kernels were traced instead")
-    import_patches.define_torchvision_ops()
+    patches.define_torchvision_ops()
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not session.caches_refused)
     recorder, steps = install_hooks(session)
     gc.enable()
@@ -92,7 +92,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 
 def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
-    from leadline.graphs.torch.worker import cuda_kernels, distributed, fake_cuda, patches, rnn, tensor_methods
+    from leadline.graphs.torch.worker import distributed, fake_cuda, patches, rnn, tensor_methods
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
@@ -100,7 +100,6 @@ def install_hooks(session: TraceSession) -> Any:
     session.recorder = recorder
     if session.policy == "cuda":
         fake_cuda.install_fake_cuda(session)
-        cuda_kernels.install_cuda_kernels()
     tensor_methods.install_tensor_methods(session)
     patches.install_patches(session)
     rnn.install_recurrent_layers(session)
