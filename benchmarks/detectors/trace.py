@@ -70,12 +70,12 @@ def begin() -> None:
     import torch  # noqa: PLC0415
 
     from benchmarks.detectors import compiled_ops, detectron2_model, older_torch  # noqa: PLC0415
-    from leadline.graphs.torch.worker import import_patches  # noqa: PLC0415
+    from leadline.graphs.torch.worker import patches  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    import_patches.postpone_compiler()
-    import_patches.define_torchvision_ops()
-    import_patches.define_torchvision_ops = lambda: None
+    patches.postpone_compiler()
+    patches.define_torchvision_ops()
+    patches.define_torchvision_ops = lambda: None
     compiled_ops.install()
     older_torch.name_older_things()
     detectron2_model.install()

@@ -16,12 +16,13 @@ from tests.graphs.hlo.texts import COMPILED
 
 A100 = TomlCatalog(None).device("A100 SXM4 80GB")
 ON_THIS_CPU = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("worker", sys.argv[1])
-worker = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(worker)
-worker._sharding = lambda target: None
-worker.main(sys.argv[2])
+import json, runpy, sys
+from pathlib import Path
+request = json.loads(Path(sys.argv[2]).read_text())
+confinement = runpy.run_path(sys.argv[1])["confine"](request, request["target"])
+from leadline.graphs.hlo.worker import run
+run._sharding = lambda topology: None
+run.serve(request, confinement)
 """
 """The process in the user's environment, except that it compiles for its own CPU."""
 
@@ -35,7 +36,7 @@ def compiler(memory):
 
     def run(argv, **_):
         request = json.loads(Path(argv[-1]).read_text())
-        assert "platform" in request["target"]
+        assert "platform" in request["topology"]
         answer = {"text": COMPILED, "memory": memory, "notes": [], "jax": "0.10.2"}
         Path(request["answer"]).write_text(json.dumps(answer))
         return CompletedProcess(0, "", "")

@@ -1,23 +1,25 @@
 """Arithmetic, sizes and kind of one instruction."""
 
+import json
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 from leadline.core.graph import OpKind, TensorSpec
-from leadline.graphs.hlo import OPCODE_TABLE, OPCODES
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
-from leadline.graphs.hlo.library_calls import (
-    Dims,
-    Specs,
-    convolution_dims,
-    layout,
-    library_call,
-    matrix_dims,
-    matrix_flops,
-    spatial,
-)
+from leadline.graphs.hlo.module import OPCODE_TABLE, OPCODES
 
-KINDS = {opcode: OpKind(kind) for kind, opcodes in OPCODE_TABLE["kinds"].items() for opcode in opcodes}
+Dims = dict[str, int]
+Specs = Sequence[TensorSpec]
+KINDS = {
+    **dict.fromkeys(OPCODES["collectives"], OpKind.COMMUNICATION),
+    **{opcode: OpKind(kind) for kind, opcodes in OPCODE_TABLE["kinds"].items() for opcode in opcodes},
+    **dict.fromkeys(OPCODES["moves"] | OPCODES["aliases"], OpKind.COPY),
+}
 
 
 def base_opcode(node: HloNode) -> str:
@@ -28,12 +30,8 @@ def base_opcode(node: HloNode) -> str:
 def node_kind(program: FlatProgram, node: HloNode) -> OpKind:
     """Return the kernel class of an instruction by itself."""
     opcode = base_opcode(node)
-    if opcode in OPCODES["collectives"]:
-        return OpKind.COMMUNICATION
-    if opcode in OPCODES["moves"] or opcode in OPCODES["aliases"]:
-        return OpKind.COPY
-    if opcode == "custom_call" and (call := library_call(program, node)):
-        return call.kind
+    if opcode == "custom_call":
+        return _library_call(program, node).kind
     if opcode == "gather" and _reads_table(program, node):
         return OpKind.EMBEDDING
     if opcode == "convolution" and _is_batched_product(node):
@@ -57,8 +55,7 @@ def node_flops(program: FlatProgram, node: HloNode) -> float:
     if not outputs or any(opcode in OPCODES[name] for name in ("moves", "aliases", "collectives", "uncounted")):
         return 0.0
     if opcode == "custom_call":
-        call = library_call(program, node)
-        return call.flops if call else 0.0
+        return _library_call(program, node).flops
     if opcode in _FLOPS:
         return _FLOPS[opcode](node, inputs, outputs)
     if not any("float" in spec.dtype or "complex" in spec.dtype for spec in (*inputs, *outputs)):
@@ -98,8 +95,7 @@ def node_dims(program: FlatProgram, node: HloNode) -> Dims:
     if node.opcode == "convolution":
         return (_product_dims if _is_batched_product(node) else _conv_dims)(node, inputs, outputs[0])
     if node.opcode == "custom_call":
-        call = library_call(program, node)
-        return call.dims if call else {}
+        return _library_call(program, node).dims
     if base_opcode(node) in OPCODES["collectives"]:
         moved = max(sum(spec.size_bytes for spec in specs) for specs in (inputs, outputs))
         return {"bytes": moved, "ranks": node.number("ranks", 0)}
@@ -122,8 +118,7 @@ def node_traffic(program: FlatProgram, node: HloNode) -> tuple[float, float]:
     if opcode == "custom_call":
         if node.attributes.get("target") in OPCODES["memory_calls"]:
             return 0.0, 0.0
-        call = library_call(program, node)
-        return sum(sizes), sum(results) - (call.workspace_bytes if call else 0.0)
+        return sum(sizes), sum(results) - _library_call(program, node).workspace_bytes
     return sum(_device_bytes(program, value) for value in dict.fromkeys(node.inputs)), sum(results)
 
 
@@ -175,7 +170,7 @@ def _written_bytes(inner: FlatProgram, value: int) -> float:
 
 def _dot_dims(node: HloNode, inputs: Specs) -> Dims:
     contracted = node.numbers("lhs_contracting") if inputs[0].shape else ()
-    return matrix_dims(inputs[0], inputs[1], contracted, node.numbers("lhs_batch"))
+    return _matrix_dims(inputs[0], inputs[1], contracted, node.numbers("lhs_batch"))
 
 
 def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
@@ -185,9 +180,9 @@ def _convolution_flops(node: HloNode, inputs: Specs, outputs: Specs) -> float:
     library multiplies. Positions in the padding count, as they do for PyTorch's convolutions.
     """
     if _is_batched_product(node):
-        return matrix_flops(_product_dims(node, inputs, outputs[0]))
-    rhs = layout(node)[1]
-    taps = math.prod(spatial(inputs[1], rhs))
+        return _matrix_flops(_product_dims(node, inputs, outputs[0]))
+    rhs = _layout(node)[1]
+    taps = math.prod(_spatial(inputs[1], rhs))
     if math.prod(node.numbers("lhs_dilate")) > 1:
         groups = node.number("feature_group_count")
         return 2.0 * inputs[0].elements * taps * inputs[1].shape[rhs.index("o")] / groups
@@ -204,19 +199,19 @@ def _is_batched_product(node: HloNode) -> bool:
 
 
 def _product_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
-    _, rhs, out = layout(node)
+    _, rhs, out = _layout(node)
     return {
-        "b": math.prod(spatial(output, out)), "m": output.shape[out.index("b")],
+        "b": math.prod(_spatial(output, out)), "m": output.shape[out.index("b")],
         "n": output.shape[out.index("f")], "k": inputs[1].shape[rhs.index("i")],
     }  # fmt: skip
 
 
 def _conv_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
-    dims = convolution_dims(node, inputs[0], inputs[1], output)
+    dims = _convolution_dims(node, inputs[0], inputs[1], output)
     dims["groups"] *= node.number("batch_group_count")
     dilated = math.prod(node.numbers("lhs_dilate")) > 1
     if dilated:
-        positions = spatial(inputs[0], layout(node)[0])
+        positions = _spatial(inputs[0], _layout(node)[0])
         dims |= {"h": math.prod(positions[:-1]), "w": positions[-1], "stride": node.numbers("lhs_dilate")[0]}
     if dims["r"] * dims["s"] > dims["h"] * dims["w"]:
         # A weight gradient has the sizes of its forward convolution, as PyTorch's backward has. Its batch are the
@@ -228,8 +223,138 @@ def _conv_dims(node: HloNode, inputs: Specs, output: TensorSpec) -> Dims:
     return {**dims, "transposed": 1} if dilated else dims
 
 
+class LibraryCall(Frozen):
+    """Kind, sizes and arithmetic of a custom call. ``workspace_bytes`` of its results are scratch memory."""
+
+    kind: OpKind = OpKind.OTHER
+    flops: float = 0.0
+    dims: Dims = field(default_factory=dict)
+    workspace_bytes: float = 0.0
+
+
+def _library_call(program: FlatProgram, node: HloNode) -> LibraryCall:
+    """Return the arithmetic of a custom call to cuBLAS or cuDNN, from the compiler's configuration of it.
+
+    Other calls have no known arithmetic.
+    """
+    inputs, outputs = program.operands(node), program.results(node)
+    target = str(node.attributes.get("target", ""))
+    if "fmha" in target or "flash" in target:
+        return _attention(target, node, inputs, outputs)
+    if target.startswith(("__cublas$", "__onednn$matmul")) or "gemm" in target or "matmul" in target:
+        return _gemm(node, inputs, outputs)
+    if "$conv" in target:
+        return _convolution(target, node, inputs, outputs)
+    if target.startswith("__cudnn$norm"):
+        return LibraryCall(OpKind.NORM, 8.0 * inputs[0].elements, {}, _workspace_bytes(outputs))
+    if "topk" in target.lower() or "sort" in target.lower():
+        return LibraryCall(OpKind.REDUCTION, float(inputs[0].elements), {}, _workspace_bytes(outputs))
+    return LibraryCall()
+
+
+def _config_entry(node: HloNode, name: str) -> Any:  # noqa: ANN401 - the configuration has any type
+    """Return the first entry of that name in the compiler's configuration of a call, or {}."""
+    try:
+        return _find_entry(json.loads(str(node.attributes.get("config", ""))), name) or {}
+    except json.JSONDecodeError:  # not every backend writes JSON there
+        return {}
+
+
+def _find_entry(tree: object, name: str) -> Any:  # noqa: ANN401 - the configuration has any type
+    """Return the first entry of that name, at any depth."""
+    if isinstance(tree, dict):
+        if name in tree:
+            return tree[name]
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        return next((entry for branch in tree if (entry := _find_entry(branch, name)) is not None), None)
+    return None
+
+
+def _workspace_bytes(outputs: Specs) -> float:
+    """Return the bytes of raw results after the first: a library's workspace."""
+    return float(sum(spec.size_bytes for spec in outputs[1:] if spec.dtype == "int8"))
+
+
+def _matrix_dims(left: TensorSpec, right: TensorSpec, contracted: Sequence[int], batch: Sequence[int]) -> Dims:
+    """Return ``b, m, n, k`` of a product: batch, free on the left, free on the right, contracted."""
+    b = math.prod(left.shape[axis] for axis in batch)
+    k = math.prod(left.shape[axis] for axis in contracted)
+    m, n = (side.elements // max(1, b * k) for side in (left, right))
+    return {"b": b, "m": m, "n": n, "k": k}
+
+
+def _matrix_flops(dims: Dims) -> float:
+    """Return the operations of a product of matrices."""
+    return 2.0 * dims["b"] * dims["m"] * dims["n"] * dims["k"]
+
+
+def _gemm(node: HloNode, inputs: Specs, outputs: Specs) -> LibraryCall:
+    if len(inputs) < 2 or not outputs:
+        return LibraryCall()
+    numbers = _config_entry(node, "dot_dimension_numbers")
+    contracted = [int(axis) for axis in numbers.get("lhs_contracting_dimensions", [-1])]
+    batch = [int(axis) for axis in numbers.get("lhs_batch_dimensions", [])]
+    dims = _matrix_dims(inputs[0], inputs[1], contracted, batch)
+    return LibraryCall(OpKind.GEMM, _matrix_flops(dims), dims, _workspace_bytes(outputs))
+
+
+def _layout(node: HloNode) -> tuple[str, str, str]:
+    """Return the labels of a convolution's dimensions: source, weight, result."""
+    lhs, _, kernel_and_output = str(node.attributes.get("labels", "bf01_oi01->bf01")).partition("_")
+    rhs, _, out = kernel_and_output.partition("->")
+    return lhs, rhs, out
+
+
+def _spatial(spec: TensorSpec, labels: str) -> list[int]:
+    """Return the spatial sizes of a tensor in the order of their labels."""
+    return [spec.shape[labels.index(sign)] for sign in sorted(filter(str.isdigit, labels))]
+
+
+def _convolution_dims(node: HloNode, source: TensorSpec, weight: TensorSpec, result: TensorSpec) -> Dims:
+    """Return the sizes of a convolution, as ``Op.dims`` documents them."""
+    lhs, rhs, out = _layout(node)
+    taps, positions = _spatial(weight, rhs), _spatial(result, out)
+    return {
+        "n": source.shape[lhs.index("b")], "c": source.shape[lhs.index("f")], "k": result.shape[out.index("f")],
+        "h": math.prod(positions[:-1]), "w": positions[-1] if positions else 1, "r": math.prod(taps[:-1]),
+        "s": taps[-1] if taps else 1, "groups": node.number("feature_group_count"),
+        "stride": (node.numbers("stride") or (1,))[0], "dilation": (node.numbers("rhs_dilate") or (1,))[0],
+    }  # fmt: skip
+
+
+def _convolution(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> LibraryCall:
+    """Return the sizes of the forward convolution, whose arithmetic both its gradients share."""
+    if len(inputs) < 2 or not outputs:
+        return LibraryCall()
+    source, weight, result = inputs[0], inputs[1], outputs[0]
+    if "BackwardInput" in target:
+        source, result = result, source
+    elif "BackwardFilter" in target:
+        weight, result = result, weight
+    flops = 2.0 * result.elements * weight.elements / max(1, weight.shape[_layout(node)[1].index("o")])
+    dims = _convolution_dims(node, source, weight, result)
+    return LibraryCall(OpKind.CONV, flops, dims, _workspace_bytes(outputs))
+
+
+def _attention(target: str, node: HloNode, inputs: Specs, outputs: Specs) -> LibraryCall:
+    """Return 4·b·h·q·kv·d operations forward and 10 backward, and half of them under a causal mask."""
+    scores = _config_entry(node, "intermediate_tensor_shape")
+    sizes = [int(size) for size in scores.get("dimensions", [])]
+    if len(sizes) != 4 and len(inputs) > 1 and len(inputs[0].shape) == 4 and len(inputs[1].shape) == 4:
+        sizes = [*inputs[0].shape[:2], inputs[0].shape[2], inputs[1].shape[2]]
+    if len(sizes) != 4 or not inputs:
+        return LibraryCall()
+    b, h, q, kv = sizes
+    d = inputs[0].shape[-1]
+    products = 10.0 if re.search(r"[Bb]ackward|bwd", target) else 4.0
+    share = 0.5 if "CAUSAL" in str(node.attributes.get("config", "")) else 1.0
+    dims = {"b": b, "h": h, "q": q, "kv": kv, "d": d}
+    return LibraryCall(OpKind.ATTENTION, products * b * h * q * kv * d * share, dims, _workspace_bytes(outputs))
+
+
 _FLOPS: dict[str, Callable[[HloNode, Specs, Specs], float]] = {
-    "dot": lambda node, inputs, _: matrix_flops(_dot_dims(node, inputs)), "convolution": _convolution_flops,
+    "dot": lambda node, inputs, _: _matrix_flops(_dot_dims(node, inputs)), "convolution": _convolution_flops,
     "reduce": _reduce_flops, "reduce_window": _window_flops, "select_and_scatter": _window_flops,
     "scatter": _scatter_flops, "fft": _fft_flops,
 }  # fmt: skip

@@ -3,19 +3,13 @@
 import re
 from collections import ChainMap
 from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
+
+from msgspec import Struct, field
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import TensorSpec
-from leadline.graphs.hlo import OPCODES
-from leadline.graphs.hlo.module import (
-    Attribute,
-    Computation,
-    Instruction,
-    Module,
-    WithAttributes,
-)
+from leadline.graphs.hlo.module import OPCODES, Attribute, Computation, Instruction, Module, WithAttributes
 from leadline.graphs.hlo.trip_counts import KnownNumber, count_trips
 
 Tree = int | tuple["Tree", ...]
@@ -29,8 +23,7 @@ MOST_NODES = 300_000
 MOST_NESTED_FUSIONS = 8
 
 
-@dataclass(slots=True)
-class HloNode(WithAttributes):
+class HloNode(Struct, WithAttributes):
     """One instruction in place. Values are numbered.
 
     Attributes:
@@ -58,8 +51,7 @@ class HloNode(WithAttributes):
         return self.opcode == "constant" and "value" not in self.attributes
 
 
-@dataclass(slots=True)
-class FlatProgram:
+class FlatProgram(Struct):
     """The nodes in order, and the values they read and write.
 
     Attributes:
@@ -98,19 +90,14 @@ class FlatProgram:
         return [self.values[value] for value in node.outputs]
 
 
-def flatten(module: Module, source_name: str) -> FlatProgram:
-    """Return the entry of ``module`` as a flat program.
+def flatten(module: Module, source_name: str, computation: Computation | None = None, depth: int = 0) -> FlatProgram:
+    """Return the entry of ``module`` as a flat program, or another ``computation`` at a depth of fusions.
 
     Raises:
         InvalidInput: A called computation does not exist, or an operand is read before it is made.
     """
-    return _flatten_computation(module, module.computations[module.entry], source_name, module.aliases)
-
-
-def _flatten_computation(
-    module: Module, entry: Computation, source_name: str, aliases: dict[int, int], depth: int = 0
-) -> FlatProgram:
-    program = FlatProgram(labels=entry.labels, aliases=aliases)
+    entry = computation or module.computations[module.entry]
+    program = FlatProgram(labels=entry.labels, aliases={} if computation else module.aliases)
     writer = _ProgramWriter(module, program, source_name, depth=depth)
     names: dict[str, Tree] = {}
     for name, spec in entry.parameters:
@@ -128,8 +115,7 @@ def _leaves(tree: Tree) -> Iterator[int]:
             yield from _leaves(branch)
 
 
-@dataclass(slots=True)
-class _ProgramWriter:
+class _ProgramWriter(Struct):
     """Writes the nodes of computations into a program."""
 
     module: Module
@@ -179,12 +165,14 @@ class _ProgramWriter:
     def _write(self, instruction: Instruction, names: Names, count: int, loop: int) -> Tree:
         operands = [self._read(name, names) for name in instruction.operands]
         opcode = instruction.opcode
+        tree: Tree
         if opcode == "tuple":
-            tree: Tree = tuple(operands)
+            tree = tuple(operands)
             if sum(1 for _ in islice(_leaves(tree), MOST_NODES + 1)) > MOST_NODES:
                 raise InvalidInput(f"{self.source_name}: {instruction.name} has more than {MOST_NODES:,} parts")
         elif opcode == "get_tuple_element":
-            tree = _element(operands[0], instruction)
+            tree, index = operands[0], instruction.number("index", 0)
+            tree = tree[index] if isinstance(tree, tuple) and index < len(tree) else tree
         elif opcode in OPCODES["pass_through"] or instruction.attributes.get("target") in OPCODES["annotation_calls"]:
             tree = operands[0] if len(operands) == 1 else tuple(operands)
         elif opcode.endswith("_done") or opcode == "async_update":
@@ -230,9 +218,7 @@ class _ProgramWriter:
                 raise InvalidInput(
                     f"{self.source_name}: fusions are nested deeper than {MOST_NESTED_FUSIONS} in {name}"
                 )
-            self.inners[name] = _flatten_computation(
-                self.module, self._called(name), self.source_name, {}, self.depth + 1
-            )
+            self.inners[name] = flatten(self.module, self.source_name, self._called(name), self.depth + 1)
         return self.inners[name]
 
     def _follow_number(self, instruction: Instruction, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
@@ -319,8 +305,3 @@ class _ProgramWriter:
         leaves = list(_leaves(tree))
         fitting = [leaf for leaf in leaves if self.program.values[leaf] == instruction.results[0]]
         return fitting[-1] if fitting and instruction.opcode != "copy_done" else (fitting or leaves)[0]
-
-
-def _element(tree: Tree, instruction: Instruction) -> Tree:
-    index = instruction.number("index", 0)
-    return tree[index] if isinstance(tree, tuple) and index < len(tree) else tree

@@ -8,12 +8,13 @@ reads.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
-from leadline.graphs.hlo import OPCODES
+from msgspec import Struct
+
 from leadline.graphs.hlo.costs import base_opcode
 from leadline.graphs.hlo.flatten import FlatProgram, HloNode
+from leadline.graphs.hlo.module import OPCODES
 
 RECOMPUTE_FACTOR = 1.25
 """A value is recomputed if its sources have at most this many times its own size."""
@@ -25,8 +26,7 @@ IN_PLACE = "dynamic_update_slice"
 """Opcode that writes its second operand into the memory of its first."""
 
 
-@dataclass(slots=True)
-class FusedKernel:
+class FusedKernel(Struct):
     """Nodes that run together.
 
     Attributes:
@@ -83,18 +83,14 @@ def _fused_operands(node: HloNode) -> tuple[int, ...]:
     return node.inputs[1:] if node.opcode == IN_PLACE else node.inputs
 
 
-@dataclass(slots=True)
 class _Grouping:
     """The values that are written, and the nodes between them."""
 
-    program: FlatProgram
-    memory: list[int] = field(init=False)
-    views: list[int] = field(init=False)
-    written: set[int] = field(default_factory=set)
-    sources: dict[int, frozenset[int]] = field(default_factory=dict)
-    readers: dict[int, list[int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, program: FlatProgram) -> None:
+        self.program = program
+        self.written: set[int] = set()
+        self.sources: dict[int, frozenset[int]] = {}
+        self.readers: dict[int, list[int]] = {}
         self.memory = _memory(self.program, OPCODES["aliases"])
         self.views = _memory(self.program, OPCODES["aliases"] | {"transpose"})
         for position, node in enumerate(self.program.nodes):

@@ -1,22 +1,19 @@
 """Lower a JAX function, or compile it for a device that need not be present, in the user's environment."""
 
-import json
 import sys
-import tempfile
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from leadline.core.errors import InvalidInput, Untraceable
+from leadline.core.errors import InvalidInput
 from leadline.core.graph import LoopFacts, TracedJob
 from leadline.core.hardware import Device, DeviceKind
-from leadline.core.processes import CompletedProcess, ProcessRunner
+from leadline.core.processes import ProcessRunner
 from leadline.core.units import KIB, format_bytes
 from leadline.core.workload import Workload
 from leadline.graphs.hlo.read import traced_job
+from leadline.graphs.worker import function_request, raise_failure, run_worker
 
 TARGETS = tomllib.loads((Path(__file__).parent / "targets.toml").read_text(encoding="utf-8"))
 TARGET_CONFIG = Path(__file__).parent / "gpu_target.txtpb"
@@ -49,13 +46,12 @@ def _topology_text(device: Device) -> str:
             f"{', '.join(TARGETS['shared_kib'])}: leave --compile out"
         )
     core_kib, optin_kib = shared_kib[capability]
-    clock_hz = _clock_hz(device)
-    figures = {
-        "compute_units": device.compute_units, "lanes_per_unit": device.lanes_per_unit, "l2_bytes": device.l2_bytes,
-        "memory_bytes_per_s": device.memory_bytes_per_s, "memory_bytes": device.memory_bytes,
-        "boost_hz": clock_hz,
-    }  # fmt: skip
-    missing = [name for name, value in figures.items() if not value]
+    lanes = (device.compute_units or 0) * (device.lanes_per_unit or 0)
+    peak = device.peak_flops_per_s.get("float32")
+    # Without a boost clock, it is the one at which all lanes reach the peak. A lane multiplies and adds in one cycle.
+    clock_hz = device.boost_hz or (peak / (2 * lanes) if lanes and peak else 0.0)
+    names = ("compute_units", "lanes_per_unit", "l2_bytes", "memory_bytes_per_s", "memory_bytes")
+    missing = [name for name in names if not getattr(device, name)] + ([] if clock_hz else ["boost_hz"])
     if missing:
         raise InvalidInput(
             f"{device.name} has no {', '.join(missing)} in the catalog, which XLA needs to compile for it: "
@@ -63,25 +59,13 @@ def _topology_text(device: Device) -> str:
         )
     major, _, minor = capability.partition(".")
     return TARGET_CONFIG.read_text(encoding="utf-8").format(
-        shared=core_kib * KIB, optin=optin_kib * KIB, threads=device.threads_per_unit,
-        cores=device.compute_units, lanes=device.lanes_per_unit, bandwidth=int(device.memory_bytes_per_s or 0),
-        l2=device.l2_bytes, clock=(clock_hz or 0) / 1e9, memory=device.memory_bytes, major=major, minor=minor,
-        name=device.name,
+        device=device, shared=core_kib * KIB, optin=optin_kib * KIB, bandwidth=int(device.memory_bytes_per_s or 0),
+        clock=clock_hz / 1e9, major=major, minor=minor,
     )  # fmt: skip
-
-
-def _clock_hz(device: Device) -> float | None:
-    """Return the boost clock, or else the clock at which all lanes reach the float32 peak."""
-    lanes = (device.compute_units or 0) * (device.lanes_per_unit or 0)
-    peak = device.peak_flops_per_s.get("float32")
-    # A lane multiplies and adds in one cycle.
-    return device.boost_hz or (peak / (2 * lanes) if lanes and peak else None)
 
 
 TIMEOUT_S = 600.0
 """Compiling a large step takes minutes."""
-
-WORKER = Path(__file__).parent / "worker" / "run.py"
 
 
 def lower_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
@@ -98,7 +82,7 @@ def lower_function(workload: Workload, *, runner: ProcessRunner, device_type: st
         InvalidInput: The file is missing, or the step does not train although the workload does.
         Untraceable: The function cannot be called or lowered. Carries the user's line.
     """
-    return _read_job(workload, _run_worker(workload, {}, runner), device_type)
+    return _read_job(workload, _run(workload, {}, runner), device_type)
 
 
 def compile_function(workload: Workload, device: Device, *, runner: ProcessRunner) -> TracedJob:
@@ -111,7 +95,7 @@ def compile_function(workload: Workload, device: Device, *, runner: ProcessRunne
         InvalidInput: XLA needs such a device to compile for it, or the catalog lacks a number.
         Untraceable: The function cannot be lowered, or the compiler is not installed.
     """
-    answer = _run_worker(workload, topology_arguments(device), runner)
+    answer = _run(workload, topology_arguments(device), runner)
     job = _read_job(workload, answer, "cuda")
     memory = answer.get("memory") or {}
     notes = [f"compiled by XLA for {device.name} (jax {answer['jax']}), without autotuning"]
@@ -131,38 +115,15 @@ def _read_job(workload: Workload, answer: dict[str, Any], device_type: str) -> T
     return replace(job, loop=LoopFacts(batch=batch), notes=(*job.notes, *answer["notes"]))
 
 
-def _run_worker(workload: Workload, target: dict[str, str], runner: ProcessRunner) -> dict[str, Any]:
-    path, _, name = workload.model.reference.rpartition(":")
-    if not path or not Path(path).is_file():
-        raise InvalidInput(f"{workload.model.reference!r} names no JAX function: write it as step.py:build")
-    with tempfile.TemporaryDirectory(prefix="leadline-lower-") as folder:
-        request_file, answer_file = Path(folder, "request.json"), Path(folder, "answer.json")
-        request = {
-            "path": path,
-            "function": name,
-            "inputs": [(list(shape.shape), shape.dtype) for shape in workload.inputs],
-            "phase": workload.phase.value,
-            "optimizer": workload.optimizer.value if workload.optimizer else "",
-            "target": target,
-            "without": [],
-            "answer": str(answer_file),
-        }
-        request_file.write_text(json.dumps(request), encoding="utf-8")
-        environment = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, str(WORKER), str(request_file)]
-        completed = runner(command, env=environment, timeout_s=TIMEOUT_S)
-        if not answer_file.is_file():
-            raise Untraceable(_exit_reason(completed))
-        answer: dict[str, Any] = msgspec.json.decode(answer_file.read_bytes())
-    failure = answer.get("failure")
-    if failure:
-        raise Untraceable(failure["reason"], failure.get("location"))
+def _run(workload: Workload, topology: dict[str, str], runner: ProcessRunner) -> dict[str, Any]:
+    request = {
+        **function_request(workload, "JAX function", "step.py"),
+        "optimizer": workload.optimizer.value if workload.optimizer else "",
+        "topology": topology,
+        "worker": "leadline.graphs.hlo.worker.run",
+        "wall_s": TIMEOUT_S,
+    }
+    env = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    answer = run_worker(request, python=sys.executable, runner=runner, env=env)
+    raise_failure(answer)
     return answer
-
-
-def _exit_reason(completed: CompletedProcess) -> str:
-    if completed.timed_out:
-        return f"jax was still running after {TIMEOUT_S:g} s; lower a smaller step"
-    lines = [line for line in completed.stderr.strip().splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "it printed no error"
-    return f"the lowering process ended with exit code {completed.returncode} before it could answer: {last}"

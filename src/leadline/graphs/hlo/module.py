@@ -1,16 +1,25 @@
 """A parsed module: computations of instructions, with HLO's names for either text format."""
 
 import re
-from dataclasses import dataclass, field
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
 
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import TensorSpec
-from leadline.graphs.hlo import OPCODE_TABLE
+
+OPCODE_TABLE: dict[str, Any] = tomllib.loads((Path(__file__).parent / "opcodes.toml").read_text(encoding="utf-8"))
+OPCODES = {name: frozenset(opcodes) for name, opcodes in OPCODE_TABLE.items() if isinstance(opcodes, list)}
+"""Sets of opcodes, and of targets of custom calls, by what they do."""
 
 Attribute = int | float | str | tuple[int, ...]
 """A number, a word, or a list of numbers (dimensions, sizes)."""
 
 DTYPES: dict[str, str] = OPCODE_TABLE["dtypes"]
+HLO_NAMES: dict[str, str] = OPCODE_TABLE["stablehlo"]
 
 
 class WithAttributes:
@@ -30,8 +39,7 @@ class WithAttributes:
         return value if isinstance(value, int) else default
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction(WithAttributes):
+class Instruction(Frozen, WithAttributes):
     """One instruction of a computation.
 
     Attributes:
@@ -55,8 +63,7 @@ class Instruction(WithAttributes):
     nested: bool = False
 
 
-@dataclass(slots=True)
-class Computation:
+class Computation(Struct):
     """A function or region: its parameters and instructions in order, and the names it returns."""
 
     name: str
@@ -67,8 +74,7 @@ class Computation:
     """Names of the parameters in the user's program, if the text has them."""
 
 
-@dataclass(slots=True)
-class Module:
+class Module(Struct):
     """All computations of a program.
 
     Attributes:

@@ -2,13 +2,12 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from leadline.core.errors import InvalidInput, excerpt
 from leadline.core.graph import TensorSpec
-from leadline.graphs.hlo import OPCODE_TABLE
-from leadline.graphs.hlo.module import Attribute, Computation, Instruction, Module, torch_dtype
-from leadline.graphs.hlo.stablehlo_attributes import read_attributes
+from leadline.graphs.hlo.module import HLO_NAMES, Attribute, Computation, Instruction, Module, numbers_in, torch_dtype
 
 _TENSOR = re.compile(r"tensor<((?:[\d?]+x)*)([A-Za-z]\w*(?:<\w+>)?)[^<>]*>|!(?:stablehlo|mhlo)\.token|token")
 _VALUE = re.compile(r"%[\w$.\-]+(?:#\d+)?")
@@ -23,11 +22,17 @@ _QUOTED_OR_OPEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)')
 """Also matches a text without an end, so that a search does not try each of its quotes: that takes quadratic time."""
 _RETURNS = ("return", "func.return", "stablehlo.return", "mhlo.return", "sdy.return")
 _ALIASING = re.compile(r"tf\.aliasing_output = (\d+)")
-HLO_NAMES: dict[str, str] = OPCODE_TABLE["stablehlo"]
+_LIST = r"\[([^\[\]]*)\]"
+_WINDOW = {
+    "size": "window_dimensions", "stride": "window_strides", "lhs_dilate": "(?:lhs_dilation|base_dilations)",
+    "rhs_dilate": "(?:rhs_dilation|window_dilations)",
+}  # fmt: skip
+_GROUPS = re.compile(r"replica_groups = dense<.*?> : tensor<(\d+)x(\d+)xi64>")
+_LITERAL = re.compile(r"dense<(-?\d+|true|false)>")
+_DIRECTION = re.compile(r"compare\S*\s+(\w\w),|comparison_direction (\w\w)>")
 
 
-@dataclass(slots=True)
-class _LineReader:
+class _LineReader(Struct):
     """The lines of a module, and the position of the next one."""
 
     lines: list[str]
@@ -172,7 +177,7 @@ def _statement(reader: _LineReader, line: str, computation: Computation) -> None
             operands = operands[1::2]
         else:
             operands = operands[::2] + operands[1::2]
-    attributes: dict[str, Attribute] = read_attributes(opcode, word, head)
+    attributes: dict[str, Attribute] = _read_attributes(opcode, word, head)
     symbol = _SYMBOL.search(unquoted if opcode == "custom_call" else head)
     if opcode == "call" and symbol and not called:
         symbol = re.search(r'decomposition = @"?([\w$.\-]+)', head) or symbol
@@ -286,3 +291,59 @@ def _types(text: str, where: str) -> list[TensorSpec]:
         shape = tuple(int(size) for size in match[1].split("x") if size)
         specs.append(TensorSpec(shape, torch_dtype(match[2], where)))
     return specs
+
+
+def _read_attributes(opcode: str, name: str, line: str) -> dict[str, Attribute]:
+    """Return the attributes of an operation under the names that the HLO parser uses too."""
+    attributes: dict[str, Attribute] = {}
+    if opcode in ("dot", "convolution"):
+        attributes["precise"] = int("HIGH" in line)
+    if opcode == "dot":
+        _add_dot(name, line, attributes)
+    elif opcode in ("convolution", "reduce_window", "select_and_scatter"):
+        _add_convolution(line, attributes)
+    elif opcode in ("reduce", "broadcast", "transpose", "concatenate", "reverse"):
+        dims = re.search(r"(?:dimensions|dims|broadcast_dimensions|permutation) = (?:array<i64:?)?\[?([\d, ]*)", line)
+        attributes["dimensions"] = numbers_in(dims[1]) if dims else ()
+    elif opcode == "constant":
+        literal = _LITERAL.search(line)
+        if literal:
+            attributes["value"] = int(literal[1] == "true") if literal[1] in ("true", "false") else int(literal[1])
+    elif opcode == "compare":
+        direction = re.match(r"\s*(\w\w),", line) or _DIRECTION.search(line)
+        attributes["direction"] = next(word for word in direction.groups() if word) if direction else ""
+    elif opcode == "get_tuple_element":
+        index = re.search(r"\[(\d+)\]|index = (\d+)", line)
+        attributes["index"] = int(index[1] or index[2]) if index else 0
+    elif groups := _GROUPS.search(line):
+        attributes["ranks"] = int(groups[2])
+    return attributes
+
+
+def _add_dot(name: str, line: str, attributes: dict[str, Attribute]) -> None:
+    if name.endswith(".dot"):
+        attributes["lhs_contracting"], attributes["rhs_contracting"] = (-1,), (0,)
+        return
+    for key, word in (("contracting", "contracting"), ("batch", "batching")):
+        pretty = re.search(rf"{word}_dims = {_LIST} x {_LIST}", line)
+        for number, side in enumerate(("lhs", "rhs"), 1):
+            if match := re.search(rf"{side}_{word}_dimensions = {_LIST}", line):
+                attributes[f"{side}_{key}"] = numbers_in(match[1])
+            elif pretty:
+                attributes[f"{side}_{key}"] = numbers_in(pretty[number])
+
+
+def _add_convolution(line: str, attributes: dict[str, Attribute]) -> None:
+    """Add the layout as HLO writes it (``b01f_01io->b01f``), the window and the groups."""
+    if layout := re.search(rf"{_LIST}x{_LIST}->{_LIST}", line):
+        lhs, rhs, out = (part.replace(" ", "").replace(",", "") for part in layout.groups())
+        attributes["labels"] = f"{lhs}_{rhs}->{out}"
+    for key in ("stride", "lhs_dilate", "rhs_dilate"):
+        if match := re.search(rf"[{{ ,]{key} = {_LIST}", line):
+            attributes[key] = numbers_in(match[1])
+    for key, pattern in _WINDOW.items():
+        if match := re.search(rf"{pattern} = (?:array<i64:?|dense<\[?)([\d, ]*)", line):
+            attributes[key] = numbers_in(match[1])
+    for key in ("feature_group_count", "batch_group_count"):
+        if match := re.search(rf"{key} = (\d+)", line):
+            attributes[key] = int(match[1])

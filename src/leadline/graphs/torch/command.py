@@ -1,10 +1,10 @@
 """Parse a training command: interpreter, script or module, arguments and number of processes."""
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, Untraceable
+from leadline.core.frozen import Frozen
 
 LAUNCHER_MODULES = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 PROCESS_OPTIONS = {"--nproc_per_node", "--nproc-per-node", "--num_processes", "--num-processes", "--gpus"}
@@ -16,8 +16,7 @@ SWITCHES = {
 PYTHON_VALUE_OPTIONS = {"-W", "-X"}
 
 
-@dataclass(frozen=True, slots=True)
-class PythonCommand:
+class PythonCommand(Frozen):
     """A Python training command, launcher removed."""
 
     python: str

@@ -77,7 +77,8 @@ class _MemoryUse:
         pending, visited = [op], set[int]()
         while pending:
             source = pending.pop()
-            largest = self._largest(source)
+            # An op that worked in place made none.
+            largest = max(self.made.get(source, ()), key=lambda storage: self.taken[storage].size_bytes, default=None)
             is_held = largest is not None and self.freed.get(largest, len(self.ops)) >= until_op
             if source in visited or is_held:
                 continue
@@ -86,10 +87,6 @@ class _MemoryUse:
                 return False
             pending += self.ops[source].sources
         return True
-
-    def _largest(self, op: int) -> int | None:
-        """Return the largest tensor that an op made, or ``None`` if it worked in place."""
-        return max(self.made.get(op, ()), key=lambda storage: self.taken[storage].size_bytes, default=None)
 
     def _is_pointwise(self, position: int, storage: int | None) -> bool:
         """Return whether an op makes ``storage`` pointwise. For a normalization, that is its largest result."""

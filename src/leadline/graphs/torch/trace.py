@@ -1,10 +1,9 @@
 """Trace the user's own training command or model function in a process of its own environment."""
 
-import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,17 @@ import msgspec
 
 from leadline.core.errors import InvalidInput, Untraceable
 from leadline.core.graph import TracedJob
-from leadline.core.processes import CompletedProcess, ProcessRunner
+from leadline.core.processes import ProcessRunner
 from leadline.core.workload import Precision, Workload
 from leadline.graphs.torch.command import PythonCommand, parse_command
 from leadline.graphs.torch.compiled_memory import drop_recomputed_tensors
+from leadline.graphs.worker import function_request, raise_failure, run_worker
 
 TIMEOUT_S = 180.0
 START_S = 60.0
 """Extra time for importing torch and writing the answer."""
 BUSY_FACTOR = 4
 """Wall-clock limit over the limit of a trace, which does not count waiting for a processor."""
-BOOTSTRAP = Path(__file__).parent / "worker" / "bootstrap.py"
 
 
 def trace_command(
@@ -53,22 +52,18 @@ def trace_command(
         "world_size": command.local_processes * command.nodes,
         "local_size": command.local_processes,
     }
-    answer = _run_worker(command.python, request, runner, _environment(command, device_type), cwd)
+    run = partial(run_worker, request, python=command.python, runner=runner, cwd=cwd)
+    answer = run(env=_environment(command, device_type))
     failure = answer.get("failure", {})
     if failure.get("retry", device_type) == device_type:
         return _read_job(answer)
     request["device_type"] = failure["retry"]
-    job = _read_job(_run_worker(command.python, request, runner, _environment(command, failure["retry"]), cwd))
+    job = _read_job(run(env=_environment(command, failure["retry"])))
     twice = ["the script ran twice, and so did everything that was not held back"] if answer["possible_harms"] else []
     return replace(job, notes=(*job.notes, failure["reason"], *twice))
 
 
-def trace_function(
-    workload: Workload,
-    *,
-    runner: ProcessRunner,
-    device_type: str = "cuda",
-) -> TracedJob:
+def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: str = "cuda") -> TracedJob:
     """Trace the model that ``file.py:function`` returns on inputs of the workload's shapes.
 
     Training runs a forward pass, the mean of the outputs as the loss, a backward pass and the optimizer. Inference runs
@@ -78,25 +73,20 @@ def trace_function(
         InvalidInput: The reference names no such file, or there is no input shape.
         Untraceable: The model cannot be built or run. Carries the user's line.
     """
-    path, _, name = workload.model.reference.rpartition(":")
-    if not path or not Path(path).is_file():
-        raise InvalidInput(f"{workload.model.reference!r} names no model function: write it as model.py:build")
+    function = function_request(workload, "model function", "model.py")
     if not workload.inputs:
         raise InvalidInput(f"{workload.model.reference} needs an input shape: give one, such as --input 64x3x224x224")
     precision = workload.precision or Precision.FP32
     request = {
         **_base_request(device_type),
-        "target": path,
-        "function": name,
-        "inputs": [(list(shape.shape), shape.dtype) for shape in workload.inputs],
-        "phase": workload.phase.value,
+        **function,
         "weights": precision.weights if precision.weights != "tf32" else "float32",
         "autocast": precision.compute if precision.autocast else "",
         "optimizer": (workload.optimizer or "adamw"),
         "accumulation": workload.accumulation,
         "checkpointing": workload.checkpointing,
     }
-    answer = _run_worker(sys.executable, request, runner, {})
+    answer = run_worker(request, python=sys.executable, runner=runner, env={})
     try:
         return _read_job(answer)
     except Untraceable as error:
@@ -110,8 +100,16 @@ def _base_request(device_type: str, timeout_s: float = TIMEOUT_S, without: Seque
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
     limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
-    defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
-    return {"device_type": device_type, "without": list(without), **limits, **defaults}
+    defaults = {
+        "worker": "leadline.graphs.torch.worker.main",
+        "function": "",
+        "module": False,
+        "argv": [],
+        "world_size": 1,
+        "local_size": 1,
+    }
+    request = {"worker": "leadline.graphs.torch.worker.main", "device_type": device_type, "without": list(without)}
+    return {**request, **limits, **defaults}
 
 
 def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
@@ -133,31 +131,8 @@ def _environment(command: PythonCommand, device_type: str) -> dict[str, str]:
     return settings
 
 
-def _run_worker(
-    python: str, request: dict[str, Any], runner: ProcessRunner, env: dict[str, str], cwd: Path | None = None
-) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="leadline-trace-") as folder:
-        request_file, answer_file = Path(folder, "request.json"), Path(folder, "answer.json")
-        request_file.write_text(json.dumps({**request, "answer": str(answer_file)}), encoding="utf-8")
-        completed = runner([python, str(BOOTSTRAP), str(request_file)], env=env, cwd=cwd, timeout_s=request["wall_s"])
-        if answer_file.is_file():
-            answer: dict[str, Any] = msgspec.json.decode(answer_file.read_bytes())
-            return answer
-        return {"failure": {"reason": _exit_reason(completed, request["wall_s"])}}
-
-
-def _exit_reason(completed: CompletedProcess, wall_s: float) -> str:
-    if completed.timed_out:
-        return f"the script was still running after {wall_s:g} s; make its first steps shorter"
-    lines = [line for line in completed.stderr.strip().splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "it printed no error"
-    return f"the traced process ended with exit code {completed.returncode} before it could answer: {last}"
-
-
 def _read_job(answer: dict[str, Any]) -> TracedJob:
-    failure = answer.get("failure")
-    if failure:
-        raise Untraceable(failure["reason"], failure.get("location"))
+    raise_failure(answer)
     job = msgspec.convert(answer["job"], TracedJob)
     if not answer["job"].get("compiled"):
         return job

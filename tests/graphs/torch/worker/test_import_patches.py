@@ -13,8 +13,8 @@ SOURCES = str(Path(__file__).parents[4] / "src")
 
 POSTPONED = """
 import sys, types, torch
-from leadline.graphs.torch.worker import import_patches
-import_patches.postpone_compiler()
+from leadline.graphs.torch.worker import patches
+patches.postpone_compiler()
 from torch._subclasses.fake_tensor import FakeTensorMode
 with FakeTensorMode():
     torch.ones(3) + 1
@@ -48,13 +48,13 @@ def test_the_compiler_loads_on_first_use(use, tmp_path):
 
 PREPARED = """
 import sys, torch
-from leadline.graphs.torch.worker import import_patches, main
+from leadline.graphs.torch.worker import patches, main
 from leadline.graphs.torch.worker.session import TraceSession
-import_patches.postpone_compiler()
+patches.postpone_compiler()
 from leadline.graphs.torch.worker import fake_tensors
 if "{policy}" == "cuda":
     fake_tensors.claim_spare_device()
-import_patches.define_torchvision_ops()
+patches.define_torchvision_ops()
 main.install_hooks(TraceSession(policy="{policy}"))
 import torch._dynamo.eval_frame
 """

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from leadline.graphs.torch.worker.thread_clock import ThreadTimes, read_times
+from leadline.graphs.torch.worker.session import ThreadTimes, read_times
 
 SPIN = "import time\nend = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
 

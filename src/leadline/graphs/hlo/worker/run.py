@@ -1,64 +1,52 @@
-"""Lower a JAX function from shapes alone, and compile it for a target device. This file is run by its path.
-
-Run as ``python run.py REQUEST.json`` in the user's environment. It writes an answer file: the module, or the failure.
-"""
+"""Lower a JAX function from shapes alone, and compile it for a target device, in the user's environment."""
 
 import importlib
 import inspect
-import json
-import os
 import runpy
 import sys
-import traceback
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from leadline.graphs.torch.worker import scratch
+from leadline.graphs.torch.worker.confinement import Confinement
+from leadline.graphs.torch.worker.main import end_with, failure_document
+from leadline.graphs.torch.worker.session import ScriptFailure
+
+try:
+    import jax
+except ImportError:
+    jax = None
 
 Step = Tuple[Callable[..., Any], Tuple[Any, ...], List[str]]
 """The function to lower, its arguments, and notes."""
 
 
-class UnusableFunction(Exception):
-    """The result of the named function cannot be lowered. The message says why and what to return."""
-
-
-def main(request_path: str) -> None:
-    """Carry out one request and write its answer."""
-    request = json.loads(Path(request_path).read_text(encoding="utf-8"))
-    # By its path: this environment need not have Leadline.
-    bootstrap = runpy.run_path(str(Path(__file__).resolve().parents[2] / "torch" / "worker" / "bootstrap.py"))
-    confinement = bootstrap["confine"](request, request["path"])
-    scratch = importlib.import_module("leadline.graphs.torch.worker.scratch")
+def serve(request: Dict[str, Any], confinement: Confinement) -> None:
+    """Carry out one request, write its answer and end the process."""
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not confinement.refuses_writes)
-    if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
-        del sys.path[0]
-    sys.path.insert(0, str(Path(request["path"]).resolve().parent))
+    sys.path.insert(0, str(Path(request["target"]).resolve().parent))
     try:
         answer = _lower(request)
     except Exception as error:  # noqa: BLE001 - whatever a user's code raises becomes an answer
-        answer = {"failure": _failure(error, request["path"])}
+        failure = failure_document(error, "lowering stopped here")
+        if not isinstance(error, ScriptFailure):
+            failure["location"] = failure["location"] or request["target"]
+        answer = {"failure": failure}
     if confinement.possible and "notes" in answer:
         answer["notes"].append(confinement.sentence())
-    # A whole answer appears at once: the parent may read as soon as the file exists.
-    target = Path(request["answer"])
-    part = target.with_suffix(".part")
-    part.write_text(json.dumps(answer), encoding="utf-8")
-    part.replace(target)
-    sys.stdout.flush()
-    os._exit(0)
+    end_with(answer, request)
 
 
 def _lower(request: Dict[str, Any]) -> Dict[str, Any]:
-    try:
-        import jax
-    except ImportError:
+    if jax is None:
         return {"failure": {"reason": f"{sys.executable} has no jax: install it there, as in pip install jax"}}
     shapes = [jax.ShapeDtypeStruct(tuple(shape), dtype) for shape, dtype in request["inputs"]]
     step, arguments, notes = _step(request, shapes)
-    target = request.get("target")
-    arguments = _as_shapes(arguments, _sharding(target) if target else None)
+    topology = request["topology"]
+    arguments = _as_shapes(arguments, _sharding(topology) if topology else None)
     lowered = (step if hasattr(step, "lower") else jax.jit(step)).lower(*arguments)
     answer: Dict[str, Any] = {"notes": notes, "jax": jax.__version__}
-    if not target:
+    if not topology:
         return {**answer, "text": _text(lowered)}
     compiled = lowered.compile()
     return {**answer, "text": compiled.as_text(), "memory": _memory(compiled)}
@@ -74,20 +62,20 @@ def _text(lowered: Any) -> str:
 
 def _step(request: Dict[str, Any], shapes: List[Any]) -> Step:
     """Return the step from the result of the user's function."""
-    names = runpy.run_path(request["path"], run_name="leadline_model")
+    names = runpy.run_path(request["target"], run_name="leadline_model")
     build = names.get(request["function"])
     if not callable(build):
-        raise UnusableFunction(f"{request['path']} defines no function {request['function']!r}: check the name")
+        raise ScriptFailure(f"{request['target']} defines no function {request['function']!r}: check the name")
     built = _call_builder(build, shapes)
     if isinstance(built, tuple) and len(built) == 2 and callable(built[0]):
         if request["optimizer"]:
-            raise UnusableFunction(
+            raise ScriptFailure(
                 f"{request['function']}() returns its own step, which --optimizer does not change: leave it out"
             )
         arguments = built[1] if isinstance(built[1], (tuple, list)) else (built[1],)
         return built[0], tuple(arguments), []
     if not shapes:
-        raise UnusableFunction(
+        raise ScriptFailure(
             f"{request['function']}() returned {type(built).__name__}: return (step, arguments), or give the model's "
             "input, such as --input 64x224x224x3"
         )
@@ -96,7 +84,7 @@ def _step(request: Dict[str, Any], shapes: List[Any]) -> Step:
     nnx = _nnx()
     if nnx is not None and isinstance(built, nnx.Module):
         return _nnx_step(nnx, built, shapes, request)
-    raise UnusableFunction(
+    raise ScriptFailure(
         f"{request['function']}() returned {type(built).__name__}: return (step, arguments), or a flax module"
     )
 
@@ -111,7 +99,7 @@ def _call_builder(build: Any, shapes: List[Any]) -> Any:
     variadic = any(argument.kind is argument.VAR_POSITIONAL for argument in parameters)
     if required or variadic:
         if len(required) > len(shapes):
-            raise UnusableFunction(
+            raise ScriptFailure(
                 f"{build.__name__}() takes {len(required)} inputs and {len(shapes)} were given: add --input"
             )
         return build(*shapes) if variadic else build(*shapes[: len(required)])
@@ -135,8 +123,6 @@ def _nnx() -> Optional[Any]:
 
 def _linen_step(model: Any, shapes: List[Any], request: Dict[str, Any]) -> Step:
     """Return the step of a flax linen module: ``apply``, or a training step around it."""
-    import jax
-
     keys = {name: jax.random.key(0) for name in ("params", "dropout")}
     variables = jax.eval_shape(lambda *xs: model.init(keys, *xs, **_mode(model, training=False)), *shapes)
     training = request["phase"] == "training"
@@ -177,13 +163,11 @@ def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], reques
     """Return the forward pass, or a training step: the outputs' mean as loss, its gradient, and optax's update."""
     if request["phase"] != "training":
         return (lambda params, state, *xs: forward(params, state, *xs)[0]), (weights, state, *shapes), []
-    import jax
-    import jax.numpy as jnp
-
+    jnp = jax.numpy
     try:
         optax = importlib.import_module("optax")
     except ImportError as error:
-        raise UnusableFunction(
+        raise ScriptFailure(
             f"{sys.executable} has no optax, which trains a model that comes without a step: install it, or return "
             "(step, arguments)"
         ) from error
@@ -194,7 +178,7 @@ def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], reques
         output, after = forward(params, variables, *xs)
         leaves = [leaf for leaf in jax.tree.leaves(output) if jnp.issubdtype(leaf.dtype, jnp.floating)]
         if not leaves:
-            raise UnusableFunction(
+            raise ScriptFailure(
                 "the model's output holds no floating-point array: return one that a loss can be made from"
             )
         return sum(leaf.astype(jnp.float32).mean() for leaf in leaves), after
@@ -211,7 +195,6 @@ def _flax_step(forward: Any, weights: Any, state: Any, shapes: List[Any], reques
 
 def _as_shapes(arguments: Tuple[Any, ...], sharding: Any) -> Tuple[Any, ...]:
     """Return the arguments as shapes, so that nothing is computed or copied. Other leaves stay."""
-    import jax
 
     def shape(leaf: Any) -> Any:
         if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
@@ -221,19 +204,19 @@ def _as_shapes(arguments: Tuple[Any, ...], sharding: Any) -> Tuple[Any, ...]:
     return tuple(jax.tree.map(shape, argument) for argument in arguments)
 
 
-def _sharding(target: Dict[str, str]) -> Any:
+def _sharding(topology: Dict[str, str]) -> Any:
     """Return the place on the first device of a described topology."""
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
     try:
-        topology = topologies.get_topology_desc(**target)
+        devices = topologies.get_topology_desc(**topology).devices
     except Exception as error:
-        raise UnusableFunction(
-            f"XLA cannot compile for {target['platform']} here: {' '.join(str(error).split())[:200]}; "
-            f"install its compiler beside jax, as in pip install 'leadline[xla-{target['platform']}]'"
+        raise ScriptFailure(
+            f"XLA cannot compile for {topology['platform']} here: {' '.join(str(error).split())[:200]}; "
+            f"install its compiler beside jax, as in pip install 'leadline[xla-{topology['platform']}]'"
         ) from error
-    return SingleDeviceSharding(topology.devices[0])
+    return SingleDeviceSharding(devices[0])
 
 
 def _memory(compiled: Any) -> Dict[str, int]:
@@ -241,26 +224,3 @@ def _memory(compiled: Any) -> Dict[str, int]:
     analysis = compiled.memory_analysis()
     names = ("argument", "output", "alias", "temp", "generated_code")
     return {name: int(getattr(analysis, f"{name}_size_in_bytes", 0)) for name in names} if analysis is not None else {}
-
-
-def _failure(error: BaseException, path: str) -> Dict[str, Any]:
-    """Return the reason of a failure, and the line of the user's own code."""
-    user_frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__)
-        if "site-packages" not in frame.filename and frame.filename != __file__ and not frame.filename.startswith("<")
-        and not frame.filename.startswith(str(Path(os.__file__).parent))
-    ]  # fmt: skip
-    location = f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
-    message = " ".join(str(error).split())[:300].rstrip(".")
-    if isinstance(error, UnusableFunction):
-        return {"reason": message, "location": None}
-    if isinstance(error, SyntaxError) and error.filename:
-        location = f"{error.filename}:{error.lineno}"
-    return {
-        "reason": f"{type(error).__name__}: {message or 'no message'}; lowering stopped here",
-        "location": location or path,
-    }
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
-from leadline.graphs.torch.worker.thread_clock import read_times
+from leadline.graphs.torch.worker.session import read_times
 
 PREVIEW_S, PREVIEW_BATCHES, PREVIEW_BYTES = 5.0, 256, 512 << 20
 """Limits of the batches that are drawn ahead and kept, in time, number and bytes."""

@@ -12,7 +12,7 @@ import types
 from pathlib import Path
 from typing import Any, Dict
 
-SHELLS = ("leadline", "leadline.graphs", "leadline.graphs.torch")
+SHELLS = ("leadline", "leadline.graphs", "leadline.graphs.torch", "leadline.graphs.hlo")
 
 
 def confine(request: Dict[str, Any], code: str) -> Any:
@@ -38,7 +38,7 @@ def main(request_path: str) -> None:
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     os.environ.pop("PYTHONSAFEPATH", None)
     confinement = confine(request, request["target"])
-    importlib.import_module("leadline.graphs.torch.worker.main").serve(request, confinement)
+    importlib.import_module(request["worker"]).serve(request, confinement)
 
 
 if __name__ == "__main__":

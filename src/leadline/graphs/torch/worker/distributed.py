@@ -14,8 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from leadline.graphs.torch.worker import fake_tensors
 from leadline.graphs.torch.worker.ops import argument_tensors
 from leadline.graphs.torch.worker.recorder import RecordedOp
-from leadline.graphs.torch.worker.session import TraceSession
-from leadline.graphs.torch.worker.wrapping import call_after
+from leadline.graphs.torch.worker.session import TraceSession, call_after
 
 BUCKET_BYTES = 25 << 20
 """Gradients that DistributedDataParallel sends in one piece (its default ``bucket_cap_mb``)."""

@@ -142,9 +142,8 @@ def infer_value(func: Any, args: Any, out: Any) -> None:
     values = [known_value(argument) if isinstance(argument, torch.Tensor) else argument for argument in args]
     tensors = [argument for argument in values if isinstance(argument, torch.Tensor)]
     view = func._schema.name.partition("::")[2] in VIEWS
-    if any(isinstance(argument, FakeTensor) or (argument.dtype.is_floating_point and not view) for argument in tensors):
-        return
-    if any(argument is None for argument in values):
+    unknown = any(argument is None or isinstance(argument, FakeTensor) for argument in values)
+    if unknown or (not view and any(argument.dtype.is_floating_point for argument in tensors)):
         return
     if isinstance(out, FakeTensor):
         remember_value(out, func(*values))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import FrozenSet, Iterable, Iterator, Set
 from urllib.parse import unquote, urlparse
 
-WORKER_FOLDER = os.path.dirname(os.path.abspath(__file__))
+GRAPHS_FOLDER = str(Path(__file__).absolute().parents[2]) + os.sep
+"""Where the workers of all frameworks lie."""
 INSTALL_FOLDERS = {"site-packages", "dist-packages"}
 FRAMEWORKS = (
     "accelerate", "composer", "datasets", "deepspeed", "fastai", "ignite", "lightning", "lightning_fabric", "peft",
@@ -32,7 +33,7 @@ def is_user_file(path: str, script_folder: str) -> bool:
 
     Files beside the script are the user's, unless a library is installed there too.
     """
-    if path.startswith(("<", WORKER_FOLDER + os.sep)):
+    if path.startswith(("<", GRAPHS_FOLDER)):
         return False
     below = path[len(script_folder) :] if _is_within(path, script_folder) else path
     if not INSTALL_FOLDERS.isdisjoint(below.split(os.sep)):

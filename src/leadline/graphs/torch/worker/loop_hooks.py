@@ -16,7 +16,7 @@ from leadline.graphs.torch.worker.batches import batch_tensors
 from leadline.graphs.torch.worker.libraries import record_preloaded
 from leadline.graphs.torch.worker.loop_facts import LoopObservations, WatchedStep, infer_loop_facts
 from leadline.graphs.torch.worker.loops import enclosing_loops, read_locals, user_frames
-from leadline.graphs.torch.worker.wrapping import call_after
+from leadline.graphs.torch.worker.session import call_after
 
 WATCHED_STEPS = 4
 """Steps whose surrounding code is read. Later ones are only counted."""
@@ -35,7 +35,8 @@ def watch_loop(script: Optional[str] = None) -> None:
     call_after(DataLoader, "__init__", functools.partial(_record_loader, _watch))
     call_after(DataLoader, "_get_iterator", _tag_iterator)
     call_after(loader_module._BaseDataLoaderIter, "__next__", functools.partial(_record_batch, _watch))
-    call_after(argparse.ArgumentParser, "parse_known_args", functools.partial(_record_options, _watch))
+    options = _watch.options
+    call_after(argparse.ArgumentParser, "parse_known_args", lambda result, *_, **__: options.update(vars(result[0])))
     call_after(torch.autocast, "__enter__", functools.partial(_record_autocast, _watch))
     _watch_backward(_watch)
     _watch_forward(_watch)
@@ -138,10 +139,6 @@ def _read_stack(watch: LoopObservations) -> None:
                 for attribute, member in list(getattr(value, "__dict__", {}).items()) if name == "self" else ():
                     if isinstance(member, DataLoader):
                         watch.loader_names.setdefault(id(member), attribute)
-
-
-def _record_options(watch: LoopObservations, result: Any, *_: Any, **__: Any) -> None:
-    watch.options.update(vars(result[0]))
 
 
 def _record_autocast(watch: LoopObservations, _: Any, autocast: Any) -> None:

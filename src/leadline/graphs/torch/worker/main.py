@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, NoReturn, Optional
 
 from leadline.graphs.torch.worker.confinement import Confinement
 from leadline.graphs.torch.worker.libraries import is_user_file
@@ -39,6 +39,11 @@ def serve(request: Dict[str, Any], confinement: Confinement) -> None:
     if confinement.possible or not request["function"]:
         session.note(confinement.sentence())
     answer["possible_harms"] = confinement.possible
+    end_with(answer, request)
+
+
+def end_with(answer: Dict[str, Any], request: Dict[str, Any]) -> NoReturn:
+    """Write the answer to a request and end the process."""
     # A whole answer appears at once: the parent may read as soon as the file exists.
     target = Path(request["answer"])
     part = target.with_suffix(".part")
@@ -57,15 +62,15 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
     except ImportError:
         return {"failure": {"reason": f"{sys.executable} has no torch: name the Python that the job runs with"}}
     session.framework_s = time.process_time() - before_s
-    from leadline.graphs.torch.worker import import_patches
+    from leadline.graphs.torch.worker import patches, scratch
 
-    import_patches.postpone_compiler()  # before anything below loads the compiler
-    from leadline.graphs.torch.worker import fake_tensors, scratch
+    patches.postpone_compiler()  # before anything below loads the compiler
+    from leadline.graphs.torch.worker import fake_tensors
 
     if session.policy == "cuda" and not fake_tensors.claim_spare_device():
         session.policy, session.low_confidence = "cpu", True
         session.note(f"torch {torch.__version__} cannot simulate a GPU (2.10 can): CPU kernels were traced instead")
-    import_patches.define_torchvision_ops()
+    patches.define_torchvision_ops()
     scratch.redirect_writes(str(Path(request["answer"]).parent), caches=not session.caches_refused)
     recorder, steps = install_hooks(session)
     gc.enable()
@@ -87,7 +92,7 @@ def trace_request(session: TraceSession, request: Dict[str, Any]) -> Dict[str, A
 
 def install_hooks(session: TraceSession) -> Any:
     """Set up the simulated device and all hooks, and return the recorder and the step watcher."""
-    from leadline.graphs.torch.worker import cuda_kernels, distributed, fake_cuda, patches, rnn, tensor_methods
+    from leadline.graphs.torch.worker import distributed, fake_cuda, patches, rnn, tensor_methods
     from leadline.graphs.torch.worker.recorder import Recorder
     from leadline.graphs.torch.worker.step_watcher import StepWatcher
 
@@ -95,7 +100,6 @@ def install_hooks(session: TraceSession) -> Any:
     session.recorder = recorder
     if session.policy == "cuda":
         fake_cuda.install_fake_cuda(session)
-        cuda_kernels.install_cuda_kernels()
     tensor_methods.install_tensor_methods(session)
     patches.install_patches(session)
     rnn.install_recurrent_layers(session)
@@ -187,7 +191,7 @@ def _no_step_failure(session: TraceSession, steps: Any) -> Dict[str, Any]:
     return {"reason": "the script ended without a backward pass, an optimizer step or a model call on the device"}
 
 
-def failure_document(error: BaseException) -> Dict[str, Any]:
+def failure_document(error: BaseException, advice: str = "the trace stopped here") -> Dict[str, Any]:
     """Return the reason of a failure, and the line of the user's own code where it happened."""
     frames = traceback.extract_tb(error.__traceback__)
     folder = str(Path(sys.argv[0]).absolute().parent)
@@ -198,11 +202,8 @@ def failure_document(error: BaseException) -> Dict[str, Any]:
     if isinstance(error, ScriptFailure):
         return {"reason": str(error), "location": location}
     message = " ".join(str(error).split())[:300].rstrip(".")
-    advice = (
-        "the trace has no network, so download what it needs first"
-        if _needs_network(error)
-        else "the trace stopped here"
-    )
+    if _needs_network(error):
+        advice = "the trace has no network, so download what it needs first"
     return {"reason": f"{type(error).__name__}: {message or 'no message'}; {advice}", "location": location}
 
 

@@ -76,12 +76,6 @@ def result_tensors(out: Any) -> List[torch.Tensor]:
     return []
 
 
-def holds_tensors(value: Any) -> bool:
-    """Return whether an argument is a tensor, or a list with one."""
-    elements = value if isinstance(value, (list, tuple)) else (value,)
-    return any(isinstance(element, torch.Tensor) for element in elements)
-
-
 PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 RESHAPING = {"resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "as_strided_"}
 UNCACHED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view}

@@ -226,7 +226,8 @@ class Recorder(TorchDispatchMode):
         sources: List[int] = []
         written: List[Tuple[Any, ...]] = []
         device_seen = False
-        for argument, tensor in ops.argument_tensors(args, kwargs):
+        tensors = ops.argument_tensors(args, kwargs)
+        for argument, tensor in tensors:
             spec, on_device = self._spec(tensor)
             device_seen = device_seen or on_device
             inputs.append(spec)
@@ -243,7 +244,8 @@ class Recorder(TorchDispatchMode):
             written.append(spec)
         if not device_seen:
             return
-        scalars = tuple(None if ops.holds_tensors(a) else a for a in args)
+        holders = {argument for argument, _ in tensors}
+        scalars = tuple(None if position in holders else value for position, value in enumerate(args))
         stage = self._stage(traits, args)
         if stage == "backward" and traits.name == "add" and args[0]._is_view():
             self.window.to_views.add(self.count)

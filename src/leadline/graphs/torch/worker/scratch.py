@@ -168,7 +168,7 @@ class _ScratchTree:
         checked = full if self._exists(full) else parent
         if not self._access(self.path_to_read(checked), os.W_OK):
             raise _os_error(errno.EACCES, path)
-        self._make_folders(self.top + parent)
+        os.makedirs(self.top + parent, exist_ok=True)
         return self.top + full
 
     def path_to_change(self, path: Any) -> Any:
@@ -176,7 +176,7 @@ class _ScratchTree:
         source, target = self.path_to_read(path), self.path_to_write(path)
         if source != target and self.redirected(path) is not None:
             if self._is_folder(source):
-                self._make_folders(target)
+                os.makedirs(target, exist_ok=True)
             else:
                 self._copy(source, target)
         return target
@@ -347,11 +347,6 @@ class _ScratchTree:
         except (OSError, ValueError):
             return False
         return True
-
-    def _make_folders(self, path: str) -> None:
-        if not self._lexists(path):
-            self._make_folders(os.path.dirname(path))
-            self.os.mkdir(path)
 
     def _copy(self, source: Any, target: Any) -> None:
         size = self.os.stat(source).st_size

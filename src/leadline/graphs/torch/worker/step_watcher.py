@@ -11,9 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from leadline.graphs.torch.worker import loop_hooks
 from leadline.graphs.torch.worker.batches import BatchPlanner, moved_bytes
 from leadline.graphs.torch.worker.recorder import Recorder, TraceWindow
-from leadline.graphs.torch.worker.session import StopTrace, TraceSession
-from leadline.graphs.torch.worker.thread_clock import ThreadTimes, read_times
-from leadline.graphs.torch.worker.wrapping import call_after
+from leadline.graphs.torch.worker.session import StopTrace, ThreadTimes, TraceSession, call_after, read_times
 
 STEPS = 3
 MOST_STEPS = 18

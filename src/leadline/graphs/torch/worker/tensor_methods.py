@@ -9,8 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from leadline.graphs.torch.worker import fake_tensors
-from leadline.graphs.torch.worker.session import TraceSession
-from leadline.graphs.torch.worker.wrapping import call_after
+from leadline.graphs.torch.worker.session import TraceSession, call_after
 
 _tensor_data = torch.Tensor.data
 

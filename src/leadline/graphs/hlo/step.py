@@ -1,17 +1,87 @@
-"""Memory of a program: roles of its arguments, and how long the values of its kernels are held."""
+"""The parts of a step: stages of its nodes, roles of its arguments, and how long its kernels' values are held.
+
+The stages come from the scopes that JAX writes for differentiation.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from leadline.core.graph import Stage, StorageCategory, StorageEvent
-from leadline.graphs.hlo import OPCODES
-from leadline.graphs.hlo.flatten import FlatProgram
+from leadline.graphs.hlo.flatten import FlatProgram, HloNode
 from leadline.graphs.hlo.fusion import FusedKernel
-from leadline.graphs.hlo.stages import reaching_products, updated_arguments
+from leadline.graphs.hlo.module import OPCODES
 
 _MEMBER = re.compile(r"\['|\.\w")
 """A member of a collection, as in ``params['w']`` or ``model.kernel``."""
+
+
+def node_stages(program: FlatProgram) -> list[Stage]:
+    """Return the stage of each node.
+
+    ``transpose(…)`` in a scope means backward. In a step that returns updated arguments, nodes that lead to no product
+    and update such an argument are the optimizer's. A text without scopes does not separate forward from backward, and
+    both are called forward.
+    """
+    updates = _optimizer_nodes(program)
+
+    def stage(position: int, scope: str) -> Stage:
+        if "transpose(" in scope:
+            return Stage.BACKWARD
+        return Stage.OPTIMIZER if position in updates and "jvp(" not in scope else Stage.FORWARD
+
+    return [stage(position, node.scope) for position, node in enumerate(program.nodes)]
+
+
+def _updated_arguments(program: FlatProgram) -> dict[int, int]:
+    """Return the updated arguments and their results: by the text's aliases, else by type, in order."""
+    if program.aliases:
+        return dict(program.donated())
+    updated: dict[int, int] = {}
+    free = list(program.arguments)
+    for result in program.outputs:
+        spec = program.values[result]
+        match = next((candidate for candidate in free if program.values[candidate] == spec and spec.shape), None)
+        if match is not None:
+            free.remove(match)
+            updated[match] = result
+    return updated
+
+
+def _is_product(node: HloNode) -> bool:
+    """Return whether a node is a product, or a fusion that contains one."""
+    if node.inner is not None:
+        return any(_is_product(inner_node) for inner_node in node.inner.nodes)
+    return node.opcode in OPCODES["products"]
+
+
+def _reaching_products(program: FlatProgram) -> set[int]:
+    """Return the values that lead to a product, a library call, or a result that updates no argument (a loss)."""
+    values = set(program.outputs) - set(_updated_arguments(program).values())
+    for node in reversed(program.nodes):
+        if _is_product(node) or values.intersection(node.outputs):
+            values.update(node.inputs)
+    return values
+
+
+def _optimizer_nodes(program: FlatProgram) -> set[int]:
+    """Return the nodes that compute the new value of an updated argument from its old one, and nothing else."""
+    updated = _updated_arguments(program)
+    leading = _reaching_products(program)
+    needed = set(updated.values())
+    towards: list[int] = []
+    for position in range(len(program.nodes) - 1, -1, -1):
+        node = program.nodes[position]
+        if needed.intersection(node.outputs) and not leading.intersection(node.outputs) and not _is_product(node):
+            towards.append(position)
+            needed.update(node.inputs)
+    nodes: set[int] = set()
+    touched = set(updated)
+    for position in reversed(towards):
+        node = program.nodes[position]
+        if touched.intersection(node.inputs):
+            nodes.add(position)
+            touched.update(node.outputs)
+    return nodes
 
 
 def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> tuple[dict[int, StorageCategory], list[int]]:
@@ -22,9 +92,9 @@ def argument_roles(program: FlatProgram, stages: Sequence[Stage]) -> tuple[dict[
     the left operand of a matrix product or convolution. In a training step, an updated argument is a weight if it leads
     to a product or to the loss, and optimizer state otherwise. Any other argument is an input.
     """
-    updated = updated_arguments(program)
+    updated = _updated_arguments(program)
     model_inputs = _model_inputs(program)
-    leading = reaching_products(program)
+    leading = _reaching_products(program)
     trains = Stage.OPTIMIZER in stages
     labels = zip(program.arguments, program.labels, strict=False)
     members = {value for value, label in labels if _MEMBER.search(label)}
@@ -98,21 +168,16 @@ def storage_events(
                 yield StorageEvent(position + 1, storage, -size, category)
 
 
-@dataclass(slots=True)
 class _StorageUse:
     """Storage of each value, the last kernel that reads it, and what is held."""
 
-    program: FlatProgram
-    kernels: Sequence[FusedKernel]
-    stages: Sequence[Stage]
-    storage: list[int] = field(init=False)
-    sizes: dict[int, int] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)
-    ending: dict[int, list[int]] = field(default_factory=dict)
-    held: dict[int, tuple[int, StorageCategory]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(self, program: FlatProgram, kernels: Sequence[FusedKernel], stages: Sequence[Stage]) -> None:
+        self.program, self.kernels, self.stages = program, kernels, stages
         self.storage = self._storages()
+        self.sizes: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self.ending: dict[int, list[int]] = {}
+        self.held: dict[int, tuple[int, StorageCategory]] = {}
         for value, storage in enumerate(self.storage):
             self.sizes[storage] = max(self.program.values[value].size_bytes, self.sizes.get(storage, 0))
         for position, kernel in enumerate(self.kernels):
