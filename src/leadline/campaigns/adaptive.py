@@ -2,14 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.campaigns.budgets import compute_cost
 from leadline.campaigns.configurations import configuration_key, run_configuration
-from leadline.campaigns.designs import sobol_pool, space_filling_design
 from leadline.campaigns.plan import (
     DEFAULT_RUNS,
     affordable_runs,
@@ -17,26 +14,25 @@ from leadline.campaigns.plan import (
     plan_campaign,
     plan_runs,
     requested_runs,
+    sobol_pool,
+    space_filling_design,
 )
-from leadline.campaigns.run_time_model import Array, RunTimeForecaster, RunTimeModel, forecast_cost, run_observations
+from leadline.campaigns.run_time_model import RunTimeForecaster, RunTimeModel, forecast_cost, run_observations
 from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale
 from leadline.estimators.gp import squared_distances
+from leadline.estimators.ports import Array, Mask
 
 CANDIDATES = {Scale.SCALED_DOWN: 256, Scale.FULL_SCALE: 64}
-TARGETS = 128
-"""Full-scale configurations over which the error is minimized."""
-FULL_SCALE_FIRST = (0, 1, 2, 4)
-"""Candidate numbers of full-scale runs to reserve before the rest of the budget is spent."""
-FAILURE_REACH, PRIOR_SUCCESSES = 0.25, 0.5
-"""Reach of a failure in ranges of a parameter, and the number of successes assumed near every configuration."""
-MAX_STEPS = 40
-"""Most runs of one look-ahead."""
-TARGET_ERROR, MIN_REDUCTION = 0.005, 0.03
-"""Full-scale error (standard deviation of its logarithm) at which a campaign stops.
-
-It also stops if the remaining budget would reduce the error by less than the second value, a share of it."""
+TARGETS = 128  # full-scale configurations over which the error is minimized
+FULL_SCALE_FIRST = (0, 1, 2, 4)  # numbers of full-scale runs to try reserving before the rest of the budget is spent
+FAILURE_REACH = 0.25  # reach of a failure in ranges of a parameter
+PRIOR_SUCCESSES = 0.5  # successes assumed near every configuration
+MAX_STEPS = 40  # most runs of one look-ahead
+TARGET_ERROR = 0.005  # full-scale error (standard deviation of its logarithm) at which a campaign stops
+MIN_REDUCTION = 0.03  # it also stops if the remaining budget would reduce the error by less than this share
 
 
 def propose_runs(campaign: Campaign, finished: Sequence[Run], spent: float) -> tuple[PlannedRun, ...]:
@@ -44,11 +40,7 @@ def propose_runs(campaign: Campaign, finished: Sequence[Run], spent: float) -> t
 
     Failures count: the choice avoids their neighborhood, and a run that reached its limit is a lower bound. Several
     runs may be proposed to run in parallel. A design that is not adaptive continues with its affordable remainder.
-
-    Args:
-        campaign: the campaign.
-        finished: its ended runs, failed ones included.
-        spent: consumption so far, in the unit of the budget.
+    ``finished`` are the ended runs, failed ones included, and ``spent`` is in the unit of the budget.
     """
     budget = math.inf if campaign.budget is None else campaign.budget.amount - spent
     if budget <= 0:
@@ -80,12 +72,11 @@ def _another_start(campaign: Campaign, finished: Sequence[Run], budget: float) -
     return tuple(PlannedRun(campaign.name, configuration, Scale.SCALED_DOWN) for configuration in fresh[:1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
+class _Candidates(Frozen):
     """Possible runs: index i costs ``cost[i]`` and succeeds with probability ``success[i]``."""
 
     configurations: list[Configuration]
-    full: npt.NDArray[np.bool_]
+    full: Mask
     cost: Array
     surely: Array
     success: Array
