@@ -114,15 +114,13 @@ class _Chooser:
 
     def _candidates(self) -> _Candidates:
         open_ = self._open_runs()
-        choices: list[tuple[Scale, Configuration]] = []
-        for scale, size in CANDIDATES.items():
-            if open_[scale] > 0:
-                fresh = sobol_pool(self.campaign, scale, size, salt=2 + len(self.finished))
-                choices += [
-                    (scale, configuration)
-                    for configuration in fresh
-                    if configuration_key(configuration) not in self.tried
-                ]
+        choices = [
+            (scale, configuration)
+            for scale, size in CANDIDATES.items()
+            if open_[scale] > 0
+            for configuration in sobol_pool(self.campaign, scale, size, salt=2 + len(self.finished))
+            if configuration_key(configuration) not in self.tried
+        ]
         configurations = [configuration for _, configuration in choices]
         if not configurations:
             return _Candidates([], *[np.array([])] * 5)

@@ -149,7 +149,8 @@ def _parameter(name: str, table: _ParameterFile) -> Parameter:
             raise InvalidInput(
                 f"none of the values of {name} lies in {scale_name} = [{span.low:g}, {span.high:g}]: add one that does"
             )
-    return Parameter(name, kind, *spans, values=values)
+    small, full = spans
+    return Parameter(name, kind, small, full, values=values)
 
 
 def _categorical(name: str, table: _ParameterFile, choices: Sequence[Value]) -> Parameter:

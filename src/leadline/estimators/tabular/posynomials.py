@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, Mask, Stored
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, ModelForm, log_sum
+from leadline.estimators.ports import Array, Mask
+from leadline.estimators.tabular.scaling_model import FittedForm, FormFit, FormProblem, ModelForm, log_sum
 
 # Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
@@ -30,7 +30,7 @@ ENOUGH = 10.0  # loss of log evidence by a further term that ends the search
 NOISE = (0.02, 0.5)  # bounds of a sample's log deviation
 
 
-class Posynomial(Stored):
+class Posynomial(FittedForm):
     """A fitted posynomial: ``theta`` (terms, 1 + columns) holds log coefficients and exponents.
 
     Term 0 does not grow with scale. ``root`` (free, free) gives the variance of a prediction of gradient g as

@@ -6,13 +6,13 @@ A form is a sum of a part that does not grow with scale (the start-up) and one t
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar
 
 import numpy as np
 
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
-from leadline.estimators.ports import Array, FittedModel, IntArray, Mask, Predictions, State, unnest
+from leadline.estimators.ports import Array, FittedModel, IntArray, Mask, Predictions, State, Stored, unnest
 from leadline.estimators.tabular import corrections, encoding, tables
 from leadline.estimators.tabular.corrections import FullScaleCorrection, UnitTimeCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
@@ -35,21 +35,16 @@ class FormProblem(Frozen):
     steady: Mask
 
 
-class FittedForm(Protocol):
+class FittedForm(Stored):
     """A fitted form; needs numpy alone."""
 
+    @abstractmethod
     def halves(self, u: Array) -> tuple[Array, Array]:
         """Return the logarithms of the start-up and of the work (n,), minus infinity where there is none."""
 
+    @abstractmethod
     def spread(self, u: Array) -> Array:
         """Return the log deviation (n,) due to the uncertainty of the form."""
-
-    def dump(self) -> State:
-        """Return all state of the form."""
-
-    @classmethod
-    def load(cls, state: State) -> Self:
-        """Return the form that ``dump`` gave."""
 
 
 class FormFit(Frozen):
