@@ -292,13 +292,8 @@ class RunTimeForecaster:
         prediction = self.model.predict(configurations)
         points, spreads = prediction.seconds, np.sqrt(prediction.log_covariance + prediction.log_noise**2)
         limit_s = self.campaign.walltime_s or np.inf
-        bounds = [
-            np.minimum(points * factor, limit_s)
-            for factor in np.exp(NORMAL_90 * np.array([0 * spreads, -spreads, spreads]))
-        ]
-        return [
-            Interval(float(point), float(low), float(high), LEVEL) for point, low, high in zip(*bounds, strict=True)
-        ]
+        bounds = np.minimum(points * np.exp(NORMAL_90 * np.array([0 * spreads, -spreads, spreads])), limit_s)
+        return [Interval(point, low, high, LEVEL) for point, low, high in bounds.T.tolist()]
 
     def relative(self, configurations: Sequence[Configuration]) -> list[float]:
         """Return the predicted work of each configuration relative to the smallest."""

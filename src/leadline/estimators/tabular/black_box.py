@@ -42,9 +42,8 @@ class FittedBlackBox(FittedModel):
         """Predict each row."""
         x, beyond = self.encoding.encode(rows)
         logs, spread = self.regressor.predict(x)
-        point = np.exp(np.clip(logs, self.limits[0] - tables.REACH, self.limits[1] + tables.REACH))
         spreads = np.where(np.isfinite(spread), np.maximum(spread, self.error), self.error)
-        return Predictions(point, tables.add_extrapolation_spread(spreads, beyond, self.growth), beyond)
+        return tables.predictions(logs, self.limits, spreads, beyond, self.growth)
 
 
 class BlackBox(Frozen):

@@ -103,12 +103,8 @@ class FittedScalingModel(FittedModel):
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
-        point = np.exp(np.clip(self.bend.at(logs, x), self.limits[0] - tables.REACH, self.limits[1] + tables.REACH))
-        return Predictions(
-            point,
-            tables.add_extrapolation_spread(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
-            beyond,
-        )
+        spread = np.sqrt(self.error**2 + between + inside + unsure**2)
+        return tables.predictions(self.bend.at(logs, x), self.limits, spread, beyond, GROWTH)
 
 
 class ScalingModel(Frozen):
