@@ -23,7 +23,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale
 from leadline.estimators.gp import squared_distances
-from leadline.estimators.ports import Array, Mask
+from leadline.estimators.ports import Array
 
 CANDIDATES = {Scale.SCALED_DOWN: 256, Scale.FULL_SCALE: 64}
 TARGETS = 128  # full-scale configurations over which the error is minimized
@@ -76,7 +76,7 @@ class _Candidates(Frozen):
     """Possible runs: index i costs ``cost[i]`` and succeeds with probability ``success[i]``."""
 
     configurations: list[Configuration]
-    full: Mask
+    scales: list[Scale]
     cost: Array
     surely: Array
     success: Array
@@ -123,7 +123,7 @@ class _Chooser:
         ]
         configurations = [configuration for _, configuration in choices]
         if not configurations:
-            return _Candidates([], *[np.array([])] * 5)
+            return _Candidates([], [], *[np.array([])] * 4)
         prediction = self.model.predict(configurations)
         seconds, spread = prediction.seconds, np.sqrt(prediction.log_covariance + prediction.log_noise**2)
         unit_cost = np.array(
@@ -133,7 +133,7 @@ class _Chooser:
         cost = np.minimum(seconds * np.exp(np.minimum(spread, 2.0) ** 2 / 2), limit_s) * unit_cost
         surely = np.minimum(seconds * np.exp(spread), limit_s) * unit_cost
         return _Candidates(
-            configurations, np.array([scale is Scale.FULL_SCALE for scale, _ in choices]), cost, surely,
+            configurations, [scale for scale, _ in choices], cost, surely,
             self._success_probability(configurations) * self._within_limit(seconds, spread), prediction.log_noise,
         )  # fmt: skip
 
@@ -172,7 +172,7 @@ class _Chooser:
     def _look_ahead(self, candidates: _Candidates, covariance: Array, first: int) -> tuple[float, list[int]]:
         """Simulate spending the budget, with ``first`` full-scale runs first; return the final error and the runs."""
         target_count, budget, open_runs = len(self.targets), self.budget, self._open_runs()
-        covariance = covariance.copy()
+        covariance, full = covariance.copy(), np.array([scale is Scale.FULL_SCALE for scale in candidates.scales])
         # Greedy choice: the covariance after a run does not depend on its outcome, so it can be computed beforehand.
         picks: list[int] = []
         for step in range(MAX_STEPS):
@@ -184,10 +184,10 @@ class _Chooser:
                 * candidates.success
             )
             allowed = (candidates.surely <= budget) & (
-                np.where(candidates.full, open_runs[Scale.FULL_SCALE], open_runs[Scale.SCALED_DOWN]) > 0
+                np.where(full, open_runs[Scale.FULL_SCALE], open_runs[Scale.SCALED_DOWN]) > 0
             )
             if step < first:
-                allowed &= candidates.full
+                allowed &= full
             if not allowed.any():
                 if step < first:
                     return math.inf, []
@@ -195,7 +195,7 @@ class _Chooser:
             index = int(np.argmax(np.where(allowed, gain / candidates.cost, -1.0)))
             picks.append(index)
             budget -= candidates.cost[index]
-            open_runs[Scale.FULL_SCALE if candidates.full[index] else Scale.SCALED_DOWN] -= 1
+            open_runs[candidates.scales[index]] -= 1
             column = covariance[:, target_count + index]
             covariance -= np.outer(column, column) * (
                 candidates.success[index] / (column[target_count + index] + candidates.noise[index] ** 2)
@@ -205,9 +205,7 @@ class _Chooser:
     def _plan_picks(self, candidates: _Candidates, picks: Sequence[int]) -> tuple[PlannedRun, ...]:
         """Return the first picks: few early in the campaign, more later."""
         run_limit = min(max(len(self.finished) // 6, 2), 8)
-        chosen = list(dict.fromkeys(picks))[:run_limit]
         runs: list[PlannedRun] = []
-        for index in chosen:
-            scale = Scale.FULL_SCALE if candidates.full[index] else Scale.SCALED_DOWN
-            runs += plan_runs(self.campaign, [candidates.configurations[index]], scale)
+        for index in list(dict.fromkeys(picks))[:run_limit]:
+            runs += plan_runs(self.campaign, [candidates.configurations[index]], candidates.scales[index])
         return self.forecaster.forecast(runs)

@@ -141,10 +141,8 @@ _LINKS_BYTES_PER_S = {"Ampere": 600e9, "Hopper": 900e9}
 
 def all_reduce_curve(device: Device, devices: int) -> AllReduceCurve:
     """Return the measured all-reduces of ``devices`` devices in one node; empty if unmeasured."""
-    architecture = device.architecture or ""
-    if not (device.form_factor or "").startswith("SXM"):
-        return ()
-    if device.link_bytes_per_s != _LINKS_BYTES_PER_S.get(architecture):
+    architecture, is_sxm = device.architecture or "", (device.form_factor or "").startswith("SXM")
+    if not is_sxm or device.link_bytes_per_s != _LINKS_BYTES_PER_S.get(architecture):
         return ()
     times = _MICROSECONDS.get((architecture, devices), ())
     return tuple((float(size), time * 1e-6) for size, time in zip(_BYTES, times, strict=False))

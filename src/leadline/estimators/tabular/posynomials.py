@@ -52,7 +52,9 @@ class Posynomial(FittedForm):
 
     def spread(self, u: Array) -> Array:
         """Return the log deviation (n,) due to the uncertainty of theta."""
-        gradient = _gradient(self.theta, u)[:, self.free.ravel()]
+        # The gradient of the logarithm of the sum by theta, shape (n, terms × (1 + columns)).
+        share, design = _sum(self.terms(u))[1], np.column_stack([np.ones(len(u)), u])
+        gradient = (share[:, :, None] * design[:, None, :]).reshape(len(u), self.theta.size)[:, self.free.ravel()]
         return np.asarray(np.sqrt(np.sum((gradient @ self.root) ** 2, axis=1)), np.float64)
 
 
@@ -262,13 +264,6 @@ def _huber(off: Array) -> float:
     """Return Huber's loss of residuals: squares, and straight lines above ``WILD_AT``."""
     size = np.abs(off)
     return float(np.sum(np.where(size <= WILD_AT, size**2, 2 * WILD_AT * size - WILD_AT**2)))
-
-
-def _gradient(theta: Array, u: Array) -> Array:
-    """Return the gradient of the logarithm of the sum by theta (n, terms × (1 + columns))."""
-    share = _sum(theta[:, 0] + u @ theta[:, 1:].T)[1]
-    design = np.column_stack([np.ones(len(u)), u])
-    return np.asarray((share[:, :, None] * design[:, None, :]).reshape(len(u), theta.size), np.float64)
 
 
 def _sum(terms: Array) -> tuple[Array, Array]:

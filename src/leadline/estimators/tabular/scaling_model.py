@@ -218,14 +218,10 @@ def _form_logs(laws: tuple[FittedForm, ...], u: Array, more: Array) -> Array:
     return np.stack([np.logaddexp(startup, work + more) for startup, work in halves])
 
 
-def units(encoder: FeatureEncoding) -> Array:
-    """Return the factor of each standardised column that makes its weight an exponent."""
-    return np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
-
-
 def _logs(x: Array, encoder: FeatureEncoding, crosses: IntArray) -> Array:
     """Return the inputs of the forms: columns, and products that vary exponents of scale."""
-    plain = x * units(encoder)
+    # The stretch of a standardised column makes its weight an exponent.
+    plain = x * np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
     return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
 
 
