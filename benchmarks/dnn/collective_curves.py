@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from leadline.estimators.parallelism.collectives import LINK_EFFICIENCY
+from leadline.estimators.parallelism.fabric import LINK_EFFICIENCY
 from leadline.estimators.ports import Array
 
 # Measured sizes that differ by less than this share of an octave become one point of the curve.

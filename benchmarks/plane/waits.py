@@ -20,7 +20,7 @@ from benchmarks.results import BenchmarkRow, within
 from leadline.core.estimate import Interval
 from leadline.core.queues import IMMEDIATE_START_S, AccountedJob
 from leadline.core.units import HOUR_S
-from leadline.estimators.queue_state import FORECAST_COLUMN, QUEUE_FEATURES, UNKNOWN_VALUE, accounting_at, queue_rows
+from leadline.estimators.queue_wait import FORECAST_COLUMN, QUEUE_FEATURES, UNKNOWN_VALUE, accounting_at, queue_rows
 from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model
 
 Array = npt.NDArray[np.float64]

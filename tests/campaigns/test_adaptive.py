@@ -11,8 +11,7 @@ import numpy as np
 
 from leadline.campaigns.adaptive import propose_runs
 from leadline.campaigns.configurations import configuration_key, run_configuration
-from leadline.campaigns.designs import random_design
-from leadline.campaigns.plan import plan_campaign
+from leadline.campaigns.plan import plan_campaign, random_design
 from leadline.campaigns.run_time_model import fit_run_time_model, run_observations
 from leadline.core.campaigns import Budget, BudgetUnit, Design
 from leadline.core.jobs import JobState

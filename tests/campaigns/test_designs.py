@@ -9,8 +9,15 @@ pytest.importorskip("scipy")
 
 from leadline.campaigns.budgets import compute_cost
 from leadline.campaigns.configurations import configuration_key, values_of
-from leadline.campaigns.designs import choose_configurations, grid_design, random_design, space_filling_design
-from leadline.campaigns.plan import PILOTS, plan_campaign, total_forecast_cost
+from leadline.campaigns.plan import (
+    PILOTS,
+    choose_configurations,
+    grid_design,
+    plan_campaign,
+    random_design,
+    space_filling_design,
+    total_forecast_cost,
+)
 from leadline.core.campaigns import Budget, BudgetUnit, Design, Parameter, ParameterKind, Range
 from leadline.core.runs import Scale
 

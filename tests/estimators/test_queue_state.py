@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leadline.core.jobs import JobState
 from leadline.core.queues import AccountedJob
-from leadline.estimators.queue_state import QUEUE_FEATURES, accounting_at, current_queue_rows, queue_rows
+from leadline.estimators.queue_wait import QUEUE_FEATURES, accounting_at, current_queue_rows, queue_rows
 
 HOUR = 3600.0
 
@@ -124,7 +124,7 @@ def test_the_schedulers_forecast_is_a_feature_where_available():
 
 
 def test_work_of_unplanned_jobs_is_spread_over_all_cores(monkeypatch):
-    monkeypatch.setattr("leadline.estimators.queue_state.MOST_PLANNED", 2)
+    monkeypatch.setattr("leadline.estimators.queue_wait.MOST_PLANNED", 2)
     jobs = [job(0.0, 0.0, None, cores=4), *(job(1.0 + i, cores=4) for i in range(6)), job(10.0, cores=4)]
     # the running one and two in turn, then four hours of four cores on four cores
     assert told(jobs)["site_planned_s"] == pytest.approx((HOUR - 10.0) + 2 * HOUR + 4 * HOUR)

@@ -10,8 +10,8 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Parallelism, Phase, Precision, Workload
 from leadline.estimators.memory.host import host_memory
-from leadline.estimators.parallelism.collectives import make_ring
 from leadline.estimators.parallelism.division import COLLECTIVE_LAUNCH_S
+from leadline.estimators.parallelism.fabric import make_ring
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.token_times import least_decode_s
 from leadline.estimators.white_box import WhiteBox

@@ -11,7 +11,7 @@ import pytest
 
 from leadline.core.errors import InvalidInput
 from leadline.core.queues import IMMEDIATE_START_S, AccountedJob
-from leadline.estimators.queue_state import accounting_at, queue_rows
+from leadline.estimators.queue_wait import accounting_at, queue_rows
 from leadline.training.queue_wait import fit_queue_wait_model, load_queue_wait_model
 
 CORES = 64

@@ -2,14 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.campaigns.budgets import compute_cost
 from leadline.campaigns.configurations import configuration_key, run_configuration
-from leadline.campaigns.designs import sobol_pool, space_filling_design
 from leadline.campaigns.plan import (
     DEFAULT_RUNS,
     affordable_runs,
@@ -17,26 +14,25 @@ from leadline.campaigns.plan import (
     plan_campaign,
     plan_runs,
     requested_runs,
+    sobol_pool,
+    space_filling_design,
 )
-from leadline.campaigns.run_time_model import Array, RunTimeForecaster, RunTimeModel, forecast_cost, run_observations
+from leadline.campaigns.run_time_model import RunTimeForecaster, RunTimeModel, forecast_cost, run_observations
 from leadline.core.campaigns import Campaign, Configuration, Design, PlannedRun
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale
 from leadline.estimators.gp import squared_distances
+from leadline.estimators.ports import Array
 
 CANDIDATES = {Scale.SCALED_DOWN: 256, Scale.FULL_SCALE: 64}
-TARGETS = 128
-"""Full-scale configurations over which the error is minimized."""
-FULL_SCALE_FIRST = (0, 1, 2, 4)
-"""Candidate numbers of full-scale runs to reserve before the rest of the budget is spent."""
-FAILURE_REACH, PRIOR_SUCCESSES = 0.25, 0.5
-"""Reach of a failure in ranges of a parameter, and the number of successes assumed near every configuration."""
-MAX_STEPS = 40
-"""Most runs of one look-ahead."""
-TARGET_ERROR, MIN_REDUCTION = 0.005, 0.03
-"""Full-scale error (standard deviation of its logarithm) at which a campaign stops.
-
-It also stops if the remaining budget would reduce the error by less than the second value, a share of it."""
+TARGETS = 128  # full-scale configurations over which the error is minimized
+FULL_SCALE_FIRST = (0, 1, 2, 4)  # numbers of full-scale runs to try reserving before the rest of the budget is spent
+FAILURE_REACH = 0.25  # reach of a failure in ranges of a parameter
+PRIOR_SUCCESSES = 0.5  # successes assumed near every configuration
+MAX_STEPS = 40  # most runs of one look-ahead
+TARGET_ERROR = 0.005  # full-scale error (standard deviation of its logarithm) at which a campaign stops
+MIN_REDUCTION = 0.03  # it also stops if the remaining budget would reduce the error by less than this share
 
 
 def propose_runs(campaign: Campaign, finished: Sequence[Run], spent: float) -> tuple[PlannedRun, ...]:
@@ -44,11 +40,7 @@ def propose_runs(campaign: Campaign, finished: Sequence[Run], spent: float) -> t
 
     Failures count: the choice avoids their neighborhood, and a run that reached its limit is a lower bound. Several
     runs may be proposed to run in parallel. A design that is not adaptive continues with its affordable remainder.
-
-    Args:
-        campaign: the campaign.
-        finished: its ended runs, failed ones included.
-        spent: consumption so far, in the unit of the budget.
+    ``finished`` are the ended runs, failed ones included, and ``spent`` is in the unit of the budget.
     """
     budget = math.inf if campaign.budget is None else campaign.budget.amount - spent
     if budget <= 0:
@@ -80,12 +72,11 @@ def _another_start(campaign: Campaign, finished: Sequence[Run], budget: float) -
     return tuple(PlannedRun(campaign.name, configuration, Scale.SCALED_DOWN) for configuration in fresh[:1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidates:
+class _Candidates(Frozen):
     """Possible runs: index i costs ``cost[i]`` and succeeds with probability ``success[i]``."""
 
     configurations: list[Configuration]
-    full: npt.NDArray[np.bool_]
+    scales: list[Scale]
     cost: Array
     surely: Array
     success: Array
@@ -123,18 +114,16 @@ class _Chooser:
 
     def _candidates(self) -> _Candidates:
         open_ = self._open_runs()
-        choices: list[tuple[Scale, Configuration]] = []
-        for scale, size in CANDIDATES.items():
-            if open_[scale] > 0:
-                fresh = sobol_pool(self.campaign, scale, size, salt=2 + len(self.finished))
-                choices += [
-                    (scale, configuration)
-                    for configuration in fresh
-                    if configuration_key(configuration) not in self.tried
-                ]
+        choices = [
+            (scale, configuration)
+            for scale, size in CANDIDATES.items()
+            if open_[scale] > 0
+            for configuration in sobol_pool(self.campaign, scale, size, salt=2 + len(self.finished))
+            if configuration_key(configuration) not in self.tried
+        ]
         configurations = [configuration for _, configuration in choices]
         if not configurations:
-            return _Candidates([], *[np.array([])] * 5)
+            return _Candidates([], [], *[np.array([])] * 4)
         prediction = self.model.predict(configurations)
         seconds, spread = prediction.seconds, np.sqrt(prediction.log_covariance + prediction.log_noise**2)
         unit_cost = np.array(
@@ -144,7 +133,7 @@ class _Chooser:
         cost = np.minimum(seconds * np.exp(np.minimum(spread, 2.0) ** 2 / 2), limit_s) * unit_cost
         surely = np.minimum(seconds * np.exp(spread), limit_s) * unit_cost
         return _Candidates(
-            configurations, np.array([scale is Scale.FULL_SCALE for scale, _ in choices]), cost, surely,
+            configurations, [scale for scale, _ in choices], cost, surely,
             self._success_probability(configurations) * self._within_limit(seconds, spread), prediction.log_noise,
         )  # fmt: skip
 
@@ -183,7 +172,7 @@ class _Chooser:
     def _look_ahead(self, candidates: _Candidates, covariance: Array, first: int) -> tuple[float, list[int]]:
         """Simulate spending the budget, with ``first`` full-scale runs first; return the final error and the runs."""
         target_count, budget, open_runs = len(self.targets), self.budget, self._open_runs()
-        covariance = covariance.copy()
+        covariance, full = covariance.copy(), np.array([scale is Scale.FULL_SCALE for scale in candidates.scales])
         # Greedy choice: the covariance after a run does not depend on its outcome, so it can be computed beforehand.
         picks: list[int] = []
         for step in range(MAX_STEPS):
@@ -195,10 +184,10 @@ class _Chooser:
                 * candidates.success
             )
             allowed = (candidates.surely <= budget) & (
-                np.where(candidates.full, open_runs[Scale.FULL_SCALE], open_runs[Scale.SCALED_DOWN]) > 0
+                np.where(full, open_runs[Scale.FULL_SCALE], open_runs[Scale.SCALED_DOWN]) > 0
             )
             if step < first:
-                allowed &= candidates.full
+                allowed &= full
             if not allowed.any():
                 if step < first:
                     return math.inf, []
@@ -206,7 +195,7 @@ class _Chooser:
             index = int(np.argmax(np.where(allowed, gain / candidates.cost, -1.0)))
             picks.append(index)
             budget -= candidates.cost[index]
-            open_runs[Scale.FULL_SCALE if candidates.full[index] else Scale.SCALED_DOWN] -= 1
+            open_runs[candidates.scales[index]] -= 1
             column = covariance[:, target_count + index]
             covariance -= np.outer(column, column) * (
                 candidates.success[index] / (column[target_count + index] + candidates.noise[index] ** 2)
@@ -216,9 +205,7 @@ class _Chooser:
     def _plan_picks(self, candidates: _Candidates, picks: Sequence[int]) -> tuple[PlannedRun, ...]:
         """Return the first picks: few early in the campaign, more later."""
         run_limit = min(max(len(self.finished) // 6, 2), 8)
-        chosen = list(dict.fromkeys(picks))[:run_limit]
         runs: list[PlannedRun] = []
-        for index in chosen:
-            scale = Scale.FULL_SCALE if candidates.full[index] else Scale.SCALED_DOWN
-            runs += plan_runs(self.campaign, [candidates.configurations[index]], scale)
+        for index in list(dict.fromkeys(picks))[:run_limit]:
+            runs += plan_runs(self.campaign, [candidates.configurations[index]], candidates.scales[index])
         return self.forecaster.forecast(runs)

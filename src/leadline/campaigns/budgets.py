@@ -13,8 +13,6 @@ _DOLLARS = re.compile(
 )
 _CORE_HOURS = re.compile(r"(?P<amount>\d[\d_]*\.?\d*)\s*core[- ]?h(?:ours?)?", re.IGNORECASE)
 
-FORMS = '"20m", "3 core-hours" or "2.50 USD"'
-
 
 def parse_budget(text: str) -> Budget:
     """Parse a budget: ``20m`` (of wall time over all runs), ``3 core-hours`` or ``2.50 USD``.
@@ -22,27 +20,25 @@ def parse_budget(text: str) -> Budget:
     Raises:
         InvalidInput: the text has another form, or the amount is not positive.
     """
-    budget = _parse_text(text)
-    if not 0 < budget.amount < math.inf:
-        raise InvalidInput(f"the budget is {text}, but it must be more than 0")
-    return budget
-
-
-def _parse_text(text: str) -> Budget:
     if match := _DOLLARS.fullmatch(text.strip()):
-        return Budget(float(match["before"] or match["after"]), BudgetUnit.USD)
-    if match := _CORE_HOURS.fullmatch(text.strip()):
-        return Budget(float(match["amount"]), BudgetUnit.CORE_HOURS)
-    if "gpu" in text.lower():
+        budget = Budget(float(match["before"] or match["after"]), BudgetUnit.USD)
+    elif match := _CORE_HOURS.fullmatch(text.strip()):
+        budget = Budget(float(match["amount"]), BudgetUnit.CORE_HOURS)
+    elif "gpu" in text.lower():
         raise InvalidInput(
             f"the budget is {text!r}, but GPU-hours are no budget: write US dollars with a gpu_hour under [prices]"
         )
-    try:
-        return Budget(parse_duration_s(text), BudgetUnit.SECONDS)
-    except InvalidInput as error:
-        raise InvalidInput(
-            f"the budget is {text!r}, which is no amount of one unit: write for example {FORMS}"
-        ) from error
+    else:
+        try:
+            budget = Budget(parse_duration_s(text), BudgetUnit.SECONDS)
+        except InvalidInput as error:
+            forms = '"20m", "3 core-hours" or "2.50 USD"'
+            raise InvalidInput(
+                f"the budget is {text!r}, which is no amount of one unit: write for example {forms}"
+            ) from error
+    if not 0 < budget.amount < math.inf:
+        raise InvalidInput(f"the budget is {text}, but it must be more than 0")
+    return budget
 
 
 def format_amount(amount: float, unit: BudgetUnit) -> str:

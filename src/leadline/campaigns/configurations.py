@@ -4,19 +4,18 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leadline.core.campaigns import Campaign, Configuration, Parameter, PlannedRun
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, ResourceSpec
 from leadline.core.runs import Run, Scale, Value
 
-DIGITS = 4
-"""Significant digits of a real value, for a readable command line."""
+DIGITS = 4  # significant digits of a real value, for a readable command line
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Frozen):
     """One varying quantity at a scale: explicit ``levels``, else the range from ``low`` to ``high``."""
 
     name: str
@@ -54,12 +53,9 @@ class Axis:
 def axes(campaign: Campaign, scale: Scale) -> tuple[Axis, ...]:
     """Return the parameters in order, then ``cores``, ``gpus``, ``memory`` and ``partition`` if they vary."""
     varying = [_axis(parameter, scale) for parameter in campaign.parameters]
-    varying.append(Axis("cores", campaign.cores, numeric=True))
-    varying.append(Axis("gpus", campaign.gpus))
-    if campaign.memory_bytes:
-        varying.append(Axis("memory", campaign.memory_bytes, numeric=True))
-    if campaign.partitions:
-        varying.append(Axis("partition", campaign.partitions))
+    varying += [Axis("cores", campaign.cores, numeric=True), Axis("gpus", campaign.gpus)]
+    varying += [Axis("memory", campaign.memory_bytes, numeric=True)] if campaign.memory_bytes else []
+    varying += [Axis("partition", campaign.partitions)] if campaign.partitions else []
     return tuple(varying)
 
 
@@ -124,8 +120,7 @@ def distinct_configurations(candidates: Iterable[Configuration]) -> Iterator[Con
 
 _PLACEHOLDER = re.compile(r"\{\{(?P<braces>\w+)\}\}|\{(?P<name>\w+)\}")
 
-RESOURCES = ("cores", "gpus", "memory_mib", "memory_gib", "partition")
-"""Placeholders of a run's resources."""
+RESOURCES = ("cores", "gpus", "memory_mib", "memory_gib", "partition")  # placeholders of a run's resources
 
 
 def placeholders(words: Iterable[str]) -> tuple[str, ...]:

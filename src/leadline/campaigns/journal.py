@@ -3,16 +3,19 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from signal import Signals
 from statistics import median
 from typing import ClassVar
 
+from msgspec import field
+
 from leadline.campaigns.budgets import compute_cost
 from leadline.core.campaigns import Budget, BudgetUnit, Campaign, PlannedRun
 from leadline.core.documents import from_json, to_json
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import Attempt, EventKind, Job
 from leadline.core.runs import Run
@@ -21,12 +24,10 @@ from leadline.execution.plane.journal import TABLES, NewEvent, PlaneJournal
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, last_log_line, log_name
 from leadline.execution.wrapper.outcome import JobOutcome
 
-LOCAL_SYSTEM = "local"
-"""Name of this machine as a system of the plane."""
+LOCAL_SYSTEM = "local"  # this machine as a system of the plane
+# States of a run that was ended from outside; a resumed campaign repeats it.
 RETRIED_STATES = (JobState.CANCELLED, JobState.PREEMPTED, JobState.NODE_FAIL, JobState.UNKNOWN)
-"""States of a run that was ended from outside; a resumed campaign repeats it."""
-MIN_PACED_RUNS = 3
-"""Fewest completed runs from which the error of the forecasts is estimated."""
+MIN_PACED_RUNS = 3  # fewest completed runs from which the error of the forecasts is estimated
 
 _MORE = """
 CREATE TABLE planned (
@@ -45,25 +46,15 @@ CREATE TABLE outcome (
 """
 
 
-@dataclass(frozen=True)
-class CampaignRun:
-    """A planned run and the jobs that executed it.
-
-    Attributes:
-        planned: the run.
-        spec: its job at the campaign's place.
-        jobs: one job of the journal for each time it was started, oldest first.
-        outcomes: attempt -> its outcome.
-        discarded: number of first jobs whose result does not count, because the run is repeated.
-        stored: its result is in the history.
-    """
+class CampaignRun(Frozen, dict=True):
+    """A planned run and the jobs that executed it."""
 
     planned: PlannedRun
-    spec: JobSpec
-    jobs: tuple[Job, ...] = ()
-    outcomes: Mapping[str, JobOutcome] = field(default_factory=dict)
-    discarded: int = 0
-    stored: bool = False
+    spec: JobSpec  # its job at the campaign's place
+    jobs: tuple[Job, ...] = ()  # one job of the journal for each time it was started, oldest first
+    outcomes: Mapping[str, JobOutcome] = field(default_factory=dict)  # by attempt
+    discarded: int = 0  # number of first jobs whose result does not count, because the run is repeated
+    stored: bool = False  # its result is in the history
 
     @property
     def key(self) -> str:
@@ -205,13 +196,8 @@ def run_key(job_key: str) -> str:
     return job_key.rpartition("-")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignTotals:
-    """State of a campaign; ``spent`` and ``budget`` in the budget's unit, money in US dollars if prices are known.
-
-    ``left_s`` is the forecast time of the remaining runs in sequence, at the pace of the ended ones. ``unknown`` counts
-    remaining runs without a forecast.
-    """
+class CampaignTotals(Frozen):
+    """State of a campaign; ``spent`` and ``budget`` in the budget's unit."""
 
     planned: int
     completed: int
@@ -219,9 +205,9 @@ class CampaignTotals:
     running: int
     spent: float
     budget: float | None
-    money: float | None
-    left_s: float
-    unknown: int
+    money: float | None  # US dollars if prices are known
+    left_s: float  # forecast time of the remaining runs in sequence, at the pace of the ended ones
+    unknown: int  # remaining runs without a forecast
 
     @property
     def ended(self) -> int:
@@ -284,8 +270,7 @@ def _money(campaign: Campaign, runs: Sequence[CampaignRun]) -> float | None:
     return budget_spent(replace(campaign, budget=Budget(1.0, BudgetUnit.USD)), runs)
 
 
-@dataclass(frozen=True, slots=True)
-class FailureSummary:
+class FailureSummary(Frozen):
     """Runs that failed in the same way, with the last line that one of them wrote."""
 
     count: int

@@ -8,31 +8,28 @@ linear in ``f`` and ``d``. The hyperparameters maximize the marginal likelihood 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import erfcx
 
 from leadline.campaigns.budgets import compute_cost
 from leadline.campaigns.configurations import Axis, axes, run_configuration, values_of
 from leadline.core.campaigns import Campaign, Configuration, PlannedRun
-from leadline.core.estimate import Interval
+from leadline.core.estimate import NORMAL_90, Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.runs import Run, Scale, Value
 from leadline.estimators.gp import factor_covariance, squared_distances
+from leadline.estimators.ports import Array
 
-Array = npt.NDArray[np.float64]
-
+# Prior standard deviations of the linear part, in natural logarithms.
 INTERCEPT_SD, SLOPE_SD, CATEGORY_SD = 2.5, 0.7, 0.7
-"""Prior standard deviations of the linear part, in natural logarithms."""
-CORES_SLOPE = -0.5
-"""Prior slope of the log time over the log of the cores."""
+CORES_SLOPE = -0.5  # prior slope of the log time over the log of the cores
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(Frozen):
     """One column of the linear part: an axis's logarithm, or one of its categories."""
 
     name: str
@@ -41,8 +38,7 @@ class _Column:
     sd: float
     low: float
     span: float
-    shift: float = 0.0
-    """Offset before the logarithm; NaN for an axis with values below zero, which stays linear."""
+    shift: float = 0.0  # offset before the logarithm; NaN for an axis with values below zero, which stays linear
 
 
 class CampaignEncoding:
@@ -99,18 +95,13 @@ def _value(column: _Column, row: dict[str, Value]) -> float:
     return math.log(max(float(value) + column.shift, 1e-12))
 
 
-ALIKE = 0.6
-"""Correlation of the residual between two categories."""
-STARTUP_SD = 0.4
-"""Prior standard deviation of d."""
-LEAST_SHARE = 0.01
-"""Minimum share of work in a run's time; below it, the run carries no information on f."""
-STEPS, CLOSE = 30, 1e-3
-"""Maximum Gauss-Newton steps, and the change of f at which they end."""
+ALIKE = 0.6  # correlation of the residual between two categories
+STARTUP_SD = 0.4  # prior standard deviation of d
+LEAST_SHARE = 0.01  # minimum share of work in a run's time; below it, the run carries no information on f
+STEPS, CLOSE = 30, 1e-3  # maximum Gauss-Newton steps, and the change of f at which they end
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Frozen):
     """A measured time or a lower bound in seconds; ``sd`` is the extra spread of its logarithm beyond noise."""
 
     configuration: Configuration
@@ -119,22 +110,17 @@ class Observation:
     sd: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunTimeHyperparameters:
+class RunTimeHyperparameters(Frozen):
     """Hyperparameters of ``RunTimeModel``."""
 
-    startup: float = 0.0
-    """C as a share of the shortest run."""
-    unlike: float = 0.05
-    """Variation of the start-up between configurations."""
-    amplitude: float = 0.2
-    """The residual's amplitude, in logarithms."""
-    length: float = 1.0
-    """The residual's length scale, in ranges of a parameter."""
-    noise: float = 0.03
-    """Noise of log t."""
+    startup: float = 0.0  # c as a share of the shortest run
+    unlike: float = 0.05  # variation of the start-up between configurations
+    amplitude: float = 0.2  # the residual's, in logarithms
+    length: float = 1.0  # the residual's length scale, in ranges of a parameter
+    noise: float = 0.03  # of log t
 
 
+DEFAULTS = RunTimeHyperparameters()
 CHOICES: dict[str, tuple[float, ...]] = {
     "startup": (0.0, 0.3, 0.7, 1.0),
     "unlike": (0.02, 0.05, 0.15, 0.4),
@@ -142,12 +128,11 @@ CHOICES: dict[str, tuple[float, ...]] = {
     "length": (0.35, 0.6, 1.0, 2.0),
     "noise": (0.005, 0.015, 0.03, 0.08, 0.2),
 }
+# Prior spread of the logarithm of each around its default, which prevents extremes from few runs.
 PRIOR_SD = {"unlike": 1.0, "amplitude": 1.0, "length": 0.8, "noise": 1.0}
-"""Prior spread of the logarithm of each around its default, which prevents extremes from few runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunTimePrediction:
+class RunTimePrediction(Frozen):
     """Predicted times of n configurations: median seconds, covariance of log t, and additional noise.
 
     ``log_covariance`` has shape (n, n), or (n,) with variances only; it excludes the noise.
@@ -165,7 +150,7 @@ class RunTimeModel:
         self,
         encoding: CampaignEncoding,
         observations: Sequence[Observation] = (),
-        settings: RunTimeHyperparameters = RunTimeHyperparameters(),
+        settings: RunTimeHyperparameters = DEFAULTS,
     ) -> None:
         self.encoding = encoding
         self.observations = observations
@@ -279,16 +264,14 @@ def fit_run_time_model(campaign: Campaign, observations: Sequence[Observation]) 
 
 def _score(model: RunTimeModel) -> float:
     """Return the log of marginal likelihood times prior."""
-    defaults = RunTimeHyperparameters()
     deviations = [
-        math.log(getattr(model.settings, name) / getattr(defaults, name)) / spread for name, spread in PRIOR_SD.items()
+        math.log(getattr(model.settings, name) / getattr(DEFAULTS, name)) / spread for name, spread in PRIOR_SD.items()
     ]
     return model.evidence - 0.5 * sum(deviation**2 for deviation in deviations)
 
 
-GUESS_SD = 1.0
-"""Spread of the logarithm of a user's guess: a factor of 2.7 either way."""
-LEVEL, NORMAL_95 = 0.9, 1.645
+GUESS_SD = 1.0  # spread of the logarithm of a user's guess: a factor of 2.7 either way
+LEVEL = 0.9
 
 
 class RunTimeForecaster:
@@ -309,13 +292,8 @@ class RunTimeForecaster:
         prediction = self.model.predict(configurations)
         points, spreads = prediction.seconds, np.sqrt(prediction.log_covariance + prediction.log_noise**2)
         limit_s = self.campaign.walltime_s or np.inf
-        bounds = [
-            np.minimum(points * factor, limit_s)
-            for factor in np.exp(NORMAL_95 * np.array([0 * spreads, -spreads, spreads]))
-        ]
-        return [
-            Interval(float(point), float(low), float(high), LEVEL) for point, low, high in zip(*bounds, strict=True)
-        ]
+        bounds = np.minimum(points * np.exp(NORMAL_90 * np.array([0 * spreads, -spreads, spreads])), limit_s)
+        return [Interval(point, low, high, LEVEL) for point, low, high in bounds.T.tolist()]
 
     def relative(self, configurations: Sequence[Configuration]) -> list[float]:
         """Return the predicted work of each configuration relative to the smallest."""

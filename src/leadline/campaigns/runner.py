@@ -26,10 +26,10 @@ from leadline.campaigns.journal import (
     mean_completed_s,
     run_key,
 )
-from leadline.campaigns.place import INTERVALS, RunPlace
-from leadline.campaigns.run_plane import RunAdvisor, diagnose_run
+from leadline.campaigns.place import INTERVALS, RunAdvisor, RunPlace, diagnose_run
 from leadline.core.campaigns import Campaign, Design, PlannedRun
 from leadline.core.errors import LeadlineError, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.plane import Job
 from leadline.core.runs import Run
@@ -38,14 +38,12 @@ from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.submitter import MAX_ARRAY_SIZE
 from leadline.history.sqlite import SqliteHistory
 
-MIN_HOPELESS_RUNS = 3
-"""Number of initial runs that must fail in the same way to end the call."""
+MIN_HOPELESS_RUNS = 3  # number of initial runs that must fail in the same way to end the call
 TICK_S = 0.5
-UNREACHABLE_S = 1800.0
-"""Time without an answer of a scheduler after which the call ends."""
+UNREACHABLE_S = 1800.0  # time without an answer of a scheduler after which the call ends
 
+# Chooses the next runs from the campaign, its ended runs, and the consumption.
 ProposeRuns = Callable[[Campaign, tuple[Run, ...], float], tuple[PlannedRun, ...]]
-"""Callback that chooses the next runs from the campaign, its ended runs, and the consumption."""
 
 
 class StopReason(StrEnum):
@@ -59,8 +57,7 @@ class StopReason(StrEnum):
     STOPPED = "stopped by leadline campaign stop"
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignReport:
+class CampaignReport(Frozen):
     """Result of a call: reason of its end, totals, and failures, most frequent first."""
 
     ending: StopReason
@@ -83,31 +80,22 @@ def execution_order(campaign: Campaign, runs: Sequence[PlannedRun]) -> list[Plan
 
 @dataclass(kw_only=True)
 class Runner:
-    """One call that runs a campaign; ``interrupt`` may be called from a signal handler.
-
-    Attributes:
-        history: store of the runs, if any.
-        propose: chooses further runs of an adaptive design.
-        max_runs: ends the call after so many runs.
-        watch: called with the totals, and with a run that has just ended.
-        runs: all runs in the order of execution.
-        ended: the runs that ended in this call.
-    """
+    """One call that runs a campaign; ``interrupt`` may be called from a signal handler."""
 
     campaign: Campaign
     journal: CampaignJournal
     folder: Path
     place: RunPlace
-    history: SqliteHistory | None = None
-    propose: ProposeRuns | None = None
-    max_runs: int | None = None
+    history: SqliteHistory | None = None  # store of the runs, if any
+    propose: ProposeRuns | None = None  # chooses further runs of an adaptive design
+    max_runs: int | None = None  # ends the call after so many runs
     retry_failed: bool = False
+    # Called with the totals, and with a run that has just ended.
     watch: Callable[[CampaignTotals, CampaignRun | None], None] = lambda *_: None
-    runs: dict[str, CampaignRun] = field(default_factory=dict, init=False)
-    ended: list[CampaignRun] = field(default_factory=list, init=False)
+    runs: dict[str, CampaignRun] = field(default_factory=dict, init=False)  # all runs in the order of execution
+    ended: list[CampaignRun] = field(default_factory=list, init=False)  # the runs that ended in this call
     ending: StopReason | None = field(default=None, init=False)
-    _open: dict[str, str] = field(default_factory=dict, init=False)
-    """Job that the plane works on -> its run."""
+    _open: dict[str, str] = field(default_factory=dict, init=False)  # job that the plane works on -> its run
     _interrupts: int = field(default=0, init=False)
     _cancelled: bool = field(default=False, init=False)
     _answered_s: dict[str, float] = field(default_factory=dict, init=False)

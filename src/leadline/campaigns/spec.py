@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,8 +20,6 @@ from leadline.files.read import read_input_text
 
 T = TypeVar("T")
 A = TypeVar("A", int, float)
-
-_NAME = re.compile(r"\w[\w.-]*")
 
 Numbers = list[int | float] | int | float
 
@@ -135,7 +133,8 @@ def _parameter(name: str, table: _ParameterFile) -> Parameter:
         raise InvalidInput(f'the parameter {name} is categorical, but has no choices: add choices = ["…", "…"]')
     numeric_keys = (table.range, table.scaled_down, table.full_scale, table.values)
     numbers = [number for key in numeric_keys for number in _list(key)]
-    kind = table.kind or (ParameterKind.INTEGER if _all_whole(numbers) else ParameterKind.REAL)
+    whole = all(isinstance(number, int) for number in numbers)
+    kind = table.kind or (ParameterKind.INTEGER if whole else ParameterKind.REAL)
     values = _values(name, kind, table.values)
     shared_range = [min(values), max(values)] if values and table.range is None else table.range
     if table.range is not None and (table.scaled_down is not None or table.full_scale is not None):
@@ -145,8 +144,7 @@ def _parameter(name: str, table: _ParameterFile) -> Parameter:
         )
     spans = []
     for scale_name, bounds in (("scaled_down", table.scaled_down), ("full_scale", table.full_scale)):
-        span = _range(name, scale_name, kind, shared_range if bounds is None else bounds)
-        spans.append(span)
+        spans.append(span := _range(name, scale_name, kind, shared_range if bounds is None else bounds))
         if values and not any(span.low <= value <= span.high for value in values):
             raise InvalidInput(
                 f"none of the values of {name} lies in {scale_name} = [{span.low:g}, {span.high:g}]: add one that does"
@@ -213,7 +211,7 @@ def _check_number(name: str, kind: ParameterKind, value: float) -> None:
 
 def _check(campaign: Campaign) -> None:
     """Check constraints across keys."""
-    if not _NAME.fullmatch(campaign.name):
+    if not re.fullmatch(r"\w[\w.-]*", campaign.name):
         raise InvalidInput(
             f"the name {campaign.name!r} cannot name a folder and a job: use letters, digits, '.', '-' and '_'"
         )
@@ -263,10 +261,6 @@ def _check_placeholders(campaign: Campaign) -> None:
 
 def _list(value: object) -> list:  # type: ignore[type-arg] # what a key holds, alone or in a list
     return [] if value is None else list(value) if isinstance(value, list) else [value]
-
-
-def _all_whole(numbers: Iterable[float]) -> bool:
-    return all(isinstance(number, int) for number in numbers)
 
 
 def _whole(name: str, value: int | list[int], *, minimum: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -171,7 +171,10 @@ def _load_field(name: str, kind: Any, state: State) -> Any:  # noqa: ANN401 - of
         return kind.load(unnest(name, state))
     if kind in (float, int, str):
         return kind(state[name][0])
-    return _READERS[kind](state[name])
+    if kind == tuple[str, ...]:
+        return strings(state[name])
+    (entry,) = get_args(get_args(kind)[1])  # of `Array`, `Mask` and so on
+    return state[name].astype(entry)
 
 
 def nest(part: str, state: State) -> State:
@@ -207,12 +210,3 @@ def text_array(values: Sequence[str]) -> npt.NDArray[np.generic]:
 def strings(array: npt.NDArray[np.generic]) -> tuple[str, ...]:
     """Return an array of a state as texts."""
     return tuple(str(text).removesuffix(END) for text in array.tolist())
-
-
-_READERS: dict[Any, Callable[[npt.NDArray[np.generic]], Any]] = {
-    Array: floats,
-    IntArray: integers,
-    Mask: lambda array: array.astype(np.bool_),
-    Single: lambda array: array.astype(np.float32),
-    tuple[str, ...]: strings,
-}

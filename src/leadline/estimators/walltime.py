@@ -29,7 +29,6 @@ class JobLength(Frozen):
     """Number of steps and evaluation batches of a job, and the sentences that explain them."""
 
     steps: int
-    epochs: float
     evaluation_batches: int
     reasons: tuple[str, ...]
 
@@ -48,17 +47,17 @@ def job_length(workload: Workload, job: TracedJob) -> JobLength:
         per_epoch = math.ceil(samples / batch)
     if workload.steps is not None:
         passes = workload.steps / per_epoch if per_epoch else 1.0
-        return JobLength(workload.steps, passes, _evaluations(job, passes), (f"{workload.steps} steps, as requested",))
+        return JobLength(workload.steps, _evaluations(job, passes), (f"{workload.steps} steps, as requested",))
     epochs = workload.epochs or loop.epochs
     if per_epoch is None:
-        return JobLength(1, 1.0, 0, ("one step: give --steps, or --samples and --epochs, for a whole job",))
+        return JobLength(1, 0, ("one step: give --steps, or --samples and --epochs, for a whole job",))
     if workload.phase is Phase.INFERENCE:
         epochs = epochs or 1
     if epochs is None:
-        return JobLength(per_epoch, 1.0, _evaluations(job, 1), (f"one epoch of {per_epoch} steps: give --epochs",))
+        return JobLength(per_epoch, _evaluations(job, 1), (f"one epoch of {per_epoch} steps: give --epochs",))
     origin = "as requested" if workload.epochs else "from the script"
     steps = math.ceil(per_epoch * epochs)
-    return JobLength(steps, epochs, _evaluations(job, epochs), (f"{epochs:g} × {per_epoch} steps, {origin}",))
+    return JobLength(steps, _evaluations(job, epochs), (f"{epochs:g} × {per_epoch} steps, {origin}",))
 
 
 class Loading(Frozen):

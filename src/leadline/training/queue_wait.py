@@ -13,16 +13,19 @@ from leadline.core.frozen import Frozen
 from leadline.core.queues import IMMEDIATE_START_S, AccountedJob, QueueWait
 from leadline.core.units import HOUR_S
 from leadline.estimators.ports import Array, State, Stored, nest, strings, text_array, unnest
-from leadline.estimators.queue_state import (
+from leadline.estimators.queue_wait import (
     FORECAST_COLUMN,
     QUEUE_FEATURES,
     UNKNOWN_VALUE,
+    WaitForest,
     accounting_at,
     current_queue_rows,
     eligible_at_s,
     queue_rows,
+    wait_grid,
+    wait_probability,
+    wait_quantile,
 )
-from leadline.estimators.queue_wait import WaitForest, wait_grid, wait_probability, wait_quantile
 from leadline.estimators.tabular.trees import convert_trees
 from leadline.uncertainty.recalibration import Recalibration
 

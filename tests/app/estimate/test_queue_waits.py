@@ -13,7 +13,7 @@ from leadline.core.processes import CompletedProcess
 from leadline.core.queues import AccountedJob
 from leadline.core.systems import NodeType, Partition, System
 from leadline.core.units import GIB
-from leadline.estimators.queue_state import accounting_at
+from leadline.estimators.queue_wait import accounting_at
 from leadline.execution.processes import run_process
 from leadline.history.sacct import DELIMITER, SACCT_ENVIRONMENT, read_sacct, sacct_command
 from leadline.recommendation.feasibility import PlacementCandidate

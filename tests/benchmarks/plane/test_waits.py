@@ -9,7 +9,7 @@ import pytest
 from benchmarks.plane.job_trace import simulate_queue
 from benchmarks.plane.waits import ONCE, WITH_FORECAST, WaitCase, case_rows, simple_answers, tenths_row
 from leadline.core.queues import AccountedJob
-from leadline.estimators.queue_state import accounting_at, queue_rows
+from leadline.estimators.queue_wait import accounting_at, queue_rows
 
 
 @lru_cache

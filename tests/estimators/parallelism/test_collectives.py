@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Device, DeviceKind
-from leadline.estimators.parallelism.collectives import (
+from leadline.estimators.parallelism.fabric import (
     Ring,
     all_reduce_curve,
     exchange_s,

@@ -12,8 +12,7 @@ from leadline.catalog.read import TomlCatalog
 from leadline.core.errors import InvalidInput
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, NetworkRate, Workload
-from leadline.estimators.parallelism.collectives import LINK_EFFICIENCY, PCIE_BYTES_PER_S, make_ring
-from leadline.estimators.parallelism.fabric import job_fabric
+from leadline.estimators.parallelism.fabric import LINK_EFFICIENCY, PCIE_BYTES_PER_S, job_fabric, make_ring
 from leadline.interfaces.cli.main import main
 
 CATALOG = TomlCatalog()

@@ -24,8 +24,7 @@ from leadline.core.graph import BYTES_PER_ELEMENT, Op, OpGraph, OpKind, Stage, S
 from leadline.core.hardware import Device
 from leadline.core.workload import ModelKind, Phase, Sharding, Workload
 from leadline.estimators.memory.device import PeakMemory
-from leadline.estimators.parallelism.collectives import Ring, exchange_s, make_ring, sees_collectives
-from leadline.estimators.parallelism.fabric import Fabric
+from leadline.estimators.parallelism.fabric import Fabric, Ring, exchange_s, make_ring, sees_collectives
 
 BUCKET_ELEMENTS = 5 * 10**8  # elements of a bucket of gradients (DeepSpeed's `reduce_bucket_size`)
 AT_ONCE = 2  # layers that are whole at a time: one in use, one on its way

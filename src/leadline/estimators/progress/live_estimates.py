@@ -7,6 +7,7 @@ counts by its spread. The interval comes from the errors on polls of earlier run
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from leadline.core.estimate import NORMAL_90, Interval
@@ -54,15 +55,12 @@ def _upper_quantile(scores: Sequence[float], tail: float) -> float:
 
 def _interpolate(figures: Sequence[float], share: float) -> float:
     """Return a figure between those of ``SHARES``, along log-odds."""
-    at = log_odds(share)
-    odds = [log_odds(known_share) for known_share in SHARES]
-    if at <= odds[0]:
-        return figures[0]
-    for place in range(1, len(odds)):
-        if at <= odds[place]:
-            part = (at - odds[place - 1]) / (odds[place] - odds[place - 1])
-            return (1 - part) * figures[place - 1] + part * figures[place]
-    return figures[-1]
+    at, odds = log_odds(share), [log_odds(share) for share in SHARES]
+    place = bisect_left(odds, at)
+    if place in (0, len(odds)):
+        return figures[min(place, len(odds) - 1)]
+    part = (at - odds[place - 1]) / (odds[place] - odds[place - 1])
+    return (1 - part) * figures[place - 1] + part * figures[place]
 
 
 def log_odds(share: float) -> float:

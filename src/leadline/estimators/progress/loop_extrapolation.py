@@ -36,12 +36,9 @@ def extrapolate_loops(progress: Progress | None, *, units: int | None = None) ->
     """Return the time of the whole job; ``units`` is the total number of units if declared."""
     # The interval holds the spread of the units (Student's t over means of consecutive batches, so that neighbours may
     # be correlated) and a drift between runs. `assumptions` lists all else it rests on.
-    if progress is None:
-        text = "the job showed no steps: report them (LEADLINE_PROGRESS), or run the whole job"
-        return ProbeForecast(unknown={"elapsed_s": text})
-    if not progress.levels:
-        text = "no time-consuming loop was found: report steps (LEADLINE_PROGRESS), or run the whole job"
-        return ProbeForecast(unknown={"elapsed_s": text})
+    if progress is None or not progress.levels:
+        text = "no time-consuming loop was found: report steps" if progress else "the job showed no steps: report them"
+        return ProbeForecast(unknown={"elapsed_s": f"{text} (LEADLINE_PROGRESS), or run the whole job"})
     levels = _known_levels(progress.levels)
     base = next((at for at, level in enumerate(levels) if level.count >= ENOUGH), len(levels) - 1)
     level, steady = levels[base], steady_time(levels[base])

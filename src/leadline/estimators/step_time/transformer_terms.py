@@ -13,8 +13,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import Phase, Precision, Sharding, Workload
-from leadline.estimators.parallelism.collectives import make_ring
-from leadline.estimators.parallelism.fabric import Fabric
+from leadline.estimators.parallelism.fabric import Fabric, make_ring
 from leadline.estimators.parallelism.tensor import residual_width
 from leadline.estimators.ports import Array
 

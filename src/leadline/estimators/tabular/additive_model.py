@@ -13,8 +13,8 @@ import numpy.typing as npt
 from msgspec import field
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, Stored, integers
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, ModelForm, log_sum
+from leadline.estimators.ports import Array, integers
+from leadline.estimators.tabular.scaling_model import FittedForm, FormFit, FormProblem, ModelForm, log_sum
 from leadline.estimators.tabular.tables import robust_deviation
 
 SCALE_POWERS = ((1.0, 0.0), (2.0, 1.0), (1.5, 1.5), (1.07, 2.0), (3.0, 2.0), (0.5, 2.5))
@@ -28,7 +28,7 @@ LEAST = 1e-12
 ROUNDS, PROMISING, BELIEVED, THIN = 30, 3, 6, 6
 
 
-class AdditiveModel(Stored):
+class AdditiveModel(FittedForm):
     """A fitted sum: ``theta`` (terms, 1 + columns) holds each log coefficient and its exponents.
 
     ``gate`` (terms, 4) is the column of a term's category (or -1), the column's values without and with it, and whether

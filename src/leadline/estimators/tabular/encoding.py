@@ -167,9 +167,7 @@ def _scale(values: Array, kind: int, unit: float) -> Array:
 
 def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFeatures) -> tuple[Array, Array]:
     """Return columns of numbers and their gaps, then of categories and theirs; and extrapolation."""
-    beyond = np.zeros(len(rows))
-    wide = np.zeros((len(rows), len(_wide_names(numbers, categories))))
-    gap = len(numbers.names)
+    beyond, columns, gaps = np.zeros(len(rows)), [], []
     for at, (name, widest) in enumerate(zip(numbers.names, numbers.widths, strict=True)):
         column, missing = _numeric(np.array([_number(row.get(name)) for row in rows], np.float64), numbers, at)
         low, high = numbers.low[at], numbers.high[at]
@@ -177,23 +175,18 @@ def _widen(rows: Sequence[Row], numbers: NumericFeatures, categories: CategoryFe
         excess = np.maximum(np.maximum(low - slack - column, column - high - slack), 0) / widest
         strange = (missing == UNUSABLE) | ((missing == ABSENT) & (not numbers.gaps[at]))
         beyond = np.maximum(beyond, np.where(strange, math.inf, excess))
-        wide[:, at] = column
-        if numbers.gaps[at]:
-            wide[:, gap] = missing == 1
-            gap += 1
+        columns.append(column)
+        gaps += [missing == ABSENT] if numbers.gaps[at] else []
+    columns += gaps
     for owner, name in enumerate(categories.names):
         texts = [_category(row.get(name)) for row in rows]
-        columns = np.flatnonzero(categories.owners == owner)
-        hot, is_known = _one_hot(texts, [categories.seen[i] for i in columns], categories.shares[columns])
-        wide[:, gap : gap + columns.size] = hot
-        gap += columns.size
+        labels = np.flatnonzero(categories.owners == owner)
+        hot, is_known = _one_hot(texts, [categories.seen[i] for i in labels], categories.shares[labels])
         absent = np.array([text is None for text in texts], bool)
         strange = ~is_known & ~(absent & bool(categories.gaps[owner]))
         beyond = np.where(strange, math.inf, beyond)
-        if categories.gaps[owner]:
-            wide[:, gap] = absent
-            gap += 1
-    return wide, beyond
+        columns += [*hot.T, absent] if categories.gaps[owner] else [*hot.T]
+    return np.ascontiguousarray(np.array(columns, np.float64).reshape(len(columns), len(rows)).T), beyond
 
 
 def _numeric(values: Array, numbers: NumericFeatures, at: int) -> tuple[Array, IntArray]:

@@ -82,9 +82,12 @@ class UnitModel(Frozen):
         count = self.law.fit(_with_values(watched, counts), scale_features=scale_features, seed=seed)
         deciding = _deciding(watched, scale_features)
         of_one = _with_values(watched, units)
-        unit = self.unit.fit(
-            _without_features(of_one, deciding) if self.fixed else of_one, scale_features=deciding, seed=seed
-        )
+        if self.fixed:
+            of_one = [
+                replace(run, features={name: run.features[name] for name in run.features if name not in deciding})
+                for run in of_one
+            ]
+        unit = self.unit.fit(of_one, scale_features=deciding, seed=seed)
         usual = [
             replace(sample, features=row) for sample, row in zip(watched, _usual_features(counts * units), strict=True)
         ]
@@ -128,13 +131,6 @@ def _deciding(samples: Sequence[Sample], scale_features: Sequence[str]) -> list[
 
 def _with_values(samples: Sequence[Sample], values: Array) -> list[Sample]:
     return [replace(sample, value=float(value)) for sample, value in zip(samples, values, strict=True)]
-
-
-def _without_features(samples: Sequence[Sample], names: Sequence[str]) -> list[Sample]:
-    return [
-        replace(sample, features={name: value for name, value in sample.features.items() if name not in names})
-        for sample in samples
-    ]
 
 
 def _usual_features(seconds: Array) -> list[dict[str, Value]]:

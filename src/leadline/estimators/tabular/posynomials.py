@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from leadline.core.frozen import Frozen
-from leadline.estimators.ports import Array, Mask, Stored
-from leadline.estimators.tabular.scaling_model import FormFit, FormProblem, ModelForm, log_sum
+from leadline.estimators.ports import Array, Mask
+from leadline.estimators.tabular.scaling_model import FittedForm, FormFit, FormProblem, ModelForm, log_sum
 
 # Exponents that costs have more often than others, with their probabilities.
 PLAIN = ((0.0, 0.35), (1.0, 0.3), (-1.0, 0.05), (0.5, 0.05), (-0.5, 0.03), (2.0, 0.05), (1.5, 0.04), (3.0, 0.03))
@@ -30,7 +30,7 @@ ENOUGH = 10.0  # loss of log evidence by a further term that ends the search
 NOISE = (0.02, 0.5)  # bounds of a sample's log deviation
 
 
-class Posynomial(Stored):
+class Posynomial(FittedForm):
     """A fitted posynomial: ``theta`` (terms, 1 + columns) holds log coefficients and exponents.
 
     Term 0 does not grow with scale. ``root`` (free, free) gives the variance of a prediction of gradient g as
@@ -52,7 +52,9 @@ class Posynomial(Stored):
 
     def spread(self, u: Array) -> Array:
         """Return the log deviation (n,) due to the uncertainty of theta."""
-        gradient = _gradient(self.theta, u)[:, self.free.ravel()]
+        # The gradient of the logarithm of the sum by theta, shape (n, terms × (1 + columns)).
+        share, design = _sum(self.terms(u))[1], np.column_stack([np.ones(len(u)), u])
+        gradient = (share[:, :, None] * design[:, None, :]).reshape(len(u), self.theta.size)[:, self.free.ravel()]
         return np.asarray(np.sqrt(np.sum((gradient @ self.root) ** 2, axis=1)), np.float64)
 
 
@@ -262,13 +264,6 @@ def _huber(off: Array) -> float:
     """Return Huber's loss of residuals: squares, and straight lines above ``WILD_AT``."""
     size = np.abs(off)
     return float(np.sum(np.where(size <= WILD_AT, size**2, 2 * WILD_AT * size - WILD_AT**2)))
-
-
-def _gradient(theta: Array, u: Array) -> Array:
-    """Return the gradient of the logarithm of the sum by theta (n, terms × (1 + columns))."""
-    share = _sum(theta[:, 0] + u @ theta[:, 1:].T)[1]
-    design = np.column_stack([np.ones(len(u)), u])
-    return np.asarray((share[:, :, None] * design[:, None, :]).reshape(len(u), theta.size), np.float64)
 
 
 def _sum(terms: Array) -> tuple[Array, Array]:

@@ -13,10 +13,9 @@ from leadline.core.runs import Sample, Value
 from leadline.estimators.gp import GaussianProcess
 from leadline.estimators.ports import FittedEstimator, FittedModel, Predictions, State, TabularEstimator, unnest
 from leadline.estimators.tabular.additive_model import AdditiveForm
-from leadline.estimators.tabular.black_box import BlackBox, FittedBlackBox
+from leadline.estimators.tabular.black_box import BlackBox, FittedBlackBox, PerceptronRegression, RidgeRegression
 from leadline.estimators.tabular.phased_model import PhasedModel, UnitModel
 from leadline.estimators.tabular.posynomials import PosynomialForm
-from leadline.estimators.tabular.regressors import PerceptronRegression, RidgeRegression
 from leadline.estimators.tabular.scaling_model import ScalingModel
 from leadline.estimators.tabular.trees import Boosting, DecisionTree, QuantileBoosting, Trees
 
@@ -88,7 +87,6 @@ EXTRAPOLATING: tuple[TabularEstimator, ...] = (
     PhasedModel(ScalingModel("additive_law", AdditiveForm()), _PLAIN),
     PhasedModel(UnitModel("unit_law", _LAW, _STEADY), _PLAIN),
 )
-_FIXED = PhasedModel(UnitModel("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN)
 ESTIMATORS: dict[str, TabularEstimator] = {
     estimator.name: estimator
     for estimator in (
@@ -98,7 +96,7 @@ ESTIMATORS: dict[str, TabularEstimator] = {
         BlackBox("quantiles", QuantileBoosting(), growth=1.0, tells_noise=True),
         BlackBox("network", PerceptronRegression(), growth=0.7),
         *EXTRAPOLATING,
-        _FIXED,
+        PhasedModel(UnitModel("fixed_unit_law", _LAW, _STEADY, fixed=True), _PLAIN),
         Ensemble("ensemble", EXTRAPOLATING),
     )
 }

@@ -6,13 +6,13 @@ A form is a sum of a part that does not grow with scale (the start-up) and one t
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar
 
 import numpy as np
 
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Value
-from leadline.estimators.ports import Array, FittedModel, IntArray, Mask, Predictions, State, unnest
+from leadline.estimators.ports import Array, FittedModel, IntArray, Mask, Predictions, State, Stored, unnest
 from leadline.estimators.tabular import corrections, encoding, tables
 from leadline.estimators.tabular.corrections import FullScaleCorrection, UnitTimeCorrection
 from leadline.estimators.tabular.encoding import FeatureEncoding
@@ -35,21 +35,16 @@ class FormProblem(Frozen):
     steady: Mask
 
 
-class FittedForm(Protocol):
+class FittedForm(Stored):
     """A fitted form; needs numpy alone."""
 
+    @abstractmethod
     def halves(self, u: Array) -> tuple[Array, Array]:
         """Return the logarithms of the start-up and of the work (n,), minus infinity where there is none."""
 
+    @abstractmethod
     def spread(self, u: Array) -> Array:
         """Return the log deviation (n,) due to the uncertainty of the form."""
-
-    def dump(self) -> State:
-        """Return all state of the form."""
-
-    @classmethod
-    def load(cls, state: State) -> Self:
-        """Return the form that ``dump`` gave."""
 
 
 class FormFit(Frozen):
@@ -108,12 +103,8 @@ class FittedScalingModel(FittedModel):
         logs = self.shares @ each
         between = self.shares @ (each - logs) ** 2
         inside = self.shares @ np.stack([law.spread(u) ** 2 for law in self.laws])
-        point = np.exp(np.clip(self.bend.at(logs, x), self.limits[0] - tables.REACH, self.limits[1] + tables.REACH))
-        return Predictions(
-            point,
-            tables.add_extrapolation_spread(np.sqrt(self.error**2 + between + inside + unsure**2), beyond, GROWTH),
-            beyond,
-        )
+        spread = np.sqrt(self.error**2 + between + inside + unsure**2)
+        return tables.predictions(self.bend.at(logs, x), self.limits, spread, beyond, GROWTH)
 
 
 class ScalingModel(Frozen):
@@ -227,14 +218,10 @@ def _form_logs(laws: tuple[FittedForm, ...], u: Array, more: Array) -> Array:
     return np.stack([np.logaddexp(startup, work + more) for startup, work in halves])
 
 
-def units(encoder: FeatureEncoding) -> Array:
-    """Return the factor of each standardised column that makes its weight an exponent."""
-    return np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
-
-
 def _logs(x: Array, encoder: FeatureEncoding, crosses: IntArray) -> Array:
     """Return the inputs of the forms: columns, and products that vary exponents of scale."""
-    plain = x * units(encoder)
+    # The stretch of a standardised column makes its weight an exponent.
+    plain = x * np.where(np.isnan(encoder.stretch), 1.0, encoder.stretch)
     return np.column_stack([plain, x[:, crosses[:, 0]] * plain[:, crosses[:, 1]]])
 
 

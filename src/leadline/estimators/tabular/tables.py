@@ -10,7 +10,7 @@ import numpy.typing as npt
 from leadline.core.errors import InvalidInput
 from leadline.core.frozen import Frozen
 from leadline.core.runs import Sample, Scale, Value
-from leadline.estimators.ports import Array
+from leadline.estimators.ports import Array, Predictions
 
 # The full-scale samples together count for at least this share, however many scaled-down ones there are …
 FULL_SCALE_SHARE = 0.25
@@ -86,10 +86,14 @@ def robust_deviation(residuals: Array, weight: Array | None = None) -> float:
     return float(np.sqrt(np.average(clipped**2, weights=weight)))
 
 
-def add_extrapolation_spread(spread: Array, beyond: Array, growth: float) -> Array:
-    """Return the spread with ``growth`` added for each fitted range of extrapolation."""
+def predictions(logs: Array, limits: Array, spread: Array, beyond: Array, growth: float) -> Predictions:
+    """Return predictions from ln(target) and its spread, to which each fitted range of extrapolation adds ``growth``.
+
+    ``limits`` are the least and the largest fitted logarithm.
+    """
+    point = np.exp(np.clip(logs, limits[0] - REACH, limits[1] + REACH))
     more = np.minimum(growth * np.minimum(beyond, 1e6), WIDEST)
-    return np.minimum(np.hypot(spread, more), WIDEST)
+    return Predictions(point, np.minimum(np.hypot(spread, more), WIDEST), beyond)
 
 
 def impute_censored(table: SampleTable, fit: Callable[[Array, npt.NDArray[np.bool_]], tuple[Array, float]]) -> Array:

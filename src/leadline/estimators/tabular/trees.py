@@ -171,6 +171,4 @@ def convert_trees(trees: list[Any], *, base: float, rate: float) -> Trees:
             )
         )
     column, threshold, left, right, value = (np.concatenate(each) for each in zip(*parts, strict=True))
-    starts, column, left, right = (array.astype(np.int64) for array in (starts, column, left, right))
-    threshold, value = threshold.astype(np.float64), value.astype(np.float64)
     return Trees(base, max(tree.max_depth for tree in trees), starts, column, threshold, left, right, value)
