@@ -99,16 +99,9 @@ def trace_function(workload: Workload, *, runner: ProcessRunner, device_type: st
 def _base_request(device_type: str, timeout_s: float = TIMEOUT_S, without: Sequence[str] = ()) -> dict[str, Any]:
     if device_type not in ("cuda", "cpu"):
         raise InvalidInput(f"device type {device_type!r} cannot be traced: use cuda or cpu")
-    limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
-    defaults = {
-        "worker": "leadline.graphs.torch.worker.main",
-        "function": "",
-        "module": False,
-        "argv": [],
-        "world_size": 1,
-        "local_size": 1,
-    }
     request = {"worker": "leadline.graphs.torch.worker.main", "device_type": device_type, "without": list(without)}
+    limits = {"timeout_s": timeout_s, "wall_s": BUSY_FACTOR * timeout_s + START_S}
+    defaults = {"function": "", "module": False, "argv": [], "world_size": 1, "local_size": 1}
     return {**request, **limits, **defaults}
 
 
