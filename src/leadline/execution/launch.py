@@ -9,10 +9,12 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import field
+
 from leadline.core.errors import InvalidInput, LeadlineError
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.runs import Run
 from leadline.core.units import MINUTE_S
@@ -60,8 +62,7 @@ def exports(environment: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
+class LaunchOptions(Frozen):
     """Conditions of a start, in addition to the job's own request.
 
     Attributes:
@@ -92,63 +93,47 @@ def wrapper_command(
 ) -> list[str]:
     """Return the command that runs a job measured, after its setup lines.
 
-    Args:
-        spec: the job.
-        result: file of the outcome.
-        cpus: cores that the command may use.
-        options: conditions of the start.
-        probe_limit: end of a probe.
-        gate: descriptor that must deliver a byte before the command begins.
+    The outcome goes to the file ``result``. The command may use the cores ``cpus``, and begins when the descriptor
+    ``gate`` delivers a byte.
     """
-    options = options or LaunchOptions()
-    arguments = [sys.executable, "-P", "-m", WRAPPER]
-    if gate is not None:
-        arguments += ["--gate", str(gate)]
-    if cpus:
-        arguments += ["--cpus", ",".join(map(str, cpus))]
-    arguments += option_arguments(options)
-    if probe_limit.units is not None:
-        arguments += ["--stop-units", str(probe_limit.units)]
-    if probe_limit.time_s is not None:
-        arguments += ["--stop-time-s", repr(probe_limit.time_s)]
-    return [*arguments, *wrapper_arguments(spec, result)]
+    return [
+        *(sys.executable, "-P", "-m", WRAPPER),
+        *_given({"--gate": gate, "--cpus": ",".join(map(str, cpus)) or None}),
+        *option_arguments(options or LaunchOptions()),
+        *_given({"--stop-units": probe_limit.units, "--stop-time-s": probe_limit.time_s}),
+        *wrapper_arguments(spec, result),
+    ]
 
 
 def option_arguments(options: LaunchOptions) -> list[str]:
     """Return the wrapper's arguments for warning, control, kill delay and release."""
-    arguments = []
-    if options.warning is not None:
-        arguments += ["--warning", options.warning, "--warning-s", repr(options.warning_s)]
-    if options.adjustable:
-        arguments += ["--controlled"]
-    if options.kill_after_s is not None:
-        arguments += ["--kill-after-s", repr(options.kill_after_s)]
-    if options.release_file is not None:
-        arguments += ["--word", options.release_file]
-    return arguments
+    return [
+        *_given({"--warning": options.warning, "--warning-s": options.warning_s if options.warning else None}),
+        *(["--controlled"] if options.adjustable else []),
+        *_given({"--kill-after-s": options.kill_after_s, "--word": options.release_file}),
+    ]
 
 
 def wrapper_arguments(spec: JobSpec, result: Path, *, at_a_site: bool = False) -> list[str]:
     """Return the wrapper's arguments followed by the job's command; a site limits jobs to whole minutes."""
-    arguments = ["--result", str(result)]
-    if spec.watched:
-        arguments += ["--probe-hook"]
-    if spec.workdir:
-        arguments += ["--workdir", spec.workdir]
-    walltime_s = spec.resources.walltime_s
-    if at_a_site and walltime_s is not None:
-        arguments += ["--site-walltime-s", repr(math.ceil(walltime_s / MINUTE_S) * float(MINUTE_S))]
-    return [*arguments, *limit_arguments(spec.resources), "--", *command_with_setup(spec)]
+    walltime_s = spec.resources.walltime_s if at_a_site else None
+    site_s = None if walltime_s is None else math.ceil(walltime_s / MINUTE_S) * float(MINUTE_S)
+    hook = ["--probe-hook"] if spec.watched else []
+    arguments = _given({"--workdir": spec.workdir or None, "--site-walltime-s": site_s})
+    limits = limit_arguments(spec.resources)
+    return ["--result", str(result), *hook, *arguments, *limits, "--", *command_with_setup(spec)]
 
 
 def limit_arguments(resources: ResourceSpec) -> list[str]:
     """Return the wrapper's arguments for the limits that it enforces."""
-    arguments = []
-    if resources.walltime_s is not None:
-        arguments += ["--walltime-s", repr(float(resources.walltime_s))]
-    if resources.memory_bytes_per_node is not None:
-        arguments += ["--memory-bytes", str(math.ceil(resources.memory_bytes_per_node))]
-    return arguments
+    walltime_s, memory = resources.walltime_s, resources.memory_bytes_per_node
+    whole_bytes = None if memory is None else math.ceil(memory)
+    return _given({"--walltime-s": None if walltime_s is None else float(walltime_s), "--memory-bytes": whole_bytes})
+
+
+def _given(options: Mapping[str, float | str | None]) -> list[str]:
+    """Return the options with a value, each followed by it."""
+    return [word for name, value in options.items() if value is not None for word in (name, str(value))]
 
 
 def job_environment(spec: JobSpec, inherited: Collection[str] = ()) -> dict[str, str]:
@@ -197,13 +182,8 @@ def run_local(
     """Run ``spec`` to its end on this process's streams and return its measured run.
 
     Walltime and memory are enforced. The wrapper has its own session: if this process dies, the job continues, and its
-    outcome is stored in ``folder`` as ``RUN-ID.json``.
-
-    Args:
-        spec: the job.
-        folder: folder of the outcome.
-        on_progress: called with a message for the user.
-        output: file descriptor for the command's output in place of stdout.
+    outcome is stored in ``folder`` as ``RUN-ID.json``. ``on_progress`` is called with a message for the user, and
+    ``output`` is a file descriptor for the command's output in place of stdout.
 
     Raises:
         InvalidInput: the command is missing or cannot be started.

@@ -5,7 +5,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -41,12 +40,7 @@ class Transport(Protocol):
         """Name of the place, for messages."""
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str | None = None,
-        env: Mapping[str, str | None] | None = None,
-        timeout_s: float,
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] = {}, timeout_s: float
     ) -> CompletedProcess:
         """Run a command to its end. With ``timed_out`` set, it may still run there.
 
@@ -102,20 +96,14 @@ def write_release_file(transport: Transport, folder: PurePosixPath, key: str) ->
         raise SchedulerUnreachable(f"attempt {key} at {transport.where} cannot be released: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTransport:
+class LocalTransport(Frozen):
     """This machine (implements ``Transport``)."""
 
     processes: ProcessRunner = run_without_settings
     where = "this machine"
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str | None = None,
-        env: Mapping[str, str | None] | None = None,
-        timeout_s: float,
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] = {}, timeout_s: float
     ) -> CompletedProcess:
         """Run a command to its end, without a shell."""
         words = _checked(argv)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
@@ -52,6 +53,7 @@ _FULL = re.compile(
 )
 
 
+@dataclass(eq=False)
 class PbsScheduler(SiteScheduler):
     """A PBS (implements ``Scheduler``).
 
@@ -59,17 +61,7 @@ class PbsScheduler(SiteScheduler):
     submission and no signal before the limit, so the wrapper sends it. Torque forgets a job minutes after its end.
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: PurePosixPath,
-        transport: Transport,
-        *,
-        flavour: PbsFlavour = PbsFlavour.PRO,
-        python: str = "python3",
-    ) -> None:
-        super().__init__(name, folder, transport, python=python)
-        self.flavour = flavour
+    flavour: PbsFlavour = field(default=PbsFlavour.PRO, kw_only=True)
 
     def render(self, submission: Submission) -> SubmissionText:
         """Return the qsub command and the file that it reads."""

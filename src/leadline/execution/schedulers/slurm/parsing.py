@@ -9,30 +9,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from leadline.core.jobs import JobState
-from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes, parse_epoch_s, parse_whole
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.units import MINUTE_S, format_bytes, parse_epoch_s, parse_whole
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
-from leadline.execution.schedulers.port import SchedulerStatus
+from leadline.execution.schedulers.figures import duration_s, size_bytes
+from leadline.execution.schedulers.port import LivingJob, SchedulerStatus, element_key
 
 OUTPUT: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "SLURM_CLUSTERS": None}
 """Makes the commands print times as seconds since the epoch, array indices in full, and this cluster alone."""
 
-_DURATION = re.compile(
-    r"(?:(?P<days>\d{1,9})-)?(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):(?P<seconds>\d{1,9})(?:\.\d+)?"
-)
-_SIZE_PATTERN = re.compile(r"(?P<number>\d{1,18}(?:\.\d+)?)(?P<unit>[KMGTP]?)")
 MOST_INDICES = 1_000_000
 """Elements of an array that are read; no Slurm allows more than four times as many."""
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-
-
-def duration_s(text: str) -> float | None:
-    """Return the seconds of ``1-02:03:04``, ``02:03:04`` or ``03:04``; None for ``UNLIMITED`` and the like."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
-    return float(days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds)
 
 
 def moment_s(text: str) -> float | None:
@@ -43,14 +30,6 @@ def moment_s(text: str) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def size_bytes(text: str) -> int | None:
-    """Return the bytes of ``216K``, ``1.5G`` or ``0``; None for other text."""
-    match = _SIZE_PATTERN.fullmatch(text.strip())
-    if match is None:
-        return None
-    return int(float(match["number"]) * 1024 ** _UNITS[match["unit"]])
 
 
 def parse_indices(text: str) -> list[int]:
@@ -112,6 +91,12 @@ OUT_OF_MEMORY = "0:125"
 NEARLY = 0.95
 """A killed task that used this share of its requested memory gets a remark about it."""
 
+LIVING_FIELDS = ("%i", "%T", "%P", "%l", "%D", "%k", "%j")
+"""Id, state, partition, limit, nodes, comment, name."""
+
+_LIVING_COMMENT = re.compile(r"leadline:([0-9a-f]+)")
+_LIVING_NAME = re.compile(r".*-([0-9a-f]{12})", re.DOTALL)
+"""A name with a key at its end, for sites that drop comments."""
 _ID = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\+\d+)?(?:\.(?P<step>\S+))?")
 _OUTPUT = re.compile(rf"/{RUNS_FOLDER}/([\w.%-]+){re.escape(log_name(''))}\b")
 _INDEX = re.compile(r"-(\d+|%a)$")
@@ -225,6 +210,21 @@ def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]
                 ids[key] = min(match[1], ids.get(key, match[1]), key=int)
                 break
     return ids
+
+
+def read_living(listing: str, mark: str) -> Iterator[LivingJob]:
+    """Yield the living jobs in a listing of ``LIVING_FIELDS``, each after the mark, that bear a key."""
+    rows = zip(*[iter(listing.split(mark)[1:])] * len(LIVING_FIELDS), strict=False)
+    for scheduler_id, state_text, partition, limit, nodes, comment, name in rows:
+        state, plain_name = JobState.from_slurm(state_text.strip()), name.rstrip("\n")
+        match = _LIVING_COMMENT.fullmatch(comment.strip()) or _LIVING_NAME.fullmatch(plain_name)
+        if match is None or state not in (JobState.PENDING, JobState.RUNNING):
+            continue
+        batch, index = match[1], parse_whole(scheduler_id.partition("_")[2])
+        resources = ResourceSpec(parse_whole(nodes) or 1, walltime_s=duration_s(limit))
+        spec = JobSpec(plain_name.removesuffix(f"-{batch}"), (), resources, partition=partition)
+        key = batch if index is None else element_key(batch, index)
+        yield LivingJob(key, batch, scheduler_id, state, spec, index)
 
 
 def read_forecast(output: str) -> float | None:
