@@ -11,20 +11,17 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from msgspec import field
-
 from leadline.core.errors import InvalidInput, LeadlineError
-from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.runs import Run
-from leadline.core.units import MINUTE_S
 from leadline.execution.processes import start_process
 from leadline.execution.wrapper.instruments import ProbeLimit
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
 from leadline.files.private import make_private_folder
 
 WRAPPER = "leadline.execution.wrapper"
-NO_PROBE_LIMIT = ProbeLimit()
+WrapperOptions = Mapping[str, float | str | None]
+"""Options of the wrapper by name; True is for one without a value, and None or False for one that is left out."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -62,78 +59,27 @@ def exports(environment: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
 
 
-class LaunchOptions(Frozen):
-    """Conditions of a start, in addition to the job's own request.
-
-    Attributes:
-        environment: variables that the job's own override.
-        warning: signal to processes with a handler, before the walltime.
-        warning_s: seconds between the signal and the walltime.
-        adjustable: the walltime can be changed while the job runs.
-        kill_after_s: seconds from a termination until remaining processes are killed.
-        release_file: the command begins when this file exists.
-    """
-
-    environment: dict[str, str] = field(default_factory=dict)
-    warning: str | None = None
-    warning_s: float = 0.0
-    adjustable: bool = False
-    kill_after_s: float | None = None
-    release_file: str | None = None
+def wrapper_command(spec: JobSpec, result: Path, options: WrapperOptions) -> list[str]:
+    """Return the command that runs a job measured, after its setup lines; its outcome goes to the file ``result``."""
+    return [sys.executable, "-P", "-m", WRAPPER, *wrapper_arguments(spec, result, options)]
 
 
-def wrapper_command(
-    spec: JobSpec,
-    result: Path,
-    *,
-    cpus: tuple[int, ...] = (),
-    options: LaunchOptions | None = None,
-    probe_limit: ProbeLimit = NO_PROBE_LIMIT,
-    gate: int | None = None,
-) -> list[str]:
-    """Return the command that runs a job measured, after its setup lines.
-
-    The outcome goes to the file ``result``. The command may use the cores ``cpus``, and begins when the descriptor
-    ``gate`` delivers a byte.
-    """
-    return [
-        *(sys.executable, "-P", "-m", WRAPPER),
-        *_given({"--gate": gate, "--cpus": ",".join(map(str, cpus)) or None}),
-        *option_arguments(options or LaunchOptions()),
-        *_given({"--stop-units": probe_limit.units, "--stop-time-s": probe_limit.time_s}),
-        *wrapper_arguments(spec, result),
-    ]
-
-
-def option_arguments(options: LaunchOptions) -> list[str]:
-    """Return the wrapper's arguments for warning, control, kill delay and release."""
-    return [
-        *_given({"--warning": options.warning, "--warning-s": options.warning_s if options.warning else None}),
-        *(["--controlled"] if options.adjustable else []),
-        *_given({"--kill-after-s": options.kill_after_s, "--word": options.release_file}),
-    ]
-
-
-def wrapper_arguments(spec: JobSpec, result: Path, *, at_a_site: bool = False) -> list[str]:
-    """Return the wrapper's arguments followed by the job's command; a site limits jobs to whole minutes."""
-    walltime_s = spec.resources.walltime_s if at_a_site else None
-    site_s = None if walltime_s is None else math.ceil(walltime_s / MINUTE_S) * float(MINUTE_S)
-    hook = ["--probe-hook"] if spec.watched else []
-    arguments = _given({"--workdir": spec.workdir or None, "--site-walltime-s": site_s})
-    limits = limit_arguments(spec.resources)
-    return ["--result", str(result), *hook, *arguments, *limits, "--", *command_with_setup(spec)]
+def wrapper_arguments(spec: JobSpec, result: Path, options: WrapperOptions) -> list[str]:
+    """Return the wrapper's arguments: its options, those of the job's own request, and the job's command."""
+    request = {"--result": str(result), "--probe-hook": spec.watched, "--workdir": spec.workdir or None}
+    return [*_words(options), *_words(request), *limit_arguments(spec.resources), "--", *command_with_setup(spec)]
 
 
 def limit_arguments(resources: ResourceSpec) -> list[str]:
     """Return the wrapper's arguments for the limits that it enforces."""
     walltime_s, memory = resources.walltime_s, resources.memory_bytes_per_node
     whole_bytes = None if memory is None else math.ceil(memory)
-    return _given({"--walltime-s": None if walltime_s is None else float(walltime_s), "--memory-bytes": whole_bytes})
+    return _words({"--walltime-s": None if walltime_s is None else float(walltime_s), "--memory-bytes": whole_bytes})
 
 
-def _given(options: Mapping[str, float | str | None]) -> list[str]:
-    """Return the options with a value, each followed by it."""
-    return [word for name, value in options.items() if value is not None for word in (name, str(value))]
+def _words(options: WrapperOptions) -> list[str]:
+    present = {name: value for name, value in options.items() if value is not None and value is not False}
+    return [word for name, value in present.items() for word in ([name] if value is True else [name, str(value)])]
 
 
 def job_environment(spec: JobSpec, inherited: Collection[str] = ()) -> dict[str, str]:
@@ -199,7 +145,7 @@ def run_local(
     result = folder.absolute() / f"{run_id}.json"
     on_progress(f"run {run_id}: {spec.name} on this machine")
     environment = job_environment(spec, inherited=os.environ)
-    return measured_run(spec, run_id, _run_wrapper(wrapper_command(spec, result), result, environment, output))
+    return measured_run(spec, run_id, _run_wrapper(wrapper_command(spec, result, {}), result, environment, output))
 
 
 def run_probe(
@@ -215,8 +161,8 @@ def run_probe(
     spec = JobSpec("probe", tuple(command), ResourceSpec(walltime_s=limit_s), watched=True)
     with tempfile.TemporaryDirectory(prefix="leadline-probe-") as folder:
         result = Path(folder, "outcome.json")
-        arguments = wrapper_command(spec, result, probe_limit=probe_limit)
-        return _run_wrapper(arguments, result, {}, output)
+        options = {"--stop-units": probe_limit.units, "--stop-time-s": probe_limit.time_s}
+        return _run_wrapper(wrapper_command(spec, result, options), result, {}, output)
 
 
 def _run_wrapper(arguments: list[str], result: Path, environment: dict[str, str], output: int | None) -> JobOutcome:

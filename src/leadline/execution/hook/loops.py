@@ -165,9 +165,7 @@ class WatchedLoop:
 
     def begin(self) -> None:
         """Record that a ``while`` loop begins."""
-        if compiling is not None and compiling():
-            return
-        if STATE.is_watched_thread() and self.entered_s is None:
+        if not (compiling and compiling()) and STATE.is_watched_thread() and self.entered_s is None:
             self.enter(clock())
 
     def tick(self) -> None:
@@ -187,9 +185,7 @@ class WatchedLoop:
 
     def end(self) -> None:
         """Record that a ``while`` loop ended."""
-        if compiling is not None and compiling():
-            return
-        if not STATE.is_watched_thread() or self.entered_s is None:
+        if (compiling and compiling()) or not STATE.is_watched_thread() or self.entered_s is None:
             return
         self.settle()
         if self.mark_s:

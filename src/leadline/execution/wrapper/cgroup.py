@@ -28,11 +28,6 @@ class Cgroup(Frozen):
     home: Path | None = None
     job_folder: Path | None = None
 
-    @classmethod
-    def of_this_process(cls) -> "Cgroup":
-        """Find this process's group under version 2, then 1."""
-        return next((group for group, _ in _homes() if group.peak or group.events), cls())
-
     def peak_bytes(self) -> int | None:
         """Return the group's memory peak, including page cache."""
         return int(self.peak.read_text(encoding="ascii")) if self.peak else None
@@ -65,7 +60,7 @@ def memory_cgroup(memory_bytes: int | None) -> Iterator[Cgroup]:
     """
     job_group = None if memory_bytes is None else _make_group(memory_bytes)
     try:
-        yield job_group or Cgroup.of_this_process()
+        yield job_group or next((group for group, _ in _homes() if group.peak or group.events), Cgroup())
     finally:
         if job_group is not None and job_group.job_folder is not None:
             with suppress(OSError):

@@ -4,7 +4,6 @@ import argparse
 import errno
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,6 @@ from pathlib import Path
 from leadline import __version__
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
-from leadline.execution.clock import now_utc
 from leadline.execution.wrapper.gate import (
     RELEASE_TIMEOUT_S,
     record_never_begun,
@@ -45,9 +43,7 @@ def main(arguments: list[str]) -> int:
     if options.gate is not None and not _wait_at_gate(options.gate):
         # Pending, so that the command may be started later.
         reason = "its starter died before the command began"
-        host = socket.gethostname()
-        pending = JobOutcome(JobState.PENDING, now_utc(), host, tuple(options.command), reason=reason)
-        return record_never_begun(pending, path)
+        return record_never_begun(JobState.PENDING, reason, options.command, path)
     waited_s = 0.0 if options.word is None else wait_for_release(_expanded(options.word), options.word_within_s)
     if waited_s is None:
         return record_never_released(options.command, path)

@@ -7,7 +7,6 @@ Processes whose parent died stay in the tree, because the wrapper adopts them.
 """
 
 import ctypes
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,14 +98,11 @@ class TreeSampler:
 
     def _sample_gpus(self, pids: set[int], now_s: float) -> None:
         """Sum the GPU memory of the tree through nvidia-smi, if there is one."""
-        # Without a driver there is nothing to ask, now or later.
-        if shutil.which("nvidia-smi") is None:
-            self._gpu_due_s = float("inf")
-            return
         query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
         try:
             answer = self.run(query, timeout_s=5.0)
         except LeadlineError:
+            # Without a driver there is nothing to ask, now or later.
             self._gpu_due_s = float("inf")
             return
         # At most a twentieth of the time goes to nvidia-smi, which is slow on some nodes.

@@ -161,9 +161,8 @@ class LocalSubmissions(SqliteFile):
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             # Encoded once for all elements, which usually have one spec.
-            specs = [to_json(spec, indent=0) for spec in submission.specs] or [
-                to_json(submission.spec, indent=0)
-            ] * len(ids)
+            specs = [to_json(spec, indent=0) for spec in submission.specs or (submission.spec,)]
+            specs *= 1 if submission.specs else len(ids)
             positions = range(last + 1, last + 1 + len(ids))
             connection.executemany(
                 "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING')",
@@ -308,12 +307,10 @@ class LocalSubmissions(SqliteFile):
         return tuple(map(self._entry, rows))
 
     def _entry(self, row: tuple[Any, ...]) -> QueueEntry:
-        key, spec, note, state, attempt, host, pid, place, started_at, outcome = row
+        key, spec, note, state, *others, outcome = row
         label = f"job {key} of {self.path}"
-        return QueueEntry(
-            key, from_json(spec, JobSpec, label=label), note, JobState(state), attempt, host, pid, place, started_at,
-            from_json(outcome, JobOutcome, label=label) if outcome else None,
-        )  # fmt: skip
+        ended = from_json(outcome, JobOutcome, label=label) if outcome else None
+        return QueueEntry(key, from_json(spec, JobSpec, label=label), note, JobState(state), *others, ended)
 
     def _refuse_known(self, connection: sqlite3.Connection, keys: Sequence[str]) -> None:
         for chunk in chunks(keys):

@@ -84,15 +84,13 @@ class PbsScheduler(SiteScheduler):
         except ConnectionLost as error:
             raise SubmissionUncertain(str(error)) from error
         output = _text(answer)
-        if answer.timed_out or (answer.returncode != 0 and _CUT.search(output)):
-            raise SubmissionUncertain(
-                f"qsub did not answer in time ({output}): look the job up before it is submitted again"
-            )
-        if answer.returncode != 0:
+        was_cut = answer.timed_out or (answer.returncode != 0 and _CUT.search(output))
+        if answer.returncode != 0 and not was_cut:
             refusal = SchedulerBusy if _FULL.search(output) else RequestRefused
             raise refusal(f"PBS refused job {submission.spec.name!r} ({output}): its script is {script}")
-        if (job_id := read_job_id(answer.stdout)) is None:
-            raise SubmissionUncertain(f"qsub named no job ({output}): look the job up before it is submitted again")
+        if was_cut or (job_id := read_job_id(answer.stdout)) is None:
+            problem = "did not answer in time" if was_cut else "named no job"
+            raise SubmissionUncertain(f"qsub {problem} ({output}): look the job up before it is submitted again")
         return job_id
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:

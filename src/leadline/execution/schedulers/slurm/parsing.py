@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import groupby
 
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.units import MINUTE_S, format_bytes, parse_epoch_s, parse_whole
@@ -46,13 +47,10 @@ def parse_indices(text: str) -> list[int]:
 
 def format_ranges(indices: Iterable[int]) -> str:
     """Return indices as ``0-3,7``."""
-    spans: list[list[int]] = []
-    for index in sorted(indices):
-        if spans and index == spans[-1][1] + 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    # Within a range, each index is equally far from its position.
+    groups = groupby(enumerate(sorted(indices)), lambda pair: pair[1] - pair[0])
+    spans = [[index for _, index in group] for _, group in groups]
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
 
 
 def read_job_id(output: str) -> str | None:

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -96,7 +96,9 @@ class SlurmScheduler(SiteScheduler):
         accounting lists it without a name. It never ran.
         """
         ids: dict[str, str] = {}
-        for cluster in self._prepared().clusters if keys else ():
+        # The clusters to which the user's jobs may be submitted.
+        clusters = self._prepared().wishes.get("--clusters", "").split(",") if keys else ()
+        for cluster in clusters:
             named = self._queries(cluster).named(keys)
             ids |= {key: with_cluster(cluster, job_id) for key, job_id in named.items()}
         return ids
@@ -237,8 +239,3 @@ class _LoginNode(Frozen):
     user_id: str
     python: ClusterPython | None
     wishes: Mapping[str, str]
-
-    @property
-    def clusters(self) -> Sequence[str]:
-        """The clusters that a job may be submitted to."""
-        return self.wishes.get("--clusters", "").split(",")
