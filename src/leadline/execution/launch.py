@@ -66,8 +66,8 @@ def wrapper_command(spec: JobSpec, result: Path, options: WrapperOptions) -> lis
 
 def wrapper_arguments(spec: JobSpec, result: Path, options: WrapperOptions) -> list[str]:
     """Return the wrapper's arguments: its options, those of the job's own request, and the job's command."""
-    request = {"--result": str(result), "--probe-hook": spec.watched, "--workdir": spec.workdir or None}
-    return [*_words(options), *_words(request), *limit_arguments(spec.resources), "--", *command_with_setup(spec)]
+    request = _words({"--result": str(result), "--probe-hook": spec.watched, "--workdir": spec.workdir or None})
+    return [*_words(options), *request, *limit_arguments(spec.resources), "--", *command_with_setup(spec)]
 
 
 def limit_arguments(resources: ResourceSpec) -> list[str]:
@@ -119,11 +119,7 @@ def measured_run(spec: JobSpec, run_id: str, outcome: JobOutcome) -> Run:
 
 
 def run_local(
-    spec: JobSpec,
-    *,
-    folder: Path,
-    on_progress: Callable[[str], None] = lambda _: None,
-    output: int | None = None,
+    spec: JobSpec, *, folder: Path, on_progress: Callable[[str], None] = lambda _: None, output: int | None = None
 ) -> Run:
     """Run ``spec`` to its end on this process's streams and return its measured run.
 

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -96,7 +97,8 @@ def write_release_file(transport: Transport, folder: PurePosixPath, key: str) ->
         raise SchedulerUnreachable(f"attempt {key} at {transport.where} cannot be released: {error}") from error
 
 
-class LocalTransport(Frozen):
+@dataclass(frozen=True, slots=True)
+class LocalTransport:
     """This machine (implements ``Transport``)."""
 
     processes: ProcessRunner = run_without_settings

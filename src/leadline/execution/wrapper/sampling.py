@@ -75,18 +75,19 @@ class TreeSampler:
         return sum(self._cpu_s.values()), sum(self._read.values()), sum(self._written.values())
 
     def _sample_process(self, process: psutil.Process) -> int:
+        memory = 0
         try:
             key = (process.pid, process.create_time())
             times = process.cpu_times()
             self._cpu_s[key] = times.user + times.system
             memory = self._memory_of(process)
             counters = process.io_counters()
+            self._read[key], self._written[key] = counters.read_bytes, counters.write_bytes
         except psutil.NoSuchProcess:
             return 0
         except psutil.AccessDenied:
             # Only the I/O counters of another user's process are hidden.
-            return memory if "memory" in locals() else 0
-        self._read[key], self._written[key] = counters.read_bytes, counters.write_bytes
+            pass
         return memory
 
     def _memory_of(self, process: psutil.Process) -> int:

@@ -156,7 +156,7 @@ class LocalScheduler:
         with _reachable():
             for entry in self._journal.at(ids).values():
                 cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "cancelled before it was started")
-                if entry.state.final or self._journal.settle_waiting(entry.key, cancelled):
+                if entry.state.final or self._journal.settle(entry.key, cancelled, if_waiting=True):
                     continue
                 self._journal.mark_cancelled(entry.key)
                 self._end(self._journal.get(entry.key))
@@ -252,7 +252,7 @@ class LocalScheduler:
         if {DependencyKind.OK: failed, DependencyKind.NOT_OK: states == {JobState.COMPLETED}}.get(kind):
             for entry in self._journal.at([str(stored.id)]).values():
                 cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "DependencyNeverSatisfied")
-                self._journal.settle_waiting(entry.key, cancelled)
+                self._journal.settle(entry.key, cancelled, if_waiting=True)
         elif not all(state.final for state in states):
             return
         self._journal.release(stored.id)

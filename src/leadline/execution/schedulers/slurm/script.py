@@ -36,7 +36,6 @@ _FIX = {
     "--cpus-per-task": "set the number of cores with --cores",
     **dict.fromkeys(("--gpus-per-node", "--gpus", "--gres"), "set the number of GPUs with --gpus"),
 }
-_JOB_IDS = {False: "$SLURM_JOB_ID", True: "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"}
 _TOKEN = re.compile(r"[^\s'\"\\#`$;]+")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _SIGNAL = re.compile(r"(?:SIG)?([A-Z][A-Z0-9]{1,7})")
@@ -100,7 +99,8 @@ def batch_script(
     lines += [f"# {' '.join(note.split())}" for note in rules.notes]
     lines += ["", *_key_lines(submission, name), *_gate(submission, folder, cluster_python), *prologue]
     if submission.link and spec.workdir:
-        lines.append(link_line(folder, f'"slurm-{_JOB_IDS[bool(submission.indices)]}.out"'))
+        job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if submission.indices else "$SLURM_JOB_ID"
+        lines.append(link_line(folder, f'"slurm-{job_id}.out"'))
     if submission.measured and cluster_python is not None:
         python = shlex.quote(cluster_python.python)
         arguments = _wrapper_arguments(submission, folder, by_task=bool(launcher))
