@@ -66,9 +66,7 @@ class WatchedLoop:
 
     def sized(self, part: Any) -> Any:
         """Return a part of the iterable unchanged, and record its length."""
-        if compiling is not None and compiling():
-            return part
-        if self.entries < LENGTHS and STATE.is_watched_thread():
+        if not (compiling and compiling()) and self.entries < LENGTHS and STATE.is_watched_thread():
             length = part if type(part) is int else length_of(part)
             if length is None:
                 self.note_generator(part)

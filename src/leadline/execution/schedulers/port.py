@@ -226,11 +226,7 @@ class ForgetfulScheduler(Protocol):
         """Return the attempts that certainly never began and never will.
 
         No answer of the scheduler names them, not even as ended, and no file shows that one began. An unclear answer
-        proves nothing.
-
-        Args:
-            keys: attempt key -> submission key.
-            ids: attempt key -> the scheduler's id.
+        proves nothing. ``keys`` is attempt key -> submission key, ``ids`` is attempt key -> the scheduler's id.
 
         Raises:
             SchedulerUnreachable: there was no answer.

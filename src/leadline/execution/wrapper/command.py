@@ -23,7 +23,6 @@ from leadline.execution.wrapper.outcome import (
     STARTED_BEFORE,
     JobOutcome,
     control_path,
-    marker_path,
     read_outcome,
     write_outcome,
 )
@@ -61,7 +60,7 @@ def main(arguments: list[str]) -> int:
     limits = WrapperLimits(
         options.walltime_s, options.memory_bytes, options.site_walltime_s, options.cpus, options.warning,
         options.warning_s, control_path(path) if options.controlled else None, options.kill_after_s,
-        options.since_s + waited_s, marker_path(path),
+        options.since_s + waited_s, path.with_suffix(".marker"),
     )  # fmt: skip
 
     probe_limit = ProbeLimit(options.stop_units, options.stop_time_s)

@@ -114,12 +114,8 @@ def or_infinite(limit: float | None) -> float:
 def backfill_starts_s(free: Capacity, running: Iterable[CapacityUse], waiting: Sequence[CapacityUse]) -> list[float]:
     """Return the latest start of each waiting job, in seconds from now; infinite if unknown.
 
-    No job overtakes one whose start is unknown.
-
-    Args:
-        free: capacity that is free now.
-        running: capacity of running jobs and their remaining time.
-        waiting: the waiting jobs in queue order.
+    No job overtakes one whose start is unknown. ``free`` is free now, ``running`` is for the remaining time of each
+    running job, and ``waiting`` is in queue order.
     """
     profile = _Profile(free)
     for use in running:

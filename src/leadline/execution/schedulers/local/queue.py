@@ -66,7 +66,9 @@ class LocalJobQueue:
         """
         make_private_folder(self.folder / "runs")
         running = {entry.key: entry for entry in self.journal.in_state(JobState.RUNNING)}
-        for key in [key for key, alive in self._alive.items() if not _is_same_attempt(alive.entry, running.get(key))]:
+        attempts = {key: (entry.attempt, entry.pid) for key, entry in running.items()}
+        watched = {key: (alive.entry.attempt, alive.entry.pid) for key, alive in self._alive.items()}
+        for key in [key for key, attempt in watched.items() if attempts.get(key) != attempt]:
             self._unwatch(key)
         for key in running.keys() - self._alive.keys():
             self._adopt(running[key])
@@ -260,10 +262,6 @@ def _gpu_count() -> int:
         return 0
     answer = run_process(["nvidia-smi", "-L"], timeout_s=20.0)
     return sum(line.startswith("GPU ") for line in answer.stdout.splitlines()) if answer.returncode == 0 else 0
-
-
-def _is_same_attempt(entry: QueueEntry, journal_entry: QueueEntry | None) -> bool:
-    return journal_entry is not None and (entry.attempt, entry.pid) == (journal_entry.attempt, journal_entry.pid)
 
 
 def _outcome(result: Path) -> JobOutcome | None:

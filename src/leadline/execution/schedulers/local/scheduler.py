@@ -103,11 +103,10 @@ class LocalScheduler:
         if rejection := self._queue.slots.rejection_reason(spec.resources):
             raise RequestRefused(f"job {spec.name!r} cannot run on this machine: {rejection}")
         with _reachable(SubmissionUncertain):
-            for dependency in submission.after:
-                if not self._journal.states(dependency):
-                    raise RequestRefused(
-                        f"job {spec.name!r} depends on job {dependency}, which this machine does not have"
-                    )
+            unknown_ids = [job_id for job_id in submission.after if not self._journal.states(job_id)]
+            if unknown_ids:
+                refusal = f"job {spec.name!r} depends on job {unknown_ids[0]}, which this machine does not have"
+                raise RequestRefused(refusal)
             return self._journal.take(submission, os.environ, now_s=time.time())
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:

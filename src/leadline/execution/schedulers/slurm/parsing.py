@@ -134,13 +134,10 @@ def read_accounting(listing: str, wanted_ids: Collection[str], *, owner: str = "
         match = _ID.fullmatch(row.get("JobID", ""))
         if match is None:
             continue
-        ids = (
-            [f"{match['array']}_{index}" for index in parse_indices(match["indices"])]
-            if match["indices"]
-            else [match["array"]]
-        )
+        array_id, indices, step = match.groups()
+        ids = [f"{array_id}_{index}" for index in parse_indices(indices)] if indices else [array_id]
         for job_id in ids:
-            if match["step"] is not None:
+            if step is not None:
                 if job_id in jobs:
                     jobs[job_id].steps.append(row)
             elif not (is_revoked(row["State"]) and job_id in jobs):
