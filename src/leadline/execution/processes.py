@@ -56,7 +56,7 @@ def run_process(
     return CompletedProcess(process.returncode, stdout, stderr)
 
 
-def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float | None = None) -> CompletedProcess:
+def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float) -> CompletedProcess:
     """Run ``source`` with its output piped to ``target``, and capture the errors of both.
 
     The exit code is the first one that is not 0. After ``timeout_s`` both are killed.
@@ -64,7 +64,7 @@ def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float |
     Raises:
         InvalidInput: a program does not exist or is not executable.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     started: list[subprocess.Popen[bytes]] = []
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     with tempfile.TemporaryFile() as error_file:
@@ -75,9 +75,7 @@ def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float |
             # Closed here afterwards, so that the source sees the end of the target.
             with cast("IO[bytes]", first.stdout) as output:
                 started.append(start_process(target, stdin=output.fileno(), stdout=null, stderr=errors, own_group=True))
-            codes = [
-                process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0)) for process in started
-            ]
+            codes = [process.wait(max(deadline_s - time.monotonic(), 0.0)) for process in started]
             timed_out = False
         except subprocess.TimeoutExpired:
             codes, timed_out = [-signal.SIGKILL], True

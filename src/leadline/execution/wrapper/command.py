@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from leadline import __version__
@@ -133,10 +134,9 @@ def _claim_result(path: Path) -> bool:
 
 def _exit_like_first(path: Path) -> int:
     """Return the exit code of the first wrapper, so that a restarted controller learns how it ended."""
-    try:
+    before = None
+    with suppress(OSError, InvalidInput):
         before = read_outcome(path)
-    except (OSError, InvalidInput):
-        before = None
     if before is None or not before.state.final:
         sys.stderr.write(f"leadline: {path.stem} {STARTED_BEFORE}\n")
         return EXIT_NEVER_BEGAN

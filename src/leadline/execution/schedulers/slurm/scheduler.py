@@ -96,9 +96,8 @@ class SlurmScheduler(SiteScheduler):
         accounting lists it without a name. It never ran.
         """
         ids: dict[str, str] = {}
-        # The clusters to which the user's jobs may be submitted.
-        clusters = self._prepared().wishes.get("--clusters", "").split(",") if keys else ()
-        for cluster in clusters:
+        # The user may have jobs at several clusters.
+        for cluster in self._prepared().wishes.get("--clusters", "").split(",") if keys else ():
             named = self._queries(cluster).named(keys)
             ids |= {key: with_cluster(cluster, job_id) for key, job_id in named.items()}
         return ids
