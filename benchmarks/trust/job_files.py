@@ -1,6 +1,7 @@
 """Readers of files that jobs and measurements write: outcomes, reports of the hook, progress, rows of the kit."""
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -11,7 +12,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.core.progress import LoopProgress, Progress
 from leadline.core.runs import Measurement
-from leadline.execution.schedulers.attempt_files import read_outcomes
+from leadline.execution.schedulers.attempt_files import SiteScheduler
 from leadline.execution.schedulers.pbs.parsing import job_status, status_from_wrapper
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.wrapper.hook_report import hook_stopped, read_hook_progress
@@ -86,16 +87,20 @@ def outcomes() -> tuple[bytes, ...]:
     return tuple(to_json(outcome).encode() for outcome in (ended, running))
 
 
+def _reports(path: Path) -> Mapping[str, JobOutcome]:
+    return SiteScheduler("site", PurePosixPath(path.parent.parent), LocalTransport()).reports([path.stem])
+
+
 def _read_outcome(path: Path) -> object:
     """Read an outcome as the wrapper and as the plane do."""
-    ends = read_outcomes(LocalTransport(), PurePosixPath(path.parent.parent), {path.name: "k"}, since_s=0.0)
+    ends = _reports(path)
     for outcome in ends.values():
         status_from_wrapper(job_status({}), outcome)
     return read_outcome(path)
 
 
 def _read_end(path: Path) -> object:
-    ends = read_outcomes(LocalTransport(), PurePosixPath(path.parent.parent), {path.name: "k"}, since_s=0.0)
+    ends = _reports(path)
     return [status_from_wrapper(job_status({}), outcome) for outcome in ends.values()]
 
 

@@ -21,7 +21,7 @@ from leadline.core.estimate import Interval
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.processes import CompletedProcess
 from leadline.core.runs import Scale
-from leadline.execution.schedulers.attempt_files import read_log_tails
+from leadline.execution.schedulers.attempt_files import SiteScheduler
 from leadline.execution.schedulers.local.submissions import LocalSubmissions
 from leadline.execution.schedulers.port import Submission
 from leadline.execution.transport.port import LocalTransport
@@ -68,7 +68,7 @@ def _read_archive(path: Path) -> object:
 
 def _read_tails(path: Path) -> object:
     transport = LocalTransport(processes=_answering(path.read_bytes().decode("utf-8", "replace")))
-    return read_log_tails(transport, PurePosixPath("/"), ["k1", "k2"], 1000)
+    return SiteScheduler("site", PurePosixPath("/"), transport).log_tails(["k1", "k2"], most_bytes=1000)
 
 
 def _read_campaign_journal(path: Path, table: str, column: str) -> object:

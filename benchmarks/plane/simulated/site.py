@@ -125,7 +125,7 @@ class SimulatedSite:
         partition = self.cluster.partition(submission.spec.partition or "")
         walltime_s = submission.spec.resources.walltime_s or partition.default_s or partition.max_s or math.inf
         for position, key in enumerate(submission.keys):
-            job_id = f"{number}_{submission.indices[position]}" if submission.is_array else number
+            job_id = f"{number}_{submission.indices[position]}" if submission.indices else number
             behaviour = self.behaves(submission, position)
             self.jobs[job_id] = self._pending_dependency[job_id] = SimulatedJob(
                 job_id, key, submission, behaviour, self.at_s, walltime_s, let=not submission.held or key in self.words

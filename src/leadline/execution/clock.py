@@ -43,14 +43,11 @@ def epoch_s(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp()
 
 
-MANUAL_CLOCK_START_S = 1_700_000_000.0
-
-
 @dataclass
 class ManualClock(Clock):
     """Advances only on command, or by sleeping on it. It can jump, too."""
 
-    at_s: float = MANUAL_CLOCK_START_S
+    at_s: float = 1_700_000_000.0
     jump_s: float = 0.0
     worked_s: float = 0.0
 

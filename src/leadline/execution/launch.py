@@ -9,20 +9,19 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobSpec, JobState, ResourceSpec
 from leadline.core.runs import Run
-from leadline.core.units import MINUTE_S
 from leadline.execution.processes import start_process
 from leadline.execution.wrapper.instruments import ProbeLimit
 from leadline.execution.wrapper.outcome import JobOutcome, read_outcome
 from leadline.files.private import make_private_folder
 
 WRAPPER = "leadline.execution.wrapper"
-NO_PROBE_LIMIT = ProbeLimit()
+WrapperOptions = Mapping[str, float | str | None]
+"""Options of the wrapper by name; True is for one without a value, and None or False for one that is left out."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -60,95 +59,27 @@ def exports(environment: Mapping[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchOptions:
-    """Conditions of a start, in addition to the job's own request.
-
-    Attributes:
-        environment: variables that the job's own override.
-        warning: signal to processes with a handler, before the walltime.
-        warning_s: seconds between the signal and the walltime.
-        adjustable: the walltime can be changed while the job runs.
-        kill_after_s: seconds from a termination until remaining processes are killed.
-        release_file: the command begins when this file exists.
-    """
-
-    environment: dict[str, str] = field(default_factory=dict)
-    warning: str | None = None
-    warning_s: float = 0.0
-    adjustable: bool = False
-    kill_after_s: float | None = None
-    release_file: str | None = None
+def wrapper_command(spec: JobSpec, result: Path, options: WrapperOptions) -> list[str]:
+    """Return the command that runs a job measured, after its setup lines; its outcome goes to the file ``result``."""
+    return [sys.executable, "-P", "-m", WRAPPER, *wrapper_arguments(spec, result, options)]
 
 
-def wrapper_command(
-    spec: JobSpec,
-    result: Path,
-    *,
-    cpus: tuple[int, ...] = (),
-    options: LaunchOptions | None = None,
-    probe_limit: ProbeLimit = NO_PROBE_LIMIT,
-    gate: int | None = None,
-) -> list[str]:
-    """Return the command that runs a job measured, after its setup lines.
-
-    Args:
-        spec: the job.
-        result: file of the outcome.
-        cpus: cores that the command may use.
-        options: conditions of the start.
-        probe_limit: end of a probe.
-        gate: descriptor that must deliver a byte before the command begins.
-    """
-    options = options or LaunchOptions()
-    arguments = [sys.executable, "-P", "-m", WRAPPER]
-    if gate is not None:
-        arguments += ["--gate", str(gate)]
-    if cpus:
-        arguments += ["--cpus", ",".join(map(str, cpus))]
-    arguments += option_arguments(options)
-    if probe_limit.units is not None:
-        arguments += ["--stop-units", str(probe_limit.units)]
-    if probe_limit.time_s is not None:
-        arguments += ["--stop-time-s", repr(probe_limit.time_s)]
-    return [*arguments, *wrapper_arguments(spec, result)]
-
-
-def option_arguments(options: LaunchOptions) -> list[str]:
-    """Return the wrapper's arguments for warning, control, kill delay and release."""
-    arguments = []
-    if options.warning is not None:
-        arguments += ["--warning", options.warning, "--warning-s", repr(options.warning_s)]
-    if options.adjustable:
-        arguments += ["--controlled"]
-    if options.kill_after_s is not None:
-        arguments += ["--kill-after-s", repr(options.kill_after_s)]
-    if options.release_file is not None:
-        arguments += ["--word", options.release_file]
-    return arguments
-
-
-def wrapper_arguments(spec: JobSpec, result: Path, *, at_a_site: bool = False) -> list[str]:
-    """Return the wrapper's arguments followed by the job's command; a site limits jobs to whole minutes."""
-    arguments = ["--result", str(result)]
-    if spec.watched:
-        arguments += ["--probe-hook"]
-    if spec.workdir:
-        arguments += ["--workdir", spec.workdir]
-    walltime_s = spec.resources.walltime_s
-    if at_a_site and walltime_s is not None:
-        arguments += ["--site-walltime-s", repr(math.ceil(walltime_s / MINUTE_S) * float(MINUTE_S))]
-    return [*arguments, *limit_arguments(spec.resources), "--", *command_with_setup(spec)]
+def wrapper_arguments(spec: JobSpec, result: Path, options: WrapperOptions) -> list[str]:
+    """Return the wrapper's arguments: its options, those of the job's own request, and the job's command."""
+    request = _words({"--result": str(result), "--probe-hook": spec.watched, "--workdir": spec.workdir or None})
+    return [*_words(options), *request, *limit_arguments(spec.resources), "--", *command_with_setup(spec)]
 
 
 def limit_arguments(resources: ResourceSpec) -> list[str]:
     """Return the wrapper's arguments for the limits that it enforces."""
-    arguments = []
-    if resources.walltime_s is not None:
-        arguments += ["--walltime-s", repr(float(resources.walltime_s))]
-    if resources.memory_bytes_per_node is not None:
-        arguments += ["--memory-bytes", str(math.ceil(resources.memory_bytes_per_node))]
-    return arguments
+    walltime_s, memory = resources.walltime_s, resources.memory_bytes_per_node
+    whole_bytes = None if memory is None else math.ceil(memory)
+    return _words({"--walltime-s": None if walltime_s is None else float(walltime_s), "--memory-bytes": whole_bytes})
+
+
+def _words(options: WrapperOptions) -> list[str]:
+    present = {name: value for name, value in options.items() if value is not None and value is not False}
+    return [word for name, value in present.items() for word in ([name] if value is True else [name, str(value)])]
 
 
 def job_environment(spec: JobSpec, inherited: Collection[str] = ()) -> dict[str, str]:
@@ -188,22 +119,13 @@ def measured_run(spec: JobSpec, run_id: str, outcome: JobOutcome) -> Run:
 
 
 def run_local(
-    spec: JobSpec,
-    *,
-    folder: Path,
-    on_progress: Callable[[str], None] = lambda _: None,
-    output: int | None = None,
+    spec: JobSpec, *, folder: Path, on_progress: Callable[[str], None] = lambda _: None, output: int | None = None
 ) -> Run:
     """Run ``spec`` to its end on this process's streams and return its measured run.
 
     Walltime and memory are enforced. The wrapper has its own session: if this process dies, the job continues, and its
-    outcome is stored in ``folder`` as ``RUN-ID.json``.
-
-    Args:
-        spec: the job.
-        folder: folder of the outcome.
-        on_progress: called with a message for the user.
-        output: file descriptor for the command's output in place of stdout.
+    outcome is stored in ``folder`` as ``RUN-ID.json``. ``on_progress`` is called with a message for the user, and
+    ``output`` is a file descriptor for the command's output in place of stdout.
 
     Raises:
         InvalidInput: the command is missing or cannot be started.
@@ -219,7 +141,7 @@ def run_local(
     result = folder.absolute() / f"{run_id}.json"
     on_progress(f"run {run_id}: {spec.name} on this machine")
     environment = job_environment(spec, inherited=os.environ)
-    return measured_run(spec, run_id, _run_wrapper(wrapper_command(spec, result), result, environment, output))
+    return measured_run(spec, run_id, _run_wrapper(wrapper_command(spec, result, {}), result, environment, output))
 
 
 def run_probe(
@@ -235,8 +157,8 @@ def run_probe(
     spec = JobSpec("probe", tuple(command), ResourceSpec(walltime_s=limit_s), watched=True)
     with tempfile.TemporaryDirectory(prefix="leadline-probe-") as folder:
         result = Path(folder, "outcome.json")
-        arguments = wrapper_command(spec, result, probe_limit=probe_limit)
-        return _run_wrapper(arguments, result, {}, output)
+        options = {"--stop-units": probe_limit.units, "--stop-time-s": probe_limit.time_s}
+        return _run_wrapper(wrapper_command(spec, result, options), result, {}, output)
 
 
 def _run_wrapper(arguments: list[str], result: Path, environment: dict[str, str], output: int | None) -> JobOutcome:

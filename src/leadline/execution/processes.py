@@ -5,9 +5,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, cast
 
 from leadline.core.errors import InvalidInput
 from leadline.core.processes import CompletedProcess
@@ -26,17 +27,13 @@ def run_process(
 ) -> CompletedProcess:
     """Run ``argv`` without a shell to its end and capture its output (implements ``ProcessRunner``).
 
-    Args:
-        argv: program and arguments.
-        env: variables added to the current environment; None removes one.
-        cwd: working folder.
-        stdin: input; empty without it.
-        timeout_s: time after which the whole process group is killed.
+    ``env`` is added to the current environment, where None removes a variable. Without ``stdin`` the input is empty.
+    After ``timeout_s`` the whole process group is killed.
 
     Raises:
         InvalidInput: the program does not exist or is not executable.
     """
-    try:
+    with _starting(argv[0]):
         process = subprocess.Popen(  # noqa: S603 - the command is the user's own, and there is no shell
             list(argv),
             env={name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None},
@@ -48,10 +45,6 @@ def run_process(
             errors="replace",
             start_new_session=True,
         )
-    except FileNotFoundError as error:
-        raise InvalidInput(f"{argv[0]!r} cannot be started: there is no such program; check the command") from error
-    except PermissionError as error:
-        raise InvalidInput(f"{argv[0]!r} cannot be started: it is not executable; chmod +x it") from error
     try:
         stdout, stderr = process.communicate(stdin, timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -63,7 +56,7 @@ def run_process(
     return CompletedProcess(process.returncode, stdout, stderr)
 
 
-def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float | None = None) -> CompletedProcess:
+def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float) -> CompletedProcess:
     """Run ``source`` with its output piped to ``target``, and capture the errors of both.
 
     The exit code is the first one that is not 0. After ``timeout_s`` both are killed.
@@ -71,22 +64,18 @@ def run_pipe(source: Sequence[str], target: Sequence[str], *, timeout_s: float |
     Raises:
         InvalidInput: a program does not exist or is not executable.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline_s = time.monotonic() + timeout_s
     started: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryFile() as error_file, Path(os.devnull).open("r+b") as null:
-        null_fd, errors = null.fileno(), error_file.fileno()
-        readable, writable = os.pipe()
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    with tempfile.TemporaryFile() as error_file:
+        errors = error_file.fileno()
         try:
-            try:
-                started.append(start_process(source, stdin=null_fd, stdout=writable, stderr=errors, own_group=True))
-                started.append(start_process(target, stdin=readable, stdout=null_fd, stderr=errors, own_group=True))
-            finally:
-                # Otherwise the target would never see the end of its input.
-                os.close(readable)
-                os.close(writable)
-            codes = [
-                process.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0)) for process in started
-            ]
+            first = start_process(source, stdin=null, stdout=pipe, stderr=errors, own_group=True)
+            started.append(first)
+            # Closed here afterwards, so that the source sees the end of the target.
+            with cast("IO[bytes]", first.stdout) as output:
+                started.append(start_process(target, stdin=output.fileno(), stdout=null, stderr=errors, own_group=True))
+            codes = [process.wait(max(deadline_s - time.monotonic(), 0.0)) for process in started]
             timed_out = False
         except subprocess.TimeoutExpired:
             codes, timed_out = [-signal.SIGKILL], True
@@ -113,23 +102,16 @@ def start_process(
 ) -> "subprocess.Popen[bytes]":
     """Start ``argv`` without a shell and return the running process.
 
-    Args:
-        argv: program and arguments.
-        env: variables added to the current environment.
-        cwd: working folder.
-        stdin: file descriptor in place of this process's stdin.
-        stdout: the same for stdout.
-        stderr: the same for stderr.
-        own_group: keep the terminal's signals from the process.
-        own_session: let the process also survive the end of this process and of the terminal.
-        pass_fds: further descriptors that it inherits.
+    ``env`` is added to the current environment. ``stdin``, ``stdout`` and ``stderr`` are descriptors in place of this
+    process's own, ``pass_fds`` further ones that it inherits. ``own_group`` keeps the terminal's signals from it, and
+    with ``own_session`` it also survives the end of this process and of the terminal.
 
     Raises:
         InvalidInput: the program or the folder does not exist, or the program is not executable.
     """
     if cwd is not None and not cwd.is_dir():
         raise InvalidInput(f"{str(cwd)!r} is not a folder: check the path")
-    try:
+    with _starting(argv[0]):
         return subprocess.Popen(  # noqa: S603 - the command is the user's own, and there is no shell
             list(argv),
             env={**os.environ, **(env or {})},
@@ -141,11 +123,18 @@ def start_process(
             start_new_session=own_session,
             pass_fds=pass_fds,
         )
+
+
+@contextmanager
+def _starting(program: str) -> Iterator[None]:
+    """Turn the errors of a start into the user's."""
+    try:
+        yield
     except FileNotFoundError as error:
-        raise InvalidInput(f"{argv[0]!r} cannot be started: there is no such program; check the command") from error
+        raise InvalidInput(f"{program!r} cannot be started: there is no such program; check the command") from error
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InvalidInput(f"{argv[0]!r} cannot be started ({reason}): make it an executable program") from error
+        raise InvalidInput(f"{program!r} cannot be started ({reason}): make it an executable program") from error
 
 
 def _end_group(process: subprocess.Popen[str]) -> tuple[str, str]:

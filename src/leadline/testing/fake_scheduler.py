@@ -79,10 +79,9 @@ class FakeScheduler:
             self.next_number += 1
         self.submitted.append(submission.key)
         for at, key in enumerate(submission.keys):
-            job_id = f"{number}_{submission.indices[at]}" if submission.is_array else number
+            job_id = f"{number}_{submission.indices[at]}" if submission.indices else number
             status = SchedulerStatus(JobState.PENDING, "Priority", submitted_s=self.clock.now_s(), name=submission.key)
-            fake_job = FakeJob(submission, key, status)
-            self.jobs[job_id] = fake_job
+            self.jobs[job_id] = FakeJob(submission, key, status)
         if self.lose_answers == "after":
             raise SubmissionUncertain("no answer in time")
         return number
@@ -91,11 +90,8 @@ class FakeScheduler:
         """Return key -> id of all accepted submissions."""
         self._answer()
         all_jobs = {**self.ended_jobs, **self.jobs}
-        return {
-            fake_job.submission.key: job_id.partition("_")[0]
-            for job_id, fake_job in all_jobs.items()
-            if fake_job.submission.key in keys
-        }
+        ids = {fake_job.submission.key: job_id.partition("_")[0] for job_id, fake_job in all_jobs.items()}
+        return {key: number for key, number in ids.items() if key in keys}
 
     def never_began(self, keys: Mapping[str, str], ids: Mapping[str, str]) -> Collection[str]:  # noqa: ARG002
         """Return the keys that neither wait nor ever ran here."""
@@ -120,11 +116,8 @@ class FakeScheduler:
     def account(self, ids: Collection[str]) -> Mapping[str, SchedulerStatus]:
         """Return the ended jobs, if there is accounting."""
         self._answer()
-        return (
-            {}
-            if self.no_accounting
-            else {job_id: self.ended_jobs[job_id].status for job_id in ids if job_id in self.ended_jobs}
-        )
+        ended_jobs = {} if self.no_accounting else self.ended_jobs
+        return {job_id: ended_jobs[job_id].status for job_id in ids if job_id in ended_jobs}
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:  # noqa: ARG002
         """Return the outcomes that a test set."""
@@ -146,9 +139,9 @@ class FakeScheduler:
     def let_begin(self, keys: Collection[str]) -> None:
         """Release held jobs; running ones begin at once."""
         self._answer()
-        for job_id, fake_job in self.jobs.items():
+        for fake_job in self.jobs.values():
             if fake_job.key in keys and fake_job.key not in self.released and fake_job.status.state is JobState.RUNNING:
-                self._begin(job_id)
+                self.started_commands.append(fake_job.key)
         self.released |= set(keys)
         if self.lose_release_answers:
             raise SchedulerUnreachable("no answer in time")
@@ -178,11 +171,10 @@ class FakeScheduler:
     def run(self, job_id: str) -> None:
         """Start a job."""
         fake_job = self.jobs[job_id]
-        fake_job.status = replace(
-            fake_job.status, state=JobState.RUNNING, reason="", started_s=self.clock.now_s(), node="n1"
-        )
+        started_s = self.clock.now_s()
+        fake_job.status = replace(fake_job.status, state=JobState.RUNNING, reason="", started_s=started_s, node="n1")
         if not fake_job.submission.held or fake_job.key in self.released:
-            self._begin(job_id)
+            self.started_commands.append(fake_job.key)
 
     def end(self, job_id: str, state: JobState, *, reports: bool = False) -> None:
         """End a job, with a report of its wrapper or without."""
@@ -196,9 +188,6 @@ class FakeScheduler:
         """Return the id of the only job in the queue."""
         (job_id,) = self.jobs
         return job_id
-
-    def _begin(self, job_id: str) -> None:
-        self.started_commands.append(self.jobs[job_id].key)
 
     def _answer(self) -> None:
         if self.down:

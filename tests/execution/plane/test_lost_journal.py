@@ -16,7 +16,7 @@ from leadline.execution.plane.decide import decide
 from leadline.execution.plane.diagnose import diagnose
 from leadline.execution.plane.engine import Plane
 from leadline.execution.plane.journal import PlaneJournal
-from leadline.execution.schedulers.slurm.living_jobs import read_living
+from leadline.execution.schedulers.slurm.parsing import read_living
 from leadline.execution.schedulers.slurm.scheduler import SlurmScheduler
 from leadline.execution.transport.port import LocalTransport
 from leadline.interfaces.cli.main import main

@@ -14,7 +14,7 @@ import pytest
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import JobState
 from leadline.execution.clock import epoch_s
-from leadline.execution.schedulers.attempt_files import end_name, read_end, read_outcomes, run_once_script
+from leadline.execution.schedulers.attempt_files import SiteScheduler, read_end, run_once_script
 from leadline.execution.transport.port import LocalTransport
 from leadline.execution.wrapper.outcome import read_outcome
 
@@ -53,7 +53,7 @@ def started(folder, handles, **options):
 
 
 def left(folder):
-    return read_outcomes(LocalTransport(), PurePosixPath(folder), {end_name("k1"): "k1", "k1.json": "k1"}, since_s=0.0)
+    return SiteScheduler("site", PurePosixPath(folder), LocalTransport()).reports(["k1"])
 
 
 def test_a_second_start_runs_nothing_and_ends_as_the_first(folder):
@@ -66,7 +66,7 @@ def test_a_second_start_runs_nothing_and_ends_as_the_first(folder):
 def test_a_second_start_without_a_recorded_end_reports_that_and_runs_nothing(folder):
     text = script(folder, "echo", "ran")
     assert bash(text) == (0, "ran\n", "")
-    (folder / "runs" / end_name("k1")).unlink()
+    (folder / "runs" / "k1.ended").unlink()
     code, out, said = bash(text)
     assert (code, out) == (125, "")
     assert said.startswith("leadline: k1 was started before, and nothing tells how it ended")
@@ -114,7 +114,7 @@ def test_an_end_is_read_whole_or_not_at_all(text):
         read_end(text)
 
 
-@pytest.mark.parametrize("name", [end_name("k1"), "k1.json"])
+@pytest.mark.parametrize("name", ["k1.ended", "k1.json"])
 @pytest.mark.parametrize("text", ["", "{", "0 1"])
 def test_damaged_files_are_ignored(folder, name, text):
     (folder / "runs" / name).write_text(text)

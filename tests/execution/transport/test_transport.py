@@ -244,9 +244,9 @@ def test_a_host_cannot_be_an_option_or_a_command(host):
 
 
 def test_a_pipe_has_the_exit_code_of_the_one_that_failed():
-    assert CompletedProcess(0, "", "") == run_pipe(["echo", "x"], ["cat"])
-    assert run_pipe(["sh", "-c", "echo no >&2; exit 3"], ["cat"]).returncode == 3
-    assert run_pipe(["true"], ["sh", "-c", "echo no >&2; exit 3"]).stderr == "no\n"
+    assert CompletedProcess(0, "", "") == run_pipe(["echo", "x"], ["cat"], timeout_s=30)
+    assert run_pipe(["sh", "-c", "echo no >&2; exit 3"], ["cat"], timeout_s=30).returncode == 3
+    assert run_pipe(["true"], ["sh", "-c", "echo no >&2; exit 3"], timeout_s=30).stderr == "no\n"
     assert run_pipe(["sleep", "30"], ["cat"], timeout_s=0.2).timed_out
 
 

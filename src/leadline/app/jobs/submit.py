@@ -15,7 +15,7 @@ from leadline.core.plane import AttemptPlan
 from leadline.core.runs import Run
 from leadline.execution.launch import run_local
 from leadline.execution.plane.submitter import batches_of, new_attempts, submission_of
-from leadline.execution.schedulers.local.scheduler import queue_text
+from leadline.execution.schedulers.local.scheduler import LocalScheduler
 from leadline.execution.schedulers.port import SubmissionText
 from leadline.history.sqlite import SqliteHistory
 
@@ -50,7 +50,7 @@ def preview_submission(submission: JobSubmission) -> tuple[SubmissionPreview, ..
             target, sent = targets[batch[0].place], submission_of(batch, by_key)
             # Opening this machine's queue would create its file.
             is_local = target.kind == LOCAL
-            text = queue_text(sent) if is_local else scheduler_of(target, plane_dir()).render(sent)
+            text = LocalScheduler.render(sent) if is_local else scheduler_of(target, plane_dir()).render(sent)
             previews.append(SubmissionPreview(target, sent.spec, text))
     return tuple(previews)
 

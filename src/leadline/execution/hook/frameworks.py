@@ -145,7 +145,14 @@ def _callback(keras: Any) -> Any:
                 FIT.batches.began_s = FIT.batches.began_s or FIT.batches.mark_s
 
         def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-            _batch_ends()
+            now_s, batches = clock(), FIT.batches
+            if batches.mark_s is None:
+                return
+            FIT.in_batches_s += now_s - batches.mark_s
+            FIT.current += 1
+            batches.add(now_s - batches.mark_s)
+            batches.mark_s = now_s
+            STATE.consider(batches.count, now_s)
 
         def on_epoch_end(self, *_: Any, **__: Any) -> None:
             if FIT.epochs.mark_s is None:
@@ -156,17 +163,6 @@ def _callback(keras: Any) -> Any:
             FIT.passes, FIT.in_passes = FIT.passes + 1, FIT.in_passes + FIT.current
 
     return KerasCallback()
-
-
-def _batch_ends() -> None:
-    now_s, batches = clock(), FIT.batches
-    if batches.mark_s is None:
-        return
-    FIT.in_batches_s += now_s - batches.mark_s
-    FIT.current += 1
-    batches.add(now_s - batches.mark_s)
-    batches.mark_s = now_s
-    STATE.consider(batches.count, now_s)
 
 
 INSTALLERS: Dict[str, Callable[[Any], None]] = {"torch": watch_torch, "keras": watch_keras}

@@ -66,9 +66,7 @@ class WatchedLoop:
 
     def sized(self, part: Any) -> Any:
         """Return a part of the iterable unchanged, and record its length."""
-        if compiling is not None and compiling():
-            return part
-        if self.entries < LENGTHS and STATE.is_watched_thread():
+        if not (compiling and compiling()) and self.entries < LENGTHS and STATE.is_watched_thread():
             length = part if type(part) is int else length_of(part)
             if length is None:
                 self.note_generator(part)
@@ -165,9 +163,7 @@ class WatchedLoop:
 
     def begin(self) -> None:
         """Record that a ``while`` loop begins."""
-        if compiling is not None and compiling():
-            return
-        if STATE.is_watched_thread() and self.entered_s is None:
+        if not (compiling and compiling()) and STATE.is_watched_thread() and self.entered_s is None:
             self.enter(clock())
 
     def tick(self) -> None:
@@ -187,9 +183,7 @@ class WatchedLoop:
 
     def end(self) -> None:
         """Record that a ``while`` loop ended."""
-        if compiling is not None and compiling():
-            return
-        if not STATE.is_watched_thread() or self.entered_s is None:
+        if (compiling and compiling()) or not STATE.is_watched_thread() or self.entered_s is None:
             return
         self.settle()
         if self.mark_s:

@@ -83,14 +83,10 @@ class _LoopTransformer(ast.NodeTransformer):
         if info["yields"]:
             node.iter = _choice(name, "sized", node.iter)
             return node
-        if isinstance(node.iter, ast.Call) and not any(
-            isinstance(argument, ast.Starred) for argument in node.iter.args
-        ):
-            args = node.iter.args
+        args = node.iter.args if isinstance(node.iter, ast.Call) else []
+        if args and not any(isinstance(argument, ast.Starred) for argument in args):
             sized = _sized(_last_name(node.iter.func), len(args))
-            node.iter.args = [
-                _choice(name, "sized", argument) if index < sized else argument for index, argument in enumerate(args)
-            ]
+            args[:sized] = [_choice(name, "sized", argument) for argument in args[:sized]]
         node.iter = _choice(name, None, node.iter)
         return node
 
@@ -165,13 +161,9 @@ def _callee(name: str, method: Optional[str]) -> Any:
 
 def _placed(tree: Any, at: Optional[Any]) -> Any:
     """Give new nodes the position of an old one."""
-    line, column, last, end = 1, 0, 1, 0
     if at is not None:
-        line, column, last, end = at.lineno, at.col_offset, at.lineno, at.col_offset
-    if isinstance(at, ast.expr):
-        last, end = at.end_lineno or line, at.end_col_offset or column
-    node: Any
-    for node in ast.walk(tree):
-        if "lineno" in node._attributes and not hasattr(node, "lineno"):
-            node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = line, column, last, end
-    return tree
+        ast.copy_location(tree, at)
+    # A statement stays at its first character, because the old one follows it.
+    if isinstance(at, ast.stmt):
+        tree.end_lineno, tree.end_col_offset = at.lineno, at.col_offset
+    return ast.fix_missing_locations(tree)

@@ -5,6 +5,7 @@ import signal
 from base64 import b64decode
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from leadline.core.documents import from_json
@@ -63,14 +64,9 @@ def replace_link(link: Path, target: Path) -> None:
         link.symlink_to(target)
 
 
-def result_names(key: str) -> tuple[str, str]:
-    """Return the outcome files of an attempt: its own, and that of the first launched task."""
-    return f"{key}.json", f"{key}.0.json"
-
-
-def end_name(key: str) -> str:
-    """Return the file in which an unmeasured attempt stores its end."""
-    return f"{key}{_END}"
+def result_names(key: str) -> tuple[str, str, str]:
+    """Return the outcome files of an attempt: its own, that of the first launched task, and an unmeasured one's end."""
+    return f"{key}.json", f"{key}.0.json", f"{key}{_END}"
 
 
 def run_once_script(command: str, folder: PurePosixPath, *, forwarded: Collection[str] = ()) -> list[str]:
@@ -113,44 +109,6 @@ def _forwarding(command: str, signals: Collection[str]) -> list[str]:
         'while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done',
         'wait "$child" || code=$?',
     ]
-
-
-def read_outcomes(
-    transport: Transport, folder: PurePosixPath, names: Mapping[str, str], *, since_s: float
-) -> dict[str, JobOutcome]:
-    """Return the outcomes in the given files (name -> key) written since ``since_s``; damaged files are skipped.
-
-    Raises:
-        SchedulerUnreachable: the folder was not reached.
-    """
-    outcomes: dict[str, JobOutcome] = {}
-    for name, text in transport.read_changed(folder / RUNS_FOLDER, list(names), since_s=since_s).items():
-        try:
-            outcomes[names[name]] = read_end(text) if name.endswith(_END) else from_json(text, JobOutcome, label=name)
-        except InvalidInput:
-            continue
-    return outcomes
-
-
-def read_log_tails(
-    transport: Transport, folder: PurePosixPath, keys: Collection[str], most_bytes: int
-) -> dict[str, str]:
-    """Return the ends of the output of these attempts; silent ones are absent.
-
-    Raises:
-        SchedulerUnreachable: the folder was not reached.
-    """
-    if not keys:
-        return {}
-    names = {log_name(key): key for key in keys}
-    words = [TAILS, "sh", str(folder / RUNS_FOLDER), str(most_bytes)]
-    listing = "".join(f"{name}\n" for name in names)
-    output = _run_script(transport, words, noun="logs", stdin=listing)
-    rows = (line.partition(" ") for line in output.splitlines())
-    try:
-        return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
-    except ValueError as error:
-        raise SchedulerUnreachable(f"logs cannot be read at {transport.where}: its answer was cut ({error})") from error
 
 
 def read_end(text: str) -> JobOutcome:
@@ -201,30 +159,47 @@ def _run_script(transport: Transport, words: Sequence[str], *, noun: str, stdin:
     return answer.stdout
 
 
+@dataclass(eq=False)
 class SiteScheduler:
     """The part of a scheduler of a site that its attempts' files answer.
 
-    Scripts, outcomes and output are in ``folder``, which the nodes see. ``python`` is an interpreter
-    of the nodes with Leadline.
+    Attributes:
+        name: the system's name.
+        folder: absolute path that the nodes see, for scripts, outcomes and outputs.
+        transport: connection to the place.
+        python: interpreter of the nodes; jobs are measured if it has Leadline.
     """
 
+    name: str
+    folder: PurePosixPath
+    transport: Transport
+    python: str = field(default="python3", kw_only=True)
     abreast = 4
     submits_once = False
 
-    def __init__(self, name: str, folder: PurePosixPath, transport: Transport, *, python: str) -> None:
-        self.name = name
-        self.folder = folder
-        self.transport = transport
-        self.python = python
-
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
         """Return the outcomes, interim or final, and ends written since; damaged files are skipped."""
-        names = {name: key for key in keys for name in (*result_names(key), end_name(key))}
-        return read_outcomes(self.transport, self.folder, names, since_s=since_s)
+        names = {name: key for key in keys for name in result_names(key)}
+        outcomes = {}
+        for name, text in self.transport.read_changed(self.folder / RUNS_FOLDER, names, since_s=since_s).items():
+            with suppress(InvalidInput):
+                outcome = read_end(text) if name.endswith(_END) else from_json(text, JobOutcome, label=name)
+                outcomes[names[name]] = outcome
+        return outcomes
 
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
-        """Return the ends of the output of these attempts, and of the scheduler about them."""
-        return read_log_tails(self.transport, self.folder, keys, most_bytes)
+        """Return the ends of the output of these attempts, and of the scheduler about them; silent ones are absent."""
+        if not keys:
+            return {}
+        names = {log_name(key): key for key in keys}
+        words = [TAILS, "sh", str(self.folder / RUNS_FOLDER), str(most_bytes)]
+        output = _run_script(self.transport, words, noun="logs", stdin="".join(f"{name}\n" for name in names))
+        rows = (line.partition(" ") for line in output.splitlines())
+        try:
+            return {names[name]: b64decode(text).decode(errors="replace") for name, _, text in rows if name in names}
+        except ValueError as error:
+            where = self.transport.where
+            raise SchedulerUnreachable(f"logs cannot be read at {where}: its answer was cut ({error})") from error
 
     def let_begin(self, keys: Collection[str]) -> None:
         """Write the release files of held attempts."""

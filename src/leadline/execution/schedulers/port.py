@@ -15,8 +15,6 @@ from leadline.core.plane import DependencyKind
 from leadline.execution.transport.port import Transport
 from leadline.execution.wrapper.outcome import JobOutcome
 
-RESTART_COUNT = ("LEADLINE_RESTART_COUNT", "SLURM_RESTART_COUNT")
-
 
 class RequestRefused(LeadlineError):
     """The scheduler refused a request and changed nothing."""
@@ -75,11 +73,6 @@ class Submission(Frozen):
             raise InvalidInput(f"submission {self.key!r} has an index twice: use each index once")
 
     @property
-    def is_array(self) -> bool:
-        """True if it is an array."""
-        return bool(self.indices)
-
-    @property
     def keys(self) -> tuple[str, ...]:
         """The keys of its jobs: its own, or those of its elements in the order of ``indices``."""
         return tuple(element_key(self.key, index) for index in self.indices) or (self.key,)
@@ -87,7 +80,13 @@ class Submission(Frozen):
     @property
     def restart_variables(self) -> dict[str, str]:
         """The number of earlier attempts as variables, of Slurm's name too; empty at the first, as in Slurm."""
-        return dict.fromkeys(RESTART_COUNT, str(self.restarts)) if self.restarts else {}
+        names = ("LEADLINE_RESTART_COUNT", "SLURM_RESTART_COUNT")
+        return dict.fromkeys(names, str(self.restarts)) if self.restarts else {}
+
+    def wrapper_options(self, release_file: str) -> dict[str, float | str | None]:
+        """Return the wrapper's options for the signal before the limit, and for the release of a held job."""
+        options = {"--warning": self.checkpoint_signal, "--word": release_file if self.held else None}
+        return {**options, "--warning-s": self.checkpoint_s if self.checkpoint_signal else None}
 
 
 class SubmissionText(Frozen):
@@ -227,11 +226,7 @@ class ForgetfulScheduler(Protocol):
         """Return the attempts that certainly never began and never will.
 
         No answer of the scheduler names them, not even as ended, and no file shows that one began. An unclear answer
-        proves nothing.
-
-        Args:
-            keys: attempt key -> submission key.
-            ids: attempt key -> the scheduler's id.
+        proves nothing. ``keys`` is attempt key -> submission key, ``ids`` is attempt key -> the scheduler's id.
 
         Raises:
             SchedulerUnreachable: there was no answer.

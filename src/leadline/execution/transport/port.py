@@ -41,12 +41,7 @@ class Transport(Protocol):
         """Name of the place, for messages."""
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str | None = None,
-        env: Mapping[str, str | None] | None = None,
-        timeout_s: float,
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] = {}, timeout_s: float
     ) -> CompletedProcess:
         """Run a command to its end. With ``timed_out`` set, it may still run there.
 
@@ -110,12 +105,7 @@ class LocalTransport:
     where = "this machine"
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str | None = None,
-        env: Mapping[str, str | None] | None = None,
-        timeout_s: float,
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] = {}, timeout_s: float
     ) -> CompletedProcess:
         """Run a command to its end, without a shell."""
         words = _checked(argv)

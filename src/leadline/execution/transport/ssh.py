@@ -81,19 +81,14 @@ class SshTransport:
         return self.host
 
     def run(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: str | None = None,
-        env: Mapping[str, str | None] | None = None,
-        timeout_s: float,
+        self, argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str | None] = {}, timeout_s: float
     ) -> CompletedProcess:
         """Run a command there. Opening the connection may take ``OPEN_S`` more."""
-        removed = [word for name, value in (env or {}).items() if value is None for word in ("-u", name)]
-        added = [f"{name}={value}" for name, value in (env or {}).items() if value is not None]
+        removed = [word for name, value in env.items() if value is None for word in ("-u", name)]
+        added = [f"{name}={value}" for name, value in env.items() if value is not None]
         words = [*(["env", *removed, *added] if env else []), *argv]
         # The shared connection may have been closed since the last command.
-        for may_retry in (True, False):
+        for _ in range(2):
             answer = self.processes(self._command(words, UNSET), stdin=stdin or "", timeout_s=timeout_s)
             if answer.returncode != FAILED or answer.timed_out or self._is_open():
                 return answer
@@ -101,10 +96,8 @@ class SshTransport:
             # ssh prints this if the master vanished before the command was sent, so a retry is safe.
             if "UNKNOWN port 65535" not in answer.stderr:
                 raise ConnectionLost(
-                    f"the connection to {self.host} broke ({_last(answer.stderr)}): check if the command was executed"
+                    f"the connection to {self.host} broke ({_why(answer)}): check if the command was executed"
                 )
-            if not may_retry:
-                break
         raise self._unreachable("the connection closes as soon as it is open")
 
     def write(self, path: PurePosixPath, text: str) -> None:
@@ -127,13 +120,11 @@ class SshTransport:
             return {}
         try:
             with tarfile.open(fileobj=io.BytesIO(base64.b64decode(answer.stdout)), mode="r:") as archive:
-                packed = {
-                    member.name.removeprefix("./"): archive.extractfile(member) for member in archive.getmembers()
-                }
                 return {
-                    name: content.read(MOST_FILE_BYTES).decode(errors="replace")
-                    for name, content in packed.items() if content is not None
-                }  # fmt: skip
+                    member.name.removeprefix("./"): content.read(MOST_FILE_BYTES).decode(errors="replace")
+                    for member in archive
+                    if (content := archive.extractfile(member)) is not None
+                }
         except (tarfile.TarError, ValueError) as error:
             raise SchedulerUnreachable(f"{folder} at {self.host} cannot be read ({_why(answer)}): check it") from error
 
@@ -261,9 +252,5 @@ def _by_tar(pack: list[str], unpack: list[str], source: str, local: Path, timeou
 
 
 def _why(answer: CompletedProcess) -> str:
-    return "no answer in time" if answer.timed_out else _last(answer.stderr) or f"exit code {answer.returncode}"
-
-
-def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    lines = answer.stderr.strip().splitlines()
+    return "no answer in time" if answer.timed_out else lines[-1] if lines else f"exit code {answer.returncode}"

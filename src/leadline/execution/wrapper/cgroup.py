@@ -28,11 +28,6 @@ class Cgroup(Frozen):
     home: Path | None = None
     job_folder: Path | None = None
 
-    @classmethod
-    def of_this_process(cls) -> "Cgroup":
-        """Find this process's group under version 2, then 1."""
-        return next((group for group, _ in _homes() if group.peak or group.events), cls())
-
     def peak_bytes(self) -> int | None:
         """Return the group's memory peak, including page cache."""
         return int(self.peak.read_text(encoding="ascii")) if self.peak else None
@@ -65,7 +60,8 @@ def memory_cgroup(memory_bytes: int | None) -> Iterator[Cgroup]:
     """
     job_group = None if memory_bytes is None else _make_group(memory_bytes)
     try:
-        yield job_group or Cgroup.of_this_process()
+        groups = (_files(home, newer=newer) for home, newer in _homes())
+        yield job_group or next((group for group in groups if group.peak or group.events), Cgroup())
     finally:
         if job_group is not None and job_group.job_folder is not None:
             with suppress(OSError):
@@ -73,8 +69,8 @@ def memory_cgroup(memory_bytes: int | None) -> Iterator[Cgroup]:
                 job_group.job_folder.rmdir()
 
 
-def _homes() -> Iterator[tuple[Cgroup, bool]]:
-    """Yield this process's groups that may count memory, and True for version 2."""
+def _homes() -> Iterator[tuple[Path, bool]]:
+    """Yield the folders of this process's groups that may count memory, and True for version 2."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -83,9 +79,9 @@ def _homes() -> Iterator[tuple[Cgroup, bool]]:
         _, controllers, path = line.split(":", 2)
         # Version 2 has a single hierarchy, listed without controllers.
         if controllers == "":
-            yield _files(VERSION_2 / path.lstrip("/"), newer=True), True
+            yield VERSION_2 / path.lstrip("/"), True
         elif "memory" in controllers.split(","):
-            yield _files(VERSION_1 / path.lstrip("/"), newer=False), False
+            yield VERSION_1 / path.lstrip("/"), False
 
 
 def _files(folder: Path, *, newer: bool) -> Cgroup:
@@ -96,9 +92,7 @@ def _files(folder: Path, *, newer: bool) -> Cgroup:
 
 def _make_group(memory_bytes: int) -> Cgroup | None:
     """Make a group below this process's own. Version 2 needs a sibling: groups with processes have no children."""
-    for group, newer in _homes():
-        if (home := group.home) is None:
-            continue
+    for home, newer in _homes():
         for parent in (home, home.parent) if newer else (home,):
             folder = parent / f"leadline-{os.getpid()}"
             if _prepare(folder, home, memory_bytes, newer=newer):

@@ -4,15 +4,14 @@ import argparse
 import errno
 import os
 import signal
-import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from leadline import __version__
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
-from leadline.execution.clock import now_utc
 from leadline.execution.wrapper.gate import (
     RELEASE_TIMEOUT_S,
     record_never_begun,
@@ -25,7 +24,6 @@ from leadline.execution.wrapper.outcome import (
     STARTED_BEFORE,
     JobOutcome,
     control_path,
-    marker_path,
     read_outcome,
     write_outcome,
 )
@@ -45,9 +43,7 @@ def main(arguments: list[str]) -> int:
     if options.gate is not None and not _wait_at_gate(options.gate):
         # Pending, so that the command may be started later.
         reason = "its starter died before the command began"
-        host = socket.gethostname()
-        pending = JobOutcome(JobState.PENDING, now_utc(), host, tuple(options.command), reason=reason)
-        return record_never_begun(pending, path)
+        return record_never_begun(JobState.PENDING, reason, options.command, path)
     waited_s = 0.0 if options.word is None else wait_for_release(_expanded(options.word), options.word_within_s)
     if waited_s is None:
         return record_never_released(options.command, path)
@@ -65,7 +61,7 @@ def main(arguments: list[str]) -> int:
     limits = WrapperLimits(
         options.walltime_s, options.memory_bytes, options.site_walltime_s, options.cpus, options.warning,
         options.warning_s, control_path(path) if options.controlled else None, options.kill_after_s,
-        options.since_s + waited_s, marker_path(path),
+        options.since_s + waited_s, path.with_suffix(".marker"),
     )  # fmt: skip
 
     probe_limit = ProbeLimit(options.stop_units, options.stop_time_s)
@@ -138,10 +134,9 @@ def _claim_result(path: Path) -> bool:
 
 def _exit_like_first(path: Path) -> int:
     """Return the exit code of the first wrapper, so that a restarted controller learns how it ended."""
-    try:
+    before = None
+    with suppress(OSError, InvalidInput):
         before = read_outcome(path)
-    except (OSError, InvalidInput):
-        before = None
     if before is None or not before.state.final:
         sys.stderr.write(f"leadline: {path.stem} {STARTED_BEFORE}\n")
         return EXIT_NEVER_BEGAN

@@ -42,12 +42,14 @@ def record_never_released(command: list[str], path: Path) -> int:
     """Record that the release never came, so that this copy is over without a start."""
     reason = "the plane did not release it: its command never began"
     sys.stderr.write(f"leadline: {reason}\n")
-    began = JobOutcome(JobState.CANCELLED, now_utc(), socket.gethostname(), tuple(command), reason=reason)
-    return record_never_begun(replace(began, ended_at=began.started_at, exit_code=EXIT_NEVER_BEGAN), path)
+    return record_never_begun(JobState.CANCELLED, reason, command, path)
 
 
-def record_never_begun(outcome: JobOutcome, path: Path) -> int:
-    """Record the outcome of a command that was not started; return the wrapper's exit code."""
+def record_never_begun(state: JobState, reason: str, command: list[str], path: Path) -> int:
+    """Record that a command was not started, for now or for ever; return the wrapper's exit code."""
+    outcome = JobOutcome(state, now_utc(), socket.gethostname(), tuple(command), reason=reason)
+    if state.final:
+        outcome = replace(outcome, ended_at=outcome.started_at, exit_code=EXIT_NEVER_BEGAN)
     try:
         write_outcome(outcome, path)
     except OSError as error:

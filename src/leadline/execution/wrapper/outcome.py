@@ -105,11 +105,6 @@ def control_path(result: Path) -> Path:
     return result.with_suffix(".control")
 
 
-def marker_path(result: Path) -> Path:
-    """Return the marker file of the command with that outcome file."""
-    return result.with_suffix(".marker")
-
-
 def read_marker(marker: Path) -> str:
     """Return the word in a marker file; empty without a file or with another text."""
     try:

@@ -172,7 +172,9 @@ class ProgressFile:
 
     def _count(self, line: ProgressLine, at_s: float) -> None:
         if line.phase is not None:
-            self._close_phase(at_s)
+            if self.phase is not None and (self.phase[0] in self.phases or len(self.phases) < PHASES):
+                name, began_s = self.phase
+                self.phases[name] = self.phases.get(name, 0.0) + max(at_s - began_s, 0.0)
             self.phase = (line.phase, at_s)
             self.began_s = at_s if line.phase == "train" and not self.steps.point_count else self.began_s
         for counter, value, total in (
@@ -182,10 +184,6 @@ class ProgressFile:
             counter.total = total or counter.total
             if value is not None:
                 counter.add(value, at_s)
-
-    def _close_phase(self, at_s: float) -> None:
-        if self.phase is not None and (self.phase[0] in self.phases or len(self.phases) < PHASES):
-            self.phases[self.phase[0]] = self.phases.get(self.phase[0], 0.0) + max(at_s - self.phase[1], 0.0)
 
     @property
     def units(self) -> int:

@@ -7,7 +7,6 @@ Processes whose parent died stay in the tree, because the wrapper adopts them.
 """
 
 import ctypes
-import shutil
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,18 +75,19 @@ class TreeSampler:
         return sum(self._cpu_s.values()), sum(self._read.values()), sum(self._written.values())
 
     def _sample_process(self, process: psutil.Process) -> int:
+        memory = 0
         try:
             key = (process.pid, process.create_time())
             times = process.cpu_times()
             self._cpu_s[key] = times.user + times.system
             memory = self._memory_of(process)
             counters = process.io_counters()
+            self._read[key], self._written[key] = counters.read_bytes, counters.write_bytes
         except psutil.NoSuchProcess:
             return 0
         except psutil.AccessDenied:
             # Only the I/O counters of another user's process are hidden.
-            return memory if "memory" in locals() else 0
-        self._read[key], self._written[key] = counters.read_bytes, counters.write_bytes
+            pass
         return memory
 
     def _memory_of(self, process: psutil.Process) -> int:
@@ -99,14 +99,11 @@ class TreeSampler:
 
     def _sample_gpus(self, pids: set[int], now_s: float) -> None:
         """Sum the GPU memory of the tree through nvidia-smi, if there is one."""
-        # Without a driver there is nothing to ask, now or later.
-        if shutil.which("nvidia-smi") is None:
-            self._gpu_due_s = float("inf")
-            return
         query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
         try:
             answer = self.run(query, timeout_s=5.0)
         except LeadlineError:
+            # Without a driver there is nothing to ask, now or later.
             self._gpu_due_s = float("inf")
             return
         # At most a twentieth of the time goes to nvidia-smi, which is slow on some nodes.

@@ -250,10 +250,8 @@ class _Watch:
         elif self.cgroup.job_folder and self._killed_for_memory():
             self._cut(JobState.OUT_OF_MEMORY, self._why_killed())
         elif limits.memory_bytes is not None and self.sampler.memory_bytes > limits.memory_bytes:
-            used = format_bytes(self.sampler.memory_bytes)
-            self._cut(
-                JobState.OUT_OF_MEMORY, f"used {used}, more than the requested {format_bytes(limits.memory_bytes)}"
-            )
+            used, limit = format_bytes(self.sampler.memory_bytes), format_bytes(limits.memory_bytes)
+            self._cut(JobState.OUT_OF_MEMORY, f"used {used}, more than the requested {limit}")
 
     def _read_control(self) -> None:
         """Apply a changed walltime, which gets a new warning."""

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from leadline.core.jobs import JobState
 from leadline.core.units import MIB
+from leadline.execution.schedulers.figures import duration_s, size_bytes
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.schedulers.slurm.parsing import (
     by_cluster,
-    duration_s,
     format_ranges,
     moment_s,
     parse_indices,
@@ -25,7 +25,6 @@ from leadline.execution.schedulers.slurm.parsing import (
     read_names,
     read_outputs,
     read_queue,
-    size_bytes,
     with_cluster,
 )
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
-from leadline.core.units import format_bytes
+from leadline.core.units import format_bytes, pluralize
 
 
 class SlotAssignment(Frozen):
@@ -44,9 +44,9 @@ class Slots:
             return f"it requests {resources.nodes} nodes, but this is one machine"
         cores = _cores(resources)
         if cores > len(self.cores):
-            return f"it requests {_counted(cores, 'core')}, but {len(self.cores)} may be used"
+            return f"it requests {pluralize(cores, 'core')}, but {len(self.cores)} may be used"
         if resources.gpus_per_node > len(self.gpus):
-            return f"it requests {_counted(resources.gpus_per_node, 'GPU')}, but {len(self.gpus)} may be used"
+            return f"it requests {pluralize(resources.gpus_per_node, 'GPU')}, but {len(self.gpus)} may be used"
         memory = resources.memory_bytes_per_node
         if memory is not None and self.memory_bytes is not None and memory > self.memory_bytes:
             return f"it requests {format_bytes(memory)} of memory, but {format_bytes(self.memory_bytes)} may be used"
@@ -74,10 +74,6 @@ class Slots:
 
 def _cores(resources: ResourceSpec) -> int:
     return (resources.cores_per_task or 0) * resources.tasks_per_node
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Capacity(NamedTuple):
@@ -118,12 +114,8 @@ def or_infinite(limit: float | None) -> float:
 def backfill_starts_s(free: Capacity, running: Iterable[CapacityUse], waiting: Sequence[CapacityUse]) -> list[float]:
     """Return the latest start of each waiting job, in seconds from now; infinite if unknown.
 
-    No job overtakes one whose start is unknown.
-
-    Args:
-        free: capacity that is free now.
-        running: capacity of running jobs and their remaining time.
-        waiting: the waiting jobs in queue order.
+    No job overtakes one whose start is unknown. ``free`` is free now, ``running`` is for the remaining time of each
+    running job, and ``waiting`` is in queue order.
     """
     profile = _Profile(free)
     for use in running:

@@ -13,9 +13,9 @@ import psutil
 
 from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
-from leadline.execution.launch import LaunchOptions, job_environment, wrapper_command
+from leadline.execution.launch import job_environment, wrapper_command
 from leadline.execution.processes import run_process, start_process
-from leadline.execution.schedulers.attempt_files import last_log_line
+from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, last_log_line
 from leadline.execution.schedulers.local.capacity import SlotAssignment, Slots
 from leadline.execution.schedulers.local.submissions import (
     LocalSubmissions,
@@ -66,14 +66,18 @@ class LocalJobQueue:
         """
         make_private_folder(self.folder / "runs")
         running = {entry.key: entry for entry in self.journal.in_state(JobState.RUNNING)}
-        for key in [key for key, alive in self._alive.items() if not _is_same_attempt(alive.entry, running.get(key))]:
+        attempts = {key: (entry.attempt, entry.pid) for key, entry in running.items()}
+        watched = {key: (alive.entry.attempt, alive.entry.pid) for key, alive in self._alive.items()}
+        for key in [key for key, attempt in watched.items() if attempts.get(key) != attempt]:
             self._unwatch(key)
         for key in running.keys() - self._alive.keys():
             self._adopt(running[key])
 
     def _adopt(self, entry: QueueEntry) -> None:
         """Watch the running wrapper of a job that another process started, or settle the job."""
-        elsewhere = entry.host != socket.gethostname() and not self._has_ended(entry)
+        outcome = _outcome(result_path(self.folder, entry))
+        has_ended = outcome is not None and outcome.state.final
+        elsewhere = entry.host != socket.gethostname() and not has_ended
         # Starting it again here could run it twice.
         if elsewhere and not self.forget_other_hosts:
             raise LeadlineError(
@@ -134,22 +138,22 @@ class LocalJobQueue:
     def _start(self, entry: QueueEntry, assignment: SlotAssignment) -> None:
         """Start a wrapper that begins its command only after its process is in the journal."""
         entry_started = self.journal.begin(entry.key, host=socket.gethostname(), place=_place(assignment))
-        result, terms = result_path(self.folder, entry_started), self._launch_options(entry_started)
-        env = {
-            **terms.environment,
-            **job_environment(entry_started.spec),
-            "CUDA_VISIBLE_DEVICES": ",".join(assignment.gpus),
-        }
-        gate, opener = (
-            os.fdopen(number, mode, buffering=0) for number, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
-        )
+        result, stored = result_path(self.folder, entry_started), self.journal.taken(entry.submission_id)
+        index = {} if entry.index is None else dict.fromkeys(ARRAY_INDEX, entry.index)
+        env = stored.environment | index | stored.submission.restart_variables | job_environment(entry_started.spec)
+        env |= {"CUDA_VISIBLE_DEVICES": ",".join(assignment.gpus), MARK_VARIABLE: str(result)}
+        options = stored.submission.wrapper_options(str(self.folder / RUNS_FOLDER / release_file_name(entry.key)))
+        options |= {"--controlled": True, "--kill-after-s": KILL_DELAY_S}
+        options["--cpus"] = ",".join(map(str, assignment.cores)) or None
+        readable, writable = os.pipe()
+        gate, opener = os.fdopen(readable, "rb", buffering=0), os.fdopen(writable, "wb", buffering=0)
         log_file = log_path(self.folder, entry_started)
         # Path.open takes no opener.
-        with gate, opener, open(log_file, "ab", opener=open_private) as log, Path(os.devnull).open("rb") as null:
+        with gate, opener, open(log_file, "ab", opener=open_private) as log:
             child = start_process(
-                wrapper_command(entry_started.spec, result, cpus=assignment.cores, options=terms, gate=gate.fileno()),
-                env={**env, MARK_VARIABLE: str(result)}, stdin=null.fileno(), stdout=log.fileno(), stderr=log.fileno(),
-                own_session=True, pass_fds=(gate.fileno(),),
+                wrapper_command(entry_started.spec, result, {**options, "--gate": gate.fileno()}),
+                env=env, stdin=subprocess.DEVNULL, stdout=log.fileno(), stderr=log.fileno(), own_session=True,
+                pass_fds=(gate.fileno(),),
             )  # fmt: skip
             try:
                 started = self.journal.attach(entry.key, child.pid, psutil.Process(child.pid).create_time())
@@ -160,20 +164,6 @@ class LocalJobQueue:
             # Only now may the command begin: whoever restarts can find its process.
             opener.write(GATE_OPEN)
         self._watch(started, child)
-
-    def _launch_options(self, entry: QueueEntry) -> LaunchOptions:
-        """Return the launch options of a job, as it was submitted."""
-        stored = self.journal.taken(entry.submission_id)
-        submission = stored.submission
-        index_variables = {} if entry.index is None else dict.fromkeys(ARRAY_INDEX, entry.index)
-        return LaunchOptions(
-            environment={**stored.environment, **index_variables, **submission.restart_variables},
-            warning=submission.checkpoint_signal,
-            warning_s=submission.checkpoint_s,
-            adjustable=True,
-            kill_after_s=KILL_DELAY_S,
-            release_file=str(self.folder / "runs" / release_file_name(entry.key)) if submission.held else None,
-        )
 
     def _watch(self, entry: QueueEntry, child: "subprocess.Popen[bytes] | None") -> bool:
         """Watch a wrapper; False if it has just ended."""
@@ -191,10 +181,6 @@ class LocalJobQueue:
         if alive.child is not None:
             alive.child.wait()
         self.slots.assignments.pop(key, None)
-
-    def _has_ended(self, entry: QueueEntry) -> bool:
-        outcome = _outcome(result_path(self.folder, entry))
-        return outcome is not None and outcome.state.final
 
     def _settle(self, entry: QueueEntry) -> None:
         """Settle or requeue a job whose wrapper is gone, and kill the processes that it left."""
@@ -265,11 +251,8 @@ def kill_leftovers(mark: str) -> None:
 def machine_slots() -> Slots:
     """Return all cores, GPUs and memory that this process may use."""
     # A site or user may have given this process only some of the GPUs.
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible:
-        gpu_names = tuple(name.strip() for name in visible.split(",") if name.strip())
-    else:
-        gpu_names = tuple(str(number) for number in range(_gpu_count()))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(_gpu_count())))
+    gpu_names = tuple(name.strip() for name in visible.split(",") if name.strip())
     return Slots(tuple(sorted(os.sched_getaffinity(0))), gpu_names, psutil.virtual_memory().total)
 
 
@@ -279,10 +262,6 @@ def _gpu_count() -> int:
         return 0
     answer = run_process(["nvidia-smi", "-L"], timeout_s=20.0)
     return sum(line.startswith("GPU ") for line in answer.stdout.splitlines()) if answer.returncode == 0 else 0
-
-
-def _is_same_attempt(entry: QueueEntry, journal_entry: QueueEntry | None) -> bool:
-    return journal_entry is not None and (entry.attempt, entry.pid) == (journal_entry.attempt, journal_entry.pid)
 
 
 def _outcome(result: Path) -> JobOutcome | None:

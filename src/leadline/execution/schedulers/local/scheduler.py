@@ -73,9 +73,10 @@ class LocalScheduler:
         self._queue.close()
         self._journal.close()
 
-    def render(self, submission: Submission) -> SubmissionText:
+    @staticmethod
+    def render(submission: Submission) -> SubmissionText:
         """Return the entry in the queue, from which ``query`` starts the wrapper."""
-        return queue_text(submission)
+        return SubmissionText((), to_json(_with_defaults(submission), indent=0))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end of a job that this process watches; False after ``timeout_s``."""
@@ -83,10 +84,9 @@ class LocalScheduler:
 
     def has_room(self, resources: ResourceSpec) -> bool:
         """True if such a job would start at once: no other waits, and its slots are free."""
+        use = CapacityUse.of(_one_core_a_task(resources))
         with _reachable():
-            return not self._journal.waiting() and self._starts_s([CapacityUse.of(_one_core_a_task(resources))]) == [
-                0.0
-            ]
+            return not self._journal.waiting() and self._starts_s([use]) == [0.0]
 
     def submit(self, submission: Submission) -> str:
         """Store the jobs, which the next query starts; a known key is not stored twice.
@@ -103,11 +103,10 @@ class LocalScheduler:
         if rejection := self._queue.slots.rejection_reason(spec.resources):
             raise RequestRefused(f"job {spec.name!r} cannot run on this machine: {rejection}")
         with _reachable(SubmissionUncertain):
-            for dependency in submission.after:
-                if not self._journal.states(dependency):
-                    raise RequestRefused(
-                        f"job {spec.name!r} depends on job {dependency}, which this machine does not have"
-                    )
+            unknown_ids = [job_id for job_id in submission.after if not self._journal.states(job_id)]
+            if unknown_ids:
+                refusal = f"job {spec.name!r} depends on job {unknown_ids[0]}, which this machine does not have"
+                raise RequestRefused(refusal)
             return self._journal.take(submission, os.environ, now_s=time.time())
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:
@@ -130,9 +129,7 @@ class LocalScheduler:
     def living(self) -> Collection[LivingJob]:
         """Return the waiting and running jobs in the journal."""
         with _reachable():
-            entries = [
-                entry for state in (JobState.PENDING, JobState.RUNNING) for entry in self._journal.in_state(state)
-            ]
+            entries = (*self._journal.in_state(JobState.PENDING), *self._journal.in_state(JobState.RUNNING))
             return [_living(entry, self._journal.taken(entry.submission_id)) for entry in entries]
 
     def reports(self, keys: Collection[str], *, since_s: float = 0.0) -> Mapping[str, JobOutcome]:
@@ -149,17 +146,16 @@ class LocalScheduler:
     def log_tails(self, keys: Collection[str], *, most_bytes: int = 8192) -> Mapping[str, str]:
         """Return the ends of the output of these attempts."""
         with _reachable():
-            tails = {
-                entry.key: read_tail(log_path(self.folder, entry), most_bytes) for entry in self._journal.keyed(keys)
-            }
-            return {key: text for key, text in tails.items() if text}
+            entries = list(self._journal.keyed(keys))
+        tails = {entry.key: read_tail(log_path(self.folder, entry), most_bytes) for entry in entries}
+        return {key: text for key, text in tails.items() if text}
 
     def cancel(self, ids: Collection[str]) -> None:
         """Cancel jobs: a waiting one at once, a running one by SIGTERM and, after a delay, SIGKILL."""
         with _reachable():
             for entry in self._journal.at(ids).values():
                 cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "cancelled before it was started")
-                if entry.state.final or self._journal.settle_waiting(entry.key, cancelled):
+                if entry.state.final or self._journal.settle(entry.key, cancelled, if_waiting=True):
                     continue
                 self._journal.mark_cancelled(entry.key)
                 self._end(self._journal.get(entry.key))
@@ -251,16 +247,13 @@ class LocalScheduler:
         """Release a submission once its dependencies ended as required; cancel it if they never can."""
         states = {state for dependency in stored.submission.after for state in self._journal.states(dependency)}
         kind = stored.submission.after_kind
-        hopeless = kind is DependencyKind.OK and any(
-            state.final and state is not JobState.COMPLETED for state in states
-        )
-        if not hopeless and not all(state.final for state in states):
-            return
-        hopeless = hopeless or (kind is DependencyKind.NOT_OK and states == {JobState.COMPLETED})
-        if hopeless:
+        failed = any(state.final and state is not JobState.COMPLETED for state in states)
+        if {DependencyKind.OK: failed, DependencyKind.NOT_OK: states == {JobState.COMPLETED}}.get(kind):
             for entry in self._journal.at([str(stored.id)]).values():
                 cancelled = unmeasured_outcome(entry, JobState.CANCELLED, "DependencyNeverSatisfied")
-                self._journal.settle_waiting(entry.key, cancelled)
+                self._journal.settle(entry.key, cancelled, if_waiting=True)
+        elif not all(state.final for state in states):
+            return
         self._journal.release(stored.id)
 
     def _waiting(self) -> list[QueueEntry]:
@@ -268,12 +261,8 @@ class LocalScheduler:
         entries: list[QueueEntry] = []
         for number, waiting_count, running_count in self._journal.waiting():
             max_running = self._journal.taken(number).submission.most
-            take_count = min(
-                waiting_count,
-                DEPTH - len(entries),
-                waiting_count if max_running is None else max_running - running_count,
-            )
-            if take_count > 0:
+            room = waiting_count if max_running is None else max_running - running_count
+            if (take_count := min(waiting_count, DEPTH - len(entries), room)) > 0:
                 entries += self._journal.waiting_of(number, take_count)
             if len(entries) >= DEPTH:
                 break
@@ -347,11 +336,6 @@ def _why_waiting(entry: QueueEntry, stored: StoredSubmission, expected: Mapping[
 def _living(entry: QueueEntry, stored: StoredSubmission) -> LivingJob:
     index = None if entry.index is None else int(entry.index)
     return LivingJob(entry.key, stored.submission.key, entry.note, entry.state, entry.spec, index)
-
-
-def queue_text(submission: Submission) -> SubmissionText:
-    """Return the entry of a submission in this machine's queue."""
-    return SubmissionText((), to_json(_with_defaults(submission), indent=0))
 
 
 def _with_defaults(submission: Submission) -> Submission:

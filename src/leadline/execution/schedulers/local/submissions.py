@@ -161,9 +161,8 @@ class LocalSubmissions(SqliteFile):
             ids = [f"{number}_{index}" for index in submission.indices] or [str(number)]
             (last,) = connection.execute("SELECT coalesce(max(position), 0) FROM job").fetchone()
             # Encoded once for all elements, which usually have one spec.
-            specs = [to_json(spec, indent=0) for spec in submission.specs] or [
-                to_json(submission.spec, indent=0)
-            ] * len(ids)
+            specs = [to_json(spec, indent=0) for spec in submission.specs or (submission.spec,)]
+            specs *= 1 if submission.specs else len(ids)
             positions = range(last + 1, last + 1 + len(ids))
             connection.executemany(
                 "INSERT INTO job (key, position, spec, note, state) VALUES (?, ?, ?, ?, 'PENDING')",
@@ -193,13 +192,10 @@ class LocalSubmissions(SqliteFile):
         self._change("pid = ?, pid_started = ? WHERE key = ?", pid, pid_started, key)
         return self.get(key)
 
-    def settle(self, key: str, outcome: JobOutcome) -> None:
-        """Store the outcome of a job."""
-        self._change("state = ?, outcome = ? WHERE key = ?", outcome.state.value, to_json(outcome, indent=0), key)
-
-    def settle_waiting(self, key: str, outcome: JobOutcome) -> bool:
-        """Store the end of a job that was not started; False if it was."""
-        change = "state = ?, outcome = ? WHERE key = ? AND state = 'PENDING'"
+    def settle(self, key: str, outcome: JobOutcome, *, if_waiting: bool = False) -> bool:
+        """Store the outcome of a job; with ``if_waiting`` only that of one which was not started, else return False."""
+        condition = "key = ? AND state = 'PENDING'" if if_waiting else "key = ?"
+        change = f"state = ?, outcome = ? WHERE {condition}"
         return self._change(change, outcome.state.value, to_json(outcome, indent=0), key)
 
     def requeue(self, key: str) -> None:
@@ -310,10 +306,8 @@ class LocalSubmissions(SqliteFile):
     def _entry(self, row: tuple[Any, ...]) -> QueueEntry:
         key, spec, note, state, attempt, host, pid, place, started_at, outcome = row
         label = f"job {key} of {self.path}"
-        return QueueEntry(
-            key, from_json(spec, JobSpec, label=label), note, JobState(state), attempt, host, pid, place, started_at,
-            from_json(outcome, JobOutcome, label=label) if outcome else None,
-        )  # fmt: skip
+        job, ended = from_json(spec, JobSpec, label=label), outcome and from_json(outcome, JobOutcome, label=label)
+        return QueueEntry(key, job, note, JobState(state), attempt, host, pid, place, started_at, ended or None)
 
     def _refuse_known(self, connection: sqlite3.Connection, keys: Sequence[str]) -> None:
         for chunk in chunks(keys):

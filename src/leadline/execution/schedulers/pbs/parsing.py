@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from leadline.core.jobs import JobState
-from leadline.core.units import HOUR_S, MINUTE_S, parse_epoch_s, parse_whole
+from leadline.core.units import parse_epoch_s
 from leadline.execution.clock import epoch_s
+from leadline.execution.schedulers.figures import duration_s, size_bytes
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
@@ -36,7 +37,6 @@ _ID = re.compile(r"^(\d+(?:\[\])?(?:\.[A-Za-z0-9.-]+)?)\s*$", re.MULTILINE)
 _ELEMENT = re.compile(r"(\d+)\[(\d+)\](.*)")
 _OUTPUT = re.compile(r"/jobs/([\w.-]+)\.out(?:[.-](?:\d+|\^array_index\^))?$")
 """Path of PBS's own output about a job; some versions append an element's index."""
-_SIZE = re.compile(r"(\d{1,18})(b|kb|mb|gb|tb|)", re.IGNORECASE)
 _MEMORY = re.compile(r"\b(p?v?mem\w*|memory)\b.*exceed|out of memory|oom", re.IGNORECASE)
 _TIME = re.compile(r"walltime.*exceed|exceed.*walltime", re.IGNORECASE)
 
@@ -132,11 +132,11 @@ def job_status(job: Mapping[str, str]) -> SchedulerStatus:
         submitted_s=_epoch_s(job.get("qtime")),
         started_s=_epoch_s(job.get("stime") or job.get("start_time")),
         expected_start_s=_epoch_s(job.get("estimated.start_time")),
-        walltime_s=parse_duration_s(job.get("resource_list.walltime")),
-        elapsed_s=parse_duration_s(job.get("resources_used.walltime")),
+        walltime_s=duration_s(job.get("resource_list.walltime", "")),
+        elapsed_s=duration_s(job.get("resources_used.walltime", "")),
         nodes=_whole(job.get("resource_list.nodect")),
         node=_nodes(job.get("exec_host")),
-        memory_bytes=size_bytes(job.get("resources_used.mem")),
+        memory_bytes=size_bytes(job.get("resources_used.mem", "")),
     )
     if letter in _WAITS:
         return replace(common, state=JobState.PENDING, started_s=None)
@@ -184,7 +184,7 @@ def _why_killed(job: Mapping[str, str], status: SchedulerStatus) -> JobState:
     # The comment is missing on some versions, so the used time counts as well.
     if _TIME.search(status.reason) or _reached(status.elapsed_s, status.walltime_s):
         return JobState.TIMEOUT
-    limit = size_bytes(job.get("resource_list.mem"))
+    limit = size_bytes(job.get("resource_list.mem", ""))
     if _MEMORY.search(status.reason) or _reached(status.memory_bytes, limit):
         return JobState.OUT_OF_MEMORY
     return JobState.CANCELLED
@@ -192,25 +192,6 @@ def _why_killed(job: Mapping[str, str], status: SchedulerStatus) -> JobState:
 
 def _reached(used: float | None, limit: float | None) -> bool:
     return used is not None and limit is not None and used >= limit
-
-
-def parse_duration_s(text: str | None) -> float | None:
-    """Parse ``HH:MM:SS`` or a number of seconds."""
-    parts = (text or "").split(":")
-    numbers = [number for number in map(parse_whole, parts) if number is not None]
-    if len(numbers) < len(parts) or len(parts) > 3:
-        return None
-    hours, minutes, seconds = (0, 0, *numbers)[-3:]
-    return float(hours * HOUR_S + minutes * MINUTE_S + seconds)
-
-
-def size_bytes(text: str | None) -> int | None:
-    """Parse ``3500kb``; PBS's units are powers of 1024."""
-    match = _SIZE.fullmatch(text or "")
-    if match is None:
-        return None
-    power: int = ("", "kb", "mb", "gb", "tb").index(match[2].lower().removeprefix("b"))
-    return int(match[1]) * int(1024**power)
 
 
 def _flat(prefix: str, job: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

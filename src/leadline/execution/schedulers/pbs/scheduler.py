@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
@@ -52,6 +53,7 @@ _FULL = re.compile(
 )
 
 
+@dataclass(eq=False)
 class PbsScheduler(SiteScheduler):
     """A PBS (implements ``Scheduler``).
 
@@ -59,17 +61,7 @@ class PbsScheduler(SiteScheduler):
     submission and no signal before the limit, so the wrapper sends it. Torque forgets a job minutes after its end.
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: PurePosixPath,
-        transport: Transport,
-        *,
-        flavour: PbsFlavour = PbsFlavour.PRO,
-        python: str = "python3",
-    ) -> None:
-        super().__init__(name, folder, transport, python=python)
-        self.flavour = flavour
+    flavour: PbsFlavour = field(default=PbsFlavour.PRO, kw_only=True)
 
     def render(self, submission: Submission) -> SubmissionText:
         """Return the qsub command and the file that it reads."""
@@ -92,15 +84,13 @@ class PbsScheduler(SiteScheduler):
         except ConnectionLost as error:
             raise SubmissionUncertain(str(error)) from error
         output = _text(answer)
-        if answer.timed_out or (answer.returncode != 0 and _CUT.search(output)):
-            raise SubmissionUncertain(
-                f"qsub did not answer in time ({output}): look the job up before it is submitted again"
-            )
-        if answer.returncode != 0:
+        was_cut = answer.timed_out or (answer.returncode != 0 and _CUT.search(output))
+        if answer.returncode != 0 and not was_cut:
             refusal = SchedulerBusy if _FULL.search(output) else RequestRefused
             raise refusal(f"PBS refused job {submission.spec.name!r} ({output}): its script is {script}")
-        if (job_id := read_job_id(answer.stdout)) is None:
-            raise SubmissionUncertain(f"qsub named no job ({output}): look the job up before it is submitted again")
+        if was_cut or (job_id := read_job_id(answer.stdout)) is None:
+            problem = "did not answer in time" if was_cut else "named no job"
+            raise SubmissionUncertain(f"qsub {problem} ({output}): look the job up before it is submitted again")
         return job_id
 
     def find(self, keys: Collection[str]) -> Mapping[str, str]:

@@ -9,16 +9,14 @@ from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import InvalidInput
 from leadline.core.jobs import ResourceSpec
-from leadline.core.units import MIB, format_clock
+from leadline.core.units import MIB, MINUTE_S, format_clock
 from leadline.execution.launch import (
     WRAPPER,
-    LaunchOptions,
     check_command,
     check_walltime,
     command_with_setup,
     exports,
     job_environment,
-    option_arguments,
     wrapper_arguments,
 )
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, link_line, log_name, run_once_script
@@ -77,15 +75,10 @@ def job_name(name: str, key: str) -> str:
 
 
 def job_script(submission: Submission, folder: PurePosixPath, *, python: str) -> str:
-    """Return the script: the job's variables and its measured command.
+    """Return the script: the job's variables and its command, measured by an interpreter of the nodes with Leadline.
 
     The command runs once, on the job's first node, and may start its own ranks (``mpirun`` reads ``PBS_NODEFILE``).
     Outcome and output go to ``folder``/runs under the attempt's key. Unwanted elements of an array exit at once.
-
-    Args:
-        submission: the job or array.
-        folder: the scheduler's folder.
-        python: interpreter of the nodes with Leadline.
 
     Raises:
         InvalidInput: the command is missing, or a variable name or the key is not possible.
@@ -187,16 +180,17 @@ def _command(submission: Submission, folder: PurePosixPath, python: str) -> list
         return plain
     # The wrapper expands the variable inside the job.
     result = Path(folder, RUNS_FOLDER, "${LEADLINE_KEY}.json")
-    release_file = str(Path(folder, RUNS_FOLDER, release_file_name("${LEADLINE_KEY}"))) if submission.held else None
-    options = LaunchOptions(
-        warning=submission.checkpoint_signal, warning_s=submission.checkpoint_s, release_file=release_file
-    )
+    options = submission.wrapper_options(str(Path(folder, RUNS_FOLDER, release_file_name("${LEADLINE_KEY}"))))
+    options["--once"] = True
+    if spec.resources.walltime_s is not None:
+        # A site limits jobs to whole minutes.
+        options["--site-walltime-s"] = math.ceil(spec.resources.walltime_s / MINUTE_S) * float(MINUTE_S)
     unheld = [
         "echo 'leadline is not installed here: a copy of a job cannot be held, and does not begin'",
         f"exit {EXIT_NEVER_BEGAN}",
     ]
     wrapper = shlex.join([python, "-P", "-m", WRAPPER])
-    arguments = shlex.join(["--once", *option_arguments(options), *wrapper_arguments(spec, result, at_a_site=True)])
+    arguments = shlex.join(wrapper_arguments(spec, result, options))
     return [
         f"if {wrapper} --version >/dev/null 2>&1; then",
         f"  exec {wrapper} {arguments}",

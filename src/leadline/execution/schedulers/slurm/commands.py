@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from leadline.core.errors import SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.processes import CompletedProcess
 from leadline.execution.schedulers.port import RequestRefused, SchedulerBusy, SubmissionUncertain
 from leadline.execution.schedulers.slurm.parsing import OUTPUT, read_job_id
@@ -32,8 +32,7 @@ ENDED_BY_SIGNAL = 128
 _PREFIX = re.compile(r"^\w+: (error|fatal): ")
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmCommands:
+class SlurmCommands(Frozen):
     """Slurm's commands at one place."""
 
     transport: Transport

@@ -8,31 +8,19 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import groupby
 
-from leadline.core.jobs import JobState
-from leadline.core.units import DAY_S, HOUR_S, MINUTE_S, format_bytes, parse_epoch_s, parse_whole
+from leadline.core.jobs import JobSpec, JobState, ResourceSpec
+from leadline.core.units import MINUTE_S, format_bytes, parse_epoch_s, parse_whole
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, log_name
-from leadline.execution.schedulers.port import SchedulerStatus
+from leadline.execution.schedulers.figures import duration_s, size_bytes
+from leadline.execution.schedulers.port import LivingJob, SchedulerStatus, element_key
 
 OUTPUT: dict[str, str | None] = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "SLURM_CLUSTERS": None}
 """Makes the commands print times as seconds since the epoch, array indices in full, and this cluster alone."""
 
-_DURATION = re.compile(
-    r"(?:(?P<days>\d{1,9})-)?(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):(?P<seconds>\d{1,9})(?:\.\d+)?"
-)
-_SIZE_PATTERN = re.compile(r"(?P<number>\d{1,18}(?:\.\d+)?)(?P<unit>[KMGTP]?)")
 MOST_INDICES = 1_000_000
 """Elements of an array that are read; no Slurm allows more than four times as many."""
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-
-
-def duration_s(text: str) -> float | None:
-    """Return the seconds of ``1-02:03:04``, ``02:03:04`` or ``03:04``; None for ``UNLIMITED`` and the like."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(match[name] or 0) for name in ("days", "hours", "minutes", "seconds"))
-    return float(days * DAY_S + hours * HOUR_S + minutes * MINUTE_S + seconds)
 
 
 def moment_s(text: str) -> float | None:
@@ -43,14 +31,6 @@ def moment_s(text: str) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return None
-
-
-def size_bytes(text: str) -> int | None:
-    """Return the bytes of ``216K``, ``1.5G`` or ``0``; None for other text."""
-    match = _SIZE_PATTERN.fullmatch(text.strip())
-    if match is None:
-        return None
-    return int(float(match["number"]) * 1024 ** _UNITS[match["unit"]])
 
 
 def parse_indices(text: str) -> list[int]:
@@ -67,13 +47,10 @@ def parse_indices(text: str) -> list[int]:
 
 def format_ranges(indices: Iterable[int]) -> str:
     """Return indices as ``0-3,7``."""
-    spans: list[list[int]] = []
-    for index in sorted(indices):
-        if spans and index == spans[-1][1] + 1:
-            spans[-1][1] = index
-        else:
-            spans.append([index, index])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    # Within a range, each index is equally far from its position.
+    groups = groupby(enumerate(sorted(indices)), lambda pair: pair[1] - pair[0])
+    spans = [[index for _, index in group] for _, group in groups]
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
 
 
 def read_job_id(output: str) -> str | None:
@@ -112,6 +89,12 @@ OUT_OF_MEMORY = "0:125"
 NEARLY = 0.95
 """A killed task that used this share of its requested memory gets a remark about it."""
 
+LIVING_FIELDS = ("%i", "%T", "%P", "%l", "%D", "%k", "%j")
+"""Id, state, partition, limit, nodes, comment, name."""
+
+_LIVING_COMMENT = re.compile(r"leadline:([0-9a-f]+)")
+_LIVING_NAME = re.compile(r".*-([0-9a-f]{12})", re.DOTALL)
+"""A name with a key at its end, for sites that drop comments."""
 _ID = re.compile(r"(?P<array>\d+)(?:_(?P<indices>\d+|\[[^\]]+\]))?(?:\+\d+)?(?:\.(?P<step>\S+))?")
 _OUTPUT = re.compile(rf"/{RUNS_FOLDER}/([\w.%-]+){re.escape(log_name(''))}\b")
 _INDEX = re.compile(r"-(\d+|%a)$")
@@ -151,13 +134,10 @@ def read_accounting(listing: str, wanted_ids: Collection[str], *, owner: str = "
         match = _ID.fullmatch(row.get("JobID", ""))
         if match is None:
             continue
-        ids = (
-            [f"{match['array']}_{index}" for index in parse_indices(match["indices"])]
-            if match["indices"]
-            else [match["array"]]
-        )
+        array_id, indices, step = match.groups()
+        ids = [f"{array_id}_{index}" for index in parse_indices(indices)] if indices else [array_id]
         for job_id in ids:
-            if match["step"] is not None:
+            if step is not None:
                 if job_id in jobs:
                     jobs[job_id].steps.append(row)
             elif not (is_revoked(row["State"]) and job_id in jobs):
@@ -225,6 +205,21 @@ def read_names(listing: str, mark: str, keys: Collection[str]) -> dict[str, str]
                 ids[key] = min(match[1], ids.get(key, match[1]), key=int)
                 break
     return ids
+
+
+def read_living(listing: str, mark: str) -> Iterator[LivingJob]:
+    """Yield the living jobs in a listing of ``LIVING_FIELDS``, each after the mark, that bear a key."""
+    rows = zip(*[iter(listing.split(mark)[1:])] * len(LIVING_FIELDS), strict=False)
+    for scheduler_id, state_text, partition, limit, nodes, comment, name in rows:
+        state, plain_name = JobState.from_slurm(state_text.strip()), name.rstrip("\n")
+        match = _LIVING_COMMENT.fullmatch(comment.strip()) or _LIVING_NAME.fullmatch(plain_name)
+        if match is None or state not in (JobState.PENDING, JobState.RUNNING):
+            continue
+        batch, index = match[1], parse_whole(scheduler_id.partition("_")[2])
+        resources = ResourceSpec(parse_whole(nodes) or 1, walltime_s=duration_s(limit))
+        spec = JobSpec(plain_name.removesuffix(f"-{batch}"), (), resources, partition=partition)
+        key = batch if index is None else element_key(batch, index)
+        yield LivingJob(key, batch, scheduler_id, state, spec, index)
 
 
 def read_forecast(output: str) -> float | None:

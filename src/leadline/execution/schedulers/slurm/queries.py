@@ -173,12 +173,10 @@ class ClusterQueries:
         arrays = {job_id.partition("_")[0] for job_id in ids}
         if len(arrays) > QUICK_QUERIES:
             return {}
-        statuses: dict[str, SchedulerStatus] = {}
-        for job_id in sorted(arrays):
-            statuses |= self._controller(job_id, ids)
         return {
             job_id: status
-            for job_id, status in statuses.items()
+            for array in sorted(arrays)
+            for job_id, status in self._controller(array, ids).items()
             if status.state is JobState.COMPLETED and (status.elapsed_s or 0.0) < SAMPLED_S and not status.evidence
         }
 
@@ -214,11 +212,11 @@ class ClusterQueries:
             for job_id, status in statuses.items()
             if status.state is JobState.CANCELLED and status.by_owner is None and not status.reason
         ]
-        reasons: dict[str, SchedulerStatus] = {}
-        for job_id in by_slurm[:MAX_CONTROLLER_QUERIES]:
-            for number, record in self._controller(job_id, [job_id]).items():
-                reasons[number] = replace(statuses[number], reason=record.reason)
-        return statuses | reasons
+        return statuses | {
+            number: replace(statuses[number], reason=record.reason)
+            for job_id in by_slurm[:MAX_CONTROLLER_QUERIES]
+            for number, record in self._controller(job_id, [job_id]).items()
+        }
 
     def _with_removed_partitions(self, statuses: dict[str, SchedulerStatus]) -> dict[str, SchedulerStatus]:
         """Add a remark to jobs that Slurm ended as NODE_FAIL because the site removed their partition."""

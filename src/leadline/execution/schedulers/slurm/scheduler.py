@@ -1,8 +1,9 @@
 """Slurm as a scheduler of the plane, on this machine or over SSH."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
 from leadline.core.errors import InvalidInput, SchedulerUnreachable
@@ -14,8 +15,13 @@ from leadline.execution import wrapper
 from leadline.execution.schedulers.attempt_files import RUNS_FOLDER, SiteScheduler, log_name
 from leadline.execution.schedulers.port import LivingJob, RequestRefused, SchedulerStatus, Submission, SubmissionText
 from leadline.execution.schedulers.slurm.commands import COMMAND_S, GONE, SlurmCommands, error_text
-from leadline.execution.schedulers.slurm.living_jobs import living_jobs
-from leadline.execution.schedulers.slurm.parsing import by_cluster, read_forecast, with_cluster
+from leadline.execution.schedulers.slurm.parsing import (
+    LIVING_FIELDS,
+    by_cluster,
+    read_forecast,
+    read_living,
+    with_cluster,
+)
 from leadline.execution.schedulers.slurm.queries import AT_ONCE, ClusterQueries
 from leadline.execution.schedulers.slurm.script import ClusterPython, batch_script, sbatch_arguments, whole_minutes_s
 from leadline.execution.transport.environment import WISHES
@@ -43,14 +49,11 @@ done"""
 """Prints the names on its input that are no files. Listing the folder first refreshes a network file system."""
 
 
+@dataclass(eq=False, kw_only=True)
 class SlurmScheduler(SiteScheduler):
     """A Slurm at a place (implements ``Scheduler``).
 
-    Args:
-        name: the system's name.
-        folder: absolute path that the nodes see, for outcomes and outputs.
-        transport: connection to the place.
-        python: interpreter of the nodes. Jobs are measured if it has Leadline.
+    Attributes:
         partition_of: returns the rules of a job's partition, if known.
         timeout_s: time limit of one command.
 
@@ -58,27 +61,19 @@ class SlurmScheduler(SiteScheduler):
         InvalidInput: the folder is not usable.
     """
 
-    def __init__(
-        self,
-        name: str,
-        folder: PurePosixPath,
-        transport: Transport,
-        *,
-        python: str = "python3",
-        partition_of: Callable[[JobSpec], Partition | None] = lambda _: None,
-        timeout_s: float = COMMAND_S,
-    ) -> None:
+    partition_of: Callable[[JobSpec], Partition | None] = lambda _: None
+    timeout_s: float = COMMAND_S
+    _place: "_LoginNode | None" = None
+    _cluster_queries: dict[str, ClusterQueries] = field(default_factory=dict)
+    _cancelled: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
         # The path is written into scripts and Slurm's file patterns.
-        if not folder.is_absolute() or re.search(r"[\x00-\x1f\\$]", str(folder)):
+        if not self.folder.is_absolute() or re.search(r"[\x00-\x1f\\$]", str(self.folder)):
             raise InvalidInput(
-                f"{str(folder)!r} cannot hold jobs: use an absolute path without control characters, \\ and $"
+                f"{str(self.folder)!r} cannot hold jobs: use an absolute path without control characters, \\ and $"
             )
-        super().__init__(name, folder, transport, python=python)
-        self.partition_of = partition_of
-        self._commands = SlurmCommands(transport, timeout_s)
-        self._place: _LoginNode | None = None
-        self._cluster_queries: dict[str, ClusterQueries] = {}
-        self._cancelled: set[str] = set()
+        self._commands = SlurmCommands(self.transport, self.timeout_s)
 
     def render(self, submission: Submission) -> SubmissionText:
         """Return the sbatch command and its input."""
@@ -101,7 +96,8 @@ class SlurmScheduler(SiteScheduler):
         accounting lists it without a name. It never ran.
         """
         ids: dict[str, str] = {}
-        for cluster in self._prepared().clusters if keys else ():
+        # The user may have jobs at several clusters.
+        for cluster in self._prepared().wishes.get("--clusters", "").split(",") if keys else ():
             named = self._queries(cluster).named(keys)
             ids |= {key: with_cluster(cluster, job_id) for key, job_id in named.items()}
         return ids
@@ -177,8 +173,12 @@ class SlurmScheduler(SiteScheduler):
             )
 
     def living(self) -> Collection[LivingJob]:
-        """Ask squeue for this user's jobs that bear a key of Leadline."""
-        return living_jobs(self._commands)
+        """Ask squeue for this user's jobs that bear a key of Leadline, with each array element on its own."""
+        # Names and comments may contain anything but this mark.
+        mark = f"<{secrets.token_hex(8)}>"
+        layout = "".join(f"{mark}{code}" for code in LIVING_FIELDS)
+        listing = self._commands.listed(["squeue", "-a", "-h", "-r", "--me", "-o", layout])
+        return list(read_living(listing, mark))
 
     def forecast_start_s(self, submission: Submission) -> float | None:
         """Ask ``sbatch --test-only``, which assumes full limits for all jobs and uses up a job id."""
@@ -238,8 +238,3 @@ class _LoginNode(Frozen):
     user_id: str
     python: ClusterPython | None
     wishes: Mapping[str, str]
-
-    @property
-    def clusters(self) -> Sequence[str]:
-        """The clusters that a job may be submitted to."""
-        return self.wishes.get("--clusters", "").split(",")

@@ -36,7 +36,6 @@ _FIX = {
     "--cpus-per-task": "set the number of cores with --cores",
     **dict.fromkeys(("--gpus-per-node", "--gpus", "--gres"), "set the number of GPUs with --gpus"),
 }
-_JOB_IDS = {False: "$SLURM_JOB_ID", True: "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"}
 _TOKEN = re.compile(r"[^\s'\"\\#`$;]+")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}")
 _SIGNAL = re.compile(r"(?:SIG)?([A-Z][A-Z0-9]{1,7})")
@@ -61,7 +60,7 @@ def sbatch_arguments(
         InvalidInput: a value is not possible, exceeds the partition's limits, or is required but missing.
     """
     options = _submission_options(submission, partition, wishes)
-    log = log_name(element_key(submission.key, "%a") if submission.is_array else submission.key)
+    log = log_name(element_key(submission.key, "%a") if submission.indices else submission.key)
     options["--output"] = f"{str(folder).replace('%', '%%')}/{RUNS_FOLDER}/{log}"
     # sbatch would otherwise use the folder from which the plane happens to run.
     options |= {"--chdir": str(folder), "--open-mode": "append"}
@@ -100,7 +99,8 @@ def batch_script(
     lines += [f"# {' '.join(note.split())}" for note in rules.notes]
     lines += ["", *_key_lines(submission, name), *_gate(submission, folder, cluster_python), *prologue]
     if submission.link and spec.workdir:
-        lines.append(link_line(folder, f'"slurm-{_JOB_IDS[submission.is_array]}.out"'))
+        job_id = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if submission.indices else "$SLURM_JOB_ID"
+        lines.append(link_line(folder, f'"slurm-{job_id}.out"'))
     if submission.measured and cluster_python is not None:
         python = shlex.quote(cluster_python.python)
         arguments = _wrapper_arguments(submission, folder, by_task=bool(launcher))
@@ -120,10 +120,7 @@ def batch_script(
 def directives(spec: JobSpec, partition: Partition | None = None, *, key: str = "") -> dict[str, str]:
     """Return the options of ``spec`` by their long names; unknown rules (None) demand nothing.
 
-    Args:
-        spec: the job.
-        partition: the partition and its rules.
-        key: part of the job's name and comment, to find the job again.
+    ``key`` becomes part of the job's name and comment, to find the job again.
 
     Raises:
         InvalidInput: a value cannot stand in a script, exceeds the partition's limits, or is required but missing.
@@ -154,9 +151,9 @@ def _submission_options(
     if submission.checkpoint_signal:
         options["--signal"] = _signal(submission)
     # Only the wrapper of a single job handles the default warning.
-    elif submission.is_array or not submission.measured:
+    elif submission.indices or not submission.measured:
         options.pop("--signal", None)
-    if submission.is_array:
+    if submission.indices:
         limit = f"%{submission.most}" if submission.most else ""
         options["--array"] = f"{format_ranges(submission.indices)}{limit}"
     if submission.after:
@@ -303,7 +300,7 @@ def _key_lines(submission: Submission, name: str) -> list[str]:
 
     The key is the end of the job's name. A plug-in of the site may rewrite the name, but not the output file.
     """
-    index = '%"-$SLURM_ARRAY_TASK_ID"' if submission.is_array else ""
+    index = '%"-$SLURM_ARRAY_TASK_ID"' if submission.indices else ""
     lines = [
         f"export LEADLINE_KEY=${{SLURM_JOB_NAME#{name}-}}",
         '[ "$LEADLINE_KEY" != "$SLURM_JOB_NAME" ] || LEADLINE_KEY=$SLURM_JOB_ID',
@@ -312,7 +309,7 @@ def _key_lines(submission: Submission, name: str) -> list[str]:
         f"  output=${{output##*/}} output=${{output%{log_name('')}}} LEADLINE_KEY=${{output{index}}} ;;",
         "esac",
     ]
-    if submission.is_array:
+    if submission.indices:
         key = element_key("$LEADLINE_KEY", "$SLURM_ARRAY_TASK_ID")
         lines.append(f"export LEADLINE_INDEX=$SLURM_ARRAY_TASK_ID LEADLINE_KEY={key}")
     return [*lines, *exports(submission.restart_variables)]
