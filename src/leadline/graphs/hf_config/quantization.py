@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Precision
+from leadline.graphs.hf_config.families import FAMILIES
 from leadline.graphs.hf_config.fields import Config, model_values
 from leadline.graphs.hf_config.weight_formats import INT8, ScaleTensor, WeightFormat, bitsandbytes_4bit, grouped
 
@@ -302,13 +303,6 @@ METHODS: dict[str, Callable[[_Fields], Formats]] = {
 """``quant_method`` → reader of its fields."""
 
 
-FLOAT32_FAMILIES = frozenset({
-    "gpt2", "gpt_neo", "gptj", "codegen", "gpt_bigcode", "bert", "roberta", "xlm-roberta", "camembert", "distilbert",
-    "electra", "albert", "mpnet", "deberta", "deberta-v2", "modernbert", "vit", "deit", "t5", "mt5", "bart", "mbart",
-    "whisper",
-})  # fmt: skip
-"""Families whose published checkpoints are mostly in float32. Those of the others are in 16 bits."""
-
 _PRECISIONS = {"float32": Precision.FP32, "float16": Precision.FP16, "bfloat16": Precision.BF16}
 
 
@@ -332,7 +326,7 @@ def stored_precision(config: Config, reference: str, *, quantized: bool) -> tupl
     family = str((inner if isinstance(inner, dict) else config).get("model_type") or config.get("model_type"))
     if quantized:
         precision, why = Precision.BF16, "since quantized weights are multiplied in 16 bits"
-    elif family in FLOAT32_FAMILIES:
+    elif family in FAMILIES and FAMILIES[family][1].float32:
         precision, why = Precision.FP32, f"as most published {family} checkpoints"
     else:
         precision, why = Precision.BF16, f"as most published {family} checkpoints have 16 bits"
