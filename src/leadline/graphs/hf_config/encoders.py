@@ -50,7 +50,9 @@ def deberta(read: ConfigFields, style: FamilyStyle) -> StackShape:
         raise InvalidInput(f"{read.reference}: a DeBERTa model with narrow embeddings or talking heads is not expanded")
     if read.optional("conv_kernel_size", least=0):
         raise InvalidInput(f"{read.reference}: conv_kernel_size is set, but convolutions are not expanded: trace it")
-    kinds = _comparisons(read)
+    kinds = read.config.get("pos_att_type")
+    # Older files join them by a bar.
+    kinds = kinds.lower().split("|") if isinstance(kinds, str) else [*map(str, read.listed("pos_att_type"))]
     relative = RelativeAttentionShape(
         "c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first
     )
@@ -119,12 +121,6 @@ def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activa
     tied = read.flag("tie_word_embeddings", default=True)
     activation = "gelu" if read.family == "electra" else activation
     return HeadShape(vocab, tied=tied, bias=True, transform=width, transform_norm="layer", activation=activation)
-
-
-def _comparisons(read: ConfigFields) -> tuple[str, ...]:
-    """Return the comparisons that DeBERTa adds to the scores. Older files join them by a bar."""
-    kinds = read.config.get("pos_att_type")
-    return tuple(kinds.lower().split("|") if isinstance(kinds, str) else map(str, read.listed("pos_att_type")))
 
 
 def t5(read: ConfigFields, style: FamilyStyle) -> EncoderDecoderShape | StackShape:
