@@ -18,7 +18,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.estimators.ports import TabularEstimator
 from leadline.training.build import TrainingOrigin, build_model
-from leadline.training.dataset import is_usable, target_value
+from leadline.training.dataset import usable_value
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import Refit
 from leadline.training.records import RunRecord, TrainingOptions
@@ -108,7 +108,7 @@ def prediction_outcomes(model: ApplicationModel, target: str, records: Sequence[
     intervals = zip(predicted.point, predicted.low, predicted.high, strict=True)
     return [
         PredictionOutcome(
-            Interval(*interval, LEVEL), target_value(record, target) or 0.0, record.state is not JobState.COMPLETED
+            Interval(*interval, LEVEL), usable_value(record, target) or 0.0, record.state is not JobState.COMPLETED
         )
         for record, interval in zip(records, intervals, strict=True)
     ]
@@ -127,7 +127,7 @@ def outcome_log_error(outcome: PredictionOutcome) -> float:
 def _refit_target(
     model: ApplicationModel, target: str, ordered: Sequence[RunRecord], settings: RefitSettings, previous_runs: int
 ) -> tuple[ApplicationModel, RefitDecision]:
-    usable = [record for record in ordered if is_usable(record, target)]
+    usable = [record for record in ordered if usable_value(record, target) is not None]
     known_until = model.card.known_until(target)
     new = [record for record in usable if record.started_at > known_until]
     drift = find_drift(prediction_outcomes(model, target, new))
