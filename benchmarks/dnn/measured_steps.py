@@ -41,7 +41,7 @@ from leadline.estimators.step_time.swept_kernels import SweptKernels
 from leadline.estimators.step_time.transformer_terms import TransformerStep
 from leadline.estimators.white_box import WhiteBox
 from leadline.execution.processes import run_process
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 from leadline.graphs.torch.trace import trace_function
 
 OP_MODEL, KERNELS, SWEPT, SPECS = (

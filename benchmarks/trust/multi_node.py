@@ -19,7 +19,7 @@ from leadline.core.errors import LeadlineError
 from leadline.core.estimate import Interval
 from leadline.core.graph import TracedJob
 from leadline.core.workload import ModelKind, ModelSource, Parallelism, Precision, Sharding, Workload
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 DEVICES = {"H100-SXM-80GB": "H100 SXM5 80GB", "A100-SXM-80GB": "A100 SXM4 80GB"}
 SHARDINGS = {"ddp": Sharding.NONE, "zero0": Sharding.NONE, "fsdp2": Sharding.FULL, "zero3": Sharding.FULL}

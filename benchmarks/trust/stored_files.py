@@ -34,7 +34,7 @@ from leadline.training.adapted_steps import (
 from leadline.training.application_correction import FinishedRun, fit_correction, read_correction, save_correction
 from leadline.training.array_files import keep_cached, load_cached
 from leadline.training.model import DIGEST, digest_of, load_model, save_model
-from leadline.training.queue_wait import fit_queue_wait_model, load_queue_wait_model
+from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model
 from leadline.training.records import TrainingOptions, run_records
 from leadline.training.shipped_models import shipped_op_utilization
 from leadline.uncertainty.drift import PredictionOutcome
@@ -196,7 +196,7 @@ def _read_campaign(path: Path) -> object:
 
 
 def _read_waits(path: Path) -> object:
-    return load_cached(path, load_queue_wait_model)
+    return load_cached(path, QueueWaitModel.load)
 
 
 READERS = (

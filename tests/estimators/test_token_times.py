@@ -15,7 +15,7 @@ from leadline.estimators.parallelism.fabric import make_ring
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.token_times import least_decode_s
 from leadline.estimators.white_box import WhiteBox
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 A100 = Device("A100", "nvidia", DeviceKind.GPU, 80 * 10**9, 2.039e12,
               {"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12}, "Ampere", 108, tdp_w=400,

@@ -12,7 +12,7 @@ from leadline.core.units import GIB
 from leadline.core.workload import Dataset, ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.estimators.memory.host import host_memory
 from leadline.estimators.white_box import WhiteBox
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 A100 = Device("A100", "nvidia", DeviceKind.GPU, 80 * 10**9, 2.039e12,
               {"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12}, "Ampere", 108, tdp_w=400,

@@ -12,7 +12,7 @@ import pytest
 from leadline.core.errors import InvalidInput
 from leadline.core.queues import IMMEDIATE_START_S, AccountedJob
 from leadline.estimators.queue_wait import accounting_at, queue_rows
-from leadline.training.queue_wait import fit_queue_wait_model, load_queue_wait_model
+from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model
 
 CORES = 64
 
@@ -143,7 +143,7 @@ def test_a_job_submitted_now_is_predicted_like_one_that_arrived_now():
 def test_a_restored_model_predicts_the_same_waits():
     model = learned()
     rows = queue_rows(accounting(), range(600, 620))
-    same = load_queue_wait_model(model.dump())
+    same = QueueWaitModel.load(model.dump())
     assert [one.wait_s for one in model.predict_rows(rows, 0.0)] == pytest.approx(
         [one.wait_s for one in same.predict_rows(rows, 0.0)]
     )
@@ -176,7 +176,7 @@ def test_too_few_jobs_are_an_error():
 def test_waits_of_another_version_are_refused():
     state = {**learned().dump(), "features": np.array(["walltime_s"])}
     with pytest.raises(InvalidInput, match="learn them again"):
-        load_queue_wait_model(state)
+        QueueWaitModel.load(state)
 
 
 def test_intervals_hold_for_jobs_that_already_wait():

@@ -11,13 +11,13 @@ from leadline.core.runs import Measurement, Scale
 from leadline.training.build import TrainingOrigin
 from leadline.training.model_card import model_card_markdown
 from leadline.training.records import run_records
-from leadline.training.refit import LEAST_NEW, RefitSettings, prediction_outcomes, refit_model
+from leadline.training.refit import LEAST_NEW, prediction_outcomes, refit_model
 from leadline.uncertainty.drift import DriftKind
 
 
 @pytest.fixture
 def asked(quick):
-    return RefitSettings(quick, TrainingOrigin("the history of net", "2026-03-01T00:00:00+00:00", "leadline learn"))
+    return (quick, TrainingOrigin("the history of net", "2026-03-01T00:00:00+00:00", "leadline learn"))
 
 
 def later(count, times=1.0, *, seed=3, noise=0.02, first=1000):
@@ -36,7 +36,7 @@ def later(count, times=1.0, *, seed=3, noise=0.02, first=1000):
 
 
 def decide(model, runs, asked, **more):
-    better, decided = refit_model(model, run_records(runs), asked, **more)
+    better, decided = refit_model(model, run_records(runs), *asked, **more)
     return better, next(one for one in decided if one.target == "elapsed_s")
 
 

@@ -22,7 +22,7 @@ from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.step_time.selection import Domain, StepGroup, rank_estimators
 from leadline.estimators.step_time.step_kernels import BlackBoxKernels, NetworkKernels
 from leadline.estimators.step_time.swept_kernels import SweptKernels
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 from leadline.training.shipped_models import (
     load_network,
     shipped_accuracy,

@@ -21,7 +21,6 @@ from leadline.training.cross_validation import (
     SampleSplit,
     join_predictions,
     median_out_of_fold,
-    predict_held_out,
 )
 from leadline.training.records import Progress
 from leadline.uncertainty.metrics import mape
@@ -164,10 +163,9 @@ class CandidateRace:
 def _predict(recipe: CandidateRecipe, split: SampleSplit, number: int) -> OutOfFoldPredictions | str:
     """Return the predictions of the held-out samples, or the reason why the candidate cannot be fitted."""
     try:
-        fitted = recipe.fit(split.fitted)
+        return recipe.predict_split(split, number)
     except (InvalidInput, np.linalg.LinAlgError) as error:
         return str(error)
-    return predict_held_out(fitted, split.held_out, fold=number, blocked=split.blocked)
 
 
 def run_serially(tasks: Sequence[Callable[[], T]]) -> Iterable[T]:

@@ -170,7 +170,8 @@ def make_dataset(
     """
     application = _one_application(records)
     _refuse_duplicates(records)
-    usable = [record for record in records if is_usable(record, target)]
+    values = [(record, value) for record in records if (value := usable_value(record, target)) is not None]
+    usable = [record for record, _ in values]
     if not usable:
         raise InvalidInput(_no_samples(records, application, target))
     without, categories = frozenset(options.without), frozenset(options.categories)
@@ -179,7 +180,7 @@ def make_dataset(
     for name in options.categories:
         if name not in features:
             raise UnknownName("feature", name, features)
-    samples = tuple(_sample(record, target, without, categories) for record in usable)
+    samples = tuple(_sample(record, target, value, without, categories) for record, value in values)
     uncensored = [sample for sample in samples if not sample.censored]
     configurations = {sample.configuration for sample in uncensored}
     if len(configurations) < LEAST_CONFIGURATIONS:
@@ -233,28 +234,24 @@ def _is_informative(record: RunRecord, target: str) -> bool:
     return record.state in (JobState.COMPLETED, CENSORED_BY.get(target))
 
 
-def is_usable(record: RunRecord, target: str) -> bool:
-    """Return whether a run is a sample: it completed or hit the target's own limit, and its value is known.
+def usable_value(record: RunRecord, target: str) -> float | None:
+    """Return a run's value of a target, in its unit; the limit for a run that was cut off unmeasured.
+
+    ``None`` for a run that is no sample: it neither completed nor hit the target's own limit, or its value is unknown.
 
     Raises:
         InvalidInput: the value is impossible.
     """
     if not _is_informative(record, target):
-        return False
-    value = target_value(record, target)
-    if value is None:
-        return False
-    if not (math.isfinite(value) and value > 0):
+        return None
+    value = record.metrics.get(target)
+    if value is None and record.state is not JobState.COMPLETED:
+        value = record.limits.get(target)
+    if value is not None and not (math.isfinite(value) and value > 0):
         raise InvalidInput(
             f"{record.label} has {target} = {value:g}, which must be above 0: correct it, or mark the run FAILED"
         )
-    return True
-
-
-def target_value(record: RunRecord, target: str) -> float | None:
-    """Return the measured target of a run, in its unit; the limit for a run that was cut off unmeasured."""
-    measured = record.metrics.get(target)
-    return measured if measured is not None or record.state is JobState.COMPLETED else record.limits.get(target)
+    return value
 
 
 def _state_counts(records: Sequence[RunRecord]) -> str:
@@ -273,16 +270,15 @@ def _no_samples(records: Sequence[RunRecord], application: str, target: str) -> 
     return f"{target} was not measured in any of the {len(records)} runs of {application}: {had}"
 
 
-def _sample(record: RunRecord, target: str, without: frozenset[str], categories: frozenset[str]) -> Sample:
+def _sample(
+    record: RunRecord, target: str, value: float, without: frozenset[str], categories: frozenset[str]
+) -> Sample:
     metrics = record.metrics
-    measured = target_value(record, target)
-    if measured is None:
-        raise ValueError(f"{record.label} has no {target}")
-    features = {name: value for name, value in record.features.items() if name not in without}
+    features = {name: feature for name, feature in record.features.items() if name not in without}
     timed = metrics if target == "elapsed_s" else {}
     return Sample(
-        {name: str(value) if name in categories else value for name, value in features.items()},
-        measured,
+        {name: str(feature) if name in categories else feature for name, feature in features.items()},
+        value,
         record.scale,
         censored=record.state is not JobState.COMPLETED,
         startup_s=timed.get("startup_s"),

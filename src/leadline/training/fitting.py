@@ -1,6 +1,6 @@
 """Fit one target: split the samples, select a candidate, calibrate its interval, test it, and fit it on all runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -56,6 +56,13 @@ class IntervalPredictions(Frozen):
     predicted: OutOfFoldPredictions
     low: Array
     high: Array
+
+    def by_scale(self) -> Iterator[tuple[Scale, "IntervalPredictions"]]:
+        """Yield each predicted scale with the predictions of its runs."""
+        for scale in Scale:
+            rows = np.array([sample.scale is scale for sample in self.predicted.samples])
+            if rows.any():
+                yield scale, IntervalPredictions(self.predicted.at(rows), self.low[rows], self.high[rows])
 
 
 class TrainedTarget(Frozen):
@@ -171,23 +178,18 @@ def _split_all(dataset: TrainingSet, seed: int) -> _Splits:
 
 def errors_by_scale(predictions: IntervalPredictions) -> dict[str, ErrorMetrics]:
     """Return the errors of each predicted scale."""
-    errors, scales = {}, np.array(predictions.predicted.scales)
-    for scale in Scale:
-        rows = scales == scale.value
-        if not rows.any():
-            continue
-        part = predictions.predicted.at(rows)
-        measured, points = part.measured.tolist(), part.point.tolist()
-        low, high = predictions.low[rows].tolist(), predictions.high[rows].tolist()
+    errors = {}
+    for scale, part in predictions.by_scale():
+        measured, points = part.predicted.measured.tolist(), part.predicted.point.tolist()
         errors[scale.value] = ErrorMetrics(
             len(measured),
-            _configurations(part.samples),
+            _configurations(part.predicted.samples),
             mape(measured, points),
             mae(measured, points),
             underprediction(measured, points),
             ov_mape(measured, points),
-            coverage(measured, low, high),
-            float(np.median(predictions.high[rows] / part.measured)),
+            coverage(measured, part.low.tolist(), part.high.tolist()),
+            float(np.median(part.high / part.predicted.measured)),
         )
     return errors
 

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -114,25 +115,25 @@ class _Header(msgspec.Struct):
     device: MeasuredDevice
 
 
-class _Schema(msgspec.Struct):
-    schema: str = ""
-
-
 def _header(line: str, path: Path) -> _Header:
     label = f"line 1 of {path}"
-    schema = from_json(line, _Schema, label=label).schema
+    schema = _object(line, label).get("schema")
     if schema != MEASUREMENTS_SCHEMA:
         raise InvalidInput(
             f"{path} has the schema {schema or 'none'}, not {MEASUREMENTS_SCHEMA}: give a file that leadline measure "
             "wrote"
         )
-    refuse_large(from_json(line, dict, label=label), label)
     return from_json(line, _Header, label=label)
 
 
-def _point(line: str, *, label: str) -> MeasuredPoint:
-    raw = from_json(line, dict, label=label)
+def _object(line: str, label: str) -> dict[str, Any]:
+    raw: dict[str, Any] = from_json(line, dict, label=label)
     refuse_large(raw, label)
+    return raw
+
+
+def _point(line: str, *, label: str) -> MeasuredPoint:
+    raw = _object(line, label)
     if raw.get("kind") == "header":
         raise InvalidInput(f"{label} is a second header: read the files one by one, not joined")
     try:

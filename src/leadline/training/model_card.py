@@ -211,15 +211,15 @@ def describe_refit(refit: Refit) -> str:
     )
 
 
-def candidate_rows(card: TargetCard) -> list[tuple[str, ...]]:
-    """Return a table row for each candidate, best first, with the columns ``candidate_columns``."""
+def candidate_table(card: TargetCard) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the column names, and a row for each candidate, best first."""
 
     def metric(value: float | None) -> str:
         return "" if value is None else format_metric(card.target, value)
 
     scores: dict[str, Callable[[float], str]] = {"pinball": metric, "cost": lambda value: _percent(100 * value)}
     score = scores.get(card.policy)
-    return [
+    rows: list[tuple[str, ...]] = [
         (
             candidate.name,
             _percent(candidate.mape),
@@ -231,11 +231,7 @@ def candidate_rows(card: TargetCard) -> list[tuple[str, ...]]:
         )
         for candidate in card.candidates
     ]
-
-
-def candidate_columns(card: TargetCard) -> tuple[str, ...]:
-    """Return the column names of the table of candidates."""
-    return ("candidate", "mean error", "MAE", "too short", "too long by", card.policy, "")
+    return ("candidate", "mean error", "MAE", "too short", "too long by", card.policy, ""), rows
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
@@ -262,7 +258,7 @@ def _target(card: TargetCard) -> Iterable[str]:
     if card.notes:
         yield "\n".join(f"- {note}" for note in card.notes)
     yield f"Candidates on {card.judged_on}:"
-    yield _table(candidate_columns(card), candidate_rows(card))
+    yield _table(*candidate_table(card))
 
 
 def _errors(title: str, by_scale: dict[str, ErrorMetrics], card: TargetCard) -> str:

@@ -1,7 +1,7 @@
 """Plot the errors of a model: predicted against measured, error by size, and the learning curve."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +77,15 @@ def error_by_size(trained: TrainedTarget, application: str) -> Figure:
     data, parts = trained.data.dataset, _parts(trained)
     label = TARGETS.get(data.target, data.target)
     for predictions, tested in parts:
-        for scale, rows in _rows_by_scale(predictions):
-            part = predictions.predicted.at(rows)
-            errors = 100 * (part.point / part.measured - 1)
+        for scale, part in predictions.by_scale():
+            sizes = _sizes(part.predicted.samples, data.scale_features, part.predicted.measured)
             axes.scatter(
-                _sizes(part.samples, data.scale_features, part.measured), errors, s=22 if tested else 14,
-                color=COLOURS[scale], alpha=0.9 if tested else 0.35, linewidth=0, label=_label(scale, rows, tested),
+                sizes, _errors(part), s=22 if tested else 14, color=COLOURS[scale], alpha=0.9 if tested else 0.35,
+                linewidth=0, label=_label(scale, part, tested=tested),
             )  # fmt: skip
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.axhspan(-10, 10, color=FAINT, alpha=0.35, linewidth=0)
-    all_errors = np.concatenate([100 * (part.predicted.point / part.predicted.measured - 1) for part, _ in parts])
+    all_errors = np.concatenate([_errors(part) for part, _ in parts])
     # One run far off would squeeze all others into a line.
     limit = max(15.0, float(np.quantile(np.abs(all_errors), 0.99)) * 1.15)
     axes.set_ylim(-min(limit, 105), limit)
@@ -132,16 +131,13 @@ def _parts(trained: TrainedTarget) -> list[tuple[IntervalPredictions, bool]]:
     return [(trained.validation, False)] + ([(trained.test, True)] if trained.test else [])
 
 
-def _rows_by_scale(predictions: IntervalPredictions) -> Iterator[tuple[Scale, Array]]:
-    """Yield each predicted scale with the mask of its rows."""
-    for scale in Scale:
-        rows = np.array([sample.scale is scale for sample in predictions.predicted.samples])
-        if rows.any():
-            yield scale, rows
+def _errors(predictions: IntervalPredictions) -> Array:
+    """Return the signed errors in percent."""
+    return 100 * (predictions.predicted.point / predictions.predicted.measured - 1)
 
 
-def _label(scale: Scale, rows: Array, tested: bool) -> str:
-    return f"{SCALES[scale]}, {'test' if tested else 'out of fold'} ({int(rows.sum())})"
+def _label(scale: Scale, part: IntervalPredictions, *, tested: bool) -> str:
+    return f"{SCALES[scale]}, {'test' if tested else 'out of fold'} ({len(part.low)})"
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
@@ -157,12 +153,12 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
 
 
 def _bars(axes: Any, predictions: IntervalPredictions, *, tested: bool) -> None:  # noqa: ANN401 - untyped library
-    for scale, rows in _rows_by_scale(predictions):
-        part, low, high = predictions.predicted.at(rows), predictions.low[rows], predictions.high[rows]
+    for scale, part in predictions.by_scale():
+        point = part.predicted.point
         axes.errorbar(
-            part.measured, part.point, yerr=np.vstack([part.point - low, high - part.point]), fmt="o",
+            part.predicted.measured, point, yerr=np.vstack([point - part.low, part.high - point]), fmt="o",
             color=COLOURS[scale], alpha=0.9 if tested else 0.3, markersize=4.5 if tested else 3, elinewidth=0.9,
-            markeredgewidth=0, label=_label(scale, rows, tested),
+            markeredgewidth=0, label=_label(scale, part, tested=tested),
         )  # fmt: skip
 
 

@@ -1,18 +1,17 @@
 """Learn from a site's job accounting how long jobs wait, and predict the wait of a job before it is submitted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from leadline.core.errors import InvalidInput, MissingExtra
 from leadline.core.estimate import Interval
-from leadline.core.frozen import Frozen
 from leadline.core.queues import IMMEDIATE_START_S, AccountedJob, QueueWait
 from leadline.core.units import HOUR_S
-from leadline.estimators.ports import Array, State, Stored, nest, strings, text_array, unnest
+from leadline.estimators.ports import Array, Columns, IntArray, State, Stored, strings
 from leadline.estimators.queue_wait import (
     FORECAST_COLUMN,
     QUEUE_FEATURES,
@@ -76,7 +75,7 @@ class RecalibratedForest(Stored):
         ]
 
 
-class QueueWaitModel(Frozen):
+class QueueWaitModel(Stored):
     """Waits of a site as learned up to a moment, in seconds since the epoch; predicting needs numpy alone.
 
     ``with_forecast`` predicts jobs for which the scheduler forecasts a start, where enough such jobs started.
@@ -85,6 +84,7 @@ class QueueWaitModel(Frozen):
     plain: RecalibratedForest
     with_forecast: RecalibratedForest | None
     learned_until_s: float
+    features: tuple[str, ...] = QUEUE_FEATURES
 
     def predict(
         self, accounting: Sequence[AccountedJob], jobs: Sequence[AccountedJob], now_s: float
@@ -104,40 +104,25 @@ class QueueWaitModel(Frozen):
                 waits[row] = wait
         return waits
 
-    def dump(self) -> State:
-        """Return the state as arrays."""
-        state = {"features": text_array(QUEUE_FEATURES), "until_s": np.array([self.learned_until_s])}
-        # The prefix "foretold" is part of the file format.
-        forecast = {} if self.with_forecast is None else nest("foretold", self.with_forecast.dump())
-        return {**state, **nest("plain", self.plain.dump()), **forecast}
+    @classmethod
+    def load(cls, state: State, **parts: Callable[[State], Any]) -> Self:
+        """Restore a model from its state.
+
+        Raises:
+            InvalidInput: it was learned by a version with other features.
+        """
+        if "features" not in state or strings(state["features"]) != QUEUE_FEATURES:
+            raise InvalidInput("these waits were learned by another version of Leadline: learn them again")
+        return super().load(state, **parts)
 
 
-def load_queue_wait_model(state: State) -> QueueWaitModel:
-    """Restore a model from its state.
-
-    Raises:
-        InvalidInput: it was learned by a version with other features.
-    """
-    if "features" not in state or strings(state["features"]) != QUEUE_FEATURES:
-        raise InvalidInput("these waits were learned by another version of Leadline: learn them again")
-    forecast = unnest("foretold", state)
-    return QueueWaitModel(
-        RecalibratedForest.load(unnest("plain", state)),
-        RecalibratedForest.load(forecast) if forecast else None,
-        float(state["until_s"].astype(float)[0]),
-    )
-
-
-class _WaitTable(Frozen):
+class _WaitTable(Columns):
     """Jobs in the order of their eligibility: features (n, p), eligible time, wait or NaN, and batch (n,)."""
 
     x: Array
     eligible_s: Array
     wait_s: Array
-    batch: npt.NDArray[np.int64]
-
-    def at(self, rows: npt.NDArray[np.intp]) -> "_WaitTable":
-        return _WaitTable(self.x[rows], self.eligible_s[rows], self.wait_s[rows], self.batch[rows])
+    batch: IntArray
 
     @property
     def started(self) -> int:

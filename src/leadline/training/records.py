@@ -21,6 +21,7 @@ NODE = "node_"
 """Prefix of the features that describe the node's hardware."""
 RESOURCES = ("nodes", "cores", "gpus", "memory_bytes", "partition")
 """Features that describe the requested resources; counts are of the whole job."""
+MOST_DIGITS = 300
 _UNITS = r"ms|s|secs?|m|mins?|h|hrs?|d|days?|[KMGT]i?B"
 _WITH_UNIT = re.compile(rf"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>{_UNITS})", re.IGNORECASE)
 _SPELLINGS = {"sec": "s", "secs": "s", "min": "m", "mins": "m", "hr": "h", "hrs": "h", "day": "d", "days": "d"}
@@ -74,8 +75,7 @@ def run_records(
     graph_features: Mapping[str, Mapping[str, float]] | None = None,
 ) -> tuple[RunRecord, ...]:
     """Return records of runs from the history; ``graph_features`` maps a run's id to the features of its op graph."""
-    graphs = graph_features or {}
-    return tuple(_record(run, device_of, graphs.get(run.id, {})) for run in runs)
+    return tuple(_record(run, device_of, (graph_features or {}).get(run.id, {})) for run in runs)
 
 
 def application_name(run: Run) -> str:
@@ -100,9 +100,6 @@ def node_features(tags: Mapping[str, str], device_of: DeviceOf = lambda _: None)
     features: dict[str, Value] = {name: number_or_text(value) for name, value in tags.items() if name.startswith(NODE)}
     device = device_of(tags["node_gpu"]) if "node_gpu" in tags else None
     return features | (device_features(device) if device else {})
-
-
-MOST_DIGITS = 300
 
 
 def number_or_text(text: str) -> Value:

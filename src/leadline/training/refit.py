@@ -18,7 +18,7 @@ from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.estimators.ports import TabularEstimator
 from leadline.training.build import TrainingOrigin, build_model
-from leadline.training.dataset import is_usable, target_value
+from leadline.training.dataset import usable_value
 from leadline.training.model import ApplicationModel
 from leadline.training.model_card import Refit
 from leadline.training.records import RunRecord, TrainingOptions
@@ -54,13 +54,6 @@ class RefitDecision(Frozen):
     comparison: PairedComparison | None = None
 
 
-class RefitSettings(Frozen):
-    """Estimators to compare, and the origin for the new card."""
-
-    estimators: Mapping[str, TabularEstimator]
-    origin: TrainingOrigin
-
-
 _Make = Callable[[Sequence[RunRecord]], ApplicationModel]
 """Fits a challenger on runs."""
 
@@ -70,7 +63,8 @@ class _Question(Frozen):
 
     model: ApplicationModel
     target: str
-    settings: RefitSettings
+    estimators: Mapping[str, TabularEstimator]
+    origin: TrainingOrigin
     usable: Sequence[RunRecord]
     recent: Sequence[RunRecord]
     new_runs: int
@@ -83,19 +77,30 @@ class _Question(Frozen):
 def refit_model(
     model: ApplicationModel,
     records: Sequence[RunRecord],
-    settings: RefitSettings,
+    estimators: Mapping[str, TabularEstimator],
+    origin: TrainingOrigin,
     *,
     previous_runs: Mapping[str, int] | None = None,
 ) -> tuple[ApplicationModel, tuple[RefitDecision, ...]]:
     """Replace every target of a model whose challenger predicts the newest runs better.
 
-    ``records`` are all runs of the application, including those of the model. ``previous_runs`` maps a target to the
+    ``records`` are all runs of the application, including those of the model. ``estimators`` are compared, and
+    ``origin`` is for the new card. ``previous_runs`` maps a target to the
     number of new runs at the last attempt. The next attempt waits for a quarter more.
     """
     decisions = []
     ordered = sorted((record for record in records if record.started_at), key=lambda run: (run.started_at, run.id))
     for target in model.targets:
-        model, decision = _refit_target(model, target, ordered, settings, (previous_runs or {}).get(target, 0))
+        usable = [record for record in ordered if usable_value(record, target) is not None]
+        known_until = model.card.known_until(target)
+        new = [record for record in usable if record.started_at > known_until]
+        drift = find_drift(prediction_outcomes(model, target, new))
+        # Runs before the drift do not tell how the application behaves now.
+        recent = new[drift.since or 0 :]
+        question = _Question(model, target, estimators, origin, usable, recent, len(new), drift)
+        base = (model.card.of(target).samples, "trained on")
+        reason = too_early(drift, len(recent), len(new), (previous_runs or {}).get(target, 0), base)
+        model, decision = (model, question.keep(reason)) if reason else _judge(question)
         decisions.append(decision)
     return model, tuple(decisions)
 
@@ -108,7 +113,7 @@ def prediction_outcomes(model: ApplicationModel, target: str, records: Sequence[
     intervals = zip(predicted.point, predicted.low, predicted.high, strict=True)
     return [
         PredictionOutcome(
-            Interval(*interval, LEVEL), target_value(record, target) or 0.0, record.state is not JobState.COMPLETED
+            Interval(*interval, LEVEL), usable_value(record, target) or 0.0, record.state is not JobState.COMPLETED
         )
         for record, interval in zip(records, intervals, strict=True)
     ]
@@ -122,21 +127,6 @@ def scale_outcome(outcome: PredictionOutcome, factor: float) -> PredictionOutcom
 def outcome_log_error(outcome: PredictionOutcome) -> float:
     """Return ln(measured ÷ predicted); 0 for a prediction above the lower bound of a run that was cut off."""
     return max(outcome.log_error, 0.0) if outcome.censored else outcome.log_error
-
-
-def _refit_target(
-    model: ApplicationModel, target: str, ordered: Sequence[RunRecord], settings: RefitSettings, previous_runs: int
-) -> tuple[ApplicationModel, RefitDecision]:
-    usable = [record for record in ordered if is_usable(record, target)]
-    known_until = model.card.known_until(target)
-    new = [record for record in usable if record.started_at > known_until]
-    drift = find_drift(prediction_outcomes(model, target, new))
-    # Runs before the drift do not tell how the application behaves now.
-    recent = new[drift.since or 0 :]
-    question = _Question(model, target, settings, usable, recent, len(new), drift)
-    base = (model.card.of(target).samples, "trained on")
-    reason = too_early(drift, len(recent), len(new), previous_runs, base)
-    return (model, question.keep(reason)) if reason else _judge(question)
 
 
 def too_early(drift: Drift, recent: int, new: int, previous_runs: int, base: tuple[int, str]) -> str:
@@ -154,12 +144,12 @@ def too_early(drift: Drift, recent: int, new: int, previous_runs: int, base: tup
 
 def _challengers(question: _Question) -> list[tuple[str, _Make]]:
     """Return the possible replacements by name, the simplest first: a factor, or a fit on other runs."""
-    model, target, settings = question.model, question.target, question.settings
+    model, target = question.model, question.target
     earlier = [record for record in question.usable if record not in question.recent]
 
     def built(part: Sequence[RunRecord], before: Sequence[RunRecord]) -> ApplicationModel:
         records = [*before, *part]
-        return build_model(records, settings.estimators, settings.origin, _options(model, target, records))[0]
+        return build_model(records, question.estimators, question.origin, _options(model, target, records))[0]
 
     def scaled(part: Sequence[RunRecord]) -> ApplicationModel:
         outcomes = prediction_outcomes(model, target, part)
@@ -198,7 +188,7 @@ def _judge(question: _Question) -> tuple[ApplicationModel, RefitDecision]:
     why = drift.sentence(target) if drift.detected else f"{question.new_runs} runs have come since it was trained"
     refitted = best(question.recent)
     refit = Refit(
-        target, question.settings.origin.trained_at, why, how, _name(model, target), _name(refitted, target),
+        target, question.origin.trained_at, why, how, _name(model, target), _name(refitted, target),
         comparison.runs, comparison.before, comparison.after, comparison.p_value, question.recent[-1].started_at,
     )  # fmt: skip
     decision = RefitDecision(target, question.new_runs, drift, True, why, comparison)  # noqa: FBT003

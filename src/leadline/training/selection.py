@@ -154,13 +154,11 @@ class _Ballot(Frozen):
         fold = first.folds.fold[judged]
         preferred = frozenset(ensembles if first.folds.blocked or extrapolated is not None else ())
         predictions = {candidate: _judged_values(parts, policy) for candidate, parts in competitors.items()}
-        if extrapolated is None:
-            points = {candidate: inside[judged] for candidate, (inside, _) in predictions.items()}
-            return cls(first.folds.measured[judged], points, np.ones(len(fold), np.int64), fold, preferred)
-        count = len(extrapolated.samples)
+        measured = np.zeros(0) if extrapolated is None else extrapolated.measured
+        count = len(measured)
         times = max(1, round(count / EXTRAPOLATIONS_COUNT_AS))
         return cls(
-            np.concatenate([first.folds.measured[judged], extrapolated.measured]),
+            np.concatenate([first.folds.measured[judged], measured]),
             {name: np.concatenate([inside[judged], outside]) for name, (inside, outside) in predictions.items()},
             np.concatenate([np.full(len(fold), times), np.ones(count, np.int64)]),
             np.concatenate([fold, np.full(count, -1)]),

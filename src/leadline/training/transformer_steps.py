@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import msgspec
@@ -11,6 +10,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.graph import TracedJob
 from leadline.core.hardware import Device
 from leadline.core.workload import Workload
@@ -42,8 +42,7 @@ STEP_MODEL_FILE, STEP_MODEL_CARD_FILE = "llm_training.npz", "llm_training.json"
 LEVEL = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class StepModel:
+class StepModel(Frozen):
     """The fitted model, and the scores of its errors on held-out steps.
 
     ``scores`` are by generation of GPUs (``gpu_generation``), and those of all under ``ALL``. Steps outside the range
@@ -98,15 +97,14 @@ def tested_spread(spread: Array, untested: Array) -> Array:
     return np.sqrt(np.maximum(spread**2 - untested**2, 0.0))
 
 
-class StepModelErrors(msgspec.Struct, frozen=True):
+class StepModelErrors(Frozen):
     """Part of the model's card: training steps, and split to errors in percent (``mape``, ``median``, ``p90``)."""
 
     rows: int
     errors: dict[str, dict[str, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderStepPrediction:
+class DecoderStepPrediction(Frozen):
     """The time of one optimizer step with its interval, parts and reasons.
 
     Attributes:

@@ -13,7 +13,7 @@ from leadline.core.estimate import EstimatorChoice, Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec, TracedJob
 from leadline.core.hardware import Calibration, Device, DeviceKind, KernelTiming
 from leadline.core.workload import ModelKind, ModelSource, Phase, Workload
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 BERT = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 2, "num_attention_heads": 12,
         "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512}  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.memory.fine_tunes import SIZES, config_of, run, workload_of
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Adapters, ModelKind, ModelSource, Phase, Quantization, Sharding, Workload
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 DATA = Path(os.environ.get("LEADLINE_DATA", os.devnull))
 COLUMNS = {

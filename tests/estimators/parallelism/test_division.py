@@ -16,7 +16,7 @@ from leadline.estimators.memory.host import host_memory
 from leadline.estimators.parallelism.division import divide_memory, divide_step, exchange_buffers
 from leadline.estimators.parallelism.fabric import Fabric, job_fabric, make_ring
 from leadline.estimators.white_box import WhiteBox
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 A100 = Device("A100 SXM", "nvidia", DeviceKind.GPU, 80 * 10**9, 2.039e12,
               {"float32": 19.5e12, "float16": 312e12, "bfloat16": 312e12}, "Ampere", compute_units=108, tdp_w=400,

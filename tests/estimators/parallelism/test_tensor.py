@@ -10,7 +10,7 @@ from leadline.core.graph import OpKind, Stage
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.estimators.parallelism.tensor import residual_width, tensor_share
 from leadline.estimators.step_time.roofline import RooflineKernels
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 GROUPED = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
            "num_key_value_heads": 8, "num_hidden_layers": 4, "vocab_size": 32000,

@@ -7,7 +7,7 @@ import pytest
 from leadline.core.graph import OpKind
 from leadline.core.workload import ModelKind, ModelSource, Workload
 from leadline.estimators.memory.device import peak_memory
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 LLAMA_7B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
             "num_hidden_layers": 32, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip

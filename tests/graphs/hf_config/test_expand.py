@@ -11,7 +11,7 @@ from leadline.core.errors import InvalidInput, UnknownName
 from leadline.core.graph import OpKind, Stage, StorageCategory
 from leadline.core.workload import Lengths, ModelKind, ModelSource, Optimizer, Phase, Precision, Workload
 from leadline.estimators.memory.workspaces import attention_scratch_bytes
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 from leadline.graphs.hf_config.tape import Tape
 from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops, peak
 

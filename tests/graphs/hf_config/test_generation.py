@@ -12,7 +12,7 @@ from leadline.core.errors import InvalidInput
 from leadline.core.graph import DecodeStep, Generation, OpGraph, OpKind, StorageCategory
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
 from leadline.estimators.memory.device import peak_memory
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4,
          "vocab_size": 300}  # fmt: skip

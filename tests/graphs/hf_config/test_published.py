@@ -6,7 +6,7 @@ import pytest
 
 from leadline.core.graph import OpKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
-from leadline.graphs.hf_config import expand
+from leadline.graphs.hf_config.expand import expand
 
 CAUSAL, MASKED = "AutoModelForCausalLM", "AutoModelForMaskedLM"
 CLASSES, PAIR = "AutoModelForSequenceClassification", "AutoModelForSeq2SeqLM"

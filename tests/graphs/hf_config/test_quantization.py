@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import OpKind
 from leadline.core.workload import Adapters, ModelKind, ModelSource, Phase, Precision, Quantization, Workload
-from leadline.graphs.hf_config import expand
-from leadline.graphs.hf_config.module_patterns import ModulePatterns
-from leadline.graphs.hf_config.quantization import METHODS, read_quantization
+from leadline.graphs.hf_config.expand import expand
+from leadline.graphs.hf_config.quantization import METHODS, ModulePatterns, read_quantization
 from tests.graphs.hf_config.conftest import LLAMA_7B, SMALL, flops
 
 GPT_OSS_120B = {

@@ -52,13 +52,13 @@ def learn_queue(system: str, jobs: Sequence[AccountedJob]) -> LearnedQueue:
         InvalidInput: too few jobs started.
     """
     from leadline.training.array_files import keep_cached, load_cached  # noqa: PLC0415 - numpy loads on use
-    from leadline.training.queue_wait import fit_queue_wait_model, load_queue_wait_model  # noqa: PLC0415 - see above
+    from leadline.training.queue_wait import QueueWaitModel, fit_queue_wait_model  # noqa: PLC0415 - see above
 
     moments = [(job.submitted_s, job.started_s, job.ended_s) for job in jobs]
     # One second later, so that no job of the accounting is submitted at the same moment.
     now_s = max(at_s for moment in moments for at_s in moment if at_s is not None) + 1.0
     path = settings.data_dir() / "waits" / f"{system.lower().replace('/', '-')}.npz"
-    learned = load_cached(path, load_queue_wait_model)
+    learned = load_cached(path, QueueWaitModel.load)
     if learned is None or not 0 <= now_s - learned.learned_until_s < VALID_S:
         learned = fit_queue_wait_model(jobs, now_s)
         keep_cached(path, learned.dump())

@@ -158,7 +158,7 @@ def _refit_model(path: Path, runs: Sequence[Run], rejected: "_RejectedRefits") -
     from leadline.estimators.tabular.registry import ESTIMATORS  # noqa: PLC0415 - numpy loads on use
     from leadline.training.build import TrainingOrigin  # noqa: PLC0415
     from leadline.training.model import load_model  # noqa: PLC0415
-    from leadline.training.refit import RefitSettings, refit_model  # noqa: PLC0415
+    from leadline.training.refit import refit_model  # noqa: PLC0415
 
     # Kept, to notice whether another training replaces the file meanwhile.
     content = path.read_bytes()
@@ -168,7 +168,7 @@ def _refit_model(path: Path, runs: Sequence[Run], rejected: "_RejectedRefits") -
     origin = TrainingOrigin(f"the history of {model.application}", now, "leadline learn", tuple(model.command))
     keys = {target: f"{path.name} {target} {model.card.known_until(target)}" for target in model.targets}
     better, decided = refit_model(
-        model, records, RefitSettings(ESTIMATORS, origin),
+        model, records, ESTIMATORS, origin,
         previous_runs={target: rejected.runs.get(key, 0) for target, key in keys.items()},
     )  # fmt: skip
     older = _replace(path, content, better) if any(decision.replaced for decision in decided) else ""

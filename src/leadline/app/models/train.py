@@ -24,8 +24,7 @@ from leadline.training.measurements import MEASUREMENTS_SUFFIX, measured_records
 from leadline.training.model_card import (
     ModelCard,
     TargetCard,
-    candidate_columns,
-    candidate_rows,
+    candidate_table,
     describe_errors,
     describe_training_data,
     model_card_markdown,
@@ -125,7 +124,7 @@ class TargetSummary(Frozen):
 
 def summarize_target(card: TargetCard) -> TargetSummary:
     """Return the text about a target, without empty columns."""
-    heads, rows = candidate_columns(card), candidate_rows(card)
+    heads, rows = candidate_table(card)
     used = [column for column in range(len(heads)) if any(row[column] for row in rows)]
     return TargetSummary(
         describe_training_data(card),

@@ -45,6 +45,7 @@ class FamilyStyle(NamedTuple):
         pattern: Period of the layers that see all tokens if the others have a window.
         capped: A tanh bounds the scores, which needs unfused attention.
         learned: Offset of learned positions, or ``None`` without them.
+        float32: Published checkpoints are mostly in float32, not in 16 bits.
     """
 
     names: Mapping[str, str] = {}
@@ -77,6 +78,7 @@ class FamilyStyle(NamedTuple):
     spread: bool = False
     learned: int | None = None
     embedding_norm: bool = False
+    float32: bool = False
 
     def fields(self, name: str) -> list[str]:
         """Return the names in the family's files of what Llama calls ``name``."""
@@ -214,7 +216,7 @@ def _head(read: ConfigFields, vocab: int, *, tied: bool, bias: bool) -> HeadShap
     return HeadShape(outputs=vocab, tied=tied, bias=bias, capped=capped, upcast=True)
 
 
-def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape:
+def deepseek(read: ConfigFields, style: FamilyStyle) -> StackShape:
     """Read DeepSeek V2 and V3: latent attention, dense layers first, then experts and shared ones."""
     layers, hidden, heads = (read.size(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     bias = read.flag("attention_bias", default=False)
@@ -234,14 +236,14 @@ def deepseek(read: ConfigFields, *, first_dense: int, shared: int) -> StackShape
         width, gated=True, bias=False, activation=read.word("hidden_act", default="silu"),
         experts=read.size("n_routed_experts", "num_local_experts", default=64),
         used=read.size("num_experts_per_tok", default=6),
-        shared=width * (read.size("n_shared_experts", default=shared, least=0)),
+        shared=width * (read.size("n_shared_experts", default=style.experts["shared"], least=0)),
     )  # fmt: skip
-    dense = _feed_forward(read, FamilyStyle(), hidden)
+    dense = _feed_forward(read, style, hidden)
     first = read.optional("first_k_dense_replace", least=0)
-    first = first_dense if first is None else first
+    first = style.experts["first"] if first is None else first
     feeds = [dense if layer < first else expert for layer in range(layers)]
     stack = tuple(LayerShape(attention, feed, norm="rms") for feed in feeds)
-    return _stack(read, FamilyStyle(), stack, read.size("vocab_size"))
+    return _stack(read, style, stack, read.size("vocab_size"))
 
 
 def opt(read: ConfigFields, style: FamilyStyle) -> StackShape:

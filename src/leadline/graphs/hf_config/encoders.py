@@ -4,12 +4,9 @@ from leadline.core.errors import InvalidInput
 from leadline.graphs.hf_config.decoders import FamilyStyle, read_stack
 from leadline.graphs.hf_config.fields import ConfigFields
 from leadline.graphs.hf_config.shape import (
-    AttentionShape,
     EncoderDecoderShape,
-    FeedForwardShape,
     HeadShape,
     ImageShape,
-    LayerShape,
     RelativeAttentionShape,
     SpeechShape,
     StackShape,
@@ -53,7 +50,9 @@ def deberta(read: ConfigFields, style: FamilyStyle) -> StackShape:
         raise InvalidInput(f"{read.reference}: a DeBERTa model with narrow embeddings or talking heads is not expanded")
     if read.optional("conv_kernel_size", least=0):
         raise InvalidInput(f"{read.reference}: conv_kernel_size is set, but convolutions are not expanded: trace it")
-    kinds = _comparisons(read)
+    kinds = read.config.get("pos_att_type")
+    # Older files join them by a bar.
+    kinds = kinds.lower().split("|") if isinstance(kinds, str) else [*map(str, read.listed("pos_att_type"))]
     relative = RelativeAttentionShape(
         "c2p" in kinds, "p2c" in kinds, read.flag("share_att_key", default=False) and not first, first
     )
@@ -124,107 +123,54 @@ def encoder_head(read: ConfigFields, hidden: int, vocab: int, width: int, activa
     return HeadShape(vocab, tied=tied, bias=True, transform=width, transform_norm="layer", activation=activation)
 
 
-def _comparisons(read: ConfigFields) -> tuple[str, ...]:
-    """Return the comparisons that DeBERTa adds to the scores. Older files join them by a bar."""
-    kinds = read.config.get("pos_att_type")
-    return tuple(kinds.lower().split("|") if isinstance(kinds, str) else map(str, read.listed("pos_att_type")))
-
-
-def t5(read: ConfigFields) -> EncoderDecoderShape | StackShape:
+def t5(read: ConfigFields, style: FamilyStyle) -> EncoderDecoderShape | StackShape:
     """Read T5 and mT5: RMS norms, no biases, and a bias on the scores for each distance that all layers share."""
-    multilingual = read.family == "mt5"
-    hidden, heads = read.size("d_model", default=512), read.size("num_heads", default=6 if multilingual else 8)
-    rate, vocab = read.rate("dropout_rate", default=0.1), read.size("vocab_size", default=32128)
-    kind = read.word("feed_forward_proj", default="gated-gelu" if multilingual else "relu")
-    gated = kind.startswith("gated-")
+    sizes, rate = style.sizes(read), style.rate(read, "dropout")
+    kind = read.word("feed_forward_proj", default=style.activation)
     activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
-    feed = FeedForwardShape(
-        read.size("d_ff", default=1024 if multilingual else 2048), gated, bias=False, activation=activation,
-        dropout=rate,
-    )  # fmt: skip
-    buckets, layers = read.size("relative_attention_num_buckets", default=32), read.size("num_layers", default=6)
-    longest = read.size("n_positions", default=512)
-
-    def tower(count: int, *, decoder: bool) -> StackShape:
-        attention = AttentionShape(
-            hidden, heads, heads, read.size("d_kv", default=64), causal=decoder, query_bias=False, key_bias=False,
-            out_bias=False,
-        )  # fmt: skip
-        layer = LayerShape(attention, feed, norm="rms", dropout=rate, cross=attention if decoder else None)
-        return StackShape(
-            family=read.family,
-            hidden=hidden,
-            vocab=vocab,
-            layers=(layer,) * count,
-            max_sequence=longest,
-            norm="rms",
-            position_buckets=buckets,
-            dropout=rate,
-            final_dropout=rate,
-        )
-
-    encoder = tower(layers, decoder=False)
+    style = style._replace(gated=kind.startswith("gated-"), activation=activation, head_dim=sizes["head"])
+    encoder = read_stack(read, style)
+    layer = encoder.layers[0]
+    layer = layer._replace(feed_forward=layer.feed_forward._replace(dropout=rate))
+    encoder = encoder._replace(
+        layers=(layer,) * sizes["layers"], head=HeadShape(), position_buckets=sizes["buckets"], final_dropout=rate
+    )
     if read.architecture().endswith("EncoderModel"):
         return encoder
-    decoder = tower(read.optional("num_decoder_layers") or layers, decoder=True)
-    tied = read.flag("tie_word_embeddings", default=not multilingual)
-    return EncoderDecoderShape(read.family, encoder, decoder, _head(read, vocab, tied=tied), longest, cross_bias=True)
+    attention = layer.attention._replace(causal=True)
+    count = read.optional("num_decoder_layers") or sizes["layers"]
+    decoder = encoder._replace(layers=(layer._replace(attention=attention, cross=attention),) * count)
+    return _join(read, style, encoder, decoder)._replace(cross_bias=True)
 
 
-def bart(read: ConfigFields) -> EncoderDecoderShape:
-    """Read BART and mBART: learned positions with an offset of two. mBART has norms before each half layer."""
-    first = read.family == "mbart"
-    vocab = read.size("vocab_size", default=50265)
-    longest = read.size("max_position_embeddings", default=1024)
-    encoder, decoder = (
-        StackShape(
-            family=read.family,
-            hidden=read.size("d_model", default=1024),
-            vocab=vocab,
-            layers=_layers(read, side, "pre" if first else "post", 12),
-            max_sequence=longest,
-            final_norm=first,
-            embedding_norm=True,
-            positions=longest + 2,
-            dropout=read.rate("dropout", default=0.1),
-        )
-        for side in ("encoder", "decoder")
-    )
-    head = _head(read, vocab, tied=read.flag("tie_word_embeddings", default=True))
-    return EncoderDecoderShape(read.family, encoder, decoder, head, longest)
+def bart(read: ConfigFields, style: FamilyStyle) -> EncoderDecoderShape:
+    """Read BART and mBART. A decoder's layers attend to the encoder's output too."""
+    encoder, decoder = (_read_side(read, style, side) for side in ("encoder", "decoder"))
+    cross = tuple(layer._replace(cross=layer.attention) for layer in decoder.layers)
+    return _join(read, style, encoder, decoder._replace(layers=cross))
 
 
-def whisper(read: ConfigFields) -> EncoderDecoderShape:
-    """Read Whisper: convolutions over a spectrum of fixed length, keys without biases."""
-    hidden, vocab = read.size("d_model", default=384), read.size("vocab_size", default=51865)
-    rate, longest = read.rate("dropout"), read.size("max_target_positions", default=448)
-    sound = SpeechShape(read.size("num_mel_bins", default=80), read.size("max_source_positions", default=1500))
-    sides = (_layers(read, side, "pre", 4, key_bias=False) for side in ("encoder", "decoder"))
-    encoder, decoder = (StackShape(read.family, hidden, layers, longest, dropout=rate) for layers in sides)
-    encoder = encoder._replace(max_sequence=sound.tokens, source=sound)
-    decoder = decoder._replace(vocab=vocab, positions=longest)
-    head = _head(read, vocab, tied=read.flag("tie_word_embeddings", default=True))
-    return EncoderDecoderShape(read.family, encoder, decoder, head, longest)
+def whisper(read: ConfigFields, style: FamilyStyle) -> EncoderDecoderShape:
+    """Read Whisper, BART with convolutions over a spectrum of fixed length."""
+    shape = bart(read, style)
+    sound = SpeechShape(style.size(read, "bins"), style.size(read, "frames"))
+    return shape._replace(encoder=shape.encoder._replace(max_sequence=sound.tokens, source=sound, vocab=0, positions=0))
 
 
-def _layers(read: ConfigFields, side: str, layout: str, count: int, *, key_bias: bool = True) -> tuple[LayerShape, ...]:
-    """Return the layers of one side of BART or Whisper. A decoder's layers attend to the encoder's output too."""
-    whispered = read.family == "whisper"
-    hidden = read.size("d_model", default=384 if whispered else 1024)
-    heads = read.size(f"{side}_attention_heads", default=6 if whispered else 16)
-    head_dim = read.per_head(hidden, heads)
-    decoder = side == "decoder"
-    attention = AttentionShape(hidden, heads, heads, head_dim, causal=decoder, key_bias=key_bias)
-    feed = FeedForwardShape(
-        read.size(f"{side}_ffn_dim", default=1536 if whispered else 4096),
-        activation=read.word("activation_function", default="gelu"),
-        dropout=read.rate("activation_dropout"),
-    )
-    rate = read.rate("dropout", default=0.0 if whispered else 0.1)
-    layer = LayerShape(attention, feed, layout, dropout=rate, cross=attention if decoder else None)
-    return (layer,) * read.size(f"{side}_layers", default=count)
+def _read_side(read: ConfigFields, style: FamilyStyle, side: str) -> StackShape:
+    """Read the stack of one ``side``, which is a part of some names. Norms before each half also end the stack."""
+    names = {name: fields.format(side=side) for name, fields in style.names.items()}
+    style = style._replace(names=names, causal=side == "decoder")
+    style.sizes(read)
+    shape, rate = read_stack(read, style), read.rate("activation_dropout")
+    layer = shape.layers[0]
+    attention = layer.attention._replace(key_bias=read.family != "whisper")
+    layer = layer._replace(attention=attention, feed_forward=layer.feed_forward._replace(dropout=rate))
+    return shape._replace(layers=(layer,) * len(shape.layers), head=HeadShape(), final_norm=style.layout == "pre")
 
 
-def _head(read: ConfigFields, vocab: int, *, tied: bool) -> HeadShape:
-    """Return the scores of the vocabulary, or no head for a file of a model without one."""
-    return HeadShape() if read.is_bare() else HeadShape(outputs=vocab, tied=tied)
+def _join(read: ConfigFields, style: FamilyStyle, encoder: StackShape, decoder: StackShape) -> EncoderDecoderShape:
+    """Return both stacks with the scores of the vocabulary, or no head for a file of a model without one."""
+    tied = read.flag("tie_word_embeddings", default=style.tied)
+    head = HeadShape() if read.is_bare() else HeadShape(outputs=decoder.vocab, tied=tied)
+    return EncoderDecoderShape(read.family, encoder, decoder, head, decoder.max_sequence)

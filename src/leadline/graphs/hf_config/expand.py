@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from leadline.core.documents import parse_json
 from leadline.core.errors import InvalidInput
+from leadline.core.frozen import Frozen
 from leadline.core.graph import LoopFacts, OpGraph, OpKind, Stage, TracedJob
 from leadline.core.units import format_bytes
 from leadline.core.workload import Optimizer, Phase, Precision, Quantization, Workload
@@ -32,8 +33,7 @@ DEFAULT_SEQUENCE = 2048
 MOST_CONFIG_BYTES = 2**24
 
 
-@dataclass(frozen=True, slots=True)
-class _RunSettings:
+class _RunSettings(Frozen):
     """Settings of a run, with defaults. ``assumed`` names each default.
 
     ``sequence`` is the tokens of a sample in a mean batch, ``longest`` in the longest batch. ``unnamed_dtype`` is a
@@ -247,8 +247,7 @@ def _batch_and_sequence(workload: Workload, shape: ModelShape) -> tuple[int | No
     return batch, sequence
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Frozen):
     """One model, built on a tape of its own for each pass."""
 
     workload: Workload

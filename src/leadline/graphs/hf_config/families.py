@@ -2,7 +2,6 @@
 
 import tomllib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from leadline.core.errors import InvalidInput, UnknownName
@@ -11,7 +10,7 @@ from leadline.graphs.hf_config.decoders import FamilyStyle
 from leadline.graphs.hf_config.fields import Config, ConfigFields
 from leadline.graphs.hf_config.shape import ModelShape
 
-Reader = Callable[[ConfigFields], ModelShape]
+Reader = Callable[[ConfigFields, FamilyStyle], ModelShape]
 
 
 def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[str, ...]]:
@@ -28,11 +27,11 @@ def read_model_shape(config: Config, reference: str) -> tuple[ModelShape, tuple[
         fix = f"known are {', '.join(sorted(FAMILIES))}; give any other model as a file.py:function or a command"
         raise UnknownName(f"model_type in {reference}", str(family), FAMILIES, fix=fix)
     fields = ConfigFields(config, reference)
-    shape = FAMILIES[family](fields)
-    return shape, tuple(dict.fromkeys(fields.assumed))
+    reader, style = FAMILIES[family]
+    return reader(fields, style), tuple(dict.fromkeys(fields.assumed))
 
 
-READERS = {
+READERS: dict[str, Reader] = {
     "opt": decoders.opt,
     "mpt": decoders.mpt,
     "falcon": decoders.falcon,
@@ -41,33 +40,27 @@ READERS = {
     "deberta": encoders.deberta,
     "modernbert": encoders.modernbert,
     "vit": encoders.vit,
+    "deepseek_v2": decoders.deepseek,
+    "t5": encoders.t5,
+    "bart": encoders.bart,
+    "whisper": encoders.whisper,
 }
-"""Readers of the families of ``families.toml`` that take more than their style to read."""
+"""Readers of the families that take more than their style to read."""
 
 
-def _styled_families() -> dict[str, Reader]:
+def _read_families() -> dict[str, tuple[Reader, FamilyStyle]]:
     """Return the families of ``families.toml``. A family that is ``like`` another has its keys and its reader."""
     tables = tomllib.loads((Path(__file__).parent / "families.toml").read_text(encoding="utf-8"))
-    families: dict[str, Reader] = {}
+    families: dict[str, tuple[Reader, FamilyStyle]] = {}
     for family, table in tables.items():
         like = table.pop("like", "")
         base = tables.get(like, {})
         table["names"] = {**base.get("names", {}), **table.get("names", {})}
         tables[family] = {**base, **table}
         reader = READERS.get(family) or READERS.get(like, decoders.read_stack)
-        families[family] = partial(reader, style=FamilyStyle(**tables[family]))
+        families[family] = reader, FamilyStyle(**tables[family])
     return families
 
 
-FAMILIES: dict[str, Reader] = {
-    **_styled_families(),
-    "deepseek_v2": partial(decoders.deepseek, first_dense=0, shared=2),
-    "deepseek_v3": partial(decoders.deepseek, first_dense=3, shared=1),
-    "t5": encoders.t5,
-    "mt5": encoders.t5,
-    "bart": encoders.bart,
-    "mbart": encoders.bart,
-    "whisper": encoders.whisper,
-}
-"""``model_type`` → reader of its sizes. A new decoder is one table in ``families.toml``, any other family one row here;
-each has a row in the parameter-count test."""
+FAMILIES = _read_families()
+"""``model_type`` → reader of its sizes, and its style. Each family has a row in the parameter-count test."""

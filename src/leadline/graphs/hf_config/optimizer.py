@@ -82,18 +82,10 @@ def update_weights(tape: Tape, optimizer: Optimizer, *, scaled: bool = False) ->
         )  # fmt: skip
     temporaries.clear()
     if optimizer.from_bitsandbytes:
-        _update_each(tape, optimizer)
+        # One kernel per weight reads gradient, weight and state, and writes weight and state in place.
+        states = optimizer.states * sum(
+            math.prod(shape) * BYTES_PER_ELEMENT[dtype] for shape, dtype in _state_tensors(weights, optimizer)
+        )
+        tape.op("optimizer_update", OpKind.OPTIMIZER, weights[:1], weights[:1], flops=14.0 * elements,
+                read=2 * bytes_once + states, written=bytes_once + states, kernels=len(weights))  # fmt: skip
     tape.gradients.clear()
-
-
-def _update_each(tape: Tape, optimizer: Optimizer) -> None:
-    """Record one kernel per weight. It reads gradient, weight and state, and writes weight and state in place."""
-    weights = tape.parameters
-    states = optimizer.states * sum(
-        math.prod(shape) * BYTES_PER_ELEMENT[dtype] for shape, dtype in _state_tensors(weights, optimizer)
-    )
-    weight_bytes = float(sum(weight.bytes for weight in weights))
-    tape.op("optimizer_update", OpKind.OPTIMIZER, weights[:1], weights[:1],
-            flops=14.0 * sum(weight.elements for weight in weights), read=2 * weight_bytes + states,
-            written=weight_bytes + states,
-            kernels=len(weights))  # fmt: skip

@@ -4,14 +4,64 @@ Each method is one reader of its fields. A method without a reader is refused, b
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Precision
+from leadline.graphs.hf_config.families import FAMILIES
 from leadline.graphs.hf_config.fields import Config, model_values
-from leadline.graphs.hf_config.module_patterns import ModulePatterns
 from leadline.graphs.hf_config.weight_formats import INT8, ScaleTensor, WeightFormat, bitsandbytes_4bit, grouped
+
+LONGEST, MOST_REPEATS = 300, 5  # characters of a pattern, and repetitions in it
+_NESTED = re.compile(r"[|*+}].*\)[*+{]")  # a repeated group that repeats within, whose search may never end
+_SPELLINGS = (
+    (re.compile(r"\b(?:language_model|model|transformer)(?:\\?\.)"), ""),
+    (re.compile(r"\b(?:block_sparse_moe|feed_forward|ffn)\b"), "mlp"),
+    (re.compile(r"\bmlp(\\?\.)router\b"), r"mlp\1gate"),
+    (re.compile(r"\bshared_expert\b"), "shared_experts"),
+)
+"""Spellings of the same module in different families, and the name here."""
+
+
+class ModulePatterns:
+    """Names of modules: plain ones, which also hold all modules inside, ``*`` for any text, and ``re:`` expressions.
+
+    Raises:
+        InvalidInput: An expression is broken, too long, or repeats a repetition.
+    """
+
+    def __init__(self, patterns: Sequence[str], reference: str) -> None:
+        self.plain: set[str] = set()
+        self.expressions: list[re.Pattern[str]] = []
+        for pattern in patterns:
+            text = _respell(pattern.removeprefix("re:"))
+            if not pattern.startswith("re:") and "*" not in pattern:
+                self.plain.add(text.strip("."))
+                continue
+            if not pattern.startswith("re:"):
+                text = rf"(?:.*\.)?{re.escape(text.strip('.')).replace(re.escape('*'), '.*')}(?:\.|$)"
+            repeats = sum(text.count(sign) for sign in "*+{")
+            if len(text) > LONGEST or repeats > MOST_REPEATS or _NESTED.search(text):
+                raise InvalidInput(f"{reference}: the module pattern {pattern!r:.80} cannot be searched: simplify it")
+            try:
+                self.expressions.append(re.compile(text))
+            except re.error as error:
+                raise InvalidInput(f"{reference}: the module pattern {pattern!r:.80} is broken: {error}") from error
+
+    def match(self, module: str) -> bool:
+        """Return whether a module, such as ``layers.3.self_attn.q_proj``, is among the names or inside one of them."""
+        parts = module.split(".")
+        ends = range(len(parts) + 1)
+        if any(".".join(parts[begin:end]) in self.plain for end in ends for begin in range(end)):
+            return True
+        return any(expression.match(module) for expression in self.expressions)
+
+
+def _respell(text: str) -> str:
+    for spelling, name in _SPELLINGS:
+        text = spelling.sub(name, text)
+    return text
 
 
 class CheckpointQuantization(NamedTuple):
@@ -253,13 +303,6 @@ METHODS: dict[str, Callable[[_Fields], Formats]] = {
 """``quant_method`` → reader of its fields."""
 
 
-FLOAT32_FAMILIES = frozenset({
-    "gpt2", "gpt_neo", "gptj", "codegen", "gpt_bigcode", "bert", "roberta", "xlm-roberta", "camembert", "distilbert",
-    "electra", "albert", "mpnet", "deberta", "deberta-v2", "modernbert", "vit", "deit", "t5", "mt5", "bart", "mbart",
-    "whisper",
-})  # fmt: skip
-"""Families whose published checkpoints are mostly in float32. Those of the others are in 16 bits."""
-
 _PRECISIONS = {"float32": Precision.FP32, "float16": Precision.FP16, "bfloat16": Precision.BF16}
 
 
@@ -283,7 +326,7 @@ def stored_precision(config: Config, reference: str, *, quantized: bool) -> tupl
     family = str((inner if isinstance(inner, dict) else config).get("model_type") or config.get("model_type"))
     if quantized:
         precision, why = Precision.BF16, "since quantized weights are multiplied in 16 bits"
-    elif family in FLOAT32_FAMILIES:
+    elif family in FAMILIES and FAMILIES[family][1].float32:
         precision, why = Precision.FP32, f"as most published {family} checkpoints"
     else:
         precision, why = Precision.BF16, f"as most published {family} checkpoints have 16 bits"

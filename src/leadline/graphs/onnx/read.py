@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from leadline.core.documents import refuse_damaged
 from leadline.core.errors import InvalidInput, MissingExtra
@@ -20,10 +19,7 @@ from leadline.core.graph import (
 from leadline.core.workload import Phase, Workload
 from leadline.files.read import read_input
 from leadline.graphs.hf_config.tape import Storage, Tape
-from leadline.graphs.onnx import OPERATORS
-
-Message = Any
-"""A protobuf message of the onnx package (model, graph or node), which brings no types of its own."""
+from leadline.graphs.onnx import OPERATORS, Message
 
 KINDS = {name: OpKind(kind) for kind, names in OPERATORS["kinds"].items() for name in names}
 

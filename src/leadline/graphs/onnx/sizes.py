@@ -15,10 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from leadline.core.errors import InvalidInput
 from leadline.core.graph import BYTES_PER_ELEMENT, TensorSpec
-from leadline.graphs.onnx import OPERATORS
-
-Message = Any
-"""A protobuf message of the onnx package (model, graph, node or type), which brings no types of its own."""
+from leadline.graphs.onnx import OPERATORS, Message
 
 Values = Any
 """A small numpy array whose elements are known."""

@@ -1,6 +1,7 @@
 """What a submission is handed to sbatch as, and what sbatch's answers mean."""
 
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -126,11 +127,12 @@ def test_an_unmeasured_command_runs_once_and_a_second_start_ends_as_the_first(tm
     assert [(one.returncode, one.stdout) for one in answers] == [(3, "ran\n"), (3, "")]
 
 
-def test_a_warned_command_replaces_the_shell():
-    warned = replace(ONE, checkpoint_signal="USR1", measured=False)
-    assert batch_script(warned, None, FOLDER, None).endswith("\nexec true\n")
+@pytest.mark.parametrize("warning", ["USR1", "SIGUSR1"])
+def test_a_shell_passes_its_warning_to_a_command_without_a_launcher(warning):
+    warned = replace(ONE, checkpoint_signal=warning, measured=False)
+    assert re.findall(r"kill -(\w+) ", batch_script(warned, None, FOLDER, None)) == ["TERM", "USR1"]
     spread = replace(warned, spec=replace(SPEC, resources=replace(SPEC.resources, tasks_per_node=2)))
-    assert batch_script(spread, None, FOLDER, None).endswith('exit "$code"\n')
+    assert "kill" not in batch_script(spread, None, FOLDER, None)
 
 
 def test_a_copy_is_held_before_anything_of_its_own_runs(tmp_path):
@@ -189,7 +191,7 @@ def test_a_measured_command_is_run_by_the_wrapper_where_that_is_found_without_a_
         "--once --result '/my jobs/50%/runs'/\"$LEADLINE_KEY\".json --probe-hook --site-walltime-s 3600 -- true"
         in script
     )
-    assert "\ntrue || code=$?\n" in script
+    assert "; exec true) & child=$!\n" in script
     assert "wrapper" not in batch_script(replace(ONE, measured=False), None, FOLDER, MEASURER)
 
 
