@@ -127,10 +127,8 @@ class Actor:
         elif decision.action in (Action.MOVE, Action.RESUBMIT, Action.WITHDRAW, Action.GIVE_UP):
             job = replace(job, reason=decision.reason)
             if decision.action in (Action.MOVE, Action.RESUBMIT):
-                plan = AttemptPlan(
-                    decision.place or attempt.place, request or attempt.resources, reason=decision.reason
-                )
-                job = replace(job, plan=plan)
+                place = decision.place or attempt.place
+                job = replace(job, plan=AttemptPlan(place, request or attempt.resources, reason=decision.reason))
             # The mark explains the attempt's end; the engine cancels it.
             self.book.write(jobs=[job], attempts=[replace(attempt, withdrawn=True)])
 
@@ -153,12 +151,8 @@ class Actor:
         Raises:
             SchedulerUnreachable: some releases may be missing; they are repeated later.
         """
-        chosen = [
-            attempt.key
-            for _, attempt in self.book.live(system)
-            if attempt.begins and not attempt.withdrawn and attempt.key not in self.released
-        ]
-        if chosen:
+        begins = [attempt.key for _, attempt in self.book.live(system) if attempt.begins and not attempt.withdrawn]
+        if chosen := [key for key in begins if key not in self.released]:
             self.schedulers[system].let_begin(chosen)
             self.released.update(chosen)
 

@@ -14,7 +14,7 @@ from leadline.execution.plane.job_cache import JobCache, closed_job, with_attemp
 from leadline.execution.plane.journal import NewEvent, attempt_event
 from leadline.execution.plane.segments import diagnose_segment, done_share, is_segment
 from leadline.execution.plane.watcher import ObservedEnd
-from leadline.execution.schedulers.port import Scheduler
+from leadline.execution.schedulers.port import Scheduler, SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
 
@@ -44,9 +44,8 @@ class Settler:
             diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log, cancelled=job_before.cancelled)
             diagnosis = diagnose_segment(job_before, end.status, end.outcome, diagnosis)
             ended = self._ended_attempt(end, diagnosis)
-            events.append(
-                attempt_event(EventKind.STATE, ended, {"state": diagnosis.state.value, "reason": ended.reason})
-            )
+            details = {"state": diagnosis.state.value, "reason": ended.reason}
+            events.append(attempt_event(EventKind.STATE, ended, details))
             job, job_events = self._next(with_attempt(job_before, ended), ended, end.outcome, diagnosis)
             jobs[job.key] = job
             # Settling one copy may withdraw the others.
@@ -95,22 +94,18 @@ class Settler:
         ]  # fmt: skip
 
     def _ended_attempt(self, end: ObservedEnd, diagnosis: Diagnosis) -> Attempt:
-        attempt, status, outcome = end.attempt, end.status, end.outcome
+        attempt, outcome, status = end.attempt, end.outcome, end.status or SchedulerStatus(JobState.UNKNOWN)
         started_at = outcome.started_at if outcome else attempt.started_at
-        if status is not None and status.started_s is not None:
-            started_at = iso_utc(status.started_s)
         ended_at = outcome.ended_at if outcome and outcome.ended_at else iso_utc(self.clock.now_s())
-        if status is not None and status.ended_s is not None:
-            ended_at = iso_utc(status.ended_s)
         return replace(
             attempt,
             state=diagnosis.state,
-            started_at=started_at,
-            ended_at=ended_at,
+            started_at=started_at if status.started_s is None else iso_utc(status.started_s),
+            ended_at=ended_at if status.ended_s is None else iso_utc(status.ended_s),
             reason="; ".join(diagnosis.evidence) or attempt.reason,
-            walltime_s=(status.walltime_s if status else None) or attempt.walltime_s,
-            node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
-            exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
+            walltime_s=status.walltime_s or attempt.walltime_s,
+            node=status.node or attempt.node or (outcome.host if outcome else None),
+            exit_code=outcome.exit_code if outcome else status.exit_code,
             done_share=done_share(outcome),
         )
 
