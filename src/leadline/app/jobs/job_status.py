@@ -1,7 +1,7 @@
 """Job status: where each job is, its progress, its expected end, and its cost."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -154,30 +154,27 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
 
 def system_outages(statuses: Iterable[JobStatus]) -> tuple[SystemOutage, ...]:
     """Return the outages of systems with active jobs."""
-    at_work = {status.place.partition(":")[0] for status in statuses if not status.closed}
-    if not at_work:
-        return ()
-    with open_journal() as journal:
-        return tuple(_outage(event) for system, event in journal.open_outages().items() if system in at_work)
+    return _open_outages({status.place.partition(":")[0] for status in statuses if not status.closed})
 
 
 def is_unreachable(job: Job) -> bool:
     """Return whether a job waits for a system that did not answer since the job was submitted."""
-    waits_at = {attempt.place.system for attempt in job.live_attempts if attempt.scheduler_id is None}
-    if not waits_at:
-        return False
+    outages = _open_outages({attempt.place.system for attempt in job.live_attempts if attempt.scheduler_id is None})
+    return any(epoch_s(outage.last_at) >= epoch_s(job.created_at) for outage in outages)
+
+
+def _open_outages(systems: Collection[str]) -> tuple[SystemOutage, ...]:
+    """Return the outages of these systems; without systems, the journal is not opened."""
+    if not systems:
+        return ()
     with open_journal() as journal:
-        outages = [_outage(event) for event in journal.open_outages().values()]
-    return any(outage.system in waits_at and epoch_s(outage.last_at) >= epoch_s(job.created_at) for outage in outages)
+        return tuple(_outage(system, event) for system, event in journal.open_outages().items() if system in systems)
 
 
-def _outage(event: JournalEvent) -> SystemOutage:
-    details = event.details
-    next_at = details.get("next_at")
-    return SystemOutage(
-        str(details.get("system")), event.at, str(details.get("last_at") or event.at), str(details.get("why") or ""),
-        None if next_at is None else str(next_at),
-    )  # fmt: skip
+def _outage(system: str, event: JournalEvent) -> SystemOutage:
+    last_at, why, next_at = (event.details.get(name) for name in ("last_at", "why", "next_at"))
+    planned_at = None if next_at is None else str(next_at)
+    return SystemOutage(system, event.at, str(last_at or event.at), str(why or ""), planned_at)
 
 
 def newest_event_number() -> int:

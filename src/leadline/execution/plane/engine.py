@@ -125,9 +125,8 @@ class Plane:
             if str(error) != self._last_error:
                 report(str(error))
             wait_s, self._last_error = IDLE_S, str(error)
-        notices, self._notices = self._notices, []
-        for notice in notices:
-            report(notice)
+        while self._notices:
+            report(self._notices.pop(0))
         return wait_s
 
     def finish(self, timeout_s: float) -> None:
