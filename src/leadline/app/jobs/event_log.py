@@ -271,12 +271,8 @@ def read_event_log(name: str, *, full: bool = False) -> EventLog:
         LoggedEvent(event.at, event.kind.value, numbers.get(event.attempt), *describe_event(event), dict(event.details))
         for event in all_events
     ]
-    return EventLog(
-        statuses_of([job], now_s)[0],
-        job,
-        tuple(logged if full else _shortened(logged)),
-        tuple(_attempt_usage(attempt, events, now_s) for attempt in job.attempts),
-    )
+    used = tuple(_attempt_usage(attempt, events, now_s) for attempt in job.attempts)
+    return EventLog(statuses_of([job], now_s)[0], job, tuple(logged if full else _shortened(logged)), used)
 
 
 def _affects(event: JournalEvent, job: Job, now_s: float) -> bool:

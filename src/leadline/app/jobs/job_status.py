@@ -283,4 +283,5 @@ def _expected_end(job: Job, attempt: Attempt, decision: JournalEvent | None) -> 
         total = job.predicted.elapsed_s
     if total is None or began_s + total.high > YEAR_3000_S:
         return None
-    return ExpectedEnd(*(iso_utc(began_s + run_s) for run_s in (total.point, total.low, total.high)), total.level)
+    at, earliest, latest = (iso_utc(began_s + run_s) for run_s in (total.point, total.low, total.high))
+    return ExpectedEnd(at, earliest, latest, total.level)

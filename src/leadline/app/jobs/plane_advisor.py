@@ -152,20 +152,12 @@ class PlaneAdvisor:
         Raises:
             NothingFits: no target accepts it.
         """
-        plans, refused = [], []
-        for place in job.policy.places:
-            spec = _spec_at(job, place)
-            try:
-                _check_rules(spec, self._rules(place))
-            except InvalidInput as error:
-                refused.append(f"{place}: {error}")
-                continue
-            plans.append(AttemptPlan(place, job.spec.resources))
-            if len(plans) == job.policy.copies:
-                break
+        refusals = {place: _refusal(_spec_at(job, place), self._rules(place)) for place in job.policy.places}
+        plans = [AttemptPlan(place, job.spec.resources) for place, why in refusals.items() if not why]
         if not plans:
-            raise NothingFits(f"no target accepts the job: {'; '.join(refused)}")
-        return tuple(plans)
+            refused = "; ".join(f"{place}: {why}" for place, why in refusals.items())
+            raise NothingFits(f"no target accepts the job: {refused}")
+        return tuple(plans[: job.policy.copies])
 
     def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Situation:
         """Return what is expected of an attempt, from its prediction and its wrapper's reports."""
@@ -227,9 +219,7 @@ class PlaneAdvisor:
         if request is None or (check_request(partition, request) if partition else self._is_gone(place)):
             return None
         spec = _spec_at(job, place, request)
-        try:
-            _check_rules(spec, partition)
-        except InvalidInput:
+        if _refusal(spec, partition):
             return None
         current = self._rules(situation.attempt.place)
         elapsed = elapsed_at(situation, current, partition, place)
@@ -289,10 +279,14 @@ class PlaneAdvisor:
         return live_memory(before, samples, began_s, elapsed, self.table).total
 
 
-def _check_rules(spec: JobSpec, partition: Partition | None) -> None:
-    """Raise if the known rules of a target other than this machine refuse the job."""
-    if (spec.system or "").casefold() != LOCAL:
-        directives(spec, partition)
+def _refusal(spec: JobSpec, partition: Partition | None) -> str:
+    """Return why the known rules of a target other than this machine refuse the job; empty if they do not."""
+    try:
+        if (spec.system or "").casefold() != LOCAL:
+            directives(spec, partition)
+    except InvalidInput as error:
+        return str(error)
+    return ""
 
 
 def _spec_at(job: Job, place: Place, resources: ResourceSpec | None = None) -> JobSpec:

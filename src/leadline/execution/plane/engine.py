@@ -237,12 +237,9 @@ class Plane:
         Raises:
             SchedulerUnreachable: it is tried again later.
         """
-        unwanted = [
-            attempt
-            for job in map(self.book.jobs.__getitem__, self.book.unwanted)
-            for attempt in job.live_attempts
-            if attempt.place.system == watcher.system and (job.cancelled or attempt.withdrawn)
-        ]
+        jobs = [self.book.jobs[key] for key in self.book.unwanted]
+        withdrawn = [attempt for job in jobs for attempt in job.live_attempts if job.cancelled or attempt.withdrawn]
+        unwanted = [attempt for attempt in withdrawn if attempt.place.system == watcher.system]
         cancelled = self._cancelled_keys.setdefault(watcher.system, set())
         cancelled &= {attempt.key for attempt in unwanted}
         for attempt in unwanted:

@@ -58,12 +58,8 @@ class Settler:
         """Pass ended attempts to the history and drop finished jobs."""
         unread = {attempt.job for system in self.schedulers for attempt in self._unread(system)}
         leaving = [self.book.jobs[key] for key in self.book.leaving if key not in unread]
-        ends = [
-            EndedAttempt(job, attempt, self.outcomes.get(attempt.key))
-            for job in leaving
-            for attempt in job.attempts
-            if not attempt.live and not attempt.recorded
-        ]
+        ended = [(job, attempt) for job in leaving for attempt in _unrecorded(job)]
+        ends = [EndedAttempt(job, attempt, self.outcomes.get(attempt.key)) for job, attempt in ended]
         closed = [job for job in leaving if job.closed and not job.recorded]
         if not ends and not closed:
             return
@@ -85,13 +81,9 @@ class Settler:
             self.outcomes |= {key: reports.get(key) for key in missing}
 
     def _unread(self, system: str) -> list[Attempt]:
-        return [
-            attempt
-            for key in self.book.leaving
-            for attempt in self.book.jobs[key].attempts
-            if attempt.place.system == system and not attempt.live and not attempt.recorded
-            and attempt.started_at is not None and attempt.key not in self.outcomes
-        ]  # fmt: skip
+        ended = [attempt for key in self.book.leaving for attempt in _unrecorded(self.book.jobs[key])]
+        here = [attempt for attempt in ended if attempt.place.system == system and attempt.started_at is not None]
+        return [attempt for attempt in here if attempt.key not in self.outcomes]
 
     def _ended_attempt(self, end: ObservedEnd, diagnosis: Diagnosis) -> Attempt:
         attempt, outcome, status = end.attempt, end.outcome, end.status or SchedulerStatus(JobState.UNKNOWN)
@@ -144,3 +136,8 @@ class Settler:
         state = kept[-1].state if kept and ended.withdrawn else ended.state
         closed, settled = closed_job(job, state, decision.reason)
         return closed, [*events, *settled]
+
+
+def _unrecorded(job: Job) -> list[Attempt]:
+    """Return the ended attempts that are not in the history."""
+    return [attempt for attempt in job.attempts if not attempt.live and not attempt.recorded]

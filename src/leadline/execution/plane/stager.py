@@ -129,13 +129,11 @@ class Stager:
 
     def _route(self, job: Job, source: Attempt, system: str) -> CheckpointRoute | None:
         """Return the route of a job's checkpoint; None if one of the systems has no files."""
-        homes = [self.schedulers[name].home(_at(job, name)) for name in (source.place.system, system)]
-        present = [name for name in homes if name is not None]
-        if len(present) < 2:
+        here, there = (self.schedulers[name].home(_at(job, name)) for name in (source.place.system, system))
+        if here is None or there is None:
             return None
-        (source_transport, source_home), (target_transport, target_home) = present
         folder = job.policy.checkpoint_folder or ""
-        return CheckpointRoute(source_transport, source_home / folder, target_transport, target_home / folder)
+        return CheckpointRoute(here[0], here[1] / folder, there[0], there[1] / folder)
 
     def _note(self, job: Job, source: Attempt, system: str, copied: CopyReport) -> None:
         self.waits.pop(job.key, None)

@@ -218,17 +218,15 @@ class Submitter:
 
     def _know(self, batches: Iterable[tuple[list[Attempt], str]], *, found_again: bool = False) -> None:
         """Store the scheduler's ids of batches."""
-        now, attempts_with_id = iso_utc(self.clock.now_s()), []
+        now, attempts_with_id, events = iso_utc(self.clock.now_s()), [], []
         for attempts, scheduler_id in batches:
             self.missed.pop(attempts[0].batch, None)
             for attempt in attempts:
                 job = self.book.jobs[attempt.job]
                 attempt_id = f"{scheduler_id}_{job.index or 0}" if job.group else scheduler_id
                 attempts_with_id.append(replace(attempt, scheduler_id=attempt_id, submitted_at=now))
-        events = [
-            attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, "found_again": found_again})
-            for attempt in attempts_with_id
-        ]
+                details: EventDetails = {"id": attempt_id, "found_again": found_again}
+                events.append(attempt_event(EventKind.SUBMITTED, attempt, details))
         if events:
             self.book.write(attempts=attempts_with_id, events=events)
 
