@@ -222,15 +222,22 @@ SCHEMA = "leadline.story/1"
 
 
 class LoggedEvent(Frozen):
-    """One event."""
+    """One event.
+
+    Attributes:
+        says: the event in a sentence.
+        because: its details, as the evidence.
+        said: its details as data.
+        times: number of repetitions without news since ``since``; this is the last of them.
+    """
 
     at: str
     kind: str
     attempt: int | None
-    says: str  # the event in a sentence
-    because: tuple[str, ...] = ()  # its details, as the evidence
-    said: dict[str, float | int | str | bool | None] = field(default_factory=dict)  # its details as data
-    times: int = 1  # repetitions without news since `since`; this is the last of them
+    says: str
+    because: tuple[str, ...] = ()
+    said: dict[str, float | int | str | bool | None] = field(default_factory=dict)
+    times: int = 1
     since: str = ""
 
 

@@ -34,10 +34,8 @@ class JobRequest(Frozen):
 
     subject: tuple[str, ...] = ()  # a command, or a workload file with one
     on: tuple[str, ...] = (LOCAL,)
-    """Targets, the preferred one first: ``local``, ``SYSTEM:PARTITION``, or ``slurm[:PARTITION]``.
-
-    The last is a cluster that the catalog does not know.
-    """
+    """Targets, the preferred one first: ``local``, ``SYSTEM:PARTITION``, or ``slurm[:PARTITION]`` for a cluster that
+    the catalog does not know."""
     account: str | None = None
     nodes: int | None = None
     gpus: int | None = None  # of the whole job

@@ -80,19 +80,27 @@ def total_usage(usages: Sequence[JobUsage]) -> JobUsage:
 
 
 class JobStatus(Frozen):
-    """The status of one job."""
+    """The status of one job.
+
+    Attributes:
+        why: why it waits, in its scheduler's words, how it ended, or a warning about its limit.
+        elapsed_s: elapsed time of the current attempt.
+        walltime_s: limit of the current attempt.
+        closed: the plane is done with the job.
+        output: file with the output of the current attempt, on its system; None if its folder is unknown.
+    """
 
     key: str
     name: str
     place: str
     state: JobState
-    why: str  # why it waits, in its scheduler's words, how it ended, or a warning about its limit
+    why: str
     created_at: str
-    closed: bool  # True if the plane is done with it
+    closed: bool
     attempts: int
     attempts_most: int
-    elapsed_s: float | None = None  # of the current attempt
-    walltime_s: float | None = None  # limit of the current attempt
+    elapsed_s: float | None = None
+    walltime_s: float | None = None
     shown: ReportedProgress | None = None
     expected_end: ExpectedEnd | None = None
     spent: JobUsage = field(default_factory=JobUsage)
@@ -100,7 +108,7 @@ class JobStatus(Frozen):
     node: str | None = None
     group: str | None = None
     index: int | None = None
-    output: str | None = None  # output file of the current attempt, on its system; None if its folder is unknown
+    output: str | None = None
 
 
 class ArrayStatus(Frozen):

@@ -192,8 +192,7 @@ class PlaneAdvisor:
         """Return the targets that would accept the job and do not have it yet, in the order of its policy."""
         occupied = {situation.attempt.place, *(attempt.place for attempt in situation.job.live_attempts)}
         candidates = [place for place in situation.job.policy.places if place not in occupied]
-        alternatives = (self._alternative(situation, place) for place in candidates)
-        return tuple(alternative for alternative in alternatives if alternative is not None)
+        return tuple(filter(None, (self._alternative(situation, place) for place in candidates)))
 
     def node_memory(self, place: Place, partition: Partition | None) -> int | None:
         """Return the memory of a target's node in bytes."""

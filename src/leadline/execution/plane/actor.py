@@ -31,10 +31,8 @@ class Actor:
     """Attempt -> its state and the monotonic time when KEEP was last stored."""
     starts: Mapping[str, float] = field(default_factory=dict)
     """Waiting attempt -> start time that its scheduler expects, in seconds since the epoch."""
-    fixed: set[str] = field(default_factory=set)
-    """Attempts whose limit the scheduler refused to shorten."""
-    released: set[str] = field(default_factory=set)
-    """Attempts that this process has released."""
+    fixed: set[str] = field(default_factory=set)  # attempts whose limit the scheduler refused to shorten
+    released: set[str] = field(default_factory=set)  # attempts that this process has released
 
     def judge(self, attempt: Attempt, outcome: JobOutcome | None) -> None:
         """Decide about a live attempt, and act.

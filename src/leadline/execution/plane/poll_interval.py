@@ -22,11 +22,8 @@ class PollIntervals(Frozen):
 
     first: float = 1.0  # pause between polls after a change
     last: float = 30.0
-    """Longest pause while nothing changes.
-
-    It is also at least 5 and at most 500 times the recent response time, and at least 25 times the CPU time of the last
-    poll.
-    """
+    """Longest pause while nothing changes. It is also at least 5 and at most 500 times the recent response time, and at
+    least 25 times the CPU time of the last poll."""
     unreachable: float = 300.0  # longest pause after a scheduler did not answer
     reports: float = 15.0  # pause between readings of the wrappers' reports
     decide: float = 300.0  # pause between decisions about an attempt without news
@@ -47,15 +44,11 @@ class PollSchedule:
     intervals: PollIntervals
     interval_s: float = 0.0
     due_s: float = 0.0
-    response_s: float = 0.0
-    """Recent response time."""
-    failures: int = 0
-    """Missing answers since the last one."""
-    doublings: int = 0
-    """Doublings of the pause after a failure; the user's word resets it."""
+    response_s: float = 0.0  # recent response time
+    failures: int = 0  # missing answers since the last one
+    doublings: int = 0  # of the pause after a failure; the user's word resets it
     last_error: str = ""
-    outage: int | None = None
-    """Number of the journal's event about the present outage."""
+    outage: int | None = None  # number of the journal's event about the present outage
     jitter: Callable[[], float] = random.random
 
     @property

@@ -28,8 +28,7 @@ class Settler:
     clock: Clock
     diagnose: Diagnose
     actor: Actor
-    outcomes: dict[str, JobOutcome | None] = field(default_factory=dict)
-    """Attempt -> its outcome, until it is recorded."""
+    outcomes: dict[str, JobOutcome | None] = field(default_factory=dict)  # attempt -> its outcome, until it is recorded
 
     def settle(self, ends: list[ObservedEnd]) -> None:
         """Settle attempts and decide about their jobs, in one write."""

@@ -67,8 +67,7 @@ class Stager:
     """Job -> source and target system of the copy that a thread makes, and its result."""
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Job -> time of the next try (monotonic), and the pause before it."""
-    sizes: dict[str, Future[float | None]] = field(default_factory=dict)
-    """Attempt -> size of its checkpoint in bytes, which a thread asks for."""
+    sizes: dict[str, Future[float | None]] = field(default_factory=dict)  # attempt -> bytes of its checkpoint
 
     def size_bytes(self, job: Job, source: Attempt) -> float | None:
         """Return the size of the checkpoint of an ended attempt, or None if it is unknown or there is none.

@@ -55,8 +55,7 @@ class Submitter:
     """Batch -> monotonic time since which its key is not found. Clock jumps do not count."""
     due: dict[tuple[str, str], float] = field(default_factory=dict)
     """(job, start time) -> the same time on the monotonic clock."""
-    unsent: set[str] = field(default_factory=set)
-    """Batches that were certainly not sent."""
+    unsent: set[str] = field(default_factory=set)  # batches that were certainly not sent
     turn: Turn = field(default_factory=Turn)
 
     def start(self) -> int:
