@@ -1,7 +1,7 @@
 """The event log of a job: the plane's journal in sentences with units, for ``leadline explain``."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -14,12 +14,11 @@ from leadline.core.errors import UnknownName
 from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent, Policy
-from leadline.core.units import HOUR_S, format_bytes, format_duration
+from leadline.core.units import HOUR_S, format_bytes, format_duration, pluralize
 from leadline.execution.clock import Clock, epoch_s
 from leadline.execution.plane.actor import attempt_elapsed_s
+from leadline.execution.plane.journal import EventDetails
 from leadline.history.sqlite import SqliteHistory
-
-EventDetails = Mapping[str, float | int | str | bool | None]
 
 _ACTIONS = {
     Action.KEEP: "kept", Action.SHRINK: "limit lowered", Action.EXTEND: "longer limit requested",
@@ -66,11 +65,9 @@ def format_details(details: EventDetails) -> tuple[str, ...]:
             continue
         stem, _, unit = name.rpartition("_")
         low, high = details.get(f"{stem}_low_{unit}"), details.get(f"{stem}_high_{unit}")
-        ends = [
-            f"{side} {format_detail(name, value)}" for side, value in (("from", low), ("to", high)) if value is not None
-        ]
-        shown = " ".join([format_detail(name, value), *ends])
-        texts.append(f"{_LABELS.get(name, _plain_name(name))}: {shown}")
+        bounds = [(side, bound) for side, bound in ((" from", low), (" to", high)) if bound is not None]
+        interval = "".join(f"{side} {format_detail(name, bound)}" for side, bound in bounds)
+        texts.append(f"{_LABELS.get(name, _plain_name(name))}: {format_detail(name, value)}{interval}")
     return tuple(texts)
 
 
@@ -86,10 +83,10 @@ def format_detail(name: str, value: float | str | bool | None) -> str:
 def describe_request(request: ResourceSpec) -> str:
     """Return a request: ``2 nodes, 8 cores per task, 1 GPU per node, 16.0 GiB per node, at most 2h 00m``."""
     tasks, memory = request.tasks_per_node, request.memory_bytes_per_node
-    parts = [_count(request.nodes, "node")]
+    parts = [pluralize(request.nodes, "node")]
     parts += [f"{tasks} tasks per node"] if tasks > 1 else []
-    parts += [f"{_count(request.cores_per_task, 'core')} per task"] if request.cores_per_task else []
-    parts += [f"{_count(request.gpus_per_node, 'GPU')} per node"] if request.gpus_per_node else []
+    parts += [f"{pluralize(request.cores_per_task, 'core')} per task"] if request.cores_per_task else []
+    parts += [f"{pluralize(request.gpus_per_node, 'GPU')} per node"] if request.gpus_per_node else []
     parts += [f"{format_bytes(memory)} per node"] if memory else []
     parts.append(f"at most {format_duration(request.walltime_s)}" if request.walltime_s else "no time limit")
     return ", ".join(parts)
@@ -97,7 +94,7 @@ def describe_request(request: ResourceSpec) -> str:
 
 def describe_policy(policy: Policy) -> str:
     """Return the policy: ``up to 4 attempts; limits at a risk of 5 %``."""
-    parts = [f"up to {_count(policy.attempts, 'attempt')}"]
+    parts = [f"up to {pluralize(policy.attempts, 'attempt')}"]
     parts += [f"{policy.node_s / HOUR_S:.3g} node-hours in total"] if policy.node_s is not None else []
     parts += [f"a cost of {policy.cost:g} in total"] if policy.cost is not None else []
     parts.append(f"limits at a risk of {policy.risk:.0%}" if policy.resizes else "request never changed")
@@ -108,10 +105,6 @@ def describe_policy(policy: Policy) -> str:
     parts += [f"checkpoint folder {policy.checkpoint_folder} moves with it"] if policy.checkpoint_folder else []
     parts += [] if policy.measured else ["not measured"]
     return "; ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number > 1 else ''}"
 
 
 def format_local_time(at: str, form: str = "%Y-%m-%d %H:%M:%S") -> str:
@@ -285,12 +278,8 @@ def read_event_log(name: str, *, full: bool = False) -> EventLog:
         LoggedEvent(event.at, event.kind.value, numbers.get(event.attempt), *describe_event(event), dict(event.details))
         for event in all_events
     ]
-    return EventLog(
-        statuses_of([job], now_s)[0],
-        job,
-        tuple(logged if full else _shortened(logged)),
-        tuple(_attempt_usage(attempt, events, now_s) for attempt in job.attempts),
-    )
+    used = tuple(_attempt_usage(attempt, events, now_s) for attempt in job.attempts)
+    return EventLog(statuses_of([job], now_s)[0], job, tuple(logged if full else _shortened(logged)), used)
 
 
 def _affects(event: JournalEvent, job: Job, now_s: float) -> bool:
@@ -310,16 +299,14 @@ def _shortened(logged: Iterable[LoggedEvent]) -> list[LoggedEvent]:
     kept: list[LoggedEvent] = []
     repeated: dict[tuple[object, ...], LoggedEvent] = {}
     for event in logged:
-        key = _deduplication_key(event)
+        new, key = event, _deduplication_key(event)
         if key is None:
             repeated.clear()
-            kept.append(event)
-            continue
-        new = event
-        if (last := repeated.get(key)) is not None:
-            kept.remove(last)
-            new = replace(event, times=last.times + 1, since=last.since or last.at)
-        repeated[key] = new
+        else:
+            if (last := repeated.get(key)) is not None:
+                kept.remove(last)
+                new = replace(event, times=last.times + 1, since=last.since or last.at)
+            repeated[key] = new
         kept.append(new)
     return kept
 
@@ -344,9 +331,7 @@ def _attempt_usage(attempt: Attempt, events: Sequence[JournalEvent], now_s: floa
     if run is not None:
         measured = {name: value.value for name, value in run.measured.items()}
     else:
-        reports = [
-            event.details for event in events if event.kind is EventKind.PROGRESS and event.attempt == attempt.key
-        ]
-        last = reports[-1] if reports else {}
+        reports = [event for event in events if event.kind is EventKind.PROGRESS and event.attempt == attempt.key]
+        last = reports[-1].details if reports else {}
         measured = {name: float(value) for name, value in last.items() if isinstance(value, int | float)}
     return AttemptUsage(attempt.number, waited_s, attempt_elapsed_s(attempt, now_s) if began else None, measured)

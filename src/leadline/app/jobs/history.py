@@ -53,9 +53,8 @@ def compare_run(run: Run) -> tuple[RunComparison, ...]:
         measured = figure.value if figure else None
         if predicted is None and measured is None:
             continue
-        comparable = predicted is not None and measured is not None and not run.state.censored
         error = within = None
-        if comparable and predicted is not None and measured:
+        if predicted is not None and measured and not run.state.censored:
             error, within = (predicted.point - measured) / measured, predicted.low <= measured <= predicted.high
         comparisons.append(RunComparison(quantity, predicted, measured, error, within, run.state.censored))
     return tuple(comparisons)

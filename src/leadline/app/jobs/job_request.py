@@ -30,21 +30,15 @@ LOCAL_PLACE = Place(LOCAL)
 
 
 class JobRequest(Frozen):
-    """The user's request; ``None`` is inferred, or left to the site.
+    """The user's request; ``None`` is inferred, or left to the site."""
 
-    Attributes:
-        subject: a command, or a workload file with one.
-        on: targets, the preferred one first: ``local``, ``SYSTEM:PARTITION``, or ``slurm[:PARTITION]`` for a cluster
-            that the catalog does not know.
-        gpus: GPUs of the whole job.
-        options: options for the plane.
-    """
-
-    subject: tuple[str, ...] = ()
+    subject: tuple[str, ...] = ()  # a command, or a workload file with one
     on: tuple[str, ...] = (LOCAL,)
+    """Targets, the preferred one first: ``local``, ``SYSTEM:PARTITION``, or ``slurm[:PARTITION]`` for a cluster that
+    the catalog does not know."""
     account: str | None = None
     nodes: int | None = None
-    gpus: int | None = None
+    gpus: int | None = None  # of the whole job
     cores: int | None = None
     memory_bytes: int | None = None
     walltime_s: float | None = None
@@ -305,9 +299,8 @@ def _infer_from_prediction(request: JobRequest, prediction: JobPrediction, parti
 
 def _may_grant_less(request: JobRequest, partition: Partition, enough_s: float) -> bool:
     """True if Slurm may grant the predicted limit in place of the user's longer one."""
-    asked_s, options = request.walltime_s, request.options
-    is_left_open = asked_s is not None and request.least_walltime_s is None and options.resizes
-    return is_left_open and enough_s < (asked_s or 0.0) and "--time-min" not in partition.rules.rejects
+    is_left_open = request.least_walltime_s is None and request.options.resizes
+    return is_left_open and enough_s < (request.walltime_s or 0.0) and "--time-min" not in partition.rules.rejects
 
 
 def _is_workload_file(subject: Sequence[str]) -> bool:

@@ -1,7 +1,7 @@
 """Job status: where each job is, its progress, its expected end, and its cost."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from leadline.execution.plane.actor import attempt_elapsed_s, attempt_node_s
 from leadline.execution.plane.recovery import FOUND_AGAIN
 
 if TYPE_CHECKING:
-    from leadline.core.ports import Catalog
+    from leadline.core.systems import Partition
 
 YEAR_3000_S = 32_503_680_000.0
 """A later expected end is reported as unknown: a calendar cannot show it."""
@@ -150,37 +150,39 @@ def statuses_of(jobs: Sequence[Job], now_s: float) -> tuple[JobStatus, ...]:
         progress = journal.latest_events(EventKind.PROGRESS, keys)
         decisions = journal.latest_events(EventKind.DECISION, keys)
     # One instance for all jobs: the elements of an array share their partitions.
-    prices = AttemptPrices(user_catalog())
-    paths = OutputPaths()
-    return tuple(_status_of(job, progress.get(job.key), decisions.get(job.key), prices, paths, now_s) for job in jobs)
+    catalog, paths = user_catalog(), OutputPaths()
+    partition_of = cache(lambda place: lookup_partition(place.system, place.partition, catalog))
+    statuses = []
+    for job in jobs:
+        began = [attempt for attempt in job.attempts if attempt.started_at is not None]
+        spent = total_usage([_usage_of(attempt, partition_of(attempt.place), now_s) for attempt in began])
+        statuses.append(_status_of(job, progress.get(job.key), decisions.get(job.key), spent, paths, now_s))
+    return tuple(statuses)
 
 
 def system_outages(statuses: Iterable[JobStatus]) -> tuple[SystemOutage, ...]:
     """Return the outages of systems with active jobs."""
-    at_work = {status.place.partition(":")[0] for status in statuses if not status.closed}
-    if not at_work:
-        return ()
-    with open_journal() as journal:
-        return tuple(_outage(event) for system, event in journal.open_outages().items() if system in at_work)
+    return _open_outages({status.place.partition(":")[0] for status in statuses if not status.closed})
 
 
 def is_unreachable(job: Job) -> bool:
     """Return whether a job waits for a system that did not answer since the job was submitted."""
-    waits_at = {attempt.place.system for attempt in job.live_attempts if attempt.scheduler_id is None}
-    if not waits_at:
-        return False
+    outages = _open_outages({attempt.place.system for attempt in job.live_attempts if attempt.scheduler_id is None})
+    return any(epoch_s(outage.last_at) >= epoch_s(job.created_at) for outage in outages)
+
+
+def _open_outages(systems: Collection[str]) -> tuple[SystemOutage, ...]:
+    """Return the outages of these systems; without systems, the journal is not opened."""
+    if not systems:
+        return ()
     with open_journal() as journal:
-        outages = [_outage(event) for event in journal.open_outages().values()]
-    return any(outage.system in waits_at and epoch_s(outage.last_at) >= epoch_s(job.created_at) for outage in outages)
+        return tuple(_outage(system, event) for system, event in journal.open_outages().items() if system in systems)
 
 
-def _outage(event: JournalEvent) -> SystemOutage:
-    details = event.details
-    next_at = details.get("next_at")
-    return SystemOutage(
-        str(details.get("system")), event.at, str(details.get("last_at") or event.at), str(details.get("why") or ""),
-        None if next_at is None else str(next_at),
-    )  # fmt: skip
+def _outage(system: str, event: JournalEvent) -> SystemOutage:
+    last_at, why, next_at = (event.details.get(name) for name in ("last_at", "why", "next_at"))
+    planned_at = None if next_at is None else str(next_at)
+    return SystemOutage(system, event.at, str(last_at or event.at), str(why or ""), planned_at)
 
 
 def newest_event_number() -> int:
@@ -194,52 +196,36 @@ def fold_arrays(statuses: Iterable[JobStatus]) -> tuple[JobStatus | ArrayStatus,
     groups: dict[str, list[JobStatus]] = {}
     for status in statuses:
         groups.setdefault(status.group or status.key, []).append(status)
-    return tuple(
-        ArrayStatus(group, tuple(sorted(group_statuses, key=lambda status: status.index or 0)))
-        if len(group_statuses) > 1
-        else group_statuses[0]
-        for group, group_statuses in groups.items()
-    )
+    for members in groups.values():
+        members.sort(key=lambda status: status.index or 0)
+    arrays = {group: ArrayStatus(group, tuple(members)) for group, members in groups.items() if len(members) > 1}
+    return tuple(arrays.get(group, members[0]) for group, members in groups.items())
 
 
-class AttemptPrices:
-    """Computes the cost of attempts; each partition is looked up once."""
-
-    def __init__(self, catalog: "Catalog") -> None:
-        self._partition = cache(lambda place: lookup_partition(place.system, place.partition, catalog))
-
-    def spent(self, job: Job, now_s: float) -> JobUsage:
-        """Return the use of a job's attempts so far."""
-        return total_usage([self._usage(attempt, now_s) for attempt in job.attempts if attempt.started_at is not None])
-
-    def _usage(self, attempt: Attempt, now_s: float) -> JobUsage:
-        node_s, partition = attempt_node_s(attempt, now_s), self._partition(attempt.place)
-        if partition is None or partition.billing is None:
-            return JobUsage(node_s)
-        hours = attempt_elapsed_s(attempt, now_s) / HOUR_S
-        cost = compute_charge(partition.billing, attempt.resources, hours, partition.node)
-        return JobUsage(node_s, cost, partition.billing.currency)
+def _usage_of(attempt: Attempt, partition: "Partition | None", now_s: float) -> JobUsage:
+    """Return the use of an attempt so far."""
+    node_s = attempt_node_s(attempt, now_s)
+    if partition is None or partition.billing is None:
+        return JobUsage(node_s)
+    hours = attempt_elapsed_s(attempt, now_s) / HOUR_S
+    cost = compute_charge(partition.billing, attempt.resources, hours, partition.node)
+    return JobUsage(node_s, cost, partition.billing.currency)
 
 
 def _status_of(
-    job: Job,
-    progress: JournalEvent | None,
-    decision: JournalEvent | None,
-    prices: AttemptPrices,
-    paths: OutputPaths,
+    job: Job, progress: JournalEvent | None, decision: JournalEvent | None, spent: JobUsage, paths: OutputPaths,
     now_s: float,
-) -> JobStatus:
+) -> JobStatus:  # fmt: skip
     attempt = current_attempt(job)
     place = attempt.place if attempt else job.plan.place if job.plan else next(iter(job.policy.places), None)
     began = attempt is not None and attempt.started_at is not None
+    found_again = "" if job.closed else job.tags.get(FOUND_AGAIN, "")
     return JobStatus(
         job.key,
         job.spec.name,
         str(place or ""),
         job.current_state,
-        _why(job, attempt)
-        or _limit_warning(job, attempt, decision)
-        or ("" if job.closed else job.tags.get(FOUND_AGAIN, "")),
+        _why(job, attempt) or _limit_warning(job, attempt, decision) or found_again,
         job.created_at,
         job.closed,
         len(job.attempts),
@@ -248,7 +234,7 @@ def _status_of(
         (attempt.walltime_s or attempt.resources.walltime_s) if attempt else job.spec.resources.walltime_s,
         _reported_progress(progress, attempt),
         _expected_end(job, attempt, decision) if attempt and began and not job.closed else None,
-        prices.spent(job, now_s),
+        spent,
         attempt.scheduler_id if attempt else None,
         attempt.node if attempt else None,
         job.group,
@@ -265,9 +251,8 @@ def _why(job: Job, attempt: Attempt | None) -> str:
         return "being cancelled"
     if attempt is None or not attempt.live:
         if job.plan is not None:
-            return (
-                f"attempt {len(job.attempts) + 1} is due: {job.plan.reason}" if job.plan.reason else "to be resubmitted"
-            )
+            due = f"attempt {len(job.attempts) + 1} is due: {job.plan.reason}"
+            return due if job.plan.reason else "to be resubmitted"
         more = f" and {len(job.after) - NAMED} more" if len(job.after) > NAMED else ""
         return f"after {', '.join(job.after[:NAMED])}{more}" if job.after else "not submitted yet"
     if attempt.scheduler_id is None:
@@ -288,10 +273,9 @@ def _reported_progress(event: JournalEvent | None, attempt: Attempt | None) -> R
     """Return the progress of the attempt; progress of earlier attempts does not count."""
     if event is None or attempt is None or event.attempt != attempt.key:
         return None
-    details: Mapping[str, object] = event.details
+    total = event.details.get("total")
     for unit in ("steps", "epochs"):
-        if isinstance(done := details.get(unit), int):
-            total = details.get("total")
+        if isinstance(done := event.details.get(unit), int):
             return ReportedProgress(unit, done, total if isinstance(total, int) else None, event.at)
     return None
 
@@ -307,6 +291,5 @@ def _expected_end(job: Job, attempt: Attempt, decision: JournalEvent | None) -> 
         total = job.predicted.elapsed_s
     if total is None or began_s + total.high > YEAR_3000_S:
         return None
-    return ExpectedEnd(
-        iso_utc(began_s + total.point), iso_utc(began_s + total.low), iso_utc(began_s + total.high), total.level
-    )
+    at, earliest, latest = (iso_utc(began_s + run_s) for run_s in (total.point, total.low, total.high))
+    return ExpectedEnd(at, earliest, latest, total.level)

@@ -29,28 +29,17 @@ EXAMPLES = 3
 
 
 class JobSubmission(Frozen):
-    """A resolved request: one job, or an array with one element per index.
+    """A resolved request: one job, or an array with one element per index."""
 
-    Attributes:
-        spec: the job at its first target.
-        policy: what the plane may do with it.
-        indices: indices of the array elements.
-        after: names of jobs of the plane that must end as ``after_kind`` says before this one is submitted.
-        predicted: the estimate at the first target.
-        tags: tags for its runs.
-        targets: the resolved targets of the policy, for a dry run.
-        notes: a sentence for each inferred resource.
-    """
-
-    spec: JobSpec
+    spec: JobSpec  # the job at its first target
     policy: Policy
-    indices: tuple[int, ...] = ()
-    after: tuple[str, ...] = ()
+    indices: tuple[int, ...] = ()  # of the array elements
+    after: tuple[str, ...] = ()  # names of jobs of the plane that must end as `after_kind` says before this one starts
     after_kind: DependencyKind = DependencyKind.OK
-    predicted: Estimate | None = None
-    tags: dict[str, str] = field(default_factory=dict)
-    targets: "tuple[JobTarget, ...]" = ()
-    notes: tuple[str, ...] = ()
+    predicted: Estimate | None = None  # the estimate at the first target
+    tags: dict[str, str] = field(default_factory=dict)  # tags of its runs
+    targets: "tuple[JobTarget, ...]" = ()  # the resolved targets of the policy, for a dry run
+    notes: tuple[str, ...] = ()  # a sentence for each inferred resource
 
 
 def plane_dir() -> Path:

@@ -43,13 +43,11 @@ def estimate_staging_s(
     size = size_bytes(job, source)
     if size is None:
         return None
-    copies = [
-        event.details
-        for event in journal.events(kinds=[EventKind.STAGED])
-        if (event.details.get("from"), event.details.get("to")) == (source.place.system, system)
-    ]
-    model = fit_transfer([MeasuredCopy(*(_number(copy.get(name)) for name in ("moved_bytes", "elapsed_s")))
-                          for copy in copies])  # fmt: skip
+    route, copies = (source.place.system, system), [event.details for event in journal.events(kinds=[EventKind.STAGED])]
+    alike = [copy for copy in copies if (copy.get("from"), copy.get("to")) == route]
+    model = fit_transfer(
+        [MeasuredCopy(_number(copy.get("moved_bytes")), _number(copy.get("elapsed_s"))) for copy in alike]
+    )
     return model.expected_s(size) if model is not None else None
 
 

@@ -60,19 +60,17 @@ def alternative_request(situation: Situation, allowed_s: float | None, memory_by
         needed_s = max(view.time.needed() or 0.0, MIN_RAISE * view.time.floor, MIN_RAISE * request.walltime_s)
         request = replace(request, walltime_s=max(needed_s, request.walltime_s))
     if may and view.attempt.state is JobState.OUT_OF_MEMORY and request.memory_bytes_per_node is not None:
-        needed = max(
-            view.memory.needed() or 0.0, MIN_RAISE * view.memory.floor, MIN_RAISE * request.memory_bytes_per_node
-        )
-        request = replace(request, memory_bytes_per_node=math.ceil(max(needed, request.memory_bytes_per_node)))
+        least = MIN_RAISE * max(view.memory.floor, request.memory_bytes_per_node)
+        needed = max(view.memory.needed() or 0.0, least, request.memory_bytes_per_node)
+        request = replace(request, memory_bytes_per_node=math.ceil(needed))
     if allowed_s is not None and request.walltime_s is not None and request.walltime_s > allowed_s:
         enough = view.policy.resumes or (situation.total_s is not None and view.time.beyond(allowed_s) <= risk)
         if not (may and enough):
             return None
         request = replace(request, walltime_s=allowed_s)
     if memory_bytes is not None and request.memory_bytes_per_node is not None:
-        if request.memory_bytes_per_node > memory_bytes and not (
-            may and situation.memory_bytes is not None and view.memory.beyond(memory_bytes) <= risk
-        ):
+        enough = situation.memory_bytes is not None and view.memory.beyond(memory_bytes) <= risk
+        if request.memory_bytes_per_node > memory_bytes and not (may and enough):
             return None
         request = replace(request, memory_bytes_per_node=min(request.memory_bytes_per_node, memory_bytes))
     return request
@@ -136,23 +134,17 @@ def _cost(
 
 @dataclass(slots=True)
 class PlaneAdvisor:
-    """Answers the plane's questions without ever waiting (implements ``Advisor``).
-
-    Attributes:
-        waits: source of queue waits.
-        staging: predicts the copy time of a checkpoint to another system.
-        finished: called with runs that were added to the history.
-        memory_seen: (elapsed, memory) samples of running attempts.
-    """
+    """Answers the plane's questions without ever waiting (implements ``Advisor``)."""
 
     catalog: Catalog
     history: SqliteHistory
     table: LiveTable
     local_memory: Callable[[], LocalMemory] = LocalMemory
     waits: BackgroundWaits | None = None
-    finished: Callable[[Sequence[Run]], object] = len
+    finished: Callable[[Sequence[Run]], object] = len  # called with runs that were added to the history
     staging: Staging = lambda *_: None
     memory_seen: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """Running attempt → its (elapsed, memory) samples."""
 
     def plans(self, job: Job) -> tuple[AttemptPlan, ...]:
         """Return a plan for each replica that may wait at once, at the first targets of the policy that accept the job.
@@ -160,25 +152,17 @@ class PlaneAdvisor:
         Raises:
             NothingFits: no target accepts it.
         """
-        plans, refused = [], []
-        for place in job.policy.places:
-            spec = _spec_at(job, place)
-            try:
-                _check_rules(spec, lookup_partition(place.system, place.partition, self.catalog))
-            except InvalidInput as error:
-                refused.append(f"{place}: {error}")
-                continue
-            plans.append(AttemptPlan(place, job.spec.resources))
-            if len(plans) == job.policy.copies:
-                break
+        refusals = {place: _refusal(_spec_at(job, place), self._rules(place)) for place in job.policy.places}
+        plans = [AttemptPlan(place, job.spec.resources) for place, why in refusals.items() if not why]
         if not plans:
-            raise NothingFits(f"no target accepts the job: {'; '.join(refused)}")
-        return tuple(plans)
+            refused = "; ".join(f"{place}: {why}" for place, why in refusals.items())
+            raise NothingFits(f"no target accepts the job: {refused}")
+        return tuple(plans[: job.policy.copies])
 
     def expect(self, job: Job, attempt: Attempt, outcome: JobOutcome | None, *, now_s: float) -> Situation:
         """Return what is expected of an attempt, from its prediction and its wrapper's reports."""
         spec = _spec_at(job, attempt.place, attempt.resources)
-        partition = lookup_partition(spec.system, spec.partition, self.catalog)
+        partition = self._rules(attempt.place)
         before = _remaining(self.predicted(job, attempt.place, partition), job.share_before(attempt))
         elapsed = self._elapsed(before, job, attempt, outcome, now_s)
         memory, peak = self._memory(job, attempt, outcome, elapsed), _measured(outcome, "host_memory_bytes")
@@ -206,11 +190,9 @@ class PlaneAdvisor:
 
     def alternatives(self, situation: Situation) -> tuple[Alternative, ...]:
         """Return the targets that would accept the job and do not have it yet, in the order of its policy."""
-        job = situation.job
-        occupied = {situation.attempt.place, *(attempt.place for attempt in job.live_attempts)}
-        candidates = [place for place in job.policy.places if place not in occupied]
-        alternatives = (self._alternative(situation, place) for place in candidates)
-        return tuple(alternative for alternative in alternatives if alternative is not None)
+        occupied = {situation.attempt.place, *(attempt.place for attempt in situation.job.live_attempts)}
+        candidates = [place for place in situation.job.policy.places if place not in occupied]
+        return tuple(filter(None, (self._alternative(situation, place) for place in candidates)))
 
     def node_memory(self, place: Place, partition: Partition | None) -> int | None:
         """Return the memory of a target's node in bytes."""
@@ -230,19 +212,13 @@ class PlaneAdvisor:
             return None
 
     def _alternative(self, situation: Situation, place: Place) -> Alternative | None:
-        job = situation.job
-        partition = self._rules(place)
-        request = alternative_request(
-            situation, partition.limits.max_walltime_s if partition else None, self.node_memory(place, partition)
-        )
-        if request is None or (partition is None and self._is_gone(place)):
+        job, partition = situation.job, self._rules(place)
+        allowed_s = partition.limits.max_walltime_s if partition else None
+        request = alternative_request(situation, allowed_s, self.node_memory(place, partition))
+        if request is None or (check_request(partition, request) if partition else self._is_gone(place)):
             return None
         spec = _spec_at(job, place, request)
-        if partition is not None and check_request(partition, request):
-            return None
-        try:
-            _check_rules(spec, partition)
-        except InvalidInput:
+        if _refusal(spec, partition):
             return None
         current = self._rules(situation.attempt.place)
         elapsed = elapsed_at(situation, current, partition, place)
@@ -302,10 +278,14 @@ class PlaneAdvisor:
         return live_memory(before, samples, began_s, elapsed, self.table).total
 
 
-def _check_rules(spec: JobSpec, partition: Partition | None) -> None:
-    """Raise if the known rules of a target other than this machine refuse the job."""
-    if (spec.system or "").casefold() != LOCAL:
-        directives(spec, partition)
+def _refusal(spec: JobSpec, partition: Partition | None) -> str:
+    """Return why the known rules of a target other than this machine refuse the job; empty if they do not."""
+    try:
+        if (spec.system or "").casefold() != LOCAL:
+            directives(spec, partition)
+    except InvalidInput as error:
+        return str(error)
+    return ""
 
 
 def _spec_at(job: Job, place: Place, resources: ResourceSpec | None = None) -> JobSpec:

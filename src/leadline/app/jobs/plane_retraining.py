@@ -39,8 +39,7 @@ class BackgroundRetraining:
     clock: Clock = field(default_factory=Clock)
     _new_runs: Counter[str] = field(default_factory=Counter)
     _due_s: float = 0.0
-    _reported_failures: set[str] = field(default_factory=set)
-    """Failures that were reported; each is reported once."""
+    _reported_failures: set[str] = field(default_factory=set)  # each failure is reported once
     _background: BackgroundTask[RetrainingReport] = field(default_factory=BackgroundTask)
 
     def count_runs(self, runs: Sequence[Run]) -> None:

@@ -47,13 +47,13 @@ class BackgroundWaits:
     clock: Clock = field(default_factory=Clock)
     report: Callable[[str], None] = lambda _: None
     """Called once with the reason why waits at a system cannot be predicted."""
-    reasons: dict[str, str] = field(default_factory=dict)
-    """System → why its waits cannot be predicted; empty if they can."""
+    reasons: dict[str, str] = field(
+        default_factory=dict
+    )  # system → why its waits cannot be predicted; empty if they can
     _open_questions: dict[Question, tuple[JobSpec, float]] = field(default_factory=dict)
     """Open question → (job, monotonic time of the first request)."""
     _answers: dict[Question, WaitAnswer] = field(default_factory=dict)
-    _first_predictions: dict[str, QueueWait] = field(default_factory=dict)
-    """Attempt → the first prediction after its submission."""
+    _first_predictions: dict[str, QueueWait] = field(default_factory=dict)  # attempt → the first after its submission
     _last_start_s: dict[str, float] = field(default_factory=dict)
     _background: BackgroundTask[WaitForecast] = field(default_factory=BackgroundTask)
     _running: tuple[str, float, tuple[Question, ...]] = ("", 0.0, ())

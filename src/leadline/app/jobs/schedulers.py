@@ -74,9 +74,8 @@ def _resolve_job_target(name: str, catalog: Catalog, remotes: Mapping[str, Remot
     except UnknownName:
         if remote.scheduler is None:
             raise
-        return JobTarget(
-            Place(remote_name or system_name, partition or None), supported_kind(system_name, remote.scheduler), remote
-        )
+        place = Place(remote_name or system_name, partition or None)
+        return JobTarget(place, supported_kind(system_name, remote.scheduler), remote)
     place = Place(remote_name or system.name, partition or None)
     kind = supported_kind(system.name, remote.scheduler or system.scheduler)
     rules = named_partition(system, place.partition) if kind == ANY_SLURM else None
@@ -121,9 +120,8 @@ def find_partition(spec: JobSpec, catalog: Catalog | None) -> Partition | None:
     if spec.system.casefold() == ANY_SLURM:
         return None
     if catalog is None:
-        raise UnknownName(
-            "system", spec.system, [LOCAL, ANY_SLURM], fix="without a catalog, only local and slurm are known"
-        )
+        fix = "without a catalog, only local and slurm are known"
+        raise UnknownName("system", spec.system, [LOCAL, ANY_SLURM], fix=fix)
     system = find_system(spec.system, catalog)
     if system.scheduler.casefold() != ANY_SLURM:
         raise InvalidInput(

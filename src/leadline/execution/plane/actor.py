@@ -31,10 +31,8 @@ class Actor:
     """Attempt -> its state and the monotonic time when KEEP was last stored."""
     starts: Mapping[str, float] = field(default_factory=dict)
     """Waiting attempt -> start time that its scheduler expects, in seconds since the epoch."""
-    fixed: set[str] = field(default_factory=set)
-    """Attempts whose limit the scheduler refused to shorten."""
-    released: set[str] = field(default_factory=set)
-    """Attempts that this process has released."""
+    fixed: set[str] = field(default_factory=set)  # attempts whose limit the scheduler refused to shorten
+    released: set[str] = field(default_factory=set)  # attempts that this process has released
 
     def judge(self, attempt: Attempt, outcome: JobOutcome | None) -> None:
         """Decide about a live attempt, and act.
@@ -127,10 +125,8 @@ class Actor:
         elif decision.action in (Action.MOVE, Action.RESUBMIT, Action.WITHDRAW, Action.GIVE_UP):
             job = replace(job, reason=decision.reason)
             if decision.action in (Action.MOVE, Action.RESUBMIT):
-                plan = AttemptPlan(
-                    decision.place or attempt.place, request or attempt.resources, reason=decision.reason
-                )
-                job = replace(job, plan=plan)
+                place = decision.place or attempt.place
+                job = replace(job, plan=AttemptPlan(place, request or attempt.resources, reason=decision.reason))
             # The mark explains the attempt's end; the engine cancels it.
             self.book.write(jobs=[job], attempts=[replace(attempt, withdrawn=True)])
 
@@ -153,12 +149,8 @@ class Actor:
         Raises:
             SchedulerUnreachable: some releases may be missing; they are repeated later.
         """
-        chosen = [
-            attempt.key
-            for _, attempt in self.book.live(system)
-            if attempt.begins and not attempt.withdrawn and attempt.key not in self.released
-        ]
-        if chosen:
+        begins = [attempt.key for _, attempt in self.book.live(system) if attempt.begins and not attempt.withdrawn]
+        if chosen := [key for key in begins if key not in self.released]:
             self.schedulers[system].let_begin(chosen)
             self.released.update(chosen)
 

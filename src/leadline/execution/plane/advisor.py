@@ -1,17 +1,16 @@
 """The port through which the engine asks for plans, predictions and decisions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from leadline.core.frozen import Frozen
 from leadline.core.plane import Attempt, AttemptPlan, Decision, Job, Situation
 from leadline.execution.plane.diagnose import Diagnosis
 from leadline.execution.schedulers.port import SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAttempt:
+class EndedAttempt(Frozen):
     """An attempt that ran and ended, with its wrapper's outcome if there is one."""
 
     job: Job

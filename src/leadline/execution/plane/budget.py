@@ -1,9 +1,12 @@
 """Limits on the attempts of a job: their number, node-seconds, money and the deadline."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from msgspec import field
+
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import ResourceSpec
 from leadline.core.plane import Action, Alternative, Decision, Place
 from leadline.core.units import MINUTE_S, format_duration
@@ -13,8 +16,7 @@ from leadline.uncertainty.distributions import Distribution, HalfLogNormals
 Evidence = dict[str, float | str]
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Frozen):
     """The next attempt before it is checked against the budget; ``run_time`` is its predicted run time, if known."""
 
     action: Action
@@ -72,8 +74,7 @@ def broken_bound(view: SituationView, proposal: Proposal) -> str:
     """Return the bound that the proposal would exceed, as the end of a sentence; empty if none."""
     policy = view.policy
     if attempts_left(view) < 1:
-        times = len(view.job.attempts)
-        submitted = "once" if times == 1 else f"{times} times"
+        submitted = "once" if len(view.job.attempts) == 1 else f"{len(view.job.attempts)} times"
         return f"it was submitted {submitted}, which is all that its policy allows"
     left_s = affordable_s(view, proposal.resources.nodes, proposal.cost_per_s)
     if left_s < MINUTE_S or not _is_worthwhile(proposal, left_s):
@@ -95,9 +96,8 @@ def give_up(view: SituationView, reason: str, evidence: Evidence | None = None) 
 def attempts_left(view: SituationView) -> int:
     """Return how often the job may still be submitted. Attempts withdrawn before their start do not count."""
     segments = sum(attempt.segment for attempt in view.job.attempts)
-    tried = sum(
-        not attempt.segment and not (attempt.withdrawn and attempt.started_at is None) for attempt in view.job.attempts
-    )
+    begun = [attempt for attempt in view.job.attempts if not (attempt.withdrawn and attempt.started_at is None)]
+    tried = sum(not attempt.segment for attempt in begun)
     # Segments that ended with a checkpoint made progress, so they do not count as failed tries.
     return 0 if segments >= view.policy.segments else view.policy.attempts - max(tried, 0 if segments else 1)
 

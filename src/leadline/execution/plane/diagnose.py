@@ -1,8 +1,9 @@
 """Find out why an attempt ended, from the scheduler's record, the wrapper's outcome and the log."""
 
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, FailureCause
 from leadline.core.units import format_bytes, format_duration
@@ -31,8 +32,7 @@ _NO_OUTPUT = 53
 """Slurm's exit 0:53: the output file of the batch script could not be opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Frozen):
     """Final state of an attempt, the cause (None if it runs or completed), and the evidence as sentences."""
 
     state: JobState
@@ -51,69 +51,48 @@ def diagnose(
     """Return why ``attempt`` ended.
 
     Without a final word from anyone, the state is the last one reported. If the scheduler lags behind, the wrapper's
-    outcome counts.
-
-    Args:
-        attempt: the attempt.
-        status: the scheduler's last status.
-        outcome: the wrapper's outcome.
-        log: the end of the job's output.
-        cancelled: the user cancelled the job.
+    outcome counts. ``log`` is the end of the job's output; ``cancelled`` is true if the user cancelled the job.
     """
     # Its command never ran, so no scheduler state and no log can add anything.
     if outcome is not None and outcome.never_released:
         cause = FailureCause.PLANE if attempt.withdrawn else FailureCause.TRANSIENT
         return Diagnosis(JobState.CANCELLED, cause, (outcome.reason,))
-    status, forgotten = _end_before_restart(attempt, status, outcome)
+    status, forgotten = _end_before_restart(attempt, status or SchedulerStatus(JobState.UNKNOWN), outcome)
     outcome, remarks = (outcome, forgotten) if forgotten else _believable(attempt, status, outcome)
     diagnosis = _diagnose_believed(attempt, status, outcome, log, cancelled=cancelled)
-    return Diagnosis(diagnosis.state, diagnosis.cause, (*diagnosis.evidence, *remarks))
+    return replace(diagnosis, evidence=(*diagnosis.evidence, *remarks))
 
 
 def _diagnose_believed(
-    attempt: Attempt,
-    status: SchedulerStatus | None,
-    outcome: JobOutcome | None,
-    log: str,
-    *,
-    cancelled: bool,
+    attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None, log: str, *, cancelled: bool
 ) -> Diagnosis:
-    has_ended = outcome is not None and outcome.state.final
-    if status is None or status.state is JobState.UNKNOWN:
-        if outcome is None or not has_ended:
-            return Diagnosis(JobState.UNKNOWN, None, ("neither the scheduler nor the wrapper reported an end",))
-        status = SchedulerStatus(outcome.state, outcome.reason, exit_code=outcome.exit_code, signal=outcome.signal)
-    elif not status.state.final:
-        if outcome is None or not has_ended:
-            return Diagnosis(status.state, None, (f"the scheduler still says {status.state.value}",))
-        status = replace(status, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
-    signs = _signs(attempt, status, outcome), read_signs(log, gpus=_gpus(attempt))
+    if not status.state.final:
+        is_unknown = status.state is JobState.UNKNOWN
+        if outcome is None or not outcome.state.final:
+            silent = "neither the scheduler nor the wrapper reported an end"
+            why = silent if is_unknown else f"the scheduler still says {status.state.value}"
+            return Diagnosis(status.state, None, (why,))
+        reported = SchedulerStatus(outcome.state, outcome.reason) if is_unknown else status
+        status = replace(reported, state=outcome.state, exit_code=outcome.exit_code, signal=outcome.signal)
+    gpus = attempt.resources.gpus_per_node > 0
+    signs = _signs(status, outcome, gpus=gpus), read_signs(log, gpus=gpus)
     remains = _Remains(attempt, status, outcome, *signs, has_log=bool(log))
-    if (settled := remains.requeue() or (remains.done() if remains.is_done else None)) is not None:
+    if settled := remains.requeue() or (remains.done() if remains.is_done else None):
         return settled
     if status.state is JobState.FAILED:
         return remains.failed()
-    if status.state is JobState.CANCELLED:
-        return remains.cancelled(by_user=cancelled)
-    return remains.named()
+    return remains.cancelled(by_user=cancelled) if status.state is JobState.CANCELLED else remains.named()
 
 
-@dataclass(frozen=True, slots=True)
-class _Remains:
-    """All that an ended attempt left behind.
-
-    Attributes:
-        reported: failure signs in the texts of scheduler and wrapper.
-        logged: failure signs in the log.
-        has_log: the job has written output.
-    """
+class _Remains(Frozen):
+    """All that an ended attempt left behind."""
 
     attempt: Attempt
     status: SchedulerStatus
     outcome: JobOutcome | None
-    reported: list[FailureSign]
+    reported: list[FailureSign]  # in the texts of scheduler and wrapper
     logged: list[FailureSign]
-    has_log: bool
+    has_log: bool  # True if the job has written output
 
     @property
     def is_done(self) -> bool:
@@ -153,25 +132,19 @@ class _Remains:
 
     def named(self) -> Diagnosis:
         """Return the cause of a state that names it: TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, PREEMPTED."""
-        state, sentence = (
-            self.status.state,
-            f"the scheduler says {self.status.state.value}{_because(self.status.reason)}",
-        )
+        state = self.status.state
+        sentence = f"the scheduler says {state.value}{_because(self.status.reason)}"
         ran_out = decisive_sign(sign for sign in final_signs(self.logged) if sign.cause in _MEMORY)
         if state is JobState.OUT_OF_MEMORY:
-            on_gpu = ran_out is not None and ran_out.cause is FailureCause.GPU_MEMORY
-            if (
-                on_gpu
-                and ran_out is not None
-                and not any(sign.cause is FailureCause.HOST_MEMORY for sign in self.reported)
-            ):
+            on_host = any(sign.cause is FailureCause.HOST_MEMORY for sign in self.reported)
+            if ran_out is not None and ran_out.cause is FailureCause.GPU_MEMORY and not on_host:
                 return self._of(FailureCause.GPU_MEMORY, sentence, f"the log ends with: {ran_out.line}")
-            return self._of(FailureCause.HOST_MEMORY, sentence, *self._figures(FailureCause.HOST_MEMORY))
+            return self._of_limit(FailureCause.HOST_MEMORY, sentence)
         # A process group often hangs until the limit after one rank ran out of memory.
         if state is JobState.TIMEOUT:
             if ran_out is not None:
                 return self._of(ran_out.cause, f"{sentence}, but it hung after: {ran_out.line}")
-            return self._of(FailureCause.WALLTIME, sentence, *self._figures(FailureCause.WALLTIME))
+            return self._of_limit(FailureCause.WALLTIME, sentence)
         other = next((sign for sign in self.reported if sign.cause in _NO_NODE), None)
         if state is JobState.NODE_FAIL and other is not None:
             return Diagnosis(JobState.CANCELLED, other.cause, (other.line,))
@@ -181,19 +154,15 @@ class _Remains:
         """Return the cause behind FAILED: from scheduler and wrapper, then the log, then exit code and signal."""
         reported = decisive_sign(self.reported)
         if reported is not None and reported.cause in _STATE_OF:
-            return self._of(
-                reported.cause, f"the job's row says FAILED, but: {reported.line}", *self._figures(reported.cause)
-            )
+            return self._of_limit(reported.cause, f"the job's row says FAILED, but: {reported.line}")
         logged = decisive_sign(self.logged)
         if logged is not None and logged.cause in _MEMORY:
-            return self._of(logged.cause, f"the log says: {logged.line}", *self._figures(logged.cause))
+            return self._of_limit(logged.cause, f"the log says: {logged.line}")
         # The kernel's killer leaves no message in the job's own output.
-        if self._signal() == signal.SIGKILL and self._near():
-            return self._of(
-                FailureCause.HOST_MEMORY,
-                "it was killed by SIGKILL near its memory limit",
-                *self._figures(FailureCause.HOST_MEMORY),
-            )
+        limit_bytes, peak_bytes = self.attempt.resources.memory_bytes_per_node, self._peak_memory_bytes()
+        near = limit_bytes is not None and peak_bytes is not None and peak_bytes >= NEAR * limit_bytes
+        if self._signal() == signal.SIGKILL and near:
+            return self._of_limit(FailureCause.HOST_MEMORY, "it was killed by SIGKILL near its memory limit")
         sign = reported or logged
         if sign is not None:
             return self._of(sign.cause, f"the {'job' if sign is reported else 'log'} says: {sign.line}")
@@ -210,16 +179,8 @@ class _Remains:
             return self._of(sign.cause, f"the scheduler says CANCELLED, but: {sign.line}")
         if self._never_launched() and not self.status.by_owner:
             return self._of(FailureCause.TRANSIENT, "the scheduler cancelled it in its first second, before it ran")
-        if self.status.by_owner is None:
-            return self._of(
-                FailureCause.UNKNOWN, f"someone cancelled it outside the plane{_because(self.status.reason)}"
-            )
-        cause, who = (
-            (FailureCause.USER, "its user")
-            if self.status.by_owner
-            else (FailureCause.ADMINISTRATOR, "an administrator")
-        )
-        return self._of(cause, f"{who} cancelled it{_because(self.status.reason)}")
+        cause, cancelled = _CANCELLED_BY[self.status.by_owner]
+        return self._of(cause, f"{cancelled}{_because(self.status.reason)}")
 
     def _never_launched(self) -> bool:
         """True if it got a node and left nothing there; Slurm cancels a job that a node refuses to launch."""
@@ -228,15 +189,13 @@ class _Remains:
 
     def _by_code(self) -> Diagnosis:
         """Return the cause that exit code and signal show."""
-        code, number = self._exit_code(), self._signal()
+        code, number = self.status.exit_code or (self.outcome.exit_code if self.outcome else None), self._signal()
         if code in (126, 127):
             problem = "not found" if code == 127 else "not executable"
             return self._of(FailureCause.PROGRAM, f"exit code {code}: a command is {problem}")
         if number == _NO_OUTPUT:
-            return self._of(
-                FailureCause.PROGRAM,
-                "its output file could not be opened: check that the folder exists and is writable",
-            )
+            problem = "its output file could not be opened: check that the folder exists and is writable"
+            return self._of(FailureCause.PROGRAM, problem)
         if number in _OWN_SIGNALS:
             return self._of(FailureCause.PROGRAM, f"the program ended with {signal.Signals(number).name}")
         if number == signal.SIGBUS:
@@ -249,86 +208,69 @@ class _Remains:
         state = _STATE_OF.get(cause, self.status.state)
         return Diagnosis(JobState.FAILED if state is JobState.COMPLETED else state, cause, evidence)
 
-    def _exit_code(self) -> int | None:
-        return self.status.exit_code or (self.outcome.exit_code if self.outcome else None)
-
     def _signal(self) -> int | None:
         """Return the number of the ending signal, also if a shell turned it into an exit code."""
         code = self.status.exit_code or 0
         number = self.status.signal or (self.outcome.signal if self.outcome else None)
         return number or (code - 128 if 128 < code <= 128 + 64 else None)
 
-    def _near(self) -> bool:
-        limit, peak_bytes = (
-            self.attempt.resources.memory_bytes_per_node,
-            peak_memory_bytes(self.attempt, self.status, self.outcome),
-        )
-        return limit is not None and peak_bytes is not None and peak_bytes >= NEAR * limit
+    def _of_limit(self, cause: FailureCause, sentence: str) -> Diagnosis:
+        """Return the diagnosis, with a sentence that compares the used time or memory with the request."""
+        request, evidence = self.attempt.resources, [sentence]
+        if cause is FailureCause.WALLTIME and (limit_s := _limit_s(self.attempt, self.status)):
+            evidence.append(f"its limit was {format_duration(limit_s)}")
+            if request.walltime_s and limit_s < request.walltime_s:
+                evidence[-1] += f", lowered from {format_duration(request.walltime_s)} after the submission"
+        if cause is FailureCause.HOST_MEMORY and (peak_bytes := self._peak_memory_bytes()):
+            limit = request.memory_bytes_per_node
+            requested = f" of the requested {format_bytes(limit)}" if limit else ""
+            evidence.append(f"{format_bytes(peak_bytes)} were used{requested}")
+        return self._of(cause, *evidence)
 
-    def _figures(self, cause: FailureCause) -> tuple[str, ...]:
-        """Return a sentence that compares the used amount with the request."""
-        if cause is FailureCause.WALLTIME:
-            limit_s, requested_s = _limit_s(self.attempt, self.status), self.attempt.resources.walltime_s
-            if limit_s and requested_s and limit_s < requested_s:
-                lowered = f"{format_duration(limit_s)}, lowered from {format_duration(requested_s)}"
-                return (f"its limit was {lowered} after the submission",)
-            return (f"its limit was {format_duration(limit_s)}",) if limit_s else ()
-        peak_bytes, limit = (
-            peak_memory_bytes(self.attempt, self.status, self.outcome),
-            self.attempt.resources.memory_bytes_per_node,
-        )
-        if cause is not FailureCause.HOST_MEMORY or not peak_bytes:
-            return ()
-        return (f"{format_bytes(peak_bytes)} were used{f' of the requested {format_bytes(limit)}' if limit else ''}",)
+    def _peak_memory_bytes(self) -> float | None:
+        """Return the highest memory measured on one node, in bytes.
 
-
-def peak_memory_bytes(attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None) -> float | None:
-    """Return the highest memory measured on one node, in bytes.
-
-    It is a lower bound, because memory is sampled. The accounting reports only the largest task, so all tasks of a node
-    are assumed to be equal.
-    """
-    tasks = attempt.resources.tasks_per_node
-    accounted = status.memory_bytes * tasks if status is not None and status.memory_bytes else None
-    sampled = outcome.measured.get("host_memory_bytes") if outcome is not None else None
-    peaks = [peak for peak in (accounted, sampled.value if sampled is not None else None) if peak]
-    return max(peaks, default=None)
+        It is a lower bound, because memory is sampled. The accounting reports only the largest task, so all tasks of a
+        node are assumed to be equal.
+        """
+        accounted = (self.status.memory_bytes or 0) * self.attempt.resources.tasks_per_node
+        sampled = self.outcome.measured.get("host_memory_bytes") if self.outcome is not None else None
+        return max(accounted, sampled.value if sampled is not None else 0.0) or None
 
 
 _CUT = {JobState.OUT_OF_MEMORY: FailureCause.HOST_MEMORY, JobState.TIMEOUT: FailureCause.WALLTIME}
 _MEMORY = (FailureCause.GPU_MEMORY, FailureCause.HOST_MEMORY)
+_CANCELLED_BY = {
+    True: (FailureCause.USER, "its user cancelled it"),
+    False: (FailureCause.ADMINISTRATOR, "an administrator cancelled it"),
+    None: (FailureCause.UNKNOWN, "someone cancelled it outside the plane"),
+}
 _NO_NODE = (FailureCause.ADMINISTRATOR, FailureCause.TRANSIENT)
 """Reported causes of a NODE_FAIL that is not the node's."""
-_SCHEDULERS = (
-    FailureCause.WALLTIME,
-    FailureCause.PREEMPTION,
-    FailureCause.NODE,
-    FailureCause.DEPENDENCY,
-    FailureCause.HOST_MEMORY,
-)
+_SCHEDULERS = _STATE_OF.keys() - {FailureCause.GPU_MEMORY}
 
 
-def _signs(attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None) -> list[FailureSign]:
+def _signs(status: SchedulerStatus, outcome: JobOutcome | None, *, gpus: bool) -> list[FailureSign]:
     """Return the failure signs in the texts of scheduler and wrapper."""
     texts = [status.reason, *status.evidence, *([outcome.reason] if outcome is not None else [])]
     if status.signal == 125:
         texts.append("0:125, Slurm's mark of a step that ran out of memory")
-    signs = read_signs("\n".join(texts), gpus=_gpus(attempt))
-    cause = _CUT.get(outcome.state) if outcome is not None else None
-    if outcome is not None and cause is not None:
-        signs.append(FailureSign(cause, f"the wrapper says {outcome.state.value}{_because(outcome.reason)}"))
+    signs = read_signs("\n".join(texts), gpus=gpus)
+    if outcome is not None and outcome.state in _CUT:
+        sentence = f"the wrapper says {outcome.state.value}{_because(outcome.reason)}"
+        signs.append(FailureSign(_CUT[outcome.state], sentence))
     return signs
 
 
 def _end_before_restart(
-    attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None
-) -> tuple[SchedulerStatus | None, tuple[str, ...]]:
+    attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None
+) -> tuple[SchedulerStatus, tuple[str, ...]]:
     """Return the true end of a command that its scheduler has forgotten, and a remark about it.
 
     A killed controller forgets its last seconds. Jobs that it started in them are started again, but the wrapper
     refuses to run the command twice. Jobs that ended in them are missing later, and their node is said to have failed.
     """
-    if status is None or outcome is None or not _ended_by_itself(outcome):
+    if outcome is None or not _ended_by_itself(outcome):
         return status, ()
     began_s, ended_s = (epoch_s(moment) if moment else None for moment in (outcome.started_at, outcome.ended_at))
     started_s = status.started_s
@@ -351,11 +293,11 @@ def _ended_by_itself(outcome: JobOutcome) -> bool:
 
 
 def _believable(
-    attempt: Attempt, status: SchedulerStatus | None, outcome: JobOutcome | None
+    attempt: Attempt, status: SchedulerStatus, outcome: JobOutcome | None
 ) -> tuple[JobOutcome | None, tuple[str, ...]]:
     """Return the outcome if it can belong to this attempt; otherwise None and the reason."""
-    if outcome is None or status is None:
-        return outcome, ()
+    if outcome is None:
+        return None, ()
     began_s = epoch_s(outcome.started_at) if outcome.started_at else None
     if began_s is not None and status.started_s is not None and began_s < status.started_s - SKEW_S:
         return None, ("the wrapper's outcome belongs to an earlier start and is ignored",)
@@ -369,10 +311,6 @@ def _believable(
 def _limit_s(attempt: Attempt, status: SchedulerStatus) -> float | None:
     """Return the limit that counted: the last one that the scheduler reports."""
     return status.walltime_s or attempt.walltime_s or attempt.resources.walltime_s
-
-
-def _gpus(attempt: Attempt) -> bool:
-    return attempt.resources.gpus_per_node > 0
 
 
 def _because(reason: str) -> str:

@@ -11,7 +11,6 @@ from leadline.execution.plane.actor import Actor
 from leadline.execution.plane.advisor import Advisor, Decide, Diagnose
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import NewEvent, PlaneJournal, attempt_event, failure_count
-from leadline.execution.plane.outages import note_failure
 from leadline.execution.plane.poll_interval import DEFAULT_INTERVALS, PollIntervals, PollSchedule
 from leadline.execution.plane.recovery import find_again
 from leadline.execution.plane.rounds import Rounds, off_loop
@@ -126,9 +125,8 @@ class Plane:
             if str(error) != self._last_error:
                 report(str(error))
             wait_s, self._last_error = IDLE_S, str(error)
-        notices, self._notices = self._notices, []
-        for notice in notices:
-            report(notice)
+        while self._notices:
+            report(self._notices.pop(0))
         return wait_s
 
     def finish(self, timeout_s: float) -> None:
@@ -184,7 +182,7 @@ class Plane:
                 except LeadlineError as error:
                     if isinstance(error, InvalidInput):  # there is no such system any more
                         self._unsearched.discard(system)
-                    note_failure(self.book, self.clock, system, self.rhythms[system], str(error))
+                    self.book.note_failure(system, self.rhythms[system], str(error))
 
     def _round(self, watcher: Watcher) -> None:
         """Do all that is due at one system; after a failure, nothing until it is due again."""
@@ -203,7 +201,7 @@ class Plane:
                 if count:
                     self._notices.append(f"{count} jobs of a lost journal were found again at {watcher.system}")
         except SchedulerUnreachable as error:
-            note_failure(self.book, self.clock, watcher.system, watcher.rhythm, str(error))
+            self.book.note_failure(watcher.system, watcher.rhythm, str(error))
 
     def _watch(self, watcher: Watcher) -> None:
         """Find lost submissions, poll, settle ended attempts, and decide about live ones.
@@ -239,12 +237,9 @@ class Plane:
         Raises:
             SchedulerUnreachable: it is tried again later.
         """
-        unwanted = [
-            attempt
-            for job in map(self.book.jobs.__getitem__, self.book.unwanted)
-            for attempt in job.live_attempts
-            if attempt.place.system == watcher.system and (job.cancelled or attempt.withdrawn)
-        ]
+        jobs = [self.book.jobs[key] for key in self.book.unwanted]
+        withdrawn = [attempt for job in jobs for attempt in job.live_attempts if job.cancelled or attempt.withdrawn]
+        unwanted = [attempt for attempt in withdrawn if attempt.place.system == watcher.system]
         cancelled = self._cancelled_keys.setdefault(watcher.system, set())
         cancelled &= {attempt.key for attempt in unwanted}
         for attempt in unwanted:

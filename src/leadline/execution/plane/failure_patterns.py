@@ -3,10 +3,10 @@
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from leadline.core.frozen import Frozen
 from leadline.core.plane import FailureCause
 
 FINAL_LINES = 15
@@ -22,8 +22,7 @@ _ECHOES = ("ChildFailedError", "CalledProcessError", "ProcessRaisedException", "
 _GPU = re.compile(r"cuda|cud|cub|hip|gpu|xpu|mps|torch", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class FailureSign:
+class FailureSign(Frozen):
     """A line that shows a cause, and its distance from the end in lines."""
 
     cause: FailureCause
@@ -70,9 +69,8 @@ def final_signs(signs: Iterable[FailureSign]) -> list[FailureSign]:
 @cache
 def _patterns() -> dict[FailureCause, re.Pattern[str]]:
     """Return the pattern of each cause, in the order of priority."""
-    table = tomllib.loads(
-        files("leadline.execution.plane").joinpath("failure_patterns.toml").read_text(encoding="utf-8")
-    )
+    text = files("leadline.execution.plane").joinpath("failure_patterns.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
     return {FailureCause(cause): re.compile("|".join(parts), re.IGNORECASE) for cause, parts in table.items()}
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind, Job
-from leadline.execution.plane.journal import NewEvent, PlaneJournal
+from leadline.execution.clock import iso_utc
+from leadline.execution.plane.journal import EventDetails, NewEvent, PlaneJournal
+from leadline.execution.plane.poll_interval import PollSchedule
 
 
 @dataclass(slots=True)
@@ -14,23 +16,17 @@ class JobCache:
     """The open jobs by key; ``take_in`` reads what other processes added or cancelled.
 
     Thousands of open jobs may wait unchanged, so each step visits only the jobs that concern it.
-
-    Attributes:
-        idle: jobs without an attempt at a scheduler, in order of arrival.
-        leaving: jobs with an end that is not recorded.
-        unwanted: jobs that a user or the plane cancelled or withdrew.
-        ended: final states of closed jobs that others depend on.
-        at_system: system -> its live attempts.
     """
 
     journal: PlaneJournal
     jobs: dict[str, Job] = field(default_factory=dict)
     last_event: int = 0
-    ended: dict[str, JobState] = field(default_factory=dict)
-    idle: dict[str, None] = field(default_factory=dict)
-    leaving: dict[str, None] = field(default_factory=dict)
-    unwanted: dict[str, None] = field(default_factory=dict)
+    ended: dict[str, JobState] = field(default_factory=dict)  # final states of closed jobs that others depend on
+    idle: dict[str, None] = field(default_factory=dict)  # without an attempt at a scheduler, in order of arrival
+    leaving: dict[str, None] = field(default_factory=dict)  # with an end that is not recorded
+    unwanted: dict[str, None] = field(default_factory=dict)  # that a user or the plane cancelled or withdrew
     at_system: dict[str, dict[str, Attempt]] = field(default_factory=lambda: defaultdict(dict))
+    """System -> its live attempts."""
 
     def load(self) -> None:
         """Read all open jobs again, as after a failed write."""
@@ -89,14 +85,25 @@ class JobCache:
 
     def current(self, attempt: Attempt) -> Attempt:
         """Return an attempt as it is now."""
-        job = self.jobs.get(attempt.job)
-        attempts = job.attempts if job is not None else ()
+        attempts = self.jobs[attempt.job].attempts if attempt.job in self.jobs else ()
         return next((current for current in attempts if current.key == attempt.key), attempt)
 
     def _merged(self, attempt: Attempt) -> Attempt:
         """Return an attempt with the flags that the rounds of other systems set while its scheduler was called."""
         now = self.current(attempt)
         return replace(attempt, withdrawn=attempt.withdrawn or now.withdrawn, begins=attempt.begins or now.begins)
+
+    def note_failure(self, system: str, rhythm: PollSchedule, why: str) -> None:
+        """Store that a system did not answer, and when it is tried again: one event, which later failures update."""
+        rhythm.failed(why)
+        now_s = rhythm.clock.now_s()
+        details: EventDetails = {"system": system, "why": why, "times": rhythm.failures, "last_at": iso_utc(now_s),
+                   "next_at": iso_utc(now_s + rhythm.wait_s)}  # fmt: skip
+        rhythm.outage = self.journal.put_event(rhythm.outage, NewEvent(EventKind.FAULT, details=details))
+
+    def note_answer(self, system: str) -> None:
+        """Store the end of an outage."""
+        self.write(events=[NewEvent(EventKind.POLL, details={"system": system, "answers": "again"})])
 
     def close(self, job: Job, state: JobState, why: str) -> None:
         """Close a job that has no live attempt."""
@@ -143,11 +150,8 @@ class JobCache:
         live = job.live_attempts
         unrecorded = job.closed or any(not attempt.live and not attempt.recorded for attempt in job.attempts)
         unwanted = job.cancelled or any(attempt.withdrawn for attempt in live)
-        for index, applies in (
-            (self.idle, not live and not job.closed),
-            (self.leaving, unrecorded),
-            (self.unwanted, unwanted),
-        ):
+        idle = not live and not job.closed
+        for index, applies in ((self.idle, idle), (self.leaving, unrecorded), (self.unwanted, unwanted)):
             # A key keeps its position.
             if applies and not is_finished:
                 index.setdefault(job.key)

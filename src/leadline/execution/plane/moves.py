@@ -7,13 +7,7 @@ from statistics import NormalDist
 from leadline.core.estimate import Interval
 from leadline.core.plane import Alternative, Decision
 from leadline.core.units import format_duration
-from leadline.execution.plane.budget import (
-    Evidence,
-    accepted,
-    attempts_left,
-    propose_other_place,
-    seconds_to_deadline,
-)
+from leadline.execution.plane.budget import Evidence, accepted, attempts_left, propose_other_place, seconds_to_deadline
 from leadline.execution.plane.needs import SituationView
 
 MARGIN = 0.2
@@ -34,7 +28,6 @@ def move_to_end_sooner(view: SituationView) -> Decision | None:
     time_here = total([situation.remaining_wait_s, situation.total_s])
     if time_here is None or attempts_left(view) < RESERVE:
         return None
-    best: tuple[float, Decision] | None = None
     for place in reachable(view):
         time_there = _time_at(view, place)
         if time_there is None:
@@ -43,30 +36,25 @@ def move_to_end_sooner(view: SituationView) -> Decision | None:
             continue
         there, here = format_duration(time_there.point), format_duration(time_here.point)
         reason = f"at {place.place} it is expected to end in {there}, here in {here}"
-        move = accepted(view, propose_other_place(view, place, reason, _time_details(time_here, time_there)))
-        if move is not None and (best is None or time_there.point < best[0]):
-            best = time_there.point, move
-    return best[1] if best is not None else None
+        if move := accepted(view, propose_other_place(view, place, reason, _time_details(time_here, time_there))):
+            return move
+    return None
 
 
 def move_to_fit(view: SituationView, fits: Callable[[Alternative], bool], reason: str) -> Decision | None:
     """Return the move to the place that ``fits`` and where the job ends soonest; None if there is none."""
-    # Among equal times, the order of the situation stays.
-    for place in sorted(filter(fits, reachable(view)), key=lambda place: _soonest(view, place)):
-        move = accepted(view, propose_other_place(view, place, f"{reason}; moving to {place.place}"))
-        if move is not None:
+    for place in filter(fits, reachable(view)):
+        if move := accepted(view, propose_other_place(view, place, f"{reason}; moving to {place.place}")):
             return move
     return None
 
 
 def reachable(view: SituationView) -> list[Alternative]:
-    """Return the alternatives that the policy allows and where no copy of the job is."""
-    used_places = {view.attempt.place, *(option.place for option in view.job.live_attempts)}
-    return [
-        option
-        for option in view.situation.alternatives
-        if option.place in view.policy.places and option.place not in used_places
-    ]
+    """Return the alternatives that the policy allows and where no copy of the job is, the soonest end first."""
+    free_places = {*view.policy.places} - {view.attempt.place, *(option.place for option in view.job.live_attempts)}
+    options = [option for option in view.situation.alternatives if option.place in free_places]
+    # Among equal times, the order of the situation stays.
+    return sorted(options, key=lambda option: _soonest(view, option))
 
 
 def total(parts: Iterable[Interval | None], extra: Interval | None = None) -> Interval | None:

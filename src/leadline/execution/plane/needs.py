@@ -1,9 +1,10 @@
 """Request of the next attempt, from predictions and from the lower bounds that past attempts showed."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from leadline.core.estimate import Interval
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState, ResourceSpec
 from leadline.core.plane import Situation
 from leadline.core.units import MIB, MINUTE_S
@@ -21,23 +22,14 @@ MIN_SUCCESS_PROBABILITY = 0.25
 """Success probability from which the largest available limit is tried although it is too small."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What a job needs of a limited quantity, its run time or the memory of a node.
+class Need(Frozen):
+    """What a job needs of a limited quantity, its run time or the memory of a node."""
 
-    Attributes:
-        forecast: the prediction, if there is one.
-        floor: lower bound of the need.
-        growth: largest growth at once without a prediction.
-        unit: the request is a multiple of it.
-        risk: accepted probability that the request is too small.
-    """
-
-    forecast: Interval | None
-    floor: float
-    growth: float
-    unit: int
-    risk: float
+    forecast: Interval | None  # the prediction
+    floor: float  # lower bound of the need
+    growth: float  # largest growth at once without a prediction
+    unit: int  # the request is a multiple of it
+    risk: float  # accepted probability that the request is too small
 
     @property
     def distribution(self) -> Distribution | None:
@@ -74,10 +66,6 @@ class SituationView:
     """A situation with the quantities that every decision needs.
 
     Attributes:
-        situation: the situation.
-        job: the job.
-        policy: the job's policy.
-        attempt: the attempt to decide about.
         limit_s: the current time limit.
         requested_s: the limit of another attempt, for which a limit that was lowered from outside does not count.
         limit_bytes: the requested memory per node.

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from leadline.core.frozen import Frozen
 from leadline.execution.clock import Clock
 
 MIN_PAUSE, MAX_PAUSE = 5.0, 500.0
@@ -16,32 +17,20 @@ MIN_REST = 25.0
 """Minimum pause as a multiple of the CPU time of a poll, so that the plane uses at most 1/25 of a core."""
 
 
-@dataclass(frozen=True, slots=True)
-class PollIntervals:
-    """Times of the plane, all in seconds.
+class PollIntervals(Frozen):
+    """Times of the plane, all in seconds."""
 
-    Attributes:
-        first: pause between polls after a change.
-        last: longest pause while nothing changes. The pause is also at least 5 and at most 500 times the recent
-            response time, and at least 25 times the CPU time of the last poll.
-        unreachable: longest pause after a scheduler did not answer.
-        reports: pause between readings of the wrappers' reports.
-        decide: pause between decisions about an attempt without news.
-        grace: a submission with a lost answer counts as never arrived after this time.
-        settle: after this time the wrapper alone decides how an attempt ended that did not complete.
-        lost: an attempt that nothing reports any more counts as lost after this time.
-        delay: longest delay of an attempt, whatever the wall clock does.
-    """
-
-    first: float = 1.0
+    first: float = 1.0  # pause between polls after a change
     last: float = 30.0
-    unreachable: float = 300.0
-    reports: float = 15.0
-    decide: float = 300.0
-    grace: float = 60.0
-    settle: float = 30.0
-    lost: float = 3600.0
-    delay: float = 1800.0
+    """Longest pause while nothing changes. It is also at least 5 and at most 500 times the recent response time, and at
+    least 25 times the CPU time of the last poll."""
+    unreachable: float = 300.0  # longest pause after a scheduler did not answer
+    reports: float = 15.0  # pause between readings of the wrappers' reports
+    decide: float = 300.0  # pause between decisions about an attempt without news
+    grace: float = 60.0  # a submission with a lost answer counts as never arrived after this time
+    settle: float = 30.0  # after this time the wrapper alone decides how an attempt ended that did not complete
+    lost: float = 3600.0  # an attempt that nothing reports any more counts as lost after this time
+    delay: float = 1800.0  # longest delay of an attempt, whatever the wall clock does
 
 
 DEFAULT_INTERVALS = PollIntervals()
@@ -55,15 +44,11 @@ class PollSchedule:
     intervals: PollIntervals
     interval_s: float = 0.0
     due_s: float = 0.0
-    response_s: float = 0.0
-    """Recent response time."""
-    failures: int = 0
-    """Missing answers since the last one."""
-    doublings: int = 0
-    """Doublings of the pause after a failure; the user's word resets it."""
+    response_s: float = 0.0  # recent response time
+    failures: int = 0  # missing answers since the last one
+    doublings: int = 0  # of the pause after a failure; the user's word resets it
     last_error: str = ""
-    outage: int | None = None
-    """Number of the journal's event about the present outage."""
+    outage: int | None = None  # number of the journal's event about the present outage
     jitter: Callable[[], float] = random.random
 
     @property

@@ -32,8 +32,6 @@ _NOT_AGAIN = {
     FailureCause.ADMINISTRATOR: "the site ended it",
     FailureCause.UNKNOWN: "the reason of its failure is unknown, so it is not retried",
 }
-
-
 _AGAIN = {
     FailureCause.PREEMPTION: "it was preempted by a job of higher priority: resubmitting",
     FailureCause.REQUEUE: "its site put it back into the queue, and no attempt runs twice: resubmitting",

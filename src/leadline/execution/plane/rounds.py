@@ -149,13 +149,13 @@ def map_in_threads(function: Callable[[T], R], values: Sequence[T], limit: int) 
 def off_loop(scheduler: Scheduler, turn: Turn) -> Scheduler:
     """Return a scheduler whose public methods each give the turn up during the call."""
     unlocked = SimpleNamespace()
+
+    def call(name: str, *values: object, **named: object) -> object:
+        with turn.away():
+            return getattr(scheduler, name)(*values, **named)
+
     for name in dir(scheduler):
         if not name.startswith("_"):
             attribute = getattr(scheduler, name)
-            call = turn.away()(partial(_call, scheduler, name))
-            setattr(unlocked, name, call if callable(attribute) else attribute)
+            setattr(unlocked, name, partial(call, name) if callable(attribute) else attribute)
     return cast("Scheduler", unlocked)
-
-
-def _call(scheduler: Scheduler, name: str, *values: object, **named: object) -> object:
-    return getattr(scheduler, name)(*values, **named)

@@ -83,9 +83,8 @@ def _saved_because(job: Job, outcome: JobOutcome) -> str:
 
 def _doubt(job: Job, outcome: JobOutcome) -> tuple[str, ...]:
     """Return that exit code 0 after a warning does not prove that the work is done, if nothing else tells."""
-    is_clear = (
-        job.policy.resumes or outcome.marker == DONE or (outcome.progress is not None and outcome.progress.complete)
-    )
+    complete = outcome.progress is not None and outcome.progress.complete
+    is_clear = job.policy.resumes or outcome.marker == DONE or complete
     if is_clear or not outcome.warned or outcome.exit_code != 0:
         return ()
     return ("it had handled the warning before its limit, so its work may not be done (--resumes would continue it)",)

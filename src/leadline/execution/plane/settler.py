@@ -14,7 +14,7 @@ from leadline.execution.plane.job_cache import JobCache, closed_job, with_attemp
 from leadline.execution.plane.journal import NewEvent, attempt_event
 from leadline.execution.plane.segments import diagnose_segment, done_share, is_segment
 from leadline.execution.plane.watcher import ObservedEnd
-from leadline.execution.schedulers.port import Scheduler
+from leadline.execution.schedulers.port import Scheduler, SchedulerStatus
 from leadline.execution.wrapper.outcome import JobOutcome
 
 
@@ -28,8 +28,7 @@ class Settler:
     clock: Clock
     diagnose: Diagnose
     actor: Actor
-    outcomes: dict[str, JobOutcome | None] = field(default_factory=dict)
-    """Attempt -> its outcome, until it is recorded."""
+    outcomes: dict[str, JobOutcome | None] = field(default_factory=dict)  # attempt -> its outcome, until it is recorded
 
     def settle(self, ends: list[ObservedEnd]) -> None:
         """Settle attempts and decide about their jobs, in one write."""
@@ -44,9 +43,8 @@ class Settler:
             diagnosis = self.diagnose(end.attempt, end.status, end.outcome, end.log, cancelled=job_before.cancelled)
             diagnosis = diagnose_segment(job_before, end.status, end.outcome, diagnosis)
             ended = self._ended_attempt(end, diagnosis)
-            events.append(
-                attempt_event(EventKind.STATE, ended, {"state": diagnosis.state.value, "reason": ended.reason})
-            )
+            details = {"state": diagnosis.state.value, "reason": ended.reason}
+            events.append(attempt_event(EventKind.STATE, ended, details))
             job, job_events = self._next(with_attempt(job_before, ended), ended, end.outcome, diagnosis)
             jobs[job.key] = job
             # Settling one copy may withdraw the others.
@@ -59,12 +57,8 @@ class Settler:
         """Pass ended attempts to the history and drop finished jobs."""
         unread = {attempt.job for system in self.schedulers for attempt in self._unread(system)}
         leaving = [self.book.jobs[key] for key in self.book.leaving if key not in unread]
-        ends = [
-            EndedAttempt(job, attempt, self.outcomes.get(attempt.key))
-            for job in leaving
-            for attempt in job.attempts
-            if not attempt.live and not attempt.recorded
-        ]
+        ended = [(job, attempt) for job in leaving for attempt in _unrecorded(job)]
+        ends = [EndedAttempt(job, attempt, self.outcomes.get(attempt.key)) for job, attempt in ended]
         closed = [job for job in leaving if job.closed and not job.recorded]
         if not ends and not closed:
             return
@@ -86,31 +80,23 @@ class Settler:
             self.outcomes |= {key: reports.get(key) for key in missing}
 
     def _unread(self, system: str) -> list[Attempt]:
-        return [
-            attempt
-            for key in self.book.leaving
-            for attempt in self.book.jobs[key].attempts
-            if attempt.place.system == system and not attempt.live and not attempt.recorded
-            and attempt.started_at is not None and attempt.key not in self.outcomes
-        ]  # fmt: skip
+        ended = [attempt for key in self.book.leaving for attempt in _unrecorded(self.book.jobs[key])]
+        here = [attempt for attempt in ended if attempt.place.system == system and attempt.started_at is not None]
+        return [attempt for attempt in here if attempt.key not in self.outcomes]
 
     def _ended_attempt(self, end: ObservedEnd, diagnosis: Diagnosis) -> Attempt:
-        attempt, status, outcome = end.attempt, end.status, end.outcome
+        attempt, outcome, status = end.attempt, end.outcome, end.status or SchedulerStatus(JobState.UNKNOWN)
         started_at = outcome.started_at if outcome else attempt.started_at
-        if status is not None and status.started_s is not None:
-            started_at = iso_utc(status.started_s)
         ended_at = outcome.ended_at if outcome and outcome.ended_at else iso_utc(self.clock.now_s())
-        if status is not None and status.ended_s is not None:
-            ended_at = iso_utc(status.ended_s)
         return replace(
             attempt,
             state=diagnosis.state,
-            started_at=started_at,
-            ended_at=ended_at,
+            started_at=started_at if status.started_s is None else iso_utc(status.started_s),
+            ended_at=ended_at if status.ended_s is None else iso_utc(status.ended_s),
             reason="; ".join(diagnosis.evidence) or attempt.reason,
-            walltime_s=(status.walltime_s if status else None) or attempt.walltime_s,
-            node=(status.node if status else None) or attempt.node or (outcome.host if outcome else None),
-            exit_code=outcome.exit_code if outcome else status.exit_code if status else None,
+            walltime_s=status.walltime_s or attempt.walltime_s,
+            node=status.node or attempt.node or (outcome.host if outcome else None),
+            exit_code=outcome.exit_code if outcome else status.exit_code,
             done_share=done_share(outcome),
         )
 
@@ -149,3 +135,8 @@ class Settler:
         state = kept[-1].state if kept and ended.withdrawn else ended.state
         closed, settled = closed_job(job, state, decision.reason)
         return closed, [*events, *settled]
+
+
+def _unrecorded(job: Job) -> list[Attempt]:
+    """Return the ended attempts that are not in the history."""
+    return [attempt for attempt in job.attempts if not attempt.live and not attempt.recorded]

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from leadline.core.errors import InvalidInput, LeadlineError, NothingFits, SchedulerUnreachable
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobSpec, JobState
 from leadline.core.plane import Action, Attempt, EventKind, Job, JournalEvent
 from leadline.core.units import KIB
@@ -39,23 +40,13 @@ rm -rf -- "$2.before" "$3".*.arriving
 """Puts the complete copy ``$1`` in the place of ``$2`` and removes leftovers under ``$3``."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRoute:
+class CheckpointRoute(Frozen):
     """Source and target of a checkpoint: the transports and the folders."""
 
     source: Transport
     folder: PurePosixPath
     target: Transport
     target_folder: PurePosixPath
-
-
-@dataclass(frozen=True, slots=True)
-class _Copying:
-    """A copy that a thread makes."""
-
-    source: Attempt
-    system: str
-    report: Future[CopyReport]
 
 
 @dataclass(slots=True)
@@ -72,11 +63,11 @@ class Stager:
     advisor: Advisor
     clock: Clock
     folder: Path
-    copying: dict[str, _Copying] = field(default_factory=dict)
+    copying: dict[str, tuple[Attempt, str, Future[CopyReport]]] = field(default_factory=dict)
+    """Job -> source and target system of the copy that a thread makes, and its result."""
     waits: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Job -> time of the next try (monotonic), and the pause before it."""
-    sizes: dict[str, Future[float | None]] = field(default_factory=dict)
-    """Attempt -> size of its checkpoint in bytes, which a thread asks for."""
+    sizes: dict[str, Future[float | None]] = field(default_factory=dict)  # attempt -> bytes of its checkpoint
 
     def size_bytes(self, job: Job, source: Attempt) -> float | None:
         """Return the size of the checkpoint of an ended attempt, or None if it is unknown or there is none.
@@ -101,17 +92,17 @@ class Stager:
         source = None if system is None else job.checkpoint_source(system)
         if source is None or system is None or self._is_there(job, source, system):
             return True
-        copying = self.copying.get(job.key)
-        if copying is None:
+        if job.key not in self.copying:
             again_s, _ = self.waits.get(job.key, (0.0, 0.0))
             return self.clock.monotonic_s() >= again_s and self._begin(job, source, system)
-        if not copying.report.done():
+        source, system, report = self.copying[job.key]
+        if not report.done():
             return False
         del self.copying[job.key]
-        if (error := copying.report.exception()) is not None:
-            self._failed(job, copying.source, copying.system, str(error) or "the copy broke off")
+        if (error := report.exception()) is not None:
+            self._failed(job, source, system, str(error) or "the copy broke off")
             return False
-        self._note(job, copying.source, copying.system, copying.report.result())
+        self._note(job, source, system, report.result())
         return True
 
     def _is_there(self, job: Job, source: Attempt, system: str) -> bool:
@@ -132,18 +123,16 @@ class Stager:
             return True
         between = self.folder / f"{job.key}-{source.key}-{PROCESS_MARK}"
         copied = in_thread(partial(copy_checkpoint, route, source.key, between), name=f"staging {job.key}")
-        self.copying[job.key] = _Copying(source, system, copied)
+        self.copying[job.key] = source, system, copied
         return False
 
     def _route(self, job: Job, source: Attempt, system: str) -> CheckpointRoute | None:
         """Return the route of a job's checkpoint; None if one of the systems has no files."""
-        homes = [self.schedulers[name].home(_at(job, name)) for name in (source.place.system, system)]
-        present = [name for name in homes if name is not None]
-        if len(present) < 2:
+        here, there = (self.schedulers[name].home(_at(job, name)) for name in (source.place.system, system))
+        if here is None or there is None:
             return None
-        (source_transport, source_home), (target_transport, target_home) = present
         folder = job.policy.checkpoint_folder or ""
-        return CheckpointRoute(source_transport, source_home / folder, target_transport, target_home / folder)
+        return CheckpointRoute(here[0], here[1] / folder, there[0], there[1] / folder)
 
     def _note(self, job: Job, source: Attempt, system: str, copied: CopyReport) -> None:
         self.waits.pop(job.key, None)
@@ -220,13 +209,11 @@ def copy_checkpoint(route: CheckpointRoute, mark: str, between: Path) -> CopyRep
     else:
         reports = [route.source.fetch(route.folder, between, timeout_s=COPY_S)]
         reports.append(route.target.send(between, partial, timeout_s=COPY_S))
-    answer = route.target.run(
-        ["sh", "-c", SWAP, "sh", str(partial), str(route.target_folder), str(stem)], timeout_s=ASK_S
-    )
+    swap = ["sh", "-c", SWAP, "sh", str(partial), str(route.target_folder), str(stem)]
+    answer = route.target.run(swap, timeout_s=ASK_S)
     if answer.returncode or answer.timed_out:
-        raise LeadlineError(
-            f"{route.target_folder} cannot be put in place at {route.target.where} ({answer.stderr.strip()})"
-        )
+        why = answer.stderr.strip()
+        raise LeadlineError(f"{route.target_folder} cannot be put in place at {route.target.where} ({why})")
     shutil.rmtree(between, ignore_errors=True)
     return CopyReport(max(report.moved_bytes for report in reports), time.monotonic() - began_s)
 

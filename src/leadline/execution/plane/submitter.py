@@ -15,7 +15,6 @@ from leadline.execution.clock import Clock, epoch_s, iso_utc
 from leadline.execution.plane.advisor import Advisor
 from leadline.execution.plane.job_cache import JobCache
 from leadline.execution.plane.journal import EventDetails, attempt_event, hash_key
-from leadline.execution.plane.outages import note_answer, note_failure
 from leadline.execution.plane.poll_interval import PollIntervals, PollSchedule
 from leadline.execution.plane.rounds import Turn, map_in_threads
 from leadline.execution.schedulers.port import (
@@ -56,8 +55,7 @@ class Submitter:
     """Batch -> monotonic time since which its key is not found. Clock jumps do not count."""
     due: dict[tuple[str, str], float] = field(default_factory=dict)
     """(job, start time) -> the same time on the monotonic clock."""
-    unsent: set[str] = field(default_factory=set)
-    """Batches that were certainly not sent."""
+    unsent: set[str] = field(default_factory=set)  # batches that were certainly not sent
     turn: Turn = field(default_factory=Turn)
 
     def start(self) -> int:
@@ -92,7 +90,7 @@ class Submitter:
             return
         scheduler = self.schedulers[system]
         ids = scheduler.find(sorted(lost))
-        note_answer(self.book, system, self.rhythms[system])
+        self._note_answer(system)
         for batch, attempts in lost.items():
             if batch in ids:
                 self._know([(attempts, ids[batch])], found_again=True)
@@ -104,11 +102,8 @@ class Submitter:
 
     def send(self, system: str) -> list[Attempt]:
         """Submit the unsent batches of a system; return the attempts that were withdrawn before they were sent."""
-        waiting = [
-            attempt
-            for _, attempt in self.book.live(system)
-            if attempt.scheduler_id is None and attempt.batch in self.unsent
-        ]
+        unknown = [attempt for _, attempt in self.book.live(system) if attempt.scheduler_id is None]
+        waiting = [attempt for attempt in unknown if attempt.batch in self.unsent]
         dropped = [attempt for attempt in waiting if attempt.withdrawn or self.book.jobs[attempt.job].cancelled]
         batches = _by_batch(attempt for attempt in waiting if attempt not in dropped)
         self._submit_at(system, list(batches.values())[:AT_ONCE])
@@ -199,41 +194,40 @@ class Submitter:
         system, rhythm = first.place.system, self.rhythms[first.place.system]
         match answer:
             case str():
-                note_answer(self.book, system, rhythm)
+                self._note_answer(system)
                 rhythm.hurry()
                 return answer
             case SchedulerBusy():
-                self._put_off(attempts, str(answer))
+                self._withdraw(attempts, str(answer), again_at=iso_utc(self.clock.now_s() + BUSY_S))
             case RequestRefused() | InvalidInput():
                 self._refused(attempts, str(answer))
             case SchedulerUnreachable():
                 # Nothing was sent, so the batch can be sent again without a lookup.
                 if not isinstance(answer, SubmissionUncertain):
                     self.unsent.add(first.batch)
-                note_failure(self.book, self.clock, system, rhythm, str(answer))
+                self.book.note_failure(system, rhythm, str(answer))
             case _:
                 raise answer
         return None
 
+    def _note_answer(self, system: str) -> None:
+        """Store the end of an outage, if there was one."""
+        if self.rhythms[system].failures and self.rhythms[system].answered(changed=True):
+            self.book.note_answer(system)
+
     def _know(self, batches: Iterable[tuple[list[Attempt], str]], *, found_again: bool = False) -> None:
         """Store the scheduler's ids of batches."""
-        now, attempts_with_id = iso_utc(self.clock.now_s()), []
+        now, attempts_with_id, events = iso_utc(self.clock.now_s()), [], []
         for attempts, scheduler_id in batches:
             self.missed.pop(attempts[0].batch, None)
             for attempt in attempts:
                 job = self.book.jobs[attempt.job]
-                attempt_id = f"{scheduler_id}_{_index(job)}" if job.group else scheduler_id
+                attempt_id = f"{scheduler_id}_{job.index or 0}" if job.group else scheduler_id
                 attempts_with_id.append(replace(attempt, scheduler_id=attempt_id, submitted_at=now))
-        events = [
-            attempt_event(EventKind.SUBMITTED, attempt, {"id": attempt.scheduler_id, "found_again": found_again})
-            for attempt in attempts_with_id
-        ]
+                details: EventDetails = {"id": attempt_id, "found_again": found_again}
+                events.append(attempt_event(EventKind.SUBMITTED, attempt, details))
         if events:
             self.book.write(attempts=attempts_with_id, events=events)
-
-    def _put_off(self, attempts: list[Attempt], why: str) -> None:
-        """Delay jobs because the scheduler is full for now."""
-        self._withdraw(attempts, why, again_at=iso_utc(self.clock.now_s() + BUSY_S))
 
     def _refused(self, attempts: list[Attempt], why: str) -> None:
         """Close refused jobs that have no other live copy."""
@@ -284,7 +278,7 @@ def submission_of(attempts: Sequence[Attempt], jobs: Mapping[str, Job]) -> Submi
     return Submission(
         first.batch,
         spec,
-        tuple(map(_index, members)) if job.group else (),
+        tuple(member.index or 0 for member in members) if job.group else (),
         tuple(member.spec for member in members) if job.policy.own_commands else (),
         most=job.policy.max_running,
         checkpoint_signal=job.policy.checkpoint_signal,
@@ -312,8 +306,9 @@ def batches_of(attempts: Iterable[Attempt], jobs: Mapping[str, Job]) -> list[lis
 def _keyed(batch: list[Attempt], jobs: Mapping[str, Job]) -> list[Attempt]:
     """Give the attempts of one submission its key; array elements get element keys."""
     key = batch[0].key
-    keys = [element_key(key, _index(jobs[attempt.job])) if jobs[attempt.job].group else key for attempt in batch]
-    return [replace(attempt, key=attempt_key, batch=key) for attempt, attempt_key in zip(batch, keys, strict=True)]
+    if not jobs[batch[0].job].group:
+        return [replace(attempt, batch=key) for attempt in batch]
+    return [replace(attempt, key=element_key(key, jobs[attempt.job].index or 0), batch=key) for attempt in batch]
 
 
 def _by_batch(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
@@ -326,10 +321,6 @@ def _by_batch(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
 def _restarts(job: Job, attempt: Attempt) -> int:
     """Return how many earlier attempts of a job began."""
     return sum(earlier.began for earlier in job.attempts if earlier.number < attempt.number)
-
-
-def _index(job: Job) -> int:
-    return job.index or 0
 
 
 def _request_details(attempt: Attempt) -> EventDetails:

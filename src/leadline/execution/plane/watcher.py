@@ -1,8 +1,9 @@
 """Watch the plane's jobs at one scheduler: poll its queue and read the reports of the wrappers."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.plane import Attempt, EventKind
 from leadline.core.units import MINUTE_S
@@ -15,14 +16,14 @@ from leadline.execution.wrapper.outcome import JobOutcome
 
 FORGOTTEN = SchedulerStatus(JobState.NODE_FAIL, "its scheduler forgot it before it started")
 """Status of a job that a killed controller had accepted and does not know after its restart."""
+WITHDRAWN = SchedulerStatus(JobState.CANCELLED, "withdrawn before it started")
 ALIVE_S = 90.0
 """A wrapper that reported so recently still runs. It reports every 30 s."""
 MARGIN_S = 5.0
 """Reports are read from so long before the last reading, because clocks and file systems lag."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedEnd:
+class ObservedEnd(Frozen):
     """An ended attempt, with the status, outcome and end of the log that were found."""
 
     attempt: Attempt
@@ -41,16 +42,15 @@ class Watcher:
     clock: Clock
     intervals: PollIntervals
     rhythm: PollSchedule
-    reports: dict[str, JobOutcome] = field(default_factory=dict)
-    """Live attempt -> its last report."""
+    reports: dict[str, JobOutcome] = field(default_factory=dict)  # live attempt -> its last report
     read_s: float = 0.0
     read_due_s: float = 0.0
-    missing_s: dict[str, float] = field(default_factory=dict)
-    """Attempt -> monotonic time since which nothing reports it."""
+    missing_s: dict[str, float] = field(
+        default_factory=dict
+    )  # attempt -> monotonic time since which nothing reports it
     starts: dict[str, float] = field(default_factory=dict)
     """Attempt -> expected start (epoch). It is not stored, because it varies with every poll."""
-    blind: bool = False
-    """True if the scheduler shows no job although one still reports."""
+    blind: bool = False  # True if the scheduler shows no job although one still reports
 
     def poll(self) -> list[ObservedEnd]:
         """Ask for the states of all live attempts and return those that ended.
@@ -73,32 +73,19 @@ class Watcher:
                 continue
             self.missing_s.pop(attempt.key, None)
             self._note_start(attempt, status)
-            if (updated := _updated(attempt, status)) is not attempt:
+            if (updated := _updated(attempt, status)) != attempt:
                 changed.append((attempt, updated))
         poll: EventDetails = {"system": self.system, "live": len(live), "gone": len(gone), "changed": len(changed),
                 "took_s": round(took_s, 3)}  # fmt: skip
         # Ends have events of their own, and every write waits for the disk.
         if changed or not gone:
-            self.book.write(
-                attempts=[updated for _, updated in changed],
-                events=[
-                    NewEvent(EventKind.POLL, details=poll),
-                    *(
-                        attempt_event(EventKind.STATE, updated, _state_details(updated))
-                        for before, updated in changed
-                        if before.state is not updated.state
-                    ),
-                    *(
-                        attempt_event(EventKind.STATE, updated, _limit_details(before, updated))
-                        for before, updated in changed
-                        if _is_other_limit(before.walltime_s, updated.walltime_s)
-                    ),
-                ],
-            )
+            changes = [event for before, updated in changed for event in _changes(before, updated)]
+            events = [NewEvent(EventKind.POLL, details=poll), *changes]
+            self.book.write(attempts=[updated for _, updated in changed], events=events)
         ends = self._ends(gone) if gone else []
         # The end of an outage is an event of its own, for the display.
         if self.rhythm.answered(changed=bool(changed or gone), took_s=took_s, cpu_s=cpu_s):
-            self.book.write(events=[NewEvent(EventKind.POLL, details={"system": self.system, "answers": "again"})])
+            self.book.note_answer(self.system)
         return ends
 
     def read_reports(self) -> list[tuple[Attempt, JobOutcome]]:
@@ -114,12 +101,9 @@ class Watcher:
         reports = self.scheduler.reports(list(running), since_s=max(since_s, 0.0))
         news = [(running[key], report) for key, report in reports.items() if self.reports.get(key) != report]
         self.reports.update(reports)
-        if news:
-            self.book.write(
-                events=[
-                    attempt_event(EventKind.PROGRESS, attempt, progress_details(report)) for attempt, report in news
-                ]
-            )
+        events = [attempt_event(EventKind.PROGRESS, attempt, progress_details(report)) for attempt, report in news]
+        if events:
+            self.book.write(events=events)
         return news
 
     def _ends(self, gone: list[tuple[Attempt, SchedulerStatus | None]]) -> list[ObservedEnd]:
@@ -129,11 +113,8 @@ class Watcher:
         """
         # Reports are read before the accounting, which is slow and often not needed.
         reports = self.scheduler.reports([attempt.key for attempt, _ in gone])
-        unclear_ids = [
-            attempt.scheduler_id
-            for attempt, status in gone
-            if attempt.scheduler_id and not _is_clear(reports.get(attempt.key), status)
-        ]
+        unclear = [attempt for attempt, status in gone if not _is_clear(reports.get(attempt.key), status)]
+        unclear_ids = [attempt.scheduler_id for attempt in unclear if attempt.scheduler_id]
         accounted = self.scheduler.account(unclear_ids) if unclear_ids else {}
         forgotten = self._forgotten([attempt for attempt, _ in gone if not _has_final_report(reports.get(attempt.key))])
         ends = []
@@ -141,12 +122,11 @@ class Watcher:
             outcome = reports.get(attempt.key)
             status = _matching_status(attempt, accounted.get(attempt.scheduler_id or "")) or queue_status
             missing_s = self._missing_s(attempt)
-            if _has_ended(outcome, status) or (_has_final_report(outcome) and missing_s > self.intervals.settle):
+            settles = missing_s > self.intervals.settle
+            if _has_ended(outcome, status) or (_has_final_report(outcome) and settles):
                 ends.append(ObservedEnd(attempt, status, outcome))
-            elif missing_s > self.intervals.settle and self._withdrawn_unstarted(attempt):
-                ends.append(
-                    ObservedEnd(attempt, SchedulerStatus(JobState.CANCELLED, "withdrawn before it started"), outcome)
-                )
+            elif settles and self._withdrawn_unstarted(attempt):
+                ends.append(ObservedEnd(attempt, WITHDRAWN, outcome))
             elif attempt.key in forgotten:
                 ends.append(ObservedEnd(attempt, FORGOTTEN, outcome))
             # Nothing reported it for an hour: give it up, or the job would wait for ever.
@@ -161,7 +141,7 @@ class Watcher:
     def _with_logs(self, ends: list[ObservedEnd]) -> list[ObservedEnd]:
         """Add the ends of the logs of attempts that did not complete."""
         # Logs are slow to fetch and only explain failures.
-        keys = [end.attempt.key for end in ends if not _well(end)]
+        keys = [end.attempt.key for end in ends if not _is_clear(end.outcome, end.status)]
         tails = self.scheduler.log_tails(keys) if keys else {}
         return [replace(end, log=tails.get(end.attempt.key, end.log)) for end in ends]
 
@@ -172,11 +152,8 @@ class Watcher:
 
     def _forgotten(self, gone: list[Attempt]) -> Collection[str]:
         """Return the missing attempts that their scheduler forgot before they started."""
-        unstarted = [
-            attempt
-            for attempt in gone
-            if attempt.started_at is None and self._missing_s(attempt) > self.intervals.grace
-        ]
+        missing = [attempt for attempt in gone if self._missing_s(attempt) > self.intervals.grace]
+        unstarted = [attempt for attempt in missing if attempt.started_at is None]
         if not unstarted or not isinstance(self.scheduler, ForgetfulScheduler) or self._sees_nothing(gone):
             return ()
         ids = {attempt.key: attempt.scheduler_id for attempt in unstarted if attempt.scheduler_id}
@@ -217,7 +194,7 @@ def progress_details(outcome: JobOutcome) -> EventDetails:
     """Return the progress of a report as event details: epochs, steps, memory."""
     progress = outcome.progress
     details: dict[str, float | int | str | bool | None] = {
-        name: measurement.value for name, measurement in outcome.measured.items() if name in _STORED_MEASUREMENTS
+        name: measurement.value for name, measurement in outcome.measured.items() if name in _STORED
     }
     if progress is not None:
         unit = progress.unit
@@ -226,20 +203,16 @@ def progress_details(outcome: JobOutcome) -> EventDetails:
     return {name: value for name, value in details.items() if value is not None}
 
 
-_STORED_MEASUREMENTS = (
-    "elapsed_s",
-    "host_memory_bytes",
-    "gpu_memory_bytes",
-    "cpu_s",
-    "gpu_utilisation",
-    "cpu_utilisation",
-)
+_STORED = ("elapsed_s", "host_memory_bytes", "gpu_memory_bytes", "cpu_s", "gpu_utilisation", "cpu_utilisation")
 
 
 def _is_clear(outcome: JobOutcome | None, status: SchedulerStatus | None) -> bool:
     """True if the report alone settles an attempt: it completed, was measured, and nothing contradicts it."""
-    well = outcome is not None and outcome.state is JobState.COMPLETED and bool(outcome.measured)
-    return well and (status is None or status.state is JobState.COMPLETED)
+    return _has_completed(outcome) and (status is None or status.state is JobState.COMPLETED)
+
+
+def _has_completed(outcome: JobOutcome | None) -> bool:
+    return outcome is not None and outcome.state is JobState.COMPLETED and bool(outcome.measured)
 
 
 def _matching_status(attempt: Attempt, status: SchedulerStatus | None) -> SchedulerStatus | None:
@@ -252,9 +225,7 @@ def _has_ended(outcome: JobOutcome | None, status: SchedulerStatus | None) -> bo
 
     The scheduler counts, or a measured completion. Without that, the scheduler may know more, such as the memory.
     """
-    if status is not None and status.state.final:
-        return True
-    return outcome is not None and outcome.state is JobState.COMPLETED and bool(outcome.measured)
+    return (status is not None and status.state.final) or _has_completed(outcome)
 
 
 def _has_final_report(outcome: JobOutcome | None) -> bool:
@@ -262,32 +233,22 @@ def _has_final_report(outcome: JobOutcome | None) -> bool:
     return outcome is not None and outcome.state.final
 
 
-def _well(end: ObservedEnd) -> bool:
-    return _is_clear(end.outcome, end.status)
-
-
 def _updated(attempt: Attempt, status: SchedulerStatus) -> Attempt:
-    """Return the attempt with the scheduler's status; the same object if nothing changed."""
+    """Return the attempt with the scheduler's status."""
     started_at = attempt.started_at if status.started_s is None else iso_utc(status.started_s)
     node, walltime_s = status.node or attempt.node, status.walltime_s or attempt.walltime_s
-    state_now = (status.state, status.reason, node, started_at, walltime_s)
-    if state_now == (attempt.state, attempt.reason, attempt.node, attempt.started_at, attempt.walltime_s):
-        return attempt
     return replace(
         attempt, state=status.state, reason=status.reason, node=node, started_at=started_at, walltime_s=walltime_s
     )
 
 
-def _is_other_limit(before_s: float | None, walltime_s: float | None) -> bool:
-    """True if someone changed a limit. Schedulers round the requested one up to whole minutes."""
-    if before_s is None or walltime_s is None:
-        return False
-    return walltime_s < before_s or walltime_s >= before_s + MINUTE_S
-
-
-def _limit_details(before: Attempt, attempt: Attempt) -> EventDetails:
-    return {"state": attempt.state.value, "walltime_s": attempt.walltime_s, "walltime_before_s": before.walltime_s}
-
-
-def _state_details(attempt: Attempt) -> EventDetails:
-    return {"state": attempt.state.value, "reason": attempt.reason, "node": attempt.node}
+def _changes(before: Attempt, attempt: Attempt) -> Iterator[NewEvent]:
+    """Yield events about another state, and about a limit that someone changed."""
+    state, limit_s, before_s = attempt.state.value, attempt.walltime_s, before.walltime_s
+    if before.state is not attempt.state:
+        details: EventDetails = {"state": state, "reason": attempt.reason, "node": attempt.node}
+        yield attempt_event(EventKind.STATE, attempt, details)
+    # Schedulers round the requested limit up to whole minutes.
+    if before_s is not None and limit_s is not None and not before_s <= limit_s < before_s + MINUTE_S:
+        details = {"state": state, "walltime_s": limit_s, "walltime_before_s": before_s}
+        yield attempt_event(EventKind.STATE, attempt, details)
