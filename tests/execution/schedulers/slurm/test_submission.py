@@ -130,7 +130,7 @@ def test_an_unmeasured_command_runs_once_and_a_second_start_ends_as_the_first(tm
 @pytest.mark.parametrize("warning", ["USR1", "SIGUSR1"])
 def test_a_shell_passes_its_warning_to_a_command_without_a_launcher(warning):
     warned = replace(ONE, checkpoint_signal=warning, measured=False)
-    assert re.findall(r"kill -(\w+) ", batch_script(warned, None, FOLDER, None)) == ["TERM", "USR1"]
+    assert re.findall(r"kill -([A-Z]\w+) ", batch_script(warned, None, FOLDER, None)) == ["TERM", "USR1"]
     spread = replace(warned, spec=replace(SPEC, resources=replace(SPEC.resources, tasks_per_node=2)))
     assert "kill" not in batch_script(spread, None, FOLDER, None)
 
