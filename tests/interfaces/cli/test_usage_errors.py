@@ -2,8 +2,8 @@
 
 import pytest
 
+from leadline.interfaces.cli.command import option_synonyms, suggest_options
 from leadline.interfaces.cli.main import main
-from leadline.interfaces.cli.usage_errors import option_synonyms, suggest_options
 
 OPTIONS = ["--on", "--gpus", "--time", "--memory", "--yes", "--batch", "--seq", "--dry-run", "--json", "--help"]
 

@@ -12,18 +12,18 @@ from leadline.app.campaigns.runs import (
     all_campaigns,
     campaign_status,
     find_campaign_folder,
-    format_amount,
     stop_campaign,
 )
+from leadline.campaigns.budgets import format_amount
 from leadline.core.campaigns import BudgetUnit, Design
 from leadline.core.documents import to_document
 from leadline.core.errors import choose
 from leadline.core.runs import Scale, Value
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cells import format_range, format_time
 from leadline.interfaces.cli.campaign_run import folder_option, format_money, run
 from leadline.interfaces.cli.command import FILE, argument, flag, group, json_option, option
 from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_table, status
+from leadline.interfaces.tables import format_range, format_time
 
 ROWS_SHOWN = 24
 """Runs of a plan that are shown without ``--all``."""

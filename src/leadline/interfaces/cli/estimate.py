@@ -14,15 +14,6 @@ from leadline.core.estimate import Estimate, EstimatorChoice
 from leadline.core.runs import Value
 from leadline.core.units import format_bytes, format_count
 from leadline.core.workload import Workload
-from leadline.interfaces.cells import (
-    expected_s,
-    format_device,
-    format_place,
-    format_range,
-    format_size,
-    format_time,
-    varying_names,
-)
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
@@ -35,6 +26,15 @@ from leadline.interfaces.cli.output import (
 )
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
 from leadline.interfaces.documents import estimate_document, model_estimate_document
+from leadline.interfaces.tables import (
+    expected_s,
+    format_device,
+    format_place,
+    format_range,
+    format_size,
+    format_time,
+    varying_names,
+)
 
 if TYPE_CHECKING:
     from leadline.app.models.predict import ModelAnswer

@@ -18,14 +18,6 @@ from leadline.core.queues import IMMEDIATE_START_S
 from leadline.core.recommendation import Constraints, Option, Recommendation, RiskWeights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s, pluralize
 from leadline.core.workload import Workload
-from leadline.interfaces.cells import (
-    format_device,
-    format_limits,
-    format_place,
-    format_range,
-    format_time,
-    varying_names,
-)
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
@@ -38,6 +30,14 @@ from leadline.interfaces.cli.output import (
     status,
 )
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
+from leadline.interfaces.tables import (
+    format_device,
+    format_limits,
+    format_place,
+    format_range,
+    format_time,
+    varying_names,
+)
 
 ROWS_SHOWN = 12
 FEW = 3

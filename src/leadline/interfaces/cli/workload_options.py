@@ -12,8 +12,7 @@ from leadline.app.models.question import ModelQuestion, is_model
 from leadline.app.workloads.options import OPTION_TABLES, WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput
-from leadline.interfaces.cli.command import FILE, Decorator, argument, complete_files, option
-from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
+from leadline.interfaces.cli.command import COMMAND_PLACEHOLDER, FILE, Decorator, argument, complete_files, option
 
 FORMS = "config.json, model.onnx, step.mlir, file.py:function, job.toml, "
 WORKLOAD = argument(

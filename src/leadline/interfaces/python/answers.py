@@ -11,7 +11,8 @@ from leadline.core.estimate import Estimate
 from leadline.core.fit import FitReport
 from leadline.core.recommendation import Option, Recommendation
 from leadline.core.runs import Value
-from leadline.interfaces.cells import (
+from leadline.interfaces.documents import fit_document
+from leadline.interfaces.tables import (
     FIT_VERDICTS,
     expected_s,
     format_device,
@@ -20,10 +21,9 @@ from leadline.interfaces.cells import (
     format_range,
     format_size,
     format_time,
+    table_lines,
     varying_names,
 )
-from leadline.interfaces.documents import fit_document
-from leadline.interfaces.tables import table_lines
 
 T = TypeVar("T")
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
