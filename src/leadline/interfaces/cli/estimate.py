@@ -14,6 +14,7 @@ from leadline.core.estimate import Estimate, EstimatorChoice
 from leadline.core.runs import Value
 from leadline.core.units import format_bytes, format_count
 from leadline.core.workload import Workload
+from leadline.interfaces import tables
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
@@ -26,15 +27,6 @@ from leadline.interfaces.cli.output import (
 )
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
 from leadline.interfaces.documents import estimate_document, model_estimate_document
-from leadline.interfaces.tables import (
-    expected_s,
-    format_device,
-    format_place,
-    format_range,
-    format_size,
-    format_time,
-    varying_names,
-)
 
 if TYPE_CHECKING:
     from leadline.app.models.predict import ModelAnswer
@@ -80,7 +72,7 @@ def _show_model(answer: "ModelAnswer", *, json: bool) -> None:
         print_json(model_estimate_document(answer))
         return
     first = answer.estimates[0]
-    varied = varying_names(answer.parameters)
+    varied = tables.varying_names(answer.parameters)
     fixed = {name: value for name, value in answer.parameters[0].items() if name not in varied}
     fixed_text = ", ".join(f"{name} {format_value(value)}" for name, value in fixed.items())
     click.secho(f"{answer.application}: {fixed_text}" if fixed_text else answer.application, bold=True)
@@ -130,8 +122,8 @@ def _one_per_system(estimates: tuple[Estimate, ...]) -> list[Estimate]:
     best: dict[tuple[str | None, str], Estimate] = {}
     for estimate in estimates:
         key = (estimate.target.system, estimate.target.device)
-        best[key] = min(best.get(key, estimate), estimate, key=expected_s)
-    return sorted(best.values(), key=expected_s)
+        best[key] = min(best.get(key, estimate), estimate, key=tables.expected_s)
+    return sorted(best.values(), key=tables.expected_s)
 
 
 def _print_table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[str, Value]]] = ()) -> None:
@@ -146,11 +138,12 @@ def _print_table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[
     for index, estimate in enumerate(estimates):
         target = estimate.target
         rows.append([
-            *[format_place(target.system, target.partition)] * systems, format_device(target.device, target.gpus),
+            *[tables.format_place(target.system, target.partition)] * systems,
+            tables.format_device(target.device, target.gpus),
             *(format_value(value) for _, value in (parameters[index] if parameters else ())),
-            *[format_time(estimate.step_s)] * steps, format_time(estimate.elapsed_s),
-            format_range(estimate.elapsed_s), *[_gpu_memory(estimate)] * gpus,
-            format_size(estimate.host_memory_bytes), *[format_cost(estimate)] * systems,
+            *[tables.format_time(estimate.step_s)] * steps, tables.format_time(estimate.elapsed_s),
+            tables.format_range(estimate.elapsed_s), *[_gpu_memory(estimate)] * gpus,
+            tables.format_size(estimate.host_memory_bytes), *[format_cost(estimate)] * systems,
         ])  # fmt: skip
     print_table(titles, rows, words=("place", "device"))
 
@@ -166,10 +159,11 @@ def _print_token_times(estimates: list[Estimate]) -> None:
         shown.append(key)
         ends = (times.first_decode_step_s, times.last_decode_step_s)
         rows.append((
-            format_device(estimate.target.device, estimate.target.gpus), format_time(times.time_to_first_token_s),
-            format_range(times.time_to_first_token_s),
-            format_time(times.time_per_output_token_s) if times.time_per_output_token_s else "none",
-            format_range(times.time_per_output_token_s), " – ".join(format_time(end) for end in ends if end),
+            tables.format_device(estimate.target.device, estimate.target.gpus),
+            tables.format_time(times.time_to_first_token_s), tables.format_range(times.time_to_first_token_s),
+            tables.format_time(times.time_per_output_token_s) if times.time_per_output_token_s else "none",
+            tables.format_range(times.time_per_output_token_s),
+            " – ".join(tables.format_time(end) for end in ends if end),
             f"{times.output_tokens_per_s.point:.3g}", format_bytes(times.kv_cache_bytes),
         ))  # fmt: skip
     print_table(titles, rows, words=("device",))
@@ -178,5 +172,5 @@ def _print_token_times(estimates: list[Estimate]) -> None:
 def _gpu_memory(estimate: Estimate) -> str:
     """Return the memory, in red and marked if the device has less."""
     needed, capacity = estimate.gpu_memory_bytes, estimate.device_memory_bytes
-    text = format_size(needed)
+    text = tables.format_size(needed)
     return click.style(f"{text} !", fg="red") if needed and capacity and needed.point > capacity else text

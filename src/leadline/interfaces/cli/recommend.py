@@ -18,6 +18,7 @@ from leadline.core.queues import IMMEDIATE_START_S
 from leadline.core.recommendation import Constraints, Option, Recommendation, RiskWeights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s, pluralize
 from leadline.core.workload import Workload
+from leadline.interfaces import tables
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
@@ -30,14 +31,6 @@ from leadline.interfaces.cli.output import (
     status,
 )
 from leadline.interfaces.cli.workload_options import on_option, takes_workload
-from leadline.interfaces.tables import (
-    format_device,
-    format_limits,
-    format_place,
-    format_range,
-    format_time,
-    varying_names,
-)
 
 ROWS_SHOWN = 12
 FEW = 3
@@ -138,7 +131,7 @@ def _wait(wait_s: float) -> str:
 
 def _request(option: Option) -> str:
     request, target = option.resources, option.estimate.target
-    parts = [format_place(option.system, option.partition), pluralize(request.nodes, "node")]
+    parts = [tables.format_place(option.system, option.partition), pluralize(request.nodes, "node")]
     if request.gpus_per_node:
         parts.append(f"{request.gpus_per_node} × {target.device} per node")
     if request.cores_per_task:
@@ -151,7 +144,7 @@ def _request(option: Option) -> str:
 
 
 def _print_table(options: tuple[Option, ...]) -> None:
-    varying = varying_names([option.parameters for option in options])
+    varying = tables.varying_names([option.parameters for option in options])
     waits, unsure = any(option.wait_s for option in options), any(option.notes for option in options)
     titles = ["", "place", *varying, "device", "time", "90 % range", "request", "memory", "cost"]
     titles += [*["wait", "90 % of waits", "result after"] * waits, ""]
@@ -159,10 +152,10 @@ def _print_table(options: tuple[Option, ...]) -> None:
     for candidate in options:
         estimate = candidate.estimate
         rows.append((
-            "*" if candidate.on_front else "", format_place(candidate.system, candidate.partition),
+            "*" if candidate.on_front else "", tables.format_place(candidate.system, candidate.partition),
             *(format_value(candidate.parameters.get(name)) for name in varying),
-            format_device(estimate.target.device, estimate.target.gpus), format_time(estimate.elapsed_s),
-            format_range(estimate.elapsed_s), *format_limits(candidate.resources), format_cost(estimate),
+            tables.format_device(estimate.target.device, estimate.target.gpus), tables.format_time(estimate.elapsed_s),
+            tables.format_range(estimate.elapsed_s), *tables.format_limits(candidate.resources), format_cost(estimate),
             *(_waits(candidate) if waits else ()), "?" if candidate.notes else "",
         ))  # fmt: skip
     print_table(titles, rows, words=("", "place", "device"))
@@ -184,7 +177,7 @@ def _show_rejections(answer: Recommendation, *, everything: bool) -> None:
         return
     if everything or len(answer.rejections) <= FEW:
         for rejection in answer.rejections:
-            place = format_place(rejection.system, rejection.partition)
+            place = tables.format_place(rejection.system, rejection.partition)
             print_note(f"rejected {place} ({rejection.node}): {rejection.reason}")
         return
     causes = Counter(rejection.kind for rejection in answer.rejections)
