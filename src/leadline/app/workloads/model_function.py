@@ -27,7 +27,7 @@ def find_framework(path: Path, name: str) -> str:
     content = read_input(path, most=MOST_BYTES)
     try:
         tree = ast.parse(content, str(path))
-        module = symtable.symtable(content, str(path), "exec")  # type: ignore[arg-type] - bytes, too
+        module = symtable.symtable(content, str(path), "exec")  # type: ignore[arg-type]  # it takes bytes, too
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
         line = getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)

@@ -93,16 +93,16 @@ def option_sections(command: click.Command, ctx: click.Context) -> dict[str, lis
 
 
 @cache
-def _examples() -> dict[str, str]:
-    """Return the lines of examples by command."""
-    import tomllib  # noqa: PLC0415 - only a help page needs it
+def read_table(name: str) -> dict[str, Any]:
+    """Return ``examples.toml`` (command → lines) or ``synonyms.toml`` (option → names of other tools for it)."""
+    import tomllib  # noqa: PLC0415 - only a help page or a wrong option needs it
 
-    return tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def command_epilog(command: click.Command, ctx: click.Context) -> str:
     """Return the end of a command's help: its own text, else its examples."""
-    lines = _examples().get(ctx.command_path.removeprefix("leadline "), "")
+    lines = read_table("examples").get(ctx.command_path.removeprefix("leadline "), "")
     return command.epilog or (f"Examples:\n{indent(lines.rstrip(), '  ')}" if lines else "")
 
 
@@ -179,21 +179,13 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-@cache
-def option_synonyms() -> dict[str, list[str]]:
-    """Return option → names of other tools for it, from ``synonyms.toml``."""
-    import tomllib  # noqa: PLC0415 - only a wrong option needs it
-
-    return tomllib.loads(Path(__file__).with_name("synonyms.toml").read_text(encoding="utf-8"))
-
-
 def suggest_options(typed: str, options: Iterable[str]) -> list[str]:
     """Return the ``options`` that ``typed`` may mean, the best first: by synonym, by prefix, then by spelling."""
     long_options = [option for option in options if option.startswith("--")]
     word = typed.lstrip("-").partition("=")[0].replace("_", "-").casefold()
     if f"--{word}" in long_options:
         return [f"--{word}"]
-    synonyms = [option for option in long_options if word in option_synonyms().get(option, ())]
+    synonyms = [option for option in long_options if word in read_table("synonyms").get(option, ())]
     prefixed = [option for option in long_options if len(word) > 2 and _is_prefix(word, option)]
     # Spelling comes last: by letters alone, Click suggests --model for --mem.
     similar = get_close_matches(word, [option[2:] for option in long_options], n=1, cutoff=SIMILARITY)
@@ -217,7 +209,7 @@ def describe_usage_error(error: click.ClickException, path: str, arguments: Sequ
 
 
 def _is_prefix(word: str, option: str) -> bool:
-    return any(name.startswith(word) for name in (option[2:], *option_synonyms().get(option, ())))
+    return any(name.startswith(word) for name in (option[2:], *read_table("synonyms").get(option, ())))
 
 
 def _as_typed(option: str, arguments: Sequence[str]) -> str:

@@ -84,8 +84,14 @@ def _show_model(answer: "ModelAnswer", *, json: bool) -> None:
 
 
 def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
-    click.secho(_headline(answer), bold=True)
-    click.secho(_assumed(answer), dim=True)
+    graph, workload = answer.graph, answer.workload
+    headline = (
+        f"{workload.name}: {workload.phase.value}, {format_count(graph.parameters)} parameters, "
+        f"{format_count(graph.flops_per_step)}FLOP in {graph.ops} ops a step ({graph.source})"
+    )
+    click.secho(headline, bold=True)
+    assumed = ", ".join(f"{name} {value}" for name, value in answer.assumed.items())
+    click.secho(f"by default or from the model: {assumed}" if assumed else "every option is set", dim=True)
     rows = list(answer.estimates) if named or everything else _one_per_system(answer.estimates)
     shown = rows if named or everything else rows[:ROWS_SHOWN]
     _print_table(shown)
@@ -100,21 +106,6 @@ def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
     print_notes(answer.notes)
     if answer.left_out and everything:
         print_notes(answer.left_out, "left out")
-
-
-def _headline(answer: EstimateAnswer) -> str:
-    graph = answer.graph
-    return (
-        f"{answer.workload.name}: {answer.workload.phase.value}, {format_count(graph.parameters)} parameters, "
-        f"{format_count(graph.flops_per_step)}FLOP in {graph.ops} ops a step ({graph.source})"
-    )
-
-
-def _assumed(answer: EstimateAnswer) -> str:
-    """Return the values of options that were not given."""
-    if not answer.assumed:
-        return "every option is set"
-    return "by default or from the model: " + ", ".join(f"{name} {value}" for name, value in answer.assumed.items())
 
 
 def _one_per_system(estimates: tuple[Estimate, ...]) -> list[Estimate]:

@@ -2,8 +2,6 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import click
@@ -62,9 +60,15 @@ def recommend(
     kill: float, waste: float, on: tuple[str, ...], waits: tuple[str, ...], everything: bool, json: bool,
 ) -> None:  # fmt: skip
     """Recommend a system, a partition and a request for a workload or with a trained model, and explain the choice."""
-    constraints = replace(_constraints(deadline, budget, currency, risk), weights=_weights(kill, waste))
+    constraints = _constraints(deadline, budget, currency, risk, RiskWeights(kill, waste))
     with status("predicting", quiet=json):
-        answer = _answer(work, constraints, on, waits)
+        if isinstance(work, ModelQuestion):
+            from leadline.app.models.predict import recommend_with_model  # noqa: PLC0415 - the other path is the usual one
+
+            model = trained_model(work.model)
+            answer = recommend_with_model(work, model, toolbox(), constraints, on=on, waits=waits)
+        else:
+            answer = recommend_verb(work, toolbox(), constraints, on=on, waits=waits)
     if json:
         print_json(to_document(answer, "leadline.recommendation/1"))
     elif answer.options:
@@ -76,17 +80,9 @@ def recommend(
         raise NothingFits(f"nothing fits; {answer.smallest_change or 'no single change would make it fit'}")
 
 
-def _answer(
-    question: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str], waits: Sequence[str]
-) -> Recommendation:
-    if isinstance(question, ModelQuestion):
-        from leadline.app.models.predict import recommend_with_model  # noqa: PLC0415 - the other path is the usual one
-
-        return recommend_with_model(question, trained_model(question.model), toolbox(), constraints, on=on, waits=waits)
-    return recommend_verb(question, toolbox(), constraints, on=on, waits=waits)
-
-
-def _constraints(deadline: str | None, budget: float | None, currency: str, risk: float) -> Constraints:
+def _constraints(
+    deadline: str | None, budget: float | None, currency: str, risk: float, weights: RiskWeights
+) -> Constraints:
     if not 0 < risk < 1:
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
     if budget is not None and not budget >= 0:
@@ -94,14 +90,10 @@ def _constraints(deadline: str | None, budget: float | None, currency: str, risk
     deadline_s = None if deadline is None else parse_duration_s(deadline)
     if deadline_s is not None and deadline_s <= 0:
         raise InvalidInput(f"--deadline is {deadline}, but it must be above 0")
-    return Constraints(deadline_s, budget, currency if budget is not None else None, risk)
-
-
-def _weights(kill: float, waste: float) -> RiskWeights:
-    for name, value in (("--kill", kill), ("--waste", waste)):
+    for name, value in (("--kill", weights.kill), ("--waste", weights.waste)):
         if not 0 <= value < float("inf"):
             raise InvalidInput(f"{name} is {value:g}, but it must be 0 or more")
-    return RiskWeights(kill, waste)
+    return Constraints(deadline_s, budget, currency if budget is not None else None, risk, weights)
 
 
 def _show(answer: Recommendation, *, everything: bool) -> None:
