@@ -14,8 +14,8 @@ from benchmarks.trust.readers import Reader, texts
 from leadline.app.estimate.adapt import measured_steps
 from leadline.app.estimate.queue_waits import read_accounting_file
 from leadline.app.machines.remotes import read_remotes
+from leadline.app.workloads.options import read_lengths
 from leadline.app.workloads.read import read_workload
-from leadline.app.workloads.sequence_lengths import read_lengths
 from leadline.campaigns.spec import read_campaign
 from leadline.catalog.read import TomlCatalog
 from leadline.training.measurements import measured_records, read_measurements

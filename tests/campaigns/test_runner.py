@@ -46,8 +46,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, str(Path(sys.argv[1]).parent))
 from drive import CAMPAIGN, PLANNED
-from leadline.app.campaigns.places import CampaignLimits
-from leadline.app.campaigns.runs import run_campaign
+from leadline.app.campaigns.runs import CampaignLimits, run_campaign
 run_campaign(CAMPAIGN, Path(sys.argv[1]), PLANNED, limits=CampaignLimits(slots=2))
 """
 

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from leadline.app.campaigns import places
-from leadline.app.campaigns.runs import campaign_status, find_campaign_folder, run_campaign, stop_campaign
+from leadline.app.campaigns.runs import (
+    CampaignLimits,
+    campaign_status,
+    find_campaign_folder,
+    run_campaign,
+    stop_campaign,
+)
 from leadline.campaigns import runner
 from leadline.campaigns.journal import CampaignJournal
 from leadline.campaigns.place import INTERVALS
@@ -159,7 +164,7 @@ def test_failures_and_limits_give_the_matching_state(tmp_path):
 def test_the_number_of_running_elements_is_limited(tmp_path):
     code = "import sys, time; open('log', 'a').write('(' ); time.sleep(0.3); open('log', 'a').write(')')"
     campaign = a_campaign(tmp_path, command=(sys.executable, "-c", code, "{number}", "{pause}"))
-    execute(campaign, tmp_path, planned(3, 0.0), limits=places.CampaignLimits(slots=1))
+    execute(campaign, tmp_path, planned(3, 0.0), limits=CampaignLimits(slots=1))
     assert (tmp_path / "log").read_text() == "()()()"
 
 
@@ -176,7 +181,7 @@ def test_an_impossible_place_is_refused_before_any_write(tmp_path, monkeypatch):
     with pytest.raises(UnknownName, match="unknown system 'Nowhere'"):
         run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="Nowhere:gpu")
     with pytest.raises(InvalidInput, match="--cores is for this machine"):
-        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm", limits=places.CampaignLimits(cores=2))
+        run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm", limits=CampaignLimits(cores=2))
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(InvalidInput, match="this machine has no sbatch"):
         run_campaign(a_campaign(tmp_path), file, planned(1, 0.0), on="slurm:short")

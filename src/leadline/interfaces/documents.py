@@ -55,11 +55,7 @@ def fit_document(reports: Sequence["FitReport"]) -> dict[str, Any]:
 
 
 def json_schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a published document.
-
-    Args:
-        name: A key of ``DOCUMENTS``.
-    """
+    """Return the JSON Schema (2020-12) of a published document, a key of ``DOCUMENTS``."""
     module, noun = DOCUMENTS[name]
     types = [getattr(import_module(module), noun)]
     (schema,), definitions = msgspec.json.schema_components(types, ref_template="#/$defs/{name}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leadline.app.machines.measure import MeasureOptions, measure, write_kit
+from leadline.app.machines.measure import MeasureOptions, measure, summary_sentence, write_kit
 from leadline.core.errors import InvalidInput
 from leadline.kit import run
 from leadline.kit.design import design_points
@@ -22,8 +22,8 @@ def test_a_short_run_is_summarized_in_a_sentence_and_in_numbers(tmp_path, monkey
     )
     assert summary.in_file == sum(summary.outcomes.values()) == path.read_text().count("\n") - 1 == 3
     assert announced == [1, 2, 3]
-    assert f"{path} holds 3; the design is done" in summary.sentence
-    assert summary.notes == ("energy is not measured: there is no meter for a CPU",)
+    assert f"{path} holds 3; the design is done" in summary_sentence(summary)
+    assert summary.notes == ["energy is not measured: there is no meter for a CPU"]
 
 
 @pytest.mark.parametrize(

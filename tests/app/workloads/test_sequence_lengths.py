@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from leadline.app.workloads.options import WorkloadOptions
+from leadline.app.workloads.options import WorkloadOptions, length_quantiles, read_lengths
 from leadline.app.workloads.read import read_workload
-from leadline.app.workloads.sequence_lengths import length_quantiles, read_lengths
 from leadline.core.errors import InvalidInput
 from leadline.core.workload import Lengths
 

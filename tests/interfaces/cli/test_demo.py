@@ -41,7 +41,7 @@ def job(tmp_path):
     config.write_text(json.dumps({"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 1000}))
     work = read_workload([str(config)], WorkloadOptions(steps=100, precision="fp16"))
     answers = {site: recommend(work, toolbox(), Constraints(), on=[site]) for site in DEMO_SYSTEMS}
-    return DemoJob("digits_cnn", None, answers, from_json(to_json(RUN), Run, label="the stored run"))
+    return DemoJob("digits_cnn", answers, from_json(to_json(RUN), Run, label="the stored run"))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_site_where_nothing_fits_is_reported(job, capsys, tmp_path):
     config = tmp_path / "config.json"
     work = read_workload([str(config)], WorkloadOptions(steps=10**9, precision="fp16"))
     nothing = recommend(work, toolbox(), Constraints(deadline_s=60.0), on=["Pitzer"])
-    demo._recommended(DemoJob("digits_cnn", None, {"Pitzer": nothing}, job.run))
+    demo._recommended(DemoJob("digits_cnn", {"Pitzer": nothing}, job.run))
     assert nothing.smallest_change[:20] in " ".join(capsys.readouterr().out.split())
 
 

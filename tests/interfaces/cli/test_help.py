@@ -10,8 +10,7 @@ import pytest
 
 from leadline.app.workloads.options import WorkloadOptions
 from leadline.interfaces.cli.commands import COMMANDS, load_command
-from leadline.interfaces.cli.help_pages import FILE
-from leadline.interfaces.cli.main import main
+from leadline.interfaces.cli.main import HELP_FILE, main
 from leadline.interfaces.cli.workload_options import FILE_ONLY
 
 
@@ -111,5 +110,5 @@ def test_no_help_imports_numpy_and_jobs_imports_no_estimator():
 
 
 def test_the_examples_of_a_command_show_it():
-    examples = tomllib.loads(FILE.with_name("examples.toml").read_text(encoding="utf-8"))
+    examples = tomllib.loads(HELP_FILE.with_name("examples.toml").read_text(encoding="utf-8"))
     assert not [name for name, lines in examples.items() if name not in COMMANDS or f"leadline {name}" not in lines]

@@ -2,15 +2,14 @@
 
 import json
 
-from leadline.interfaces.cli.help_pages import FILE, help_page
-from leadline.interfaces.cli.main import main
+from leadline.interfaces.cli.main import HELP_FILE, help_page, main
 from leadline.interfaces.cli.reference import help_pages
 
 REWRITE = "run python -m leadline.interfaces.cli.reference"
 
 
 def test_the_stored_help_is_that_of_the_commands():
-    assert json.loads(FILE.read_text()) == help_pages(), REWRITE
+    assert json.loads(HELP_FILE.read_text()) == help_pages(), REWRITE
 
 
 def test_help_of_a_command_and_of_a_subcommand_comes_from_the_file(capsys):

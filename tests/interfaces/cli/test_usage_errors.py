@@ -2,8 +2,8 @@
 
 import pytest
 
+from leadline.interfaces.cli.command import read_table, suggest_options
 from leadline.interfaces.cli.main import main
-from leadline.interfaces.cli.usage_errors import option_synonyms, suggest_options
 
 OPTIONS = ["--on", "--gpus", "--time", "--memory", "--yes", "--batch", "--seq", "--dry-run", "--json", "--help"]
 
@@ -38,7 +38,7 @@ def test_synonyms_come_before_similar_spelling(typed, expected):
 
 
 def test_no_option_is_a_synonym_of_itself():
-    assert not [option for option, words in option_synonyms().items() if option[2:] in words]
+    assert not [option for option, words in read_table("synonyms").items() if option[2:] in words]
 
 
 def test_time_limit_suggests_the_deadline_in_commands_without_time():

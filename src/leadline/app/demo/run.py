@@ -5,14 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leadline.app.composition import reload_catalog, toolbox
-from leadline.app.estimate.estimate import EstimateAnswer, estimate
+from leadline.app.estimate.estimate import estimate
 from leadline.app.estimate.recommend import recommend
 from leadline.app.jobs.job_request import JobRequest, build_job_spec
 from leadline.app.jobs.submit import raise_if_failed, run_locally
 from leadline.app.machines.targets import LOCAL
 from leadline.app.machines.this_machine import calibrate
 from leadline.app.workloads.read import read_workload
-from leadline.core.estimate import Estimate
 from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device
 from leadline.core.recommendation import Constraints, Recommendation
@@ -28,17 +27,11 @@ CALIBRATION_S = 60.0
 
 
 class DemoJob(Frozen):
-    """One job of the demo: what was predicted, what to ask for elsewhere, and what was measured here."""
+    """One job of the demo: what to ask for elsewhere, and its run here with what was predicted."""
 
     name: str
-    answer: EstimateAnswer
     recommendations: dict[str, Recommendation]
     run: Run
-
-    @property
-    def predicted(self) -> Estimate:
-        """Return the estimate for this machine."""
-        return self.answer.estimates[0]
 
 
 def calibrate_here(say: Callable[[str], None], budget_s: float = CALIBRATION_S) -> Device:
@@ -65,4 +58,4 @@ def run_demo_job(name: str, say: Callable[[str], None]) -> DemoJob:
     spec = build_job_spec(JobRequest(tuple(command), name=name))
     run = run_locally(spec, predicted=answer.estimates[0], output=sys.stderr.fileno())
     raise_if_failed(run)
-    return DemoJob(name, answer, recommendations, run)
+    return DemoJob(name, recommendations, run)

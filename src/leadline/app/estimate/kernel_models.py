@@ -191,13 +191,13 @@ Shipped = Callable[[Device, TracedJob], KernelModel]
 """Returns the kernel model of a device without adapted steps."""
 
 
-def adapted_kernels(device: Device, job: TracedJob, folder: Path, shipped: Shipped) -> KernelModel | None:
+def adapted_kernels(device: Device, job: TracedJob, shipped: Shipped) -> KernelModel | None:
     """Return the estimator adapted to measured steps of such jobs; ``None`` if there is none.
 
     Raises:
         InvalidInput: the file of the device cannot be read.
     """
-    adapted = load_adapted_steps(device, folder)
+    adapted = load_adapted_steps(device)
     if adapted is None:
         return None
     record = adapted.card.find(find_step_group(job.step, device), channels_last=is_channels_last(job.step))
@@ -213,13 +213,13 @@ def adapted_kernels(device: Device, job: TracedJob, folder: Path, shipped: Shipp
     return ScaledKernels(shipped(device, job), record.factor, record.spread, (reason,))
 
 
-def load_adapted_steps(device: Device, folder: Path) -> AdaptedSteps | None:
+def load_adapted_steps(device: Device) -> AdaptedSteps | None:
     """Return what was learned of a device; ``None`` where nothing was.
 
     Raises:
         InvalidInput: the file of the device cannot be read.
     """
-    path = adapted_steps_path(folder, device)
+    path = adapted_steps_path(settings.adapted_dir(), device)
     return _read(path, path.stat().st_mtime_ns) if path.is_file() else None
 
 

@@ -38,10 +38,6 @@ class LearnedQueue(Frozen):
     accounting: Sequence[AccountedJob]
     now_s: float
 
-    def waits(self, jobs: Sequence[AccountedJob]) -> list[QueueWait]:
-        """Predict the wait of each job, as if it alone were submitted now."""
-        return self.learned.predict(self.accounting, jobs, self.now_s)
-
 
 def learn_queue(system: str, jobs: Sequence[AccountedJob]) -> LearnedQueue:
     """Return the queue one second after the last event in the accounting.
@@ -124,7 +120,9 @@ def predict_queue_waits(
     started, user = _started_partitions(queue), _user(queue)
     known_requests = [request for request in dict.fromkeys(requests) if request[0] in started]
     jobs = [_to_job(f"asked-{number}", user, *request) for number, request in enumerate(known_requests)]
-    return dict(zip(known_requests, queue.waits(jobs) if jobs else (), strict=True))
+    # Each wait is predicted as if the job alone were submitted now.
+    waits = queue.learned.predict(queue.accounting, jobs, queue.now_s) if jobs else ()
+    return dict(zip(known_requests, waits, strict=True))
 
 
 def _started_partitions(queue: LearnedQueue) -> set[str]:

@@ -23,11 +23,10 @@ def select_kernels(device: Device, job: TracedJob, choice: EstimatorChoice | Non
             device, or its adaptation cannot be read.
         MissingExtra: the choice needs a package that is not installed.
     """
-    folder = settings.adapted_dir()
-    if choice is None and folder.is_dir():
+    if choice is None and settings.adapted_dir().is_dir():
         from leadline.app.estimate.kernel_models import adapted_kernels  # noqa: PLC0415 - numpy loads on use
 
-        if (adapted := adapted_kernels(device, job, folder, select_shipped_kernels)) is not None:
+        if (adapted := adapted_kernels(device, job, select_shipped_kernels)) is not None:
             return adapted
     return select_shipped_kernels(device, job, choice)
 
@@ -78,7 +77,7 @@ def predict_decoder_step(workload: Workload, job: TracedJob, device: Device, fab
     group = StepGroup(Domain.LANGUAGE, "half", "training")
     if find_step_group(job.step, device) != group:
         return None
-    adapted = load_adapted_steps(device, settings.adapted_dir())
+    adapted = load_adapted_steps(device)
     if adapted is not None and any(record.group == group for record in adapted.card.records):
         return None
     model = transformer_steps.shipped_step_model()

@@ -48,17 +48,10 @@ _SILENT = (
 """Parts of Slurm's messages that mean an unreachable controller, and not a missing permission."""
 
 
-class SlurmAnswers(Frozen):
-    """The answers of Slurm's commands, and a note for each that failed."""
-
-    said: ClusterRecords
-    notes: tuple[str, ...] = ()
-
-
 def query_slurm(
     run: ProcessRunner, *, user: str, groups: frozenset[str], machine: Machine | None = None
-) -> SlurmAnswers:
-    """Return the cluster's configuration, partitions, nodes and limits as ``user`` may see them.
+) -> tuple[ClusterRecords, tuple[str, ...]]:
+    """Return the cluster's configuration, partitions, nodes and limits as ``user`` may see them, and failed commands.
 
     Raises:
         SchedulerUnreachable: there is no Slurm on this machine, or its controller does not answer.
@@ -80,7 +73,7 @@ def query_slurm(
             accounts = ["show", "assoc", "where", "user=", *cluster]
             shared = _accounting(run, notes, "the shared limits of your accounts", accounts, ASSOCIATION) or []
             associations = [*associations, *(row for row in shared if not row["User"])]
-    return SlurmAnswers(ClusterRecords(config, partitions, nodes, qos, associations, groups, machine), tuple(notes))
+    return ClusterRecords(config, partitions, nodes, qos, associations, groups, machine), tuple(notes)
 
 
 def _config(run: ProcessRunner) -> Record:
@@ -197,11 +190,11 @@ def probe_system(
     if save:
         require_writable(folder / SITES)
     machine = describe_machine(run, catalog)
-    heard = query_slurm(run, user=getpass.getuser(), groups=_own_groups(), machine=machine)
-    system_name, site = _catalog_name(name or heard.said.config.get("ClusterName") or "slurm", catalog)
+    records, failures = query_slurm(run, user=getpass.getuser(), groups=_own_groups(), machine=machine)
+    system_name, site = _catalog_name(name or records.config.get("ClusterName") or "slurm", catalog)
     file = folder / SITES / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', system_name).strip('-.') or 'slurm'}.toml"
     _refuse_own(folder / SITES, file, system_name)
-    probed = read_slurm(heard.said, catalog.devices(), name=system_name, site=site, as_of=today.isoformat())
+    probed = read_slurm(records, catalog.devices(), name=system_name, site=site, as_of=today.isoformat())
     text = _file_text(probed.system, file, today)
     additions = folder / ADDITIONS / file.name
     system = _read_back(text, file, additions, system_name)
@@ -211,7 +204,7 @@ def probe_system(
             f"{system_name} replaces the shipped entry of {site}: its prices, rules and processors are not "
             f"copied; add those you need to {additions}"
         )
-    notes += [*heard.notes, *probed.notes, *_unknown_additions(text, additions)]
+    notes += [*failures, *probed.notes, *_unknown_additions(text, additions)]
     if save:
         with refuse_unwritable(file.parent):
             if kept is not None:
@@ -318,17 +311,11 @@ def _unknown_additions(text: str, additions: Path) -> Iterable[str]:
         cluster = next((candidate for candidate in probed["systems"] if candidate["name"] == system.get("name")), None)
         if cluster is None:
             continue
-        rows = {row["name"] for row in cluster["partitions"]}
-        missing = [row["name"] for row in system.get("partitions", ()) if row["name"] not in rows and "node" not in row]
-        missing += [
-            name for name in system.get("nodes", {}) if name not in cluster["nodes"] and not _is_used(name, system)
-        ]
+        partitions, present = system.get("partitions", ()), {row["name"] for row in cluster["partitions"]}
+        used_nodes = {row.get("node") for row in partitions} | cluster["nodes"].keys()
+        missing = [row["name"] for row in partitions if row["name"] not in present and "node" not in row]
+        missing += [name for name in system.get("nodes", {}) if name not in used_nodes]
         yield from (f"additions/{additions.name} names {name}, which the cluster does not have" for name in missing)
-
-
-def _is_used(node: str, system: dict[str, object]) -> bool:
-    rows = system.get("partitions", ())
-    return isinstance(rows, list) and any(row.get("node") == node for row in rows)
 
 
 def _read(path: Path) -> str:

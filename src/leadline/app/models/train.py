@@ -21,14 +21,7 @@ from leadline.core.runs import Run
 from leadline.core.workload import ModelKind
 from leadline.history.sqlite import SqliteHistory
 from leadline.training.measurements import MEASUREMENTS_SUFFIX, measured_records, read_measurements
-from leadline.training.model_card import (
-    ModelCard,
-    TargetCard,
-    candidate_table,
-    describe_errors,
-    describe_training_data,
-    model_card_markdown,
-)
+from leadline.training.model_card import ModelCard, model_card_markdown
 from leadline.training.records import Progress, RunRecord, TrainingOptions, application_name, run_records
 from leadline.training.tables import TABLE_SUFFIXES, read_tables
 from leadline.uncertainty.metrics import POLICIES
@@ -111,27 +104,6 @@ def list_models() -> tuple[tuple[Path, ModelCard | None, str], ...]:
         except InvalidInput as error:
             models.append((path, None, str(error)))
     return tuple(models)
-
-
-class TargetSummary(Frozen):
-    """Text about one target: its data, the table of candidates, and the choice with its errors."""
-
-    data: str
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    choice: tuple[str, ...]
-
-
-def summarize_target(card: TargetCard) -> TargetSummary:
-    """Return the text about a target, without empty columns."""
-    heads, rows = candidate_table(card)
-    used = [column for column in range(len(heads)) if any(row[column] for row in rows)]
-    return TargetSummary(
-        describe_training_data(card),
-        tuple(heads[column] for column in used),
-        tuple(tuple(row[column] for column in used) for row in rows),
-        (f"chosen by policy {card.policy}: {card.reason}", *describe_errors(card)),
-    )
 
 
 def reproduce_command(request: TrainRequest) -> str:

@@ -1,6 +1,7 @@
 """Find a model function in a Python file without importing it, and which framework it uses."""
 
 import ast
+import symtable
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def find_framework(path: Path, name: str) -> str:
     content = read_input(path, most=MOST_BYTES)
     try:
         tree = ast.parse(content, str(path))
+        module = symtable.symtable(content, str(path), "exec")  # type: ignore[arg-type]  # it takes bytes, too
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two for deep nesting
         line = getattr(error, "lineno", None)
         where = f"{path}:{line}" if line else str(path)
@@ -33,7 +35,7 @@ def find_framework(path: Path, name: str) -> str:
         raise InvalidInput(f"{where} is not valid Python: {reason}; fix it, or name another file") from error
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)):
         return _framework(tree, name)
-    bound = list(_bound_names(tree))
+    bound = [symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()]
     if name not in bound and not {"globals", "exec", "setattr", "vars", "__getattr__"}.intersection(_used_names(tree)):
         public = [bound_name for bound_name in bound if not bound_name.startswith("_")]
         fix = "" if public else "it defines nothing; name a file with a function that returns the model"
@@ -61,19 +63,6 @@ def _imported_modules(tree: ast.AST) -> Iterator[tuple[str, str]]:
             )
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from ((name.asname or name.name, node.module.partition(".")[0]) for name in node.names)
-
-
-def _bound_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that a module binds, also within ``if`` and ``try``, but not within functions."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from ((name.asname or name.name.partition(".")[0]) for name in node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        else:
-            yield from _bound_names(node)
 
 
 def _used_names(tree: ast.AST) -> Iterator[str]:

@@ -18,8 +18,8 @@ from leadline.app.workloads.options import (
     build_quantization,
     check_optimizer,
     parse_network_rate,
+    read_batch_lengths,
 )
-from leadline.app.workloads.sequence_lengths import read_batch_lengths
 from leadline.core.documents import MOST_TOML_BYTES, explain_read_error, from_toml, split_command
 from leadline.core.errors import InvalidInput, LeadlineError, UnknownName, excerpt
 from leadline.core.graph import BYTES_PER_ELEMENT

@@ -12,18 +12,18 @@ from leadline.app.campaigns.runs import (
     all_campaigns,
     campaign_status,
     find_campaign_folder,
-    format_amount,
     stop_campaign,
 )
+from leadline.campaigns.budgets import format_amount
 from leadline.core.campaigns import BudgetUnit, Design
 from leadline.core.documents import to_document
 from leadline.core.errors import choose
 from leadline.core.runs import Scale, Value
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cells import format_range, format_time
 from leadline.interfaces.cli.campaign_run import folder_option, format_money, run
 from leadline.interfaces.cli.command import FILE, argument, flag, group, json_option, option
 from leadline.interfaces.cli.output import print_answer, print_json, print_note, print_table, status
+from leadline.interfaces.tables import format_range, format_time
 
 ROWS_SHOWN = 24
 """Runs of a plan that are shown without ``--all``."""
@@ -72,7 +72,13 @@ campaign.add_command(run)
 def show_status(which: str | None, *, folder: Path | None, json: bool) -> None:
     """Show the status of all campaigns, or one campaign with its runs, cost and remaining forecast."""
     if which is None and folder is None:
-        _show_all(all_campaigns(), json=json)
+        campaigns = all_campaigns()
+        if json:
+            print_json({"schema": "leadline.campaigns/1", "campaigns": campaigns})
+        elif campaigns:
+            _print_table(campaigns)
+        else:
+            print_note("no campaigns; start one with leadline campaign run FILE")
         return
     shown = campaign_status(find_campaign_folder(which, folder))
     print_answer(shown, "leadline.campaign-status/1", _show, json=json)
@@ -94,15 +100,6 @@ def _show(campaign: CampaignStatus) -> None:
         print_table(titles, [_row(run) for run in campaign.runs], words=("run", "scale", "parameters", "state"))
     for cause in campaign.causes:
         click.echo(f"{cause.count} failed: {cause}")
-
-
-def _show_all(campaigns: tuple[CampaignStatus, ...], *, json: bool) -> None:
-    if json:
-        print_json({"schema": "leadline.campaigns/1", "campaigns": campaigns})
-    elif campaigns:
-        _print_table(campaigns)
-    else:
-        print_note("no campaigns; start one with leadline campaign run FILE")
 
 
 def _print_table(campaigns: Sequence[CampaignStatus]) -> None:

@@ -9,23 +9,13 @@ from pathlib import Path
 import click
 
 from leadline.app.campaigns.plan import first_runs, next_runs
-from leadline.app.campaigns.runs import (
-    CampaignLimits,
-    CampaignReport,
-    CampaignRun,
-    CampaignTotals,
-    FailureSummary,
-    RemainingWork,
-    StopReason,
-    budget_unit,
-    campaign_folder,
-    format_amount,
-    read_campaign,
-    remaining_work,
-    run_campaign,
-)
+from leadline.app.campaigns.runs import CampaignLimits, RemainingWork, campaign_folder, remaining_work, run_campaign
 from leadline.app.composition import user_catalog
 from leadline.app.machines.targets import LOCAL
+from leadline.campaigns.budgets import budget_unit, format_amount
+from leadline.campaigns.journal import CampaignRun, CampaignTotals, FailureSummary
+from leadline.campaigns.runner import CampaignReport, StopReason
+from leadline.campaigns.spec import read_campaign
 from leadline.core.campaigns import BudgetUnit, Campaign
 from leadline.core.documents import to_document
 from leadline.core.errors import InvalidInput, LeadlineError

@@ -1,8 +1,12 @@
-"""Commands, options and arguments as Click has them, with help in sections and defaults in words."""
+"""Commands, options and arguments as Click has them, with help in sections and defaults in words.
+
+Errors of a wrong command line are Click's own, with better suggestions for an unknown option.
+"""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from textwrap import indent
@@ -12,7 +16,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from leadline.core.errors import LeadlineError
-from leadline.interfaces.cli.usage_errors import describe_usage_error
 
 Decorator = Callable[[Any], Any]
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -23,6 +26,10 @@ INTERRUPTED = 130
 
 FILE = click.Path(path_type=Path, readable=False)
 """A path; the verbs themselves check it, with messages that say what to do."""
+COMMAND_PLACEHOLDER = "COMMAND"
+"""Part of the metavar of an argument that may be the user's own command."""
+SIMILARITY = 0.7
+"""Minimum similarity of spelling (0 to 1) between an unknown option and a suggestion."""
 
 
 class SectionOption(click.Option):
@@ -86,16 +93,16 @@ def option_sections(command: click.Command, ctx: click.Context) -> dict[str, lis
 
 
 @cache
-def _examples() -> dict[str, str]:
-    """Return the lines of examples by command."""
-    import tomllib  # noqa: PLC0415 - only a help page needs it
+def read_table(name: str) -> dict[str, Any]:
+    """Return ``examples.toml`` (command → lines) or ``synonyms.toml`` (option → names of other tools for it)."""
+    import tomllib  # noqa: PLC0415 - only a help page or a wrong option needs it
 
-    return tomllib.loads(Path(__file__).with_name("examples.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def command_epilog(command: click.Command, ctx: click.Context) -> str:
     """Return the end of a command's help: its own text, else its examples."""
-    lines = _examples().get(ctx.command_path.removeprefix("leadline "), "")
+    lines = read_table("examples").get(ctx.command_path.removeprefix("leadline "), "")
     return command.epilog or (f"Examples:\n{indent(lines.rstrip(), '  ')}" if lines else "")
 
 
@@ -170,3 +177,43 @@ def run_command(command: click.Command, name: str, arguments: list[str]) -> int:
     if result == INTERRUPTED:
         sys.stderr.write(f"{path}: interrupted\n")
     return result if isinstance(result, int) else 0
+
+
+def suggest_options(typed: str, options: Iterable[str]) -> list[str]:
+    """Return the ``options`` that ``typed`` may mean, the best first: by synonym, by prefix, then by spelling."""
+    long_options = [option for option in options if option.startswith("--")]
+    word = typed.lstrip("-").partition("=")[0].replace("_", "-").casefold()
+    if f"--{word}" in long_options:
+        return [f"--{word}"]
+    synonyms = [option for option in long_options if word in read_table("synonyms").get(option, ())]
+    prefixed = [option for option in long_options if len(word) > 2 and _is_prefix(word, option)]
+    # Spelling comes last: by letters alone, Click suggests --model for --mem.
+    similar = get_close_matches(word, [option[2:] for option in long_options], n=1, cutoff=SIMILARITY)
+    return synonyms or prefixed or [f"--{name}" for name in similar]
+
+
+def describe_usage_error(error: click.ClickException, path: str, arguments: Sequence[str]) -> str:
+    """Return one sentence for an error of Click while it parsed ``arguments`` of the command ``path``."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else path
+    if isinstance(error, click.NoSuchOption):
+        parameters = context.command.params if context else []
+        typed = _as_typed(error.option_name, arguments)
+        suggestions = suggest_options(typed, [option for parameter in parameters for option in parameter.opts])
+        hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"run {path} --help for usage"
+        takes_command = any(COMMAND_PLACEHOLDER in str(parameter.metavar) for parameter in parameters)
+        note = " (put options of your own command after --)" if takes_command else ""
+        return f"no such option: {typed}; {hint}{note}"
+    message = " ".join(error.format_message().split()).rstrip(".?")
+    return f"{message[0].lower()}{message[1:]}; run {path} --help for usage"
+
+
+def _is_prefix(word: str, option: str) -> bool:
+    return any(name.startswith(word) for name in (option[2:], *read_table("synonyms").get(option, ())))
+
+
+def _as_typed(option: str, arguments: Sequence[str]) -> str:
+    """Return the option as it was typed; of ``-bs``, Click reports only ``-b``."""
+    if option.startswith("--"):
+        return option
+    return next((word for word in arguments if word.startswith(option) and not word.startswith("--")), option)

@@ -5,9 +5,9 @@ import click
 from leadline.app.demo.run import CALIBRATION_S, DEMO_JOBS, DemoJob, calibrate_here, run_demo_job
 from leadline.app.jobs.history import compare_run
 from leadline.core.units import format_bytes, format_duration
-from leadline.interfaces.cells import format_limits, format_time
 from leadline.interfaces.cli.command import command, option
 from leadline.interfaces.cli.output import format_cost, print_note, print_table
+from leadline.interfaces.tables import format_limits, format_time
 
 
 @command("demo")

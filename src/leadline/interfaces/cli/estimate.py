@@ -14,15 +14,7 @@ from leadline.core.estimate import Estimate, EstimatorChoice
 from leadline.core.runs import Value
 from leadline.core.units import format_bytes, format_count
 from leadline.core.workload import Workload
-from leadline.interfaces.cells import (
-    expected_s,
-    format_device,
-    format_place,
-    format_range,
-    format_size,
-    format_time,
-    varying_names,
-)
+from leadline.interfaces import tables
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
@@ -80,7 +72,7 @@ def _show_model(answer: "ModelAnswer", *, json: bool) -> None:
         print_json(model_estimate_document(answer))
         return
     first = answer.estimates[0]
-    varied = varying_names(answer.parameters)
+    varied = tables.varying_names(answer.parameters)
     fixed = {name: value for name, value in answer.parameters[0].items() if name not in varied}
     fixed_text = ", ".join(f"{name} {format_value(value)}" for name, value in fixed.items())
     click.secho(f"{answer.application}: {fixed_text}" if fixed_text else answer.application, bold=True)
@@ -92,8 +84,14 @@ def _show_model(answer: "ModelAnswer", *, json: bool) -> None:
 
 
 def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
-    click.secho(_headline(answer), bold=True)
-    click.secho(_assumed(answer), dim=True)
+    graph, workload = answer.graph, answer.workload
+    headline = (
+        f"{workload.name}: {workload.phase.value}, {format_count(graph.parameters)} parameters, "
+        f"{format_count(graph.flops_per_step)}FLOP in {graph.ops} ops a step ({graph.source})"
+    )
+    click.secho(headline, bold=True)
+    assumed = ", ".join(f"{name} {value}" for name, value in answer.assumed.items())
+    click.secho(f"by default or from the model: {assumed}" if assumed else "every option is set", dim=True)
     rows = list(answer.estimates) if named or everything else _one_per_system(answer.estimates)
     shown = rows if named or everything else rows[:ROWS_SHOWN]
     _print_table(shown)
@@ -110,28 +108,13 @@ def _show(answer: EstimateAnswer, *, named: bool, everything: bool) -> None:
         print_notes(answer.left_out, "left out")
 
 
-def _headline(answer: EstimateAnswer) -> str:
-    graph = answer.graph
-    return (
-        f"{answer.workload.name}: {answer.workload.phase.value}, {format_count(graph.parameters)} parameters, "
-        f"{format_count(graph.flops_per_step)}FLOP in {graph.ops} ops a step ({graph.source})"
-    )
-
-
-def _assumed(answer: EstimateAnswer) -> str:
-    """Return the values of options that were not given."""
-    if not answer.assumed:
-        return "every option is set"
-    return "by default or from the model: " + ", ".join(f"{name} {value}" for name, value in answer.assumed.items())
-
-
 def _one_per_system(estimates: tuple[Estimate, ...]) -> list[Estimate]:
     """Keep the fastest partition of each (system, device)."""
     best: dict[tuple[str | None, str], Estimate] = {}
     for estimate in estimates:
         key = (estimate.target.system, estimate.target.device)
-        best[key] = min(best.get(key, estimate), estimate, key=expected_s)
-    return sorted(best.values(), key=expected_s)
+        best[key] = min(best.get(key, estimate), estimate, key=tables.expected_s)
+    return sorted(best.values(), key=tables.expected_s)
 
 
 def _print_table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[str, Value]]] = ()) -> None:
@@ -146,11 +129,12 @@ def _print_table(estimates: list[Estimate], parameters: Sequence[Sequence[tuple[
     for index, estimate in enumerate(estimates):
         target = estimate.target
         rows.append([
-            *[format_place(target.system, target.partition)] * systems, format_device(target.device, target.gpus),
+            *[tables.format_place(target.system, target.partition)] * systems,
+            tables.format_device(target.device, target.gpus),
             *(format_value(value) for _, value in (parameters[index] if parameters else ())),
-            *[format_time(estimate.step_s)] * steps, format_time(estimate.elapsed_s),
-            format_range(estimate.elapsed_s), *[_gpu_memory(estimate)] * gpus,
-            format_size(estimate.host_memory_bytes), *[format_cost(estimate)] * systems,
+            *[tables.format_time(estimate.step_s)] * steps, tables.format_time(estimate.elapsed_s),
+            tables.format_range(estimate.elapsed_s), *[_gpu_memory(estimate)] * gpus,
+            tables.format_size(estimate.host_memory_bytes), *[format_cost(estimate)] * systems,
         ])  # fmt: skip
     print_table(titles, rows, words=("place", "device"))
 
@@ -166,10 +150,11 @@ def _print_token_times(estimates: list[Estimate]) -> None:
         shown.append(key)
         ends = (times.first_decode_step_s, times.last_decode_step_s)
         rows.append((
-            format_device(estimate.target.device, estimate.target.gpus), format_time(times.time_to_first_token_s),
-            format_range(times.time_to_first_token_s),
-            format_time(times.time_per_output_token_s) if times.time_per_output_token_s else "none",
-            format_range(times.time_per_output_token_s), " – ".join(format_time(end) for end in ends if end),
+            tables.format_device(estimate.target.device, estimate.target.gpus),
+            tables.format_time(times.time_to_first_token_s), tables.format_range(times.time_to_first_token_s),
+            tables.format_time(times.time_per_output_token_s) if times.time_per_output_token_s else "none",
+            tables.format_range(times.time_per_output_token_s),
+            " – ".join(tables.format_time(end) for end in ends if end),
             f"{times.output_tokens_per_s.point:.3g}", format_bytes(times.kv_cache_bytes),
         ))  # fmt: skip
     print_table(titles, rows, words=("device",))
@@ -178,5 +163,5 @@ def _print_token_times(estimates: list[Estimate]) -> None:
 def _gpu_memory(estimate: Estimate) -> str:
     """Return the memory, in red and marked if the device has less."""
     needed, capacity = estimate.gpu_memory_bytes, estimate.device_memory_bytes
-    text = format_size(needed)
+    text = tables.format_size(needed)
     return click.style(f"{text} !", fg="red") if needed and capacity and needed.point > capacity else text

@@ -53,7 +53,8 @@ def explain(job: str, *, full: bool, json: bool) -> None:
         lines += ["", _bold("Attempts")]
         paths = OutputPaths()
         for attempt, usage in zip(log.job.attempts, log.used, strict=True):
-            lines += [*_attempt_lines(attempt, usage), *_output_line(attempt, paths)]
+            path = paths.of(attempt) if attempt.began else None
+            lines += [*_attempt_lines(attempt, usage), *([f"     output {path}"] if path else [])]
     if output:
         lines += ["", _bold(f"End of the output of attempt {log.job.attempts[-1].number}")]
         lines += [f"  {plain_text(line, MOST_TEXT)}" for line in output]
@@ -126,11 +127,6 @@ def _event_lines(events: Sequence[LoggedEvent], width: int) -> list[str]:
         if event.because:
             lines += wrap_text(" " * (len(start) + 2), plain_text("; ".join(event.because), MOST_TEXT), width, dim=True)
     return lines
-
-
-def _output_line(attempt: Attempt, paths: OutputPaths) -> list[str]:
-    path = paths.of(attempt) if attempt.began else None
-    return [f"     output {path}"] if path else []
 
 
 def _attempt_lines(attempt: Attempt, usage: AttemptUsage) -> list[str]:

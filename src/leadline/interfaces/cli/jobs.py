@@ -4,7 +4,6 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +21,7 @@ from leadline.app.jobs.job_status import (
 )
 from leadline.app.jobs.journal import is_journal_lost, keep_journal_open
 from leadline.core.documents import to_document
+from leadline.core.frozen import Frozen
 from leadline.core.jobs import JobState
 from leadline.core.units import HOUR_S, format_duration
 from leadline.interfaces.cli.command import argument, command, flag, json_option, option
@@ -47,8 +47,7 @@ STYLES: dict[JobState, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
+class JobRow(Frozen):
     """The cells of a job by title, its state, and its details."""
 
     cells: dict[str, str]

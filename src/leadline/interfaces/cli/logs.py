@@ -10,7 +10,7 @@ from leadline.app.jobs.inline_plane import InlinePlane, interrupts
 from leadline.app.jobs.journal import find_job, keep_journal_open
 from leadline.app.jobs.logs import AttemptOutput, open_output, select_attempt
 from leadline.core.errors import SchedulerUnreachable
-from leadline.core.plane import Attempt, Job
+from leadline.core.plane import Attempt
 from leadline.interfaces.cli.command import INTERRUPTED, argument, command, flag, option
 from leadline.interfaces.cli.output import print_note
 
@@ -60,7 +60,8 @@ def _follow(key: str, number: int | None, lines: int | None, inline_plane: Inlin
         wait_s = inline_plane.step()
         job = find_job(key)
         # Looked at before the output is read, so that nothing is missed.
-        attempt, ended = select_attempt(job, number), _has_ended(job, number)
+        attempt = select_attempt(job, number)
+        ended = job.closed or (number is not None and attempt is not None and not attempt.live)
         has_more = attempt is not None and follower.print_new(attempt)
         if interrupted.is_set():
             return INTERRUPTED
@@ -98,11 +99,6 @@ class _Follower:
         print_note(f"attempt {attempt.number} at {attempt.place}")
         self.output, self.offset, self.lines = open_output(attempt), 0, None
         return True
-
-
-def _has_ended(job: Job, number: int | None) -> bool:
-    attempt = select_attempt(job, number) if number is not None else None
-    return job.closed or (attempt is not None and not attempt.live)
 
 
 def _write(data: bytes) -> None:

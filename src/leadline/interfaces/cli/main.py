@@ -1,12 +1,20 @@
 """The ``leadline`` command: a table of commands, each imported only when it is called."""
 
+import json
 import os
 import sys
+from pathlib import Path
 
 from leadline import __version__
 from leadline.interfaces.cli.commands import COMMANDS, COMPLETE, GROUPS, load_command
-from leadline.interfaces.cli.help_pages import help_page
 
+HELP_FILE = Path(__file__).with_name("help.json")
+"""Stored help texts of all commands; ``python -m leadline.interfaces.cli.reference`` writes them again.
+
+Importing a command to print its help takes many times as long as starting Python. A test compares the file with the
+live commands.
+"""
+HELP_OPTIONS = ("-h", "--help")
 COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
 HELP = """\
 Usage: leadline COMMAND [ARGUMENTS]
@@ -51,6 +59,18 @@ def main(arguments: list[str]) -> int:
     from leadline.interfaces.cli.command import run_command  # noqa: PLC0415 - Click loads only with a command
 
     return run_command(load_command(arguments[0]), arguments[0], arguments[1:])
+
+
+def help_page(arguments: list[str]) -> str | None:
+    """Return the help that a command line asks for: ``COMMAND --help`` or ``COMMAND SUBCOMMAND --help``; else None."""
+    if not arguments or arguments[-1] not in HELP_OPTIONS:
+        return None
+    try:
+        pages = json.loads(HELP_FILE.read_text(encoding="utf-8"))
+    except OSError:  # a copy without the file still has the live help
+        return None
+    page = pages.get(" ".join(arguments[:-1]))
+    return page if isinstance(page, str) else None
 
 
 def run() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from leadline.app.machines.measure import KIT_SCHEMA, SCHEMA, MeasureOptions, write_kit
+from leadline.app.machines.measure import KIT_SCHEMA, SCHEMA, MeasureOptions, summary_sentence, write_kit
 from leadline.app.machines.measure import measure as measure_verb
 from leadline.core.errors import InvalidInput
 from leadline.core.units import format_bytes, format_duration
@@ -49,7 +49,8 @@ def measure(
         options, lambda text, in_file, elapsed_s: print_note(f"[{in_file}, {format_duration(elapsed_s)}] {text}")
     )
     print_notes(summary.notes)
-    print_answer(summary, SCHEMA, lambda measured: click.echo(measured.sentence), json=json)
+    sentence = summary_sentence(summary)
+    print_answer({**vars(summary), "sentence": sentence}, SCHEMA, lambda _: click.echo(sentence), json=json)
 
 
 def _write(kit: Path, *, json: bool) -> None:

@@ -11,10 +11,9 @@ from leadline.core.estimate import Interval
 from leadline.core.jobs import JobState
 from leadline.core.progress import LoopProgress, Probe
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s
-from leadline.interfaces.cells import format_range, format_time
-from leadline.interfaces.cli.command import argument, command, json_option, option
+from leadline.interfaces.cli.command import COMMAND_PLACEHOLDER, argument, command, json_option, option
 from leadline.interfaces.cli.output import print_answer, print_note, print_notes, print_table
-from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
+from leadline.interfaces.tables import format_range, format_time
 
 
 @command("probe")

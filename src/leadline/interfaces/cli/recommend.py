@@ -2,8 +2,6 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import click
@@ -18,14 +16,7 @@ from leadline.core.queues import IMMEDIATE_START_S
 from leadline.core.recommendation import Constraints, Option, Recommendation, RiskWeights
 from leadline.core.units import format_bytes, format_clock, format_duration, parse_duration_s, pluralize
 from leadline.core.workload import Workload
-from leadline.interfaces.cells import (
-    format_device,
-    format_limits,
-    format_place,
-    format_range,
-    format_time,
-    varying_names,
-)
+from leadline.interfaces import tables
 from leadline.interfaces.cli.command import all_option, command, json_option, option
 from leadline.interfaces.cli.output import (
     format_cost,
@@ -69,9 +60,15 @@ def recommend(
     kill: float, waste: float, on: tuple[str, ...], waits: tuple[str, ...], everything: bool, json: bool,
 ) -> None:  # fmt: skip
     """Recommend a system, a partition and a request for a workload or with a trained model, and explain the choice."""
-    constraints = replace(_constraints(deadline, budget, currency, risk), weights=_weights(kill, waste))
+    constraints = _constraints(deadline, budget, currency, risk, RiskWeights(kill, waste))
     with status("predicting", quiet=json):
-        answer = _answer(work, constraints, on, waits)
+        if isinstance(work, ModelQuestion):
+            from leadline.app.models.predict import recommend_with_model  # noqa: PLC0415 - the other path is the usual one
+
+            model = trained_model(work.model)
+            answer = recommend_with_model(work, model, toolbox(), constraints, on=on, waits=waits)
+        else:
+            answer = recommend_verb(work, toolbox(), constraints, on=on, waits=waits)
     if json:
         print_json(to_document(answer, "leadline.recommendation/1"))
     elif answer.options:
@@ -83,17 +80,9 @@ def recommend(
         raise NothingFits(f"nothing fits; {answer.smallest_change or 'no single change would make it fit'}")
 
 
-def _answer(
-    question: Workload | ModelQuestion, constraints: Constraints, on: Sequence[str], waits: Sequence[str]
-) -> Recommendation:
-    if isinstance(question, ModelQuestion):
-        from leadline.app.models.predict import recommend_with_model  # noqa: PLC0415 - the other path is the usual one
-
-        return recommend_with_model(question, trained_model(question.model), toolbox(), constraints, on=on, waits=waits)
-    return recommend_verb(question, toolbox(), constraints, on=on, waits=waits)
-
-
-def _constraints(deadline: str | None, budget: float | None, currency: str, risk: float) -> Constraints:
+def _constraints(
+    deadline: str | None, budget: float | None, currency: str, risk: float, weights: RiskWeights
+) -> Constraints:
     if not 0 < risk < 1:
         raise InvalidInput(f"--risk is {risk:g}, but it must be between 0 and 1, such as 0.05")
     if budget is not None and not budget >= 0:
@@ -101,14 +90,10 @@ def _constraints(deadline: str | None, budget: float | None, currency: str, risk
     deadline_s = None if deadline is None else parse_duration_s(deadline)
     if deadline_s is not None and deadline_s <= 0:
         raise InvalidInput(f"--deadline is {deadline}, but it must be above 0")
-    return Constraints(deadline_s, budget, currency if budget is not None else None, risk)
-
-
-def _weights(kill: float, waste: float) -> RiskWeights:
-    for name, value in (("--kill", kill), ("--waste", waste)):
+    for name, value in (("--kill", weights.kill), ("--waste", weights.waste)):
         if not 0 <= value < float("inf"):
             raise InvalidInput(f"{name} is {value:g}, but it must be 0 or more")
-    return RiskWeights(kill, waste)
+    return Constraints(deadline_s, budget, currency if budget is not None else None, risk, weights)
 
 
 def _show(answer: Recommendation, *, everything: bool) -> None:
@@ -138,7 +123,7 @@ def _wait(wait_s: float) -> str:
 
 def _request(option: Option) -> str:
     request, target = option.resources, option.estimate.target
-    parts = [format_place(option.system, option.partition), pluralize(request.nodes, "node")]
+    parts = [tables.format_place(option.system, option.partition), pluralize(request.nodes, "node")]
     if request.gpus_per_node:
         parts.append(f"{request.gpus_per_node} × {target.device} per node")
     if request.cores_per_task:
@@ -151,7 +136,7 @@ def _request(option: Option) -> str:
 
 
 def _print_table(options: tuple[Option, ...]) -> None:
-    varying = varying_names([option.parameters for option in options])
+    varying = tables.varying_names([option.parameters for option in options])
     waits, unsure = any(option.wait_s for option in options), any(option.notes for option in options)
     titles = ["", "place", *varying, "device", "time", "90 % range", "request", "memory", "cost"]
     titles += [*["wait", "90 % of waits", "result after"] * waits, ""]
@@ -159,10 +144,10 @@ def _print_table(options: tuple[Option, ...]) -> None:
     for candidate in options:
         estimate = candidate.estimate
         rows.append((
-            "*" if candidate.on_front else "", format_place(candidate.system, candidate.partition),
+            "*" if candidate.on_front else "", tables.format_place(candidate.system, candidate.partition),
             *(format_value(candidate.parameters.get(name)) for name in varying),
-            format_device(estimate.target.device, estimate.target.gpus), format_time(estimate.elapsed_s),
-            format_range(estimate.elapsed_s), *format_limits(candidate.resources), format_cost(estimate),
+            tables.format_device(estimate.target.device, estimate.target.gpus), tables.format_time(estimate.elapsed_s),
+            tables.format_range(estimate.elapsed_s), *tables.format_limits(candidate.resources), format_cost(estimate),
             *(_waits(candidate) if waits else ()), "?" if candidate.notes else "",
         ))  # fmt: skip
     print_table(titles, rows, words=("", "place", "device"))
@@ -184,7 +169,7 @@ def _show_rejections(answer: Recommendation, *, everything: bool) -> None:
         return
     if everything or len(answer.rejections) <= FEW:
         for rejection in answer.rejections:
-            place = format_place(rejection.system, rejection.partition)
+            place = tables.format_place(rejection.system, rejection.partition)
             print_note(f"rejected {place} ({rejection.node}): {rejection.reason}")
         return
     causes = Counter(rejection.kind for rejection in answer.rejections)

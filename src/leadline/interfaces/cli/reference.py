@@ -10,7 +10,7 @@ import click
 
 from leadline.interfaces.cli.command import CONTEXT, command_epilog, option_sections
 from leadline.interfaces.cli.commands import COMMANDS, GROUPS, load_command
-from leadline.interfaces.cli.help_pages import FILE
+from leadline.interfaces.cli.main import HELP_FILE
 
 WIDTH = 78
 """Columns of text on a terminal of 80."""
@@ -66,4 +66,4 @@ def help_pages() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(help_pages(), indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+    HELP_FILE.write_text(json.dumps(help_pages(), indent=0, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -23,11 +23,10 @@ from leadline.core.errors import InvalidInput, LeadlineError
 from leadline.core.jobs import JobState
 from leadline.core.plane import Job
 from leadline.core.units import format_bytes, format_duration, parse_bytes, parse_duration_s
-from leadline.interfaces.cli.command import argument, command, flag, json_option, option
+from leadline.interfaces.cli.command import COMMAND_PLACEHOLDER, argument, command, flag, json_option, option
 from leadline.interfaces.cli.history import print_run
 from leadline.interfaces.cli.jobs import plain_text, print_jobs
 from leadline.interfaces.cli.output import print_json, print_note, print_notes, status
-from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
 
 
 def run_now(request: JobRequest, *, yes: bool, json: bool) -> None:

@@ -74,21 +74,17 @@ def probe(name: str | None, *, dry_run: bool, json: bool) -> None:
     reload_catalog()
     broken = announce_broken_jobs(probed.change, write=not dry_run)
     if json:
-        print_json(_probe_document(probed, broken, written=not dry_run))
+        change = probed.change
+        print_json({
+            "schema": "leadline.system_probe/1", "system": probed.system, "file": None if dry_run else probed.file,
+            "kept": probed.kept, "first": change.before is None, "changes": change.changes, "broken": broken,
+            "notes": probed.notes, "here": probed.here,
+        })  # fmt: skip
     elif dry_run:
         click.echo(probed.text, nl=False)
     else:
         _show(probed.system)
     _print_probe_notes(probed, broken, dry_run=dry_run, json=json)
-
-
-def _probe_document(probed: "SystemProbe", broken: Sequence["BrokenJob"], *, written: bool) -> dict[str, object]:
-    change = probed.change
-    return {
-        "schema": "leadline.system_probe/1", "system": probed.system, "file": probed.file if written else None,
-        "kept": probed.kept, "first": change.before is None, "changes": change.changes, "broken": broken,
-        "notes": probed.notes, "here": probed.here,
-    }  # fmt: skip
 
 
 def _print_probe_notes(probed: "SystemProbe", broken: Sequence["BrokenJob"], *, dry_run: bool, json: bool) -> None:

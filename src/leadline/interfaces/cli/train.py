@@ -5,11 +5,12 @@ from pathlib import Path
 
 import click
 
-from leadline.app.models.train import DEFAULT_POLICY, TrainedFiles, TrainRequest, summarize_target
+from leadline.app.models.train import DEFAULT_POLICY, TrainedFiles, TrainRequest
 from leadline.app.models.train import train as train_verb
 from leadline.core.documents import to_document
 from leadline.interfaces.cli.command import FILE, argument, command, flag, json_option, option
 from leadline.interfaces.cli.output import print_json, print_table, status
+from leadline.training.model_card import candidate_table, describe_errors, describe_training_data
 
 about_data, selection, output = (partial(option, section=section) for section in ("Data", "Selection", "Files"))
 
@@ -67,12 +68,14 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 def _show(done: TrainedFiles) -> None:
     for target in done.card.targets:
-        text = summarize_target(target)
+        heads, rows = candidate_table(target)
+        rows = [(f"{'  ' if number else '* '}{row[0]}", *row[1:]) for number, row in enumerate(rows)]
+        used = [at for at in range(len(heads)) if any(row[at] for row in rows)]
         click.secho(f"{done.card.application}: {target.target}", bold=True)
-        click.echo(text.data)
-        rows = [(("* " if number == 0 else "  ") + row[0], *row[1:]) for number, row in enumerate(text.rows)]
-        print_table(text.heads, rows, words=(text.heads[0], ""))
-        for sentence in (*text.choice, *(f"note: {note}" for note in target.notes)):
+        click.echo(describe_training_data(target))
+        print_table([heads[at] for at in used], [[row[at] for at in used] for row in rows], words=(heads[0], ""))
+        click.echo(f"chosen by policy {target.policy}: {target.reason}")
+        for sentence in (*describe_errors(target), *(f"note: {note}" for note in target.notes)):
             click.echo(sentence)
         click.echo()
     click.echo(f"model  {done.model}")

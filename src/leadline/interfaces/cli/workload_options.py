@@ -12,8 +12,7 @@ from leadline.app.models.question import ModelQuestion, is_model
 from leadline.app.workloads.options import OPTION_TABLES, WorkloadOptions
 from leadline.app.workloads.read import read_workload
 from leadline.core.errors import InvalidInput
-from leadline.interfaces.cli.command import FILE, Decorator, argument, complete_files, option
-from leadline.interfaces.cli.usage_errors import COMMAND_PLACEHOLDER
+from leadline.interfaces.cli.command import COMMAND_PLACEHOLDER, FILE, Decorator, argument, complete_files, option
 
 FORMS = "config.json, model.onnx, step.mlir, file.py:function, job.toml, "
 WORKLOAD = argument(
@@ -99,15 +98,12 @@ def _options() -> Iterator[Decorator]:
     for field in msgspec.structs.fields(WorkloadOptions):
         if field.name in FILE_ONLY:
             continue
-        kind, described = _typed(field.type), OPTION_TABLES.options[field.name]
+        described = OPTION_TABLES.options[field.name]
+        several = [kind for kind in get_args(field.type) if kind is not NoneType]
+        # A list if the option is repeatable, text if text is allowed.
+        kind = max(several, key=lambda kind: (kind == list[str], kind is str))
         kinds: dict[Any, dict[str, Any]] = {list[str]: {"multiple": True}, bool: {"is_flag": True, "default": None}}
         yield option(
             f"--{field.name.replace('_', '-')}", None if kind is bool else described.form, described.help,
             described.default, section=described.part, **kinds.get(kind, {"type": kind}),
         )  # fmt: skip
-
-
-def _typed(kinds: Any) -> Any:  # noqa: ANN401 - a union of types goes in, a type comes out
-    """Return the type of an option on the command line: a list if repeatable, text if text is allowed."""
-    several = [arg for arg in get_args(kinds) if arg is not NoneType]
-    return max(several, key=lambda kind: (kind == list[str], kind is str))

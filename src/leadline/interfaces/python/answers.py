@@ -11,19 +11,8 @@ from leadline.core.estimate import Estimate
 from leadline.core.fit import FitReport
 from leadline.core.recommendation import Option, Recommendation
 from leadline.core.runs import Value
-from leadline.interfaces.cells import (
-    FIT_VERDICTS,
-    expected_s,
-    format_device,
-    format_limits,
-    format_place,
-    format_range,
-    format_size,
-    format_time,
-    varying_names,
-)
+from leadline.interfaces import tables
 from leadline.interfaces.documents import fit_document
-from leadline.interfaces.tables import table_lines
 
 T = TypeVar("T")
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
@@ -59,7 +48,7 @@ class Answers(ABC, Generic[T]):
     def __str__(self) -> str:
         """Return the title and the table as text."""
         title, columns, rows = self._table()
-        return "\n".join([title, *table_lines(columns, rows, TERMINAL_WIDTH, words=columns)])
+        return "\n".join([title, *tables.table_lines(columns, rows, TERMINAL_WIDTH, words=columns)])
 
     __repr__ = __str__  # so that a terminal shows the table
 
@@ -94,7 +83,7 @@ class Estimates(Answers[Estimate]):
     @property
     def best(self) -> Estimate:
         """Return the estimate with the shortest elapsed time, or step where the length of the job is unknown."""
-        return min(self.estimates, key=expected_s)
+        return min(self.estimates, key=tables.expected_s)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON document that ``leadline estimate --json`` prints."""
@@ -104,14 +93,14 @@ class Estimates(Answers[Estimate]):
         return self.estimates
 
     def _table(self) -> Table:
-        varying, rows = varying_names(self.parameters), []
+        varying, rows = tables.varying_names(self.parameters), []
         for estimate, values in zip(self.estimates, self.parameters or [{}] * len(self.estimates), strict=True):
             device, cost = _device_and_cost(estimate)
             rows.append((
-                format_place(estimate.target.system, estimate.target.partition), device,
-                *(str(values[name]) for name in varying), format_time(estimate.step_s),
-                format_time(estimate.elapsed_s), format_range(estimate.elapsed_s),
-                format_size(estimate.gpu_memory_bytes), format_size(estimate.host_memory_bytes), cost,
+                tables.format_place(estimate.target.system, estimate.target.partition), device,
+                *(str(values[name]) for name in varying), tables.format_time(estimate.step_s),
+                tables.format_time(estimate.elapsed_s), tables.format_range(estimate.elapsed_s),
+                tables.format_size(estimate.gpu_memory_bytes), tables.format_size(estimate.host_memory_bytes), cost,
             ))  # fmt: skip
         columns = ["step", "elapsed", "90 % interval", "GPU memory", "host memory", "cost"]
         return self.name, ["place", "device", *varying, *columns], rows
@@ -146,7 +135,7 @@ class FitReports(Answers[FitReport]):
         for report in self.reports:
             checks = "; ".join(check.summary for check in report.checks)
             batch = "" if report.largest_batch is None else str(report.largest_batch)
-            rows.append((report.place, FIT_VERDICTS[report.fits], checks, batch))
+            rows.append((report.place, tables.FIT_VERDICTS[report.fits], checks, batch))
         return self.name, ("place", "verdict", "memory", "largest batch"), rows
 
 
@@ -179,8 +168,8 @@ class Recommendations(Answers[Option]):
         for option in self.recommendation.options:
             estimate, (device, cost) = option.estimate, _device_and_cost(option.estimate)
             rows.append((
-                format_place(option.system, option.partition), device, format_time(estimate.elapsed_s),
-                format_range(estimate.elapsed_s), *format_limits(option.resources), cost,
+                tables.format_place(option.system, option.partition), device, tables.format_time(estimate.elapsed_s),
+                tables.format_range(estimate.elapsed_s), *tables.format_limits(option.resources), cost,
             ))  # fmt: skip
         if not rows:
             change = self.recommendation.smallest_change or "no single change would make it fit"
@@ -191,4 +180,4 @@ class Recommendations(Answers[Option]):
 
 def _device_and_cost(estimate: Estimate) -> tuple[str, str]:
     cost = f"{estimate.cost.point:.4g} {estimate.currency}" if estimate.cost else "unknown"
-    return format_device(estimate.target.device, estimate.target.gpus), cost
+    return tables.format_device(estimate.target.device, estimate.target.gpus), cost
