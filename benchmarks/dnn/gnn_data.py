@@ -9,7 +9,9 @@ from benchmarks.dnn.vision_data import VisionSteps
 from benchmarks.dnn.vision_graphs import vision_graphs
 from benchmarks.dnn.vision_lab import DEVICES, read_setting
 from leadline.catalog.read import TomlCatalog
-from leadline.estimators.step_time.network import (
+from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS
+from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis
+from leadline.estimators.step_time.step_kernels import (
     OWN_SEEN,
     Float32Array,
     GraphBatch,
@@ -17,8 +19,6 @@ from leadline.estimators.step_time.network import (
     node_kinds,
     setting_columns,
 )
-from leadline.estimators.step_time.op_table import DTYPES, KERNEL_CLASSES, SIZE_COLUMNS
-from leadline.estimators.step_time.op_utilization import SHARED_COLUMNS, OpBasis
 
 Whole = npt.NDArray[np.int64]
 

@@ -9,16 +9,16 @@ from torch import nn
 
 from benchmarks.dnn.gnn_data import NODE_KINDS, NODE_WIDTH, SETTING_WIDTH
 from benchmarks.dnn.setting_models import PRIOR_F
-from leadline.estimators.step_time.network import (
-    NETWORK_INPUTS,
-    Float32Array,
-    GraphBatch,
-)
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES
 from leadline.estimators.step_time.op_utilization import (
     LEAST_MULTIPLE,
     OVERLAP_POWER,
     PRIOR_LAUNCH_S,
+)
+from leadline.estimators.step_time.step_kernels import (
+    NETWORK_INPUTS,
+    Float32Array,
+    GraphBatch,
 )
 
 WIDTH = 64

@@ -32,8 +32,7 @@ from leadline.core.workload import (
     Workload,
 )
 from leadline.estimators.memory.host import host_memory
-from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, OpUtilizationModels
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.step_time.selection import Domain, StepGroup, find_step_group

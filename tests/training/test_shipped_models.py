@@ -16,7 +16,7 @@ from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage, TensorSpec, TracedJob
 from leadline.core.hardware import Device, DeviceKind
 from leadline.core.workload import ModelKind, ModelSource, Phase, Precision, Workload
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
+from leadline.estimators.step_time.fitted_kernels import LearnedKernels
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, StepSetting
 from leadline.estimators.step_time.roofline import RooflineKernels
 from leadline.estimators.step_time.selection import Domain, StepGroup, rank_estimators

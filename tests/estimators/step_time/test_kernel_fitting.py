@@ -17,9 +17,8 @@ from leadline.estimators.step_time.analytical_kernels import (
     subtract_launch_s,
 )
 from leadline.estimators.step_time.device_features import DeviceFeatures
-from leadline.estimators.step_time.fitted_kernels import FittedKernels
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels
 from leadline.estimators.step_time.kernel_table import NORM
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from leadline.estimators.step_time.swept_kernels import KernelSample, fit_sweep, tabulate_kernels
 from tests.estimators.step_time.conftest import DEVICES, LAUNCH_S, NAMES, add, gemm, marked_s, timings_on, true_s
 

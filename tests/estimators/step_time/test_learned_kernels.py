@@ -13,8 +13,8 @@ from leadline.core.errors import InvalidInput
 from leadline.core.estimate import Tier
 from leadline.core.graph import Op, OpGraph, OpKind, Stage
 from leadline.core.hardware import Calibration, DeviceKind
+from leadline.estimators.step_time.fitted_kernels import LearnedKernels
 from leadline.estimators.step_time.kernel_table import tabulate_ops
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
 from tests.estimators.step_time.conftest import DEVICES, add, device, gemm
 
 UNSEEN = DEVICES[3]

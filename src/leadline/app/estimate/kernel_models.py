@@ -18,14 +18,12 @@ from leadline.core.ports import KernelModel
 from leadline.estimators.ports import State, strings, text_array
 from leadline.estimators.recent_cache import RecentCache
 from leadline.estimators.step_time.adaptation import ScaledKernels
-from leadline.estimators.step_time.fitted_kernels import FittedKernels
-from leadline.estimators.step_time.learned_kernels import KernelTableFactory as KernelTables
-from leadline.estimators.step_time.learned_kernels import LearnedKernels, kernel_table_factory
-from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
+from leadline.estimators.step_time.fitted_kernels import FittedKernels, LearnedKernels, kernel_table_factory
+from leadline.estimators.step_time.fitted_kernels import KernelTableFactory as KernelTables
 from leadline.estimators.step_time.op_table import index_ops
 from leadline.estimators.step_time.op_utilization_kernels import OpTableFactory as OpTables
 from leadline.estimators.step_time.op_utilization_kernels import OpUtilizationKernels, is_channels_last
-from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels
+from leadline.estimators.step_time.roofline import UNMEASURED_SPREAD, RooflineKernels, describe_missing, widen_spread
 from leadline.estimators.step_time.selection import (
     AccuracyRecord,
     StepGroup,

@@ -13,8 +13,14 @@ from leadline.core.frozen import Frozen
 from leadline.core.hardware import Device, DeviceKind
 from leadline.estimators.ports import Array, Columns
 from leadline.estimators.step_time.kernel_table import COMPUTING, CONVOLUTION, DTYPES, MATRIX, KernelTable
-from leadline.estimators.step_time.missing_figures import ASSUMED_L2_BYTES, clock_hz, compute_units, vector_flops_per_s
-from leadline.estimators.step_time.roofline import power_limited_flops_per_s, require_bandwidth
+from leadline.estimators.step_time.roofline import (
+    ASSUMED_L2_BYTES,
+    clock_hz,
+    compute_units,
+    power_limited_flops_per_s,
+    require_bandwidth,
+    vector_flops_per_s,
+)
 
 # Peak of float32 products on matrix units over that of the vector units, where products run there (AMD's figures).
 MATRIX_FLOAT32 = {"CDNA": 2.0, "CDNA2": 2.0}

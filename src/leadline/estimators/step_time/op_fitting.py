@@ -16,7 +16,6 @@ import numpy as np
 from leadline.core.frozen import Frozen
 from leadline.estimators.ports import Array, IntArray
 from leadline.estimators.step_time.gauss_newton import Damping, minimize
-from leadline.estimators.step_time.op_residuals import fit_op_residuals
 from leadline.estimators.step_time.op_table import KERNEL_CLASSES, Cells
 from leadline.estimators.step_time.op_utilization import (
     CLASS_COLUMNS,
@@ -27,6 +26,7 @@ from leadline.estimators.step_time.op_utilization import (
     ObservedSteps,
     OpBasis,
     OpUtilization,
+    fit_op_residuals,
     op_powers,
     op_residuals,
     slopes_s,

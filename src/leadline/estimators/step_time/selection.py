@@ -9,8 +9,7 @@ from leadline.core.estimate import NORMAL_90
 from leadline.core.frozen import Frozen
 from leadline.core.graph import OpGraph, OpKind, Stage
 from leadline.core.hardware import Device
-from leadline.estimators.step_time.missing_figures import describe_missing, widen_spread
-from leadline.estimators.step_time.roofline import MATRIX_KINDS, UNMEASURED_SPREAD
+from leadline.estimators.step_time.roofline import MATRIX_KINDS, UNMEASURED_SPREAD, describe_missing, widen_spread
 
 PRECISIONS = {"float32": "single", "tf32": "TF32", "float16": "half", "bfloat16": "half"}
 # Share of the arithmetic in convolutions from which on a model works on images, whatever else it does.

@@ -20,11 +20,16 @@ from leadline.estimators.step_time.analytical_kernels import (
     subtract_launch_s,
 )
 from leadline.estimators.step_time.device_features import DeviceFeatures, PlacedKernels, place_kernels
-from leadline.estimators.step_time.fitted_kernels import LARGEST_CORRECTION, FittedKernels, SweptGroup, kernel_groups
+from leadline.estimators.step_time.fitted_kernels import (
+    LARGEST_CORRECTION,
+    FittedKernels,
+    LearnedKernels,
+    SweptGroup,
+    kernel_groups,
+)
 from leadline.estimators.step_time.kernel_families import PRODUCTS, RECURRENT
 from leadline.estimators.step_time.kernel_gp import KernelGP, TreePredictions, fit_kernel_gp
 from leadline.estimators.step_time.kernel_table import KernelTable, gp_coordinates, tabulate_ops
-from leadline.estimators.step_time.learned_kernels import LearnedKernels
 
 # Fewest kernels to fit a group.
 LEAST_KERNELS = 8
